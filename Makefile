@@ -1,0 +1,42 @@
+# Everything runs in an environment that these targets make themselves; Python 3.11 is all it takes.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test test-fast lint types bench clean
+
+help:
+	@echo "make demo    generate data, serve it, train from it with two trainers"
+	@echo "make test    all tests (minutes)"
+	@echo "make lint types bench clean"
+
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headrace needs Python 3.11 or later")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev,demo,tf]'
+	touch $@
+
+demo: $(READY)
+	$(BIN)/python examples/demo.py
+
+test: $(READY)
+	$(BIN)/python -m pytest -q
+
+test-fast: $(READY)
+	$(BIN)/python -m pytest -q tests/unit
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+
+types: $(READY)
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python -m tests.bench
+
+clean:
+	rm -rf $(VENV) build dist demo-data demo-out .mypy_cache .ruff_cache .hypothesis .import_linter_cache
