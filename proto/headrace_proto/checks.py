@@ -1,0 +1,105 @@
+"""Checked field types of messages: ``Annotated`` aliases whose second part is the check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from . import limits
+from .errors import ProtocolError
+
+__all__ = [
+    "Blob",
+    "Count",
+    "Counts",
+    "Flag",
+    "Plain",
+    "Seconds",
+    "Signed",
+    "Text",
+    "check_text",
+    "list_of",
+]
+
+
+def _count(value: Any) -> int:
+    if type(value) is int and 0 <= value < 2**64:
+        return value
+    raise ProtocolError(f"{value!r:.40} is not a count")
+
+
+def _signed(value: Any) -> int:
+    if type(value) is int and -(2**63) <= value < 2**63:
+        return value
+    raise ProtocolError(f"{value!r:.40} is not an integer of 64 bits")
+
+
+def _counts(value: Any) -> tuple[int, ...]:
+    if type(value) is list:
+        for v in value:
+            if type(v) is not int or not 0 <= v < 2**64:
+                break
+        else:
+            return tuple(value)
+    raise ProtocolError(f"{value!r:.40} is not a list of counts")
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is bool:
+        return value
+    raise ProtocolError(f"{value!r:.40} is not true or false")
+
+
+def check_text(value: Any) -> str:
+    if type(value) is str and len(value) <= limits.MAX_HEADER_STRING:
+        return value
+    raise ProtocolError(f"{value!r:.40} is not a text")
+
+
+def _blob(value: Any) -> bytes:
+    if type(value) is bytes:
+        return value
+    raise ProtocolError(f"{value!r:.40} is not a string of bytes")
+
+
+def _seconds(value: Any) -> float:
+    if type(value) in (int, float) and 0 <= value < 1e9:
+        return float(value)
+    raise ProtocolError(f"{value!r:.40} is not a duration in seconds")
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    if depth > limits.MAX_HEADER_DEPTH:
+        raise ProtocolError(f"data is nested deeper than {limits.MAX_HEADER_DEPTH}")
+    if isinstance(value, list):
+        for v in value:
+            _plain(v, depth + 1)
+    elif isinstance(value, dict):
+        for k, v in value.items():
+            if type(k) is not str:
+                raise ProtocolError(f"map key {k!r:.40} is not a text")
+            _plain(v, depth + 1)
+    elif value is not None and type(value) not in (bool, int, float, str, bytes):
+        raise ProtocolError(f"{type(value).__name__} is not plain data")
+    return value
+
+
+def list_of(check: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
+    """A check for a list whose members pass ``check``."""
+
+    def checked(value: Any) -> tuple[Any, ...]:
+        if type(value) is not list:
+            raise ProtocolError(f"{value!r:.40} is not a list")
+        return tuple([check(v) for v in value])
+
+    return checked
+
+
+Count = Annotated[int, _count]  #: 0 … 2⁶⁴-1
+Signed = Annotated[int, _signed]  #: −2⁶³ … 2⁶³-1
+Counts = Annotated[tuple[int, ...], _counts]
+Flag = Annotated[bool, _flag]
+Text = Annotated[str, check_text]
+Blob = Annotated[bytes, _blob]
+Seconds = Annotated[float, _seconds]
+Plain = Annotated[Any, _plain]  #: nested lists, maps, numbers, strings

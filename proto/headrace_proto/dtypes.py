@@ -1,0 +1,85 @@
+"""The element types that may cross the wire, by name.
+
+Everything else (objects, records, dates, big-endian numbers) is refused: it could only travel by
+pickling or by losing what it means.  ``bytes`` stands for byte strings of any length.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+__all__ = ["BYTES", "DTYPES", "canonical", "name_of", "numpy_dtype"]
+
+BYTES: Final = "bytes"
+
+_NATIVE = (
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+)
+#: Types that numpy knows only where the package ml_dtypes is installed.
+_ML = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+_ALIASES = {"string": BYTES, "float": "float32", "double": "float64", "half": "float16"}
+
+DTYPES: Final[frozenset[str]] = frozenset((*_NATIVE, *_ML, BYTES))
+
+_KNOWN: dict[str, np.dtype] = {name: np.dtype(name) for name in _NATIVE}
+
+
+def canonical(dtype: object) -> str:
+    """The wire name of a dtype given by name or as numpy dtype; TypeError for those not allowed."""
+    if isinstance(dtype, str):
+        name = _ALIASES.get(dtype, dtype)
+    elif dtype is bytes or dtype is str:
+        name = BYTES
+    else:
+        name = _name_of_numpy(dtype)
+    if name not in DTYPES:
+        raise TypeError(f"dtype {dtype!r} is not one of {', '.join(sorted(DTYPES))}")
+    return name
+
+
+def _name_of_numpy(dtype: object) -> str:
+    try:
+        resolved = np.dtype(dtype)  # type: ignore[call-overload]
+    except TypeError:
+        return repr(dtype)
+    return name_of(resolved)
+
+
+def name_of(dtype: np.dtype) -> str:
+    """The wire name of a numpy dtype, or its numpy name when it has none."""
+    if dtype.kind in "SUO":
+        return BYTES
+    return str(dtype.name)
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """The numpy dtype of a wire name other than ``bytes``."""
+    known = _KNOWN.get(name)
+    if known is not None:
+        return known
+    if name not in _ML:
+        raise TypeError(f"dtype {name!r} is not one of {', '.join(sorted(DTYPES - {BYTES}))}")
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise TypeError(
+            f"dtype {name!r} needs the package ml_dtypes: pip install ml_dtypes"
+        ) from None
+    resolved: np.dtype = np.dtype(getattr(ml_dtypes, name))
+    _KNOWN[name] = resolved
+    return resolved

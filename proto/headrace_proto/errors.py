@@ -1,0 +1,133 @@
+"""Everything headrace raises on purpose.
+
+The type says whose fault it was; the text says what was wrong, what was got, the limit and the
+remedy.  Errors cross the wire as a code (the table at the end) and a text, never as objects.
+
+    HeadraceError
+    ├── DataError            the data broke a rule: file, record, column, value and rule are named
+    │   └── FilesMissing     a pattern matches nothing, or a file went away
+    ├── ProtocolError        the peer broke the protocol
+    │   └── VersionMismatch  the two ends speak different versions
+    ├── ConnectionLost       the server could not be reached, or went away
+    ├── DeadlineExceeded     a wait ran past its deadline; the text says what was waited for
+    ├── UnknownFeed          no feed of that name is served here
+    ├── LimitExceeded        a limit of the server was reached; the text names it
+    ├── ServerError          the server, or user code in it, failed
+    ├── StaleLease           the rows went to another trainer meanwhile; this work does not count
+    ├── StateError           a state was saved twice, or at the wrong time
+    ├── Cancelled            the feed was cancelled
+    ├── FeedClosed           the feed object was closed and is used again
+    └── ForkedProcess        a connection was used in a forked child
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "Cancelled",
+    "ConnectionLost",
+    "DataError",
+    "DeadlineExceeded",
+    "FeedClosed",
+    "FilesMissing",
+    "ForkedProcess",
+    "HeadraceError",
+    "LimitExceeded",
+    "ProtocolError",
+    "ServerError",
+    "StaleLease",
+    "StateError",
+    "UnknownFeed",
+    "VersionMismatch",
+    "code_of",
+    "from_code",
+]
+
+
+class HeadraceError(Exception):
+    """Base of all errors that headrace raises on purpose."""
+
+
+class DataError(HeadraceError, ValueError):
+    """The data broke a rule.  Names file, record, column, value and rule where they are known."""
+
+
+class FilesMissing(DataError, FileNotFoundError):
+    """A pattern matches no file, or a file vanished or was replaced while it was read."""
+
+
+class ProtocolError(HeadraceError):
+    """The peer sent something that the protocol does not allow."""
+
+
+class VersionMismatch(ProtocolError):
+    """The two ends share no version of the protocol.  Both are named."""
+
+
+class ConnectionLost(HeadraceError, ConnectionError):
+    """The server could not be reached, or went away while something was waited for."""
+
+
+class DeadlineExceeded(HeadraceError, TimeoutError):
+    """A wait ran past its deadline.  The text says what was waited for."""
+
+
+class UnknownFeed(HeadraceError, LookupError):
+    """No feed of that name is served.  The text lists those that are."""
+
+
+class LimitExceeded(HeadraceError):
+    """A limit of the server was reached.  The text names the limit and the option to raise it."""
+
+
+class ServerError(HeadraceError, RuntimeError):
+    """The server, or user code that runs in it, failed.  The text carries its last words."""
+
+
+class StaleLease(HeadraceError):
+    """The lease had ended and the rows went to another trainer: this commit does not count."""
+
+
+class StateError(HeadraceError):
+    """A state was saved twice for one batch, or when it can not be saved."""
+
+
+class Cancelled(HeadraceError):
+    """The feed was drained with ``cancel=True``."""
+
+
+class FeedClosed(HeadraceError, RuntimeError):
+    """The feed object was closed before this call."""
+
+
+class ForkedProcess(HeadraceError, RuntimeError):
+    """A connection made before ``fork`` was used in the child."""
+
+
+_CODES: dict[str, type[HeadraceError]] = {
+    "data": DataError,
+    "files": FilesMissing,
+    "protocol": ProtocolError,
+    "version": VersionMismatch,
+    "lost": ConnectionLost,
+    "deadline": DeadlineExceeded,
+    "feed": UnknownFeed,
+    "limit": LimitExceeded,
+    "server": ServerError,
+    "stale": StaleLease,
+    "state": StateError,
+    "cancelled": Cancelled,
+}
+_BY_TYPE = {kind: code for code, kind in _CODES.items()}
+
+
+def code_of(error: BaseException) -> str:
+    """The wire code of an error: that of the nearest listed ancestor, ``server`` for strangers."""
+    for kind in type(error).__mro__:
+        if kind in _BY_TYPE:
+            return _BY_TYPE[kind]
+    return "server"
+
+
+def from_code(code: str, text: str) -> HeadraceError:
+    """The error that a code and a text stand for; a code of a later version is a ServerError."""
+    return _CODES.get(code, ServerError)(text)

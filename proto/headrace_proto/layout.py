@@ -1,0 +1,98 @@
+"""Where the arrays of a batch lie in its block of bytes.
+
+A block is the same over shared memory and TCP: arrays one after the other, each at a multiple of
+64 bytes from the block's start, which itself is so aligned.  That is what frameworks ask of memory
+that they import as it is; TensorFlow aborts the process when it is not so.
+
+    numbers   C order, native (little) endian
+    bytes     int64 offsets [n + 1], then the strings back to back
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+
+from . import limits
+from .dtypes import BYTES, numpy_dtype
+from .errors import ProtocolError
+
+__all__ = ["ALIGNMENT", "Slot", "aligned_bytes", "arrange", "array_at", "check_slot", "strings_at"]
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One array in a block."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+def arrange(arrays: Sequence[tuple[str, tuple[int, ...], int]]) -> tuple[list[Slot], int]:
+    """Slots for arrays of ``(dtype, shape, bytes of string data)`` and the block's size."""
+    slots = []
+    offset = 0
+    for dtype, shape, string_bytes in arrays:
+        count = prod(shape)
+        if dtype == BYTES:
+            nbytes = 8 * (count + 1) + string_bytes
+        else:
+            nbytes = count * numpy_dtype(dtype).itemsize
+        slots.append(Slot(dtype, shape, offset, nbytes))
+        offset += -(-nbytes // ALIGNMENT) * ALIGNMENT
+    return slots, offset
+
+
+def check_slot(slot: Slot, block_bytes: int) -> None:
+    """ProtocolError unless the slot lies in its block and its size fits its dtype and shape."""
+    count = prod(slot.shape)
+    if len(slot.shape) > limits.MAX_RANK or any(d < 0 for d in slot.shape):
+        raise ProtocolError(f"an array has the impossible shape {slot.shape!r:.80}")
+    if slot.offset % ALIGNMENT or not 0 <= slot.offset <= slot.offset + slot.nbytes <= block_bytes:
+        raise ProtocolError(
+            f"an array at {slot.offset}+{slot.nbytes} does not lie in its block "
+            f"of {block_bytes} bytes"
+        )
+    if slot.dtype == BYTES:
+        fits = slot.nbytes >= 8 * (count + 1)
+    else:
+        fits = slot.nbytes == count * numpy_dtype(slot.dtype).itemsize
+    if not fits:
+        raise ProtocolError(
+            f"{slot.nbytes} bytes do not hold {slot.dtype} of shape {list(slot.shape)}"
+        )
+
+
+def array_at(block: np.ndarray, slot: Slot) -> np.ndarray:
+    """The numeric array of a slot as a view of its block (uint8)."""
+    return np.ndarray(slot.shape, numpy_dtype(slot.dtype), block, slot.offset)
+
+
+def strings_at(block: np.ndarray, slot: Slot) -> np.ndarray:
+    """The byte strings of a slot as an object array.  Offsets that lie are a ProtocolError."""
+    count = prod(slot.shape)
+    offsets = np.ndarray((count + 1,), np.int64, block, slot.offset)
+    start = slot.offset + 8 * (count + 1)
+    room = slot.nbytes - 8 * (count + 1)
+    if int(offsets[0]) != 0 or int(offsets[-1]) > room or bool((np.diff(offsets) < 0).any()):
+        raise ProtocolError("the offsets of an array of strings do not fit its data")
+    data = block[start : start + int(offsets[-1])].tobytes()
+    bounds = offsets.tolist()
+    out = np.empty(count, object)
+    out[:] = [data[a:b] for a, b in pairwise(bounds)]
+    return out.reshape(slot.shape)
+
+
+def aligned_bytes(nbytes: int) -> np.ndarray:
+    """Fresh memory (uint8) whose address is a multiple of the alignment."""
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    skip = -raw.ctypes.data % ALIGNMENT
+    return raw[skip : skip + nbytes]

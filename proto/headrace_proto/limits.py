@@ -1,0 +1,27 @@
+"""Every bound of the protocol, in one place.  A peer that goes past one loses its connection."""
+
+from __future__ import annotations
+
+#: Versions of the protocol that this code speaks: ``(oldest, newest)``.
+PROTOCOL = (1, 1)
+
+#: Frame 0 of a message.  Descriptors of a batch of 1,000 columns fit well.
+MAX_HEADER_BYTES = 64 * 1024
+#: Entries of one array or map in a header.  Without it 1 MB of empty maps costs 65 MB to decode.
+MAX_HEADER_ITEMS = 4096
+#: One text or byte string in a header.
+MAX_HEADER_STRING = 16 * 1024
+#: Nesting of a header: op, list of items, item, list of columns, column, dims.
+MAX_HEADER_DEPTH = 8
+#: Frames of one message, the header included.
+MAX_FRAMES = 1 + 256
+#: Payload of one frame from a server to a trainer.
+MAX_PAYLOAD_BYTES = 4 * 1024**3
+#: Payload of one frame from a trainer to a server.
+MAX_UPLOAD_BYTES = 64 * 1024**2
+
+MAX_COLUMNS = 1024
+MAX_RANK = 32
+MAX_NAME = 256
+#: Batches that one trainer may hold or have under way at once.
+MAX_CREDITS = 256

@@ -1,0 +1,225 @@
+"""The messages between a trainer and a server.
+
+    trainer                                server
+      Hello ───────────────────────────────►        which feed, which versions
+      ◄─────────────────────────── Welcome          session, schema, times   (or Refused)
+      Attach ──────────────────────────────►        "I share your host: this is in the file"
+      Step (window) ───────────────────────►        how far batches may be sent
+      ◄─────────────────────────── Deliver ×n       batches under leases
+      Step (commits, released, window) ────►        done with these, their memory is free
+      ◄─────────────────────────── Outcome          committed, or stale
+      Renew ───────────────────────────────►        every heartbeat: what is held
+      ◄─────────────────────────── Pulse            alive, and what the feed waits for
+      ◄─────────────────────────── Ended            all is committed, or why it stopped
+      Bye ─────────────────────────────────►        what is held goes to others
+
+A window is absolute: deliveries are numbered per session, and the server may send up to number
+``window``.  So a repeated or lost message does no harm.  A server that does not know a session
+answers Unknown; the trainer says Hello again with its nonce and what it holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from .checks import Blob, Count, Counts, Flag, Plain, Seconds, Signed, Text, check_text, list_of
+from .codec import Registry, record_check
+
+__all__ = [
+    "FROM_SERVER",
+    "FROM_TRAINER",
+    "Attach",
+    "Bye",
+    "Deliver",
+    "Delivery",
+    "Drain",
+    "Drained",
+    "Ended",
+    "Hello",
+    "Outcome",
+    "Pulse",
+    "Refused",
+    "Renew",
+    "Retired",
+    "Step",
+    "Unknown",
+    "Welcome",
+]
+
+FROM_TRAINER = Registry("trainer")
+FROM_SERVER = Registry("server")
+
+
+@FROM_TRAINER.message(1)
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First message of a session, and of each reconnection."""
+
+    oldest: Count  # versions of the protocol
+    newest: Count
+    library: Text
+    feed: Text  # "" = the only one
+    nonce: Blob  # names the session across reconnections
+    rank: Signed = -1  # -1: shared mode
+    world_size: Count = 0
+    last_seq: Count = 0
+    held: Counts = ()  # tokens of leases in hand
+
+
+@FROM_TRAINER.message(2)
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """The content of the session's file: proof that both ends see the same memory."""
+
+    session: Count
+    proof: Blob
+
+
+@FROM_TRAINER.message(3)
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a step of training brings: a wider window, commits, freed memory, returned batches."""
+
+    session: Count
+    window: Count
+    commits: Counts = ()
+    released: Counts = ()
+    returned: Counts = ()
+
+
+@FROM_TRAINER.message(4)
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Heartbeat: alive, and these leases are held."""
+
+    session: Count
+    window: Count
+    last_seq: Count
+    held: Counts = ()
+
+
+@FROM_TRAINER.message(5)
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Close the feed's input; with ``cancel`` at once."""
+
+    session: Count
+    cancel: Flag = False
+
+
+@FROM_TRAINER.message(6)
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """The trainer leaves; what it holds goes to others."""
+
+    session: Count
+
+
+@FROM_SERVER.message(1)
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """A session is open."""
+
+    protocol: Count
+    library: Text
+    session: Count
+    feed: Text
+    schema: Plain  # of a batch, see schema.py
+    heartbeat_s: Seconds
+    lease_ttl_s: Seconds
+    max_credits: Count
+    directory: Text = ""  # of the server's shared memory, as the server sees it
+    session_file: Text = ""
+    resumed: Flag = False
+    properties: Plain = field(default_factory=dict)
+
+
+@FROM_SERVER.message(2)
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """No session: an error's code and text."""
+
+    code: Text
+    text: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One batch under a lease: a block in a segment, or frame ``frame`` of this message."""
+
+    seq: Count
+    token: Count
+    partition: Count
+    number: Count
+    rows: Count
+    nbytes: Count
+    columns: Plain  # per field of the schema: [offset, nbytes, shape]
+    meta: Plain
+    segment: Text = ""  # "" = inline
+    offset: Count = 0
+    frame: Count = 0
+    copy_out: Flag = False  # memory is short: copy and release at once
+
+
+@FROM_SERVER.message(3)
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Batches for a trainer."""
+
+    session: Count
+    items: Annotated[tuple[Delivery, ...], list_of(record_check(Delivery))]
+
+
+@FROM_SERVER.message(4)
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of commits."""
+
+    session: Count
+    committed: Counts = ()
+    stale: Counts = ()
+
+
+@FROM_SERVER.message(5)
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """Answer to Renew: what the feed waits for, in words."""
+
+    session: Count
+    waiting: Text = ""
+
+
+@FROM_SERVER.message(6)
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Nothing more will come: the feed is done (``code`` empty), or failed."""
+
+    session: Count
+    code: Text = ""
+    text: Text = ""
+
+
+@FROM_SERVER.message(7)
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The server knows no such session."""
+
+    session: Count
+
+
+@FROM_SERVER.message(8)
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """These segments hold nothing any more and can be unmapped."""
+
+    session: Count
+    segments: Annotated[tuple[str, ...], list_of(check_text)]
+
+
+@FROM_SERVER.message(9)
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """The feed's input is closed."""
+
+    session: Count
