@@ -1,0 +1,1 @@
+"""Pure machines: events in, decisions out."""

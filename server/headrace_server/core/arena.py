@@ -1,0 +1,183 @@
+"""Where in shared memory a batch's bytes lie: page-aligned blocks in a growing set of segments.
+
+    segment 0  [ block | free |  block  |      free      ]
+    segment 1  [ block  | block |          free          ]
+
+The laws:
+
+* First fit at the lowest address (segment, then offset): memory that is warm is used again first.
+* Segments are added when nothing fits, while the sum of their sizes stays within the budget.
+* Segments go only when a request that fits the budget fits neither a free range nor what is left
+  of the budget, and only empty ones, newest first, no more than the request needs.  Nothing goes
+  because it is idle, so a steady load creates and removes nothing.
+* Hence an arena whose blocks are all free admits every request within the budget.
+
+The arena touches no memory.  After an ``allocate`` the shell removes the segments that
+``take_retired`` names, then creates those of ``take_new_segments``; numbers are never used twice.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Final
+
+from headrace_proto.errors import LimitExceeded
+
+__all__ = ["Arena", "Block"]
+
+_PAGE: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A place in a segment.  ``nbytes`` is what it occupies: whole pages."""
+
+    segment: int
+    offset: int
+    nbytes: int
+
+
+@dataclass(slots=True)
+class _Segment:
+    """Free ranges by ascending offset, no two of them adjacent."""
+
+    size: int
+    free_bytes: int
+    starts: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+
+    def carve(self, nbytes: int) -> int | None:
+        """The lowest offset with room for ``nbytes``, now occupied."""
+        if self.free_bytes < nbytes:
+            return None
+        for i, size in enumerate(self.sizes):
+            if size >= nbytes:
+                start = self.starts[i]
+                if size == nbytes:
+                    del self.starts[i], self.sizes[i]
+                else:
+                    self.starts[i] = start + nbytes
+                    self.sizes[i] = size - nbytes
+                self.free_bytes -= nbytes
+                return start
+        return None
+
+    def give_back(self, start: int, nbytes: int) -> None:
+        """Free a range, joined with the free ranges that touch it."""
+        starts, sizes = self.starts, self.sizes
+        self.free_bytes += nbytes
+        i = bisect_left(starts, start)
+        if i < len(starts) and start + nbytes == starts[i]:
+            nbytes += sizes[i]
+            del starts[i], sizes[i]
+        if i and starts[i - 1] + sizes[i - 1] == start:
+            sizes[i - 1] += nbytes
+        else:
+            starts.insert(i, start)
+            sizes.insert(i, nbytes)
+
+
+class Arena:
+    """The allocator of one slab.  ``budget_bytes`` bounds the sum of the segments' sizes."""
+
+    def __init__(self, budget_bytes: int, segment_bytes: int, page: int = _PAGE) -> None:
+        if page < 1 or page & (page - 1):
+            raise ValueError(f"page={page} is not a power of two")
+        if segment_bytes < 1:
+            raise ValueError(f"segment_bytes={segment_bytes} is not positive")
+        if budget_bytes < page:
+            raise ValueError(f"slab_bytes={budget_bytes} is less than one page of {page} bytes")
+        self.page = page
+        self.budget_bytes = budget_bytes // page * page
+        self.segment_bytes = self._whole_pages(segment_bytes)
+        self.used_bytes = 0
+        self.reserved_bytes = 0
+        self._segments: dict[int, _Segment] = {}  # by ascending number
+        self._live: dict[tuple[int, int], Block] = {}
+        self._next_number = 0
+        self._new: list[tuple[int, int]] = []
+        self._retired: list[int] = []
+
+    @property
+    def fraction_used(self) -> float:
+        """Occupied bytes as a part of the budget, 0 … 1."""
+        return self.used_bytes / self.budget_bytes
+
+    def allocate(self, nbytes: int) -> Block | None:
+        """A block with room for ``nbytes`` (none: one page); None when there is no room now."""
+        if nbytes < 0:
+            raise ValueError(f"a block of {nbytes} bytes was asked for")
+        size = self._whole_pages(nbytes)
+        if size > self.budget_bytes:
+            raise LimitExceeded(
+                f"a block of {nbytes} bytes does not fit into a slab of {self.budget_bytes} bytes; "
+                f"raise slab_bytes to {size} or more, or make batches smaller"
+            )
+        for number, segment in self._segments.items():
+            offset = segment.carve(size)
+            if offset is not None:
+                return self._occupied(number, offset, size)
+        if not self._make_room(size):
+            return None
+        number = self._add_segment(size)
+        self._segments[number].carve(size)
+        return self._occupied(number, 0, size)
+
+    def free(self, block: Block) -> None:
+        """Give a block back.  ValueError, and nothing changes, for one that is not occupied."""
+        place = (block.segment, block.offset)
+        if self._live.get(place) != block:
+            raise ValueError(f"{block} is not occupied: freed before, or of another arena")
+        del self._live[place]
+        self._segments[block.segment].give_back(block.offset, block.nbytes)
+        self.used_bytes -= block.nbytes
+
+    def take_new_segments(self) -> list[tuple[int, int]]:
+        """``(number, size)`` of the segments to create, once each."""
+        new, self._new = self._new, []
+        return new
+
+    def take_retired(self) -> list[int]:
+        """Numbers of the segments to remove, once each."""
+        retired, self._retired = self._retired, []
+        return retired
+
+    def _whole_pages(self, nbytes: int) -> int:
+        return max(1, -(-nbytes // self.page)) * self.page
+
+    def _occupied(self, number: int, offset: int, size: int) -> Block:
+        block = Block(number, offset, size)
+        self._live[number, offset] = block
+        self.used_bytes += size
+        return block
+
+    def _make_room(self, size: int) -> bool:
+        """Whether the budget admits a segment of ``size``, if need be by retiring empty ones."""
+        missing = self.reserved_bytes + size - self.budget_bytes
+        retire: list[int] = []
+        for number, segment in reversed(self._segments.items()):
+            if missing <= 0:
+                break
+            if segment.free_bytes == segment.size:
+                retire.append(number)
+                missing -= segment.size
+        if missing > 0:
+            return False
+        for number in retire:
+            self.reserved_bytes -= self._segments.pop(number).size
+            created = [entry for entry in self._new if entry[0] != number]
+            # One that the shell has not heard of yet is not created at all.
+            if len(created) == len(self._new):
+                self._retired.append(number)
+            self._new = created
+        return True
+
+    def _add_segment(self, size: int) -> int:
+        """A segment of the usual size, larger for a larger request, smaller at the budget's end."""
+        number, self._next_number = self._next_number, self._next_number + 1
+        size = min(max(size, self.segment_bytes), self.budget_bytes - self.reserved_bytes)
+        self._segments[number] = _Segment(size, size, [0], [size])
+        self.reserved_bytes += size
+        self._new.append((number, size))
+        return number

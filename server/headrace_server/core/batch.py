@@ -1,0 +1,99 @@
+"""The plain shape: every ``batch_size`` rows in the order of their arrival.
+
+offer(chunk) … ──► rows waiting ──► next_draft()        full batches
+finish()       ──►              ──► next_draft()        the rest, if smaller ones are allowed
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .plan import Draft, Part
+
+__all__ = ["PlainBatches"]
+
+
+class PlainBatches:
+    """Shaper of ``.batch(batch_size, allow_smaller_final_batch)``."""
+
+    kind = "batch"
+
+    def __init__(self, batch_size: int, allow_smaller_final_batch: bool = False) -> None:
+        self.batch_size = batch_size
+        self.allow_smaller = allow_smaller_final_batch
+        self._waiting: deque[tuple[int, int, int]] = deque()  # chunk, start, stop
+        self._rows = 0
+        self._finished = False
+        self._dropped: dict[str, int] = {}
+
+    def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
+        if self._finished:
+            raise ValueError(f"chunk {chunk} is offered after the input has ended")
+        if rows:
+            self._waiting.append((chunk, 0, rows))
+            self._rows += rows
+
+    def finish(self, drop: bool = False) -> None:
+        self._finished = True
+        if drop:
+            self._drop("cancelled", self._rows)
+        elif not self.allow_smaller:
+            self._drop("remainder", self._rows % self.batch_size)
+
+    def _drop(self, reason: str, remainder: int) -> None:
+        """Drop the last rows that wait."""
+        if remainder:
+            self._dropped[reason] = self._dropped.get(reason, 0) + remainder
+        self._rows -= remainder
+        while remainder:
+            chunk, start, stop = self._waiting.pop()
+            cut = min(remainder, stop - start)
+            remainder -= cut
+            if stop - cut > start:
+                self._waiting.append((chunk, start, stop - cut))
+
+    def next_draft(self) -> Draft | None:
+        wanted = self.batch_size
+        if self._rows < wanted:
+            if not self._finished or not self._rows:
+                return None
+            wanted = self._rows
+        parts = []
+        self._rows -= wanted
+        while wanted:
+            chunk, start, stop = self._waiting.popleft()
+            cut = min(wanted, stop - start)
+            parts.append(Part(chunk, slice(start, start + cut)))
+            wanted -= cut
+            if start + cut < stop:
+                self._waiting.appendleft((chunk, start + cut, stop))
+        return Draft(tuple(parts))
+
+    def chunks(self) -> set[int]:
+        return {chunk for chunk, _, _ in self._waiting}
+
+    def dropped(self) -> Mapping[str, int]:
+        return self._dropped
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "batch_size": self.batch_size,
+            "waiting": [list(entry) for entry in self._waiting],
+            "finished": self._finished,
+            "dropped": dict(self._dropped),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        if state["batch_size"] != self.batch_size:
+            raise ValueError(
+                f"the snapshot was taken with batch_size={state['batch_size']}, "
+                f"the pipeline has batch_size={self.batch_size}"
+            )
+        self._waiting = deque((c, a, b) for c, a, b in state["waiting"])
+        self._rows = sum(b - a for _, a, b in self._waiting)
+        self._finished = state["finished"]
+        self._dropped = dict(state["dropped"])

@@ -1,0 +1,204 @@
+"""One partition of a feed: what to read next, what to batch next, what is not yet committed.
+
+    next_step() ─► Read   ── the worker reads, then ──► arrived()
+                ─► Plan   ── the worker assembles;  later ──► committed()
+                ─► None      the input has ended and everything was planned
+
+The machine never sees payload.  A chunk is known by the read that makes it, and reads are
+repeatable, so the whole state is small plain data:
+
+    cursor()    how to go on after the last plan; plans given out are somebody else's
+    snapshot()  the cursor, and the plans that are not committed, to be given out again
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .plan import Draft, Part, Plan, Position, Read, Shaper
+
+__all__ = ["VERSION", "Partition"]
+
+VERSION = 1
+
+
+class Partition:
+    """The machine of one partition.  ``epochs`` None goes round for ever."""
+
+    def __init__(self, shaper: Shaper, start: Position, epochs: int | None = 1) -> None:
+        self._shaper = shaper
+        self._start = start
+        self._epochs = epochs
+        self._epoch = 0
+        self._position: Position | None = start if epochs is None or epochs > 0 else None
+        self._epoch_rows = 0
+        self._next_chunk = 0
+        self._next_number = 0
+        self._reading: Read | None = None
+        self._closed = False
+        self._finished = False
+        self._reads: dict[int, Read] = {}  # of chunks that waiting or uncommitted rows refer to
+        self._again: deque[Plan] = deque()  # uncommitted plans of a snapshot, to be given out first
+        self._uncommitted: dict[int, Plan] = {}
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next new plan."""
+        return self._next_number
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    def next_step(self, limit: int) -> Read | Plan | None:
+        """What to do next; ``limit`` bounds a read, and changes nothing in what is planned."""
+        if self._reading is not None:
+            raise ValueError(f"chunk {self._reading.chunk} is being read and has not arrived")
+        if self._again:
+            return self._again.popleft()
+        while True:
+            draft = self._shaper.next_draft()
+            if draft is not None:
+                return self._number(draft)
+            if self._position is not None:
+                self._reading = Read(self._next_chunk, self._epoch, self._position, limit)
+                return self._reading
+            if self._finished:
+                return None
+            self._finished = True
+            self._shaper.finish()
+
+    def _number(self, draft: Draft) -> Plan:
+        plan = Plan(self._next_number, draft)
+        self._next_number += 1
+        self._uncommitted[plan.number] = plan
+        return plan
+
+    def arrived(
+        self,
+        read: Read,
+        rows: int,
+        next_position: Position | None,
+        facts: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        """A read is done: its rows after the stages, and where the next read starts."""
+        if read != self._reading:
+            raise ValueError(f"chunk {read.chunk} was not being read")
+        self._reading = None
+        self._next_chunk += 1
+        self._epoch_rows += rows
+        if rows and not self._finished:
+            self._reads[read.chunk] = read
+            self._shaper.offer(read.chunk, rows, facts or {})
+        if self._closed:
+            return
+        self._position = next_position
+        if next_position is None:
+            self._next_epoch()
+
+    def close(self, cancel: bool = False) -> None:
+        """Read no more.  With ``cancel`` rows that were read and not planned are dropped."""
+        self._closed = True
+        self._position = None
+        if cancel and not self._finished:
+            self._finished = True
+            self._shaper.finish(drop=True)
+
+    def _next_epoch(self) -> None:
+        empty = self._epoch_rows == 0  # another round would be as empty, for ever
+        self._epoch_rows = 0
+        self._epoch += 1
+        if not empty and (self._epochs is None or self._epoch < self._epochs):
+            self._position = self._start
+
+    def committed(self, number: int) -> None:
+        """The batch of a plan is done: its rows need never be read again."""
+        if self._uncommitted.pop(number, None) is None:
+            raise ValueError(f"batch {number} is not out: it was never planned, or is committed")
+
+    def chunks(self) -> set[int]:
+        """Chunks whose payload is still needed to assemble plans to come."""
+        return self._shaper.chunks() | {p.chunk for plan in self._again for p in plan.draft.parts}
+
+    def dropped(self) -> Mapping[str, int]:
+        """Rows dropped by the shape, by reason."""
+        return self._shaper.dropped()
+
+    def forget_reads(self) -> None:
+        """Forget reads that nothing refers to any more; cheap, to be called now and then."""
+        needed = self._shaper.chunks()
+        for plan in self._uncommitted.values():
+            needed.update(part.chunk for part in plan.draft.parts)
+        self._reads = {chunk: read for chunk, read in self._reads.items() if chunk in needed}
+
+    def cursor(self) -> dict[str, Any]:
+        """Plain data from which another worker goes on with the plan after the last one."""
+        if self._reading is not None or self._again:
+            raise ValueError("there is no cursor while a chunk is read or plans are repeated")
+        return self._state(self._shaper.chunks())
+
+    def _state(self, chunks: set[int]) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "shape": self._shaper.kind,
+            "epoch": self._epoch,
+            "epoch_rows": self._epoch_rows,
+            "position": self._position,
+            "next_chunk": self._next_chunk,
+            "next_number": self._next_number,
+            "finished": self._finished,
+            "reads": [
+                [r.chunk, r.epoch, r.position, r.limit]
+                for r in self._reads.values()
+                if r.chunk in chunks
+            ],
+            "shaper": self._shaper.snapshot(),
+        }
+
+    def snapshot(self) -> dict[str, Any]:
+        """The cursor and every uncommitted plan, as plain data."""
+        if self._reading is not None:
+            raise ValueError("there is no snapshot while a chunk is read")
+        chunks = self._shaper.chunks()
+        for plan in self._uncommitted.values():
+            chunks.update(part.chunk for part in plan.draft.parts)
+        state = self._state(chunks)
+        state["uncommitted"] = [
+            [n, [part.to_plain() for part in plan.draft.parts], dict(plan.draft.meta)]
+            for n, plan in sorted(self._uncommitted.items())
+        ]
+        return state
+
+    def restore(self, state: Mapping[str, Any]) -> list[Read]:
+        """Become what a cursor or a snapshot says; returns the reads whose chunks are needed again.
+
+        ValueError when the state is of another version or another shape; nothing is changed then.
+        """
+        if state.get("version") != VERSION:
+            raise ValueError(
+                f"a partition's state of version {state.get('version')!r} can not be restored; "
+                f"this release reads version {VERSION}"
+            )
+        if state["shape"] != self._shaper.kind:
+            raise ValueError(
+                f"the state is of shape {state['shape']!r}, the pipeline of {self._shaper.kind!r}"
+            )
+        self._shaper.restore(state["shaper"])
+        self._epoch = state["epoch"]
+        self._epoch_rows = state["epoch_rows"]
+        self._position = state["position"]
+        self._next_chunk = state["next_chunk"]
+        self._next_number = state["next_number"]
+        self._finished = state["finished"]
+        self._reading = None
+        self._reads = {chunk: Read(chunk, *rest) for chunk, *rest in state["reads"]}
+        self._uncommitted = {
+            number: Plan(number, Draft(tuple(map(Part.from_plain, parts)), meta))
+            for number, parts, meta in state.get("uncommitted", ())
+        }
+        self._again = deque(self._uncommitted.values())
+        return [self._reads[chunk] for chunk in sorted(self.chunks())]

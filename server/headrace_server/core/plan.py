@@ -1,0 +1,96 @@
+"""What the pure machines speak of: chunks to read and rows to batch, never payload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+__all__ = ["Draft", "Part", "Plan", "Position", "Read", "Shaper"]
+
+#: Where a read starts: a small value of the source's own (an integer, bytes, a short list).
+Position = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read at most ``limit`` examples from a position; the rows are chunk number ``chunk``."""
+
+    chunk: int
+    epoch: int
+    position: Position
+    limit: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Rows of one chunk, in order: a slice where they are neighbours, else their numbers."""
+
+    chunk: int
+    rows: slice | np.ndarray
+
+    def __len__(self) -> int:
+        if isinstance(self.rows, slice):
+            return int(self.rows.stop - self.rows.start)
+        return len(self.rows)
+
+    def to_plain(self) -> list[Any]:
+        if isinstance(self.rows, slice):
+            return [self.chunk, int(self.rows.start), int(self.rows.stop)]
+        return [self.chunk, self.rows.tolist()]
+
+    @classmethod
+    def from_plain(cls, plain: list[Any]) -> Part:
+        if len(plain) == 3:
+            return cls(plain[0], slice(plain[1], plain[2]))
+        return cls(plain[0], np.array(plain[1], np.int64))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """A batch that a shaper has decided: its rows in order, and what it tells of itself."""
+
+    parts: tuple[Part, ...]
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return sum(len(part) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """A draft with its number in the partition: batches of a partition are 0, 1, 2 …"""
+
+    number: int
+    draft: Draft
+
+
+class Shaper(Protocol):
+    """Decides which rows go together.  Sees columns of facts about rows, never payload."""
+
+    kind: str
+
+    def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
+        """A chunk's rows, in order, with the facts (length, label …) that this shape asks for."""
+
+    def finish(self, drop: bool = False) -> None:
+        """The input has ended: what remains is given out or dropped, as the shape says.
+
+        With ``drop`` all rows that wait are dropped, counted as cancelled.
+        """
+
+    def next_draft(self) -> Draft | None:
+        """The next batch that can be formed now."""
+
+    def chunks(self) -> set[int]:
+        """Chunks of which rows are still waiting."""
+
+    def dropped(self) -> Mapping[str, int]:
+        """Rows dropped so far, by reason."""
+
+    def snapshot(self) -> dict[str, Any]: ...
+
+    def restore(self, state: Mapping[str, Any]) -> None: ...
