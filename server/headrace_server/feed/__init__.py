@@ -1,0 +1,1 @@
+"""Reads and fills: sources, columns, stages, order, assembler, slab."""

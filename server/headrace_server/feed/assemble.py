@@ -1,0 +1,167 @@
+"""Plans become bytes: the one place where payload is copied.
+
+    Assembly(parts, fields, pad) ── shapes, layout, size ──► a block is found ──► fill(block)
+
+Whether the rows fit together is settled before a block is asked for, so a bad batch costs no
+memory.  Padding is 0, False and the empty string, on the right of each dimension that varies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from headrace_proto.dtypes import BYTES
+from headrace_proto.errors import DataError
+from headrace_proto.layout import Slot, arrange, array_at
+from headrace_proto.schema import Field
+
+from .chunk import Chunk
+from .columns import Column, Ragged, RaggedStrings, Strings, take
+
+__all__ = ["Assembly", "batch_schema"]
+
+Rows = slice | np.ndarray
+Parts = Sequence[tuple[Chunk, Rows]]
+
+
+def batch_schema(fields: Mapping[str, Field], batch_size: int | None) -> dict[str, Field]:
+    """The schema of a batch: one more dimension, None where smaller batches may come."""
+    return {name: Field(f.dtype, (batch_size, *f.shape)) for name, f in fields.items()}
+
+
+class Assembly:
+    """One batch about to be written."""
+
+    def __init__(self, parts: Parts, fields: Mapping[str, Field], dynamic_pad: bool) -> None:
+        self._parts = parts
+        self.rows = sum(_count(rows) for _, rows in parts)
+        self._columns: list[list[Column]] = []
+        specs = []
+        for name, field in fields.items():
+            columns = [_light_take(chunk.columns[name], rows) for chunk, rows in parts]
+            shape = self._shape(name, columns, dynamic_pad)
+            text = _string_bytes(columns) if field.dtype == BYTES else 0
+            self._columns.append(columns)
+            specs.append((field.dtype, (self.rows, *shape), text))
+        self.slots: list[Slot]
+        self.slots, self.nbytes = arrange(specs)
+
+    def _shape(self, name: str, columns: list[Column], dynamic_pad: bool) -> tuple[int, ...]:
+        first = columns[0]
+        if not isinstance(first, (Ragged, RaggedStrings)):
+            shapes = [tuple(c.shape[1:]) for c in columns if isinstance(c, (np.ndarray, Strings))]
+            if any(shape != shapes[0] for shape in shapes):
+                raise DataError(f"column {name!r} changes its shape: {shapes[0]} and others")
+            return shapes[0]
+        extents = np.concatenate([c.extents for c in columns])  # type: ignore[union-attr]
+        if not dynamic_pad and len(extents) and (extents != extents[0]).any():
+            other = int((extents != extents[0]).any(axis=1).argmax())
+            raise DataError(
+                f"column {name!r}: rows of one batch have unequal shapes: "
+                f"{[*extents[0].tolist(), *first.inner]} ({self._origin(0)}) and "
+                f"{[*extents[other].tolist(), *first.inner]} ({self._origin(other)}); "
+                "declare dynamic_pad=True to pad them"
+            )
+        largest = extents.max(axis=0).tolist() if len(extents) else [0] * extents.shape[1]
+        return (*largest, *first.inner)
+
+    def _origin(self, row: int) -> str:
+        for chunk, rows in self._parts:
+            if row < _count(rows):
+                number = rows.start + row if isinstance(rows, slice) else int(rows[row])
+                return chunk.origin.describe(number)
+            row -= _count(rows)
+        raise IndexError(row)
+
+    def fill(self, block: np.ndarray) -> None:
+        """Write the batch into its block (uint8, at least ``nbytes``)."""
+        for slot, columns, i in zip(self.slots, self._columns, range(len(self.slots)), strict=True):
+            if slot.dtype == BYTES:
+                _fill_strings(block, slot, columns)
+            elif isinstance(columns[0], Ragged):
+                _fill_ragged(block, slot, columns)  # type: ignore[arg-type]
+            else:
+                self._fill_dense(array_at(block, slot), i, columns)
+
+    def _fill_dense(self, out: np.ndarray, i: int, columns: list[Column]) -> None:
+        at = 0
+        for column, (_, rows) in zip(columns, self._parts, strict=True):
+            n = _count(rows)
+            if isinstance(rows, slice):
+                out[at : at + n] = column[rows]  # type: ignore[index]
+            else:
+                np.take(column, rows, axis=0, out=out[at : at + n], mode="clip")  # type: ignore[call-overload]
+            at += n
+
+
+def _count(rows: Rows) -> int:
+    return int(rows.stop - rows.start) if isinstance(rows, slice) else len(rows)
+
+
+def _light_take(column: Column, rows: Rows) -> Column:
+    """Rows of a column where that copies no payload; dense columns are taken when written."""
+    return column if isinstance(column, np.ndarray) else take(column, rows)
+
+
+def _flat_strings(column: Column) -> list[Strings]:
+    if isinstance(column, RaggedStrings):
+        return [column.row_strings(i) for i in range(len(column))]
+    assert isinstance(column, Strings)
+    return [column]
+
+
+def _string_bytes(columns: list[Column]) -> int:
+    return sum(int(s.lengths.sum()) for column in columns for s in _flat_strings(column))
+
+
+def _fill_strings(block: np.ndarray, slot: Slot, columns: list[Column]) -> None:
+    lengths = np.zeros(slot.shape, np.int64)
+    texts = []
+    at = 0
+    for column in columns:
+        for strings in _flat_strings(column):
+            if isinstance(column, RaggedStrings):
+                lengths[at][tuple(slice(0, d) for d in strings.shape)] = strings.lengths
+                at += 1
+            else:
+                lengths[at : at + len(strings)] = strings.lengths
+                at += len(strings)
+            texts.append(strings.packed()[1])
+    count = lengths.size
+    offsets = array_at(block, Slot("int64", (count + 1,), slot.offset, 8 * (count + 1)))
+    offsets[0] = 0
+    np.cumsum(lengths.reshape(-1), out=offsets[1:])
+    start = slot.offset + 8 * (count + 1)
+    for text in texts:
+        block[start : start + text.size] = text
+        start += text.size
+
+
+def _fill_ragged(block: np.ndarray, slot: Slot, columns: list[Ragged]) -> None:
+    varying = columns[0].extents.shape[1]
+    if varying > 1:
+        _fill_nested(array_at(block, slot), columns)
+        return
+    row_bytes = slot.nbytes // max(1, slot.shape[0])
+    at = slot.offset
+    for column in columns:
+        raw = column.raw
+        sizes = (column.extents[:, 0] * column.item_bytes).tolist()
+        for start, size in zip(column.starts.tolist(), sizes, strict=True):
+            block[at : at + size] = raw[start : start + size]
+            block[at + size : at + row_bytes] = 0
+            at += row_bytes
+
+
+def _fill_nested(out: np.ndarray, columns: list[Ragged]) -> None:
+    at = 0
+    for column in columns:
+        for i in range(len(column)):
+            row = column.row(i)
+            if prod(row.shape) != prod(out.shape[1:]):
+                out[at] = 0
+            out[at][tuple(slice(0, d) for d in row.shape)] = row
+            at += 1

@@ -1,0 +1,82 @@
+"""A chunk: some hundred examples as columns, with where each came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from .columns import Column, concatenate, take
+
+__all__ = ["Chunk", "Origin"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Origin:
+    """Where the rows of a chunk came from, to be named in errors and records of the flow."""
+
+    files: tuple[str, ...]  # or ("examples",), ("module:factory",) …
+    file: np.ndarray  # int32 [n], index into files
+    record: np.ndarray  # int64 [n], record number in its file, from 0
+    offset: np.ndarray | None = None  # int64 [n], byte offset in its file where there is one
+
+    @classmethod
+    def single(cls, file: str, record: np.ndarray, offset: np.ndarray | None = None) -> Origin:
+        return cls((file,), np.zeros(len(record), np.int32), record, offset)
+
+    def take(self, rows: np.ndarray | slice) -> Origin:
+        offset = None if self.offset is None else self.offset[rows]
+        return Origin(self.files, self.file[rows], self.record[rows], offset)
+
+    def describe(self, row: int) -> str:
+        """``FILE, record 17, byte 4096``."""
+        text = f"{self.files[int(self.file[row])]}, record {int(self.record[row])}"
+        return text if self.offset is None else f"{text}, byte {int(self.offset[row])}"
+
+    @staticmethod
+    def join(parts: list[Origin]) -> Origin:
+        files = tuple(dict.fromkeys(name for part in parts for name in part.files))
+        number = {name: i for i, name in enumerate(files)}
+        maps = [np.array([number[name] for name in part.files], np.int32) for part in parts]
+        offsets = [part.offset for part in parts]
+        return Origin(
+            files,
+            np.concatenate([m[part.file] for m, part in zip(maps, parts, strict=True)]),
+            np.concatenate([part.record for part in parts]),
+            None if any(o is None for o in offsets) else np.concatenate(offsets),  # type: ignore[arg-type]
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """Examples as columns.  ``ordinals`` number them within the source; chance is keyed by them."""
+
+    columns: Mapping[str, Column]
+    ordinals: np.ndarray  # int64 [n]
+    origin: Origin
+
+    def __len__(self) -> int:
+        return len(self.ordinals)
+
+    def take(self, rows: np.ndarray | slice) -> Chunk:
+        columns = {name: take(column, rows) for name, column in self.columns.items()}
+        return Chunk(columns, self.ordinals[rows], self.origin.take(rows))
+
+    def with_columns(self, columns: Mapping[str, Column]) -> Chunk:
+        return Chunk(dict(columns), self.ordinals, self.origin)
+
+    @staticmethod
+    def join(chunks: Iterable[Chunk]) -> Chunk:
+        """One chunk after the other.  Copies payload: not for the hot path."""
+        parts = list(chunks)
+        if not parts:
+            raise ValueError("no chunks to join")
+        if len(parts) == 1:
+            return parts[0]
+        names = list(parts[0].columns)
+        return Chunk(
+            {name: concatenate([part.columns[name] for part in parts]) for name in names},
+            np.concatenate([part.ordinals for part in parts]),
+            Origin.join([part.origin for part in parts]),
+        )

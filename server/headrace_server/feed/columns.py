@@ -1,0 +1,313 @@
+"""Columns: the examples of a chunk, field by field, without a Python object per example.
+
+    numpy array     fixed shape, numbers          [n, *shape]
+    Strings         fixed shape, byte strings     starts and lengths [n, *shape] into one buffer
+    Ragged          shapes that vary, numbers     byte starts [n] into one buffer, extents [n, r]
+    RaggedStrings   shapes that vary, strings     starts [n] into a flat Strings, extents [n, r]
+
+Starts point into a buffer that several rows, columns and chunks may share (a mapped file, say),
+so taking rows moves a few integers and no payload.  The payload is copied once, by the assembler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from headrace_proto import dtypes
+from headrace_proto.schema import Field
+from headrace_server.pipeline.examples import as_array, cast
+
+from .stretches import gather, join_buffers, ranges
+
+__all__ = [
+    "Column",
+    "Ragged",
+    "RaggedStrings",
+    "Strings",
+    "column_from_rows",
+    "concatenate",
+    "dtype_of",
+    "field_of",
+    "row_of",
+    "take",
+]
+
+Index = np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Strings:
+    """Byte strings of fixed array shape.  ``starts`` and ``lengths`` have that shape."""
+
+    data: np.ndarray  # uint8 [any]
+    starts: np.ndarray  # int64 [n, *shape]
+    lengths: np.ndarray  # int64 [n, *shape]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.starts.shape)
+
+    def take(self, rows: Index | slice) -> Strings:
+        return Strings(self.data, self.starts[rows], self.lengths[rows])
+
+    def reshape(self, *shape: int) -> Strings:
+        return Strings(self.data, self.starts.reshape(shape), self.lengths.reshape(shape))
+
+    def row(self, i: int) -> Any:
+        """Row i: ``bytes`` when a row is one string, else an object array of them."""
+        if self.starts.ndim == 1:
+            start = int(self.starts[i])
+            return self.data[start : start + int(self.lengths[i])].tobytes()
+        return self.take(slice(i, i + 1)).to_objects()[0]
+
+    def to_objects(self) -> np.ndarray:
+        """The strings as an object array of ``bytes``."""
+        out = np.empty(self.starts.shape, object)
+        flat = out.reshape(-1)
+        starts, lengths = self.starts.reshape(-1).tolist(), self.lengths.reshape(-1).tolist()
+        for i, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+            flat[i] = self.data[start : start + length].tobytes()
+        return out
+
+    def packed(self) -> tuple[np.ndarray, np.ndarray]:
+        """``(offsets int64 [n + 1], data uint8)`` of the strings in C order, back to back."""
+        lengths = self.lengths.reshape(-1)
+        offsets = np.zeros(lengths.size + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        starts = self.starts.reshape(-1)
+        if starts.size and np.array_equal(starts, starts[0] + offsets[:-1]):
+            return offsets, self.data[int(starts[0]) : int(starts[0]) + int(offsets[-1])]
+        return offsets, gather(self.data, starts, lengths)
+
+    @classmethod
+    def from_objects(cls, values: np.ndarray) -> Strings:
+        """From an object (or S / U) array; str is encoded as UTF-8; TypeError for anything else."""
+        flat = [_as_bytes(value) for value in values.reshape(-1).tolist()]
+        lengths = np.fromiter((len(value) for value in flat), np.int64, len(flat))
+        starts = np.cumsum(lengths) - lengths
+        data = np.frombuffer(b"".join(flat), np.uint8)
+        return cls(data, starts.reshape(values.shape), lengths.reshape(values.shape))
+
+
+def _as_bytes(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    raise TypeError(f"{value!r:.80} is a {type(value).__name__}, not a string of bytes")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ragged:
+    """Numeric rows whose leading dimensions vary.  Row i has shape ``(*extents[i], *inner)``."""
+
+    raw: np.ndarray  # uint8 [any], C-contiguous
+    dtype: np.dtype
+    starts: np.ndarray  # int64 [n], in bytes, not necessarily aligned
+    extents: np.ndarray  # int64 [n, r]
+    inner: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def item_bytes(self) -> int:
+        return int(self.dtype.itemsize) * prod(self.inner)
+
+    def take(self, rows: Index | slice) -> Ragged:
+        return Ragged(self.raw, self.dtype, self.starts[rows], self.extents[rows], self.inner)
+
+    def row(self, i: int) -> np.ndarray:
+        """Row i as a view (not necessarily aligned; read-only where the buffer is)."""
+        extents = tuple(self.extents[i].tolist())
+        start = int(self.starts[i])
+        stop = start + prod(extents) * self.item_bytes
+        return self.raw[start:stop].view(self.dtype).reshape(*extents, *self.inner)
+
+    @classmethod
+    def from_values(cls, values: np.ndarray, offsets: np.ndarray) -> Ragged:
+        """One varying dimension: row i is ``values[offsets[i]:offsets[i + 1]]``."""
+        values = np.ascontiguousarray(values)
+        inner = tuple(values.shape[1:])
+        item = values.dtype.itemsize * prod(inner)
+        raw = values.reshape(-1).view(np.uint8)
+        offsets = np.asarray(offsets, np.int64)
+        return cls(raw, values.dtype, offsets[:-1] * item, np.diff(offsets)[:, None], inner)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RaggedStrings:
+    """Rows of byte strings whose leading dimensions vary."""
+
+    flat: Strings  # one-dimensional
+    starts: np.ndarray  # int64 [n], index into flat
+    extents: np.ndarray  # int64 [n, r]
+    inner: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def take(self, rows: Index | slice) -> RaggedStrings:
+        return RaggedStrings(self.flat, self.starts[rows], self.extents[rows], self.inner)
+
+    def row_strings(self, i: int) -> Strings:
+        shape = (*self.extents[i].tolist(), *self.inner)
+        start = int(self.starts[i])
+        return self.flat.take(slice(start, start + prod(shape))).reshape(*shape)
+
+    def row(self, i: int) -> np.ndarray:
+        """Row i as an object array of ``bytes``."""
+        return self.row_strings(i).to_objects()
+
+
+Column = np.ndarray | Strings | Ragged | RaggedStrings
+
+
+def take(column: Column, rows: Index | slice) -> Column:
+    """The given rows of a column, in the given order."""
+    if isinstance(column, np.ndarray):
+        return column[rows]
+    return column.take(rows)
+
+
+def row_of(column: Column, i: int) -> Any:
+    """One row: a numpy scalar or array, or ``bytes``."""
+    return column[i] if isinstance(column, np.ndarray) else column.row(i)
+
+
+def dtype_of(column: Column) -> str:
+    """The wire name of a column's dtype."""
+    if isinstance(column, (Strings, RaggedStrings)):
+        return dtypes.BYTES
+    return dtypes.name_of(column.dtype)
+
+
+def field_of(column: Column) -> Field:
+    """What a column shows of its field: dimensions that its type lets vary are None."""
+    if isinstance(column, (Ragged, RaggedStrings)):
+        varying: tuple[int | None, ...] = (None,) * column.extents.shape[1]
+        return Field(dtype_of(column), (*varying, *column.inner))
+    return Field(dtype_of(column), tuple(column.shape[1:]))
+
+
+def column_from_rows(rows: Sequence[Any], field: Field) -> Column:
+    """A column from one value per example, checked against a field.
+
+    ValueError names the row (counted from 0) whose value does not fit.  An empty list stands for
+    an empty array of any rank.
+    """
+    quick = _scalars(rows, field) if field.shape == () else None
+    if quick is not None:
+        return quick
+    n, varying = len(rows), field.ragged_dims
+    inner = tuple(d for d in field.shape[varying:] if d is not None)
+    strings = field.dtype == dtypes.BYTES
+    arrays = [_as_array(row, field, i) for i, row in enumerate(rows)]
+    if not varying:
+        if not arrays:
+            shape = (0, *inner)
+            if not strings:
+                return np.empty(shape, dtypes.numpy_dtype(field.dtype))
+            return Strings.from_objects(np.empty(shape, object))
+        stacked = np.stack(arrays)
+        return Strings.from_objects(stacked) if strings else stacked
+    extents = np.array([a.shape[:varying] for a in arrays], np.int64).reshape(n, varying)
+    sizes = np.prod(extents, axis=1, dtype=np.int64) * prod(inner)
+    starts = np.cumsum(sizes) - sizes
+    flat = [a.reshape(-1) for a in arrays]
+    if strings:
+        joined = np.concatenate(flat) if flat else np.empty(0, object)
+        return RaggedStrings(Strings.from_objects(joined), starts, extents, inner)
+    dtype = dtypes.numpy_dtype(field.dtype)
+    values = np.concatenate(flat) if flat else np.empty(0, dtype)
+    return Ragged(values.view(np.uint8), dtype, starts * dtype.itemsize, extents, inner)
+
+
+def _scalars(rows: Sequence[Any], field: Field) -> Column | None:
+    """The column of scalars that are all of one plain type; None: to be looked at one by one."""
+    kinds = set(map(type, rows))
+    if field.dtype == dtypes.BYTES:
+        if not kinds or not kinds <= {bytes, str}:
+            return None
+        objects = np.empty(len(rows), object)
+        objects[:] = rows
+        with suppress(UnicodeEncodeError):
+            return Strings.from_objects(objects)
+        return None
+    if len(kinds) != 1 or not kinds <= {int, float, bool}:
+        return None
+    with suppress(ValueError, OverflowError):
+        return cast(np.asarray(rows), field.dtype)
+    return None
+
+
+def _as_array(value: Any, field: Field, i: int) -> np.ndarray:
+    try:
+        array = as_array(bytes(value) if isinstance(value, memoryview) else value)
+        if not array.size and array.ndim and isinstance(value, (list, tuple)):
+            array = np.empty(
+                (*array.shape, *(d or 0 for d in field.shape[array.ndim :])), _numpy_of(field)
+            )
+        array = cast(array, field.dtype)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ValueError(f"row {i}: {error}") from None
+    if not field.admits(array.shape):
+        raise ValueError(f"row {i}: shape {list(array.shape)} does not fit {field}")
+    return array
+
+
+def _numpy_of(field: Field) -> np.dtype:
+    return np.dtype(object) if field.dtype == dtypes.BYTES else dtypes.numpy_dtype(field.dtype)
+
+
+def concatenate(columns: Iterable[Column]) -> Column:
+    """Columns of one field, one after the other.
+
+    Columns that point into one buffer still do afterwards; of others the payload of their rows is
+    copied.
+    """
+    parts = list(columns)
+    if not parts:
+        raise ValueError("no columns to concatenate")
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    if isinstance(first, np.ndarray):
+        return np.concatenate(parts)  # type: ignore[arg-type]
+    if isinstance(first, Strings):
+        return _join_strings([p for p in parts if isinstance(p, Strings)])
+    if isinstance(first, Ragged):
+        ragged = [p for p in parts if isinstance(p, Ragged)]
+        sizes = [np.prod(p.extents, axis=1, dtype=np.int64) * p.item_bytes for p in ragged]
+        raw, starts = join_buffers([p.raw for p in ragged], [p.starts for p in ragged], sizes)
+        extents = np.concatenate([p.extents for p in ragged])
+        return Ragged(raw, first.dtype, starts, extents, first.inner)
+    texts = [p for p in parts if isinstance(p, RaggedStrings)]
+    extents = np.concatenate([p.extents for p in texts])
+    counts = np.prod(extents, axis=1, dtype=np.int64) * prod(first.inner)
+    ends = np.cumsum([0, *(len(p) for p in texts)]).tolist()
+    used = [
+        p.flat.take(ranges(p.starts, counts[a:b]))
+        for p, a, b in zip(texts, ends[:-1], ends[1:], strict=True)
+    ]
+    return RaggedStrings(_join_strings(used), np.cumsum(counts) - counts, extents, first.inner)
+
+
+def _join_strings(parts: list[Strings]) -> Strings:
+    lengths = np.concatenate([p.lengths for p in parts])
+    flat = [p.starts.reshape(-1) for p in parts]
+    data, starts = join_buffers(
+        [p.data for p in parts], flat, [p.lengths.reshape(-1) for p in parts]
+    )
+    return Strings(data, starts.reshape(lengths.shape), lengths)

@@ -1,0 +1,155 @@
+"""What was found out about a file once and holds as long as the file is the same.
+
+    <directory>/<hash of path, size, stamp, kind>.idx      header | array | array | …
+                                              .lock        held while one process builds
+
+Of several processes that want the same entry one builds it and the others wait for its lock, which
+the kernel frees should the builder die.  An entry appears whole (it is written beside and renamed)
+and carries checksums: one that is cut off, altered or of another file is built again, never used.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import struct
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .manifest import DataFile
+
+__all__ = ["IndexCache"]
+
+logger = logging.getLogger("headrace.data")
+
+Build = Callable[[], Mapping[str, np.ndarray]]
+
+_MAGIC = b"HRINDEX1"
+_PREFIX = struct.Struct("<8sII")  # magic, header bytes, crc32 of the header
+_MAX_HEADER = 1 << 20
+_ALIGN = 64
+
+
+class IndexCache:
+    """Arrays per (file, kind): on disk under a directory, or in memory where that is None."""
+
+    def __init__(self, directory: str | None) -> None:
+        self.directory = directory
+        self._kept: dict[str, dict[str, np.ndarray]] = {}
+
+    def get(self, file: DataFile, kind: str, build: Build) -> dict[str, np.ndarray]:
+        """The arrays of an entry, read-only; ``build`` makes them where there is none yet."""
+        identity = [*file.to_plain(), kind]
+        name = hashlib.blake2b(json.dumps(identity).encode(), digest_size=16).hexdigest()
+        if self.directory is None:
+            return self._in_memory(name, build)
+        path = Path(self.directory) / f"{name}.idx"
+        found = _load(path, identity)
+        if found is not None:
+            return found
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(path.with_suffix(".lock")):
+                found = _load(path, identity)  # by the process that held the lock before
+                if found is None:
+                    _store(path, identity, self._in_memory(name, build))
+                    found = _load(path, identity)
+        except OSError as error:
+            logger.warning("index of %s is kept in memory only: %s", file.path, error)
+            return self._in_memory(name, build)
+        if found is None:
+            raise OSError(f"{path} was written and can not be read back; is another program there?")
+        self._kept.pop(name, None)
+        return found
+
+    def _in_memory(self, name: str, build: Build) -> dict[str, np.ndarray]:
+        if name not in self._kept:
+            arrays = {key: np.ascontiguousarray(array) for key, array in build().items()}
+            for array in arrays.values():
+                array.flags.writeable = False
+            self._kept[name] = arrays
+        return self._kept[name]
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds the file's flock.  The file stays: removing it would let two processes hold 'it'."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _padded(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN
+
+
+def _raw(array: np.ndarray) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _store(path: Path, identity: list[Any], arrays: Mapping[str, np.ndarray]) -> None:
+    entries = [
+        [name, array.dtype.str, list(array.shape), zlib.crc32(_raw(array))]
+        for name, array in arrays.items()
+    ]
+    header = json.dumps({"of": identity, "arrays": entries}).encode()
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(_PREFIX.pack(_MAGIC, len(header), zlib.crc32(header)))
+            stream.write(header)
+            for array in arrays.values():
+                stream.write(bytes(_padded(stream.tell()) - stream.tell()))
+                stream.write(_raw(array))
+        os.rename(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _load(path: Path, identity: list[Any]) -> dict[str, np.ndarray] | None:
+    """The arrays of an entry, mapped; None where it is missing or is not sound."""
+    try:
+        with open(path, "rb") as stream:
+            magic, size, crc = _PREFIX.unpack(stream.read(_PREFIX.size))
+            header = stream.read(min(size, _MAX_HEADER))
+        if magic != _MAGIC or zlib.crc32(header) != crc:
+            raise ValueError("its header is damaged")
+        described = json.loads(header)
+        if described["of"] != identity:
+            raise ValueError("it belongs to another file")
+        return _arrays(path, _PREFIX.size + size, described["arrays"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, struct.error) as error:
+        logger.warning("index %s is built again: %s", path, error)
+        return None
+
+
+def _arrays(path: Path, position: int, entries: list[Any]) -> dict[str, np.ndarray]:
+    mapped = np.memmap(path, np.uint8, mode="r").view(np.ndarray)
+    arrays = {}
+    for name, dtype, shape, crc in entries:
+        kind = np.dtype(dtype)
+        position = _padded(position)
+        stop = position + kind.itemsize * int(np.prod(shape, dtype=np.int64))
+        if stop > mapped.size:
+            raise ValueError(f"it is cut off at byte {mapped.size}")
+        raw = mapped[position:stop]
+        if zlib.crc32(raw.data) != crc:
+            raise ValueError(f"its array {name!r} is damaged")
+        arrays[name] = raw.view(kind).reshape(shape)
+        position = stop
+    return arrays

@@ -1,0 +1,157 @@
+"""The files of a source, as they were when the feed started.
+
+Patterns are resolved once, by the supervisor; workers get the list.  A file that is gone, or no
+longer the one that was listed, is an error when it is opened: versions are never mixed.
+"""
+
+from __future__ import annotations
+
+import glob
+import mmap
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+
+from headrace_proto.errors import FilesMissing
+
+from .extras import PackageMissing, require
+
+__all__ = ["DataFile", "is_remote", "open_map", "open_stream", "resolve"]
+
+#: What filesystems call the mark of a file's version, the sharpest first.
+_STAMPS = ("etag", "ETag", "md5Hash", "mtime", "LastModified", "created")
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One file: path or URL, size in bytes, and a stamp that changes when it is replaced."""
+
+    path: str
+    size: int
+    stamp: str
+
+    def to_plain(self) -> list[Any]:
+        return [self.path, self.size, self.stamp]
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is a URL for fsspec rather than a local path."""
+    return "://" in path or "::" in path
+
+
+def resolve(patterns: Iterable[str]) -> tuple[DataFile, ...]:
+    """The files that patterns name, in the order of the patterns, each pattern's sorted.
+
+    FilesMissing names the pattern that matches nothing.  A file named twice is listed once.
+    """
+    files: dict[str, DataFile] = {}
+    for pattern in patterns:
+        found = _remote(pattern) if is_remote(pattern) else _local(pattern)
+        if not found:
+            what = "matches no file" if glob.has_magic(pattern) else "does not exist"
+            raise FilesMissing(f"{pattern!r} {what} (seen from {os.getcwd()})")
+        for file in found:
+            files.setdefault(file.path, file)
+    return tuple(files.values())
+
+
+def _local(pattern: str) -> list[DataFile]:
+    there = os.path.exists(pattern)  # perhaps a name that holds *, ? or [
+    names = [pattern] if there else sorted(glob.glob(pattern, recursive=True))
+    return [_stat(name) for name in names if not os.path.isdir(name)]
+
+
+def _stat(path: str) -> DataFile:
+    path = os.path.abspath(path)
+    try:
+        return _of_status(path, os.stat(path))
+    except FileNotFoundError:
+        raise FilesMissing(f"{path} went away, or is a link to nothing") from None
+
+
+def _of_status(path: str, status: os.stat_result) -> DataFile:
+    return DataFile(path, status.st_size, str(status.st_mtime_ns))
+
+
+@lru_cache(maxsize=64)
+def _filesystem(url: str) -> Any:
+    fsspec = require("fsspec", "remote", url)
+    try:
+        return fsspec.core.url_to_fs(url)[0]
+    except ImportError as error:  # fsspec knows the protocol and lacks its package
+        raise PackageMissing(f"{url}: {error}") from None
+    except ValueError as error:
+        raise FilesMissing(f"{url}: {error}") from None
+
+
+def _remote(pattern: str) -> list[DataFile]:
+    system = _filesystem(pattern)
+    if not glob.has_magic(pattern):
+        urls = [pattern]
+    else:
+        urls = [_full_url(pattern, system, name) for name in sorted(system.glob(pattern))]
+    found = []
+    for url in urls:
+        try:
+            info = system.info(url)
+        except FileNotFoundError:
+            continue
+        if info.get("type") != "directory":
+            found.append(_describe(url, info))
+    return found
+
+
+def _full_url(pattern: str, system: Any, name: str) -> str:
+    """The URL of a name that a glob gave.  A chain (``zip://*.csv::s3://…``) keeps its links."""
+    head, chained, rest = pattern.partition("::")
+    if not chained:
+        return name if is_remote(name) else str(system.unstrip_protocol(name))
+    if "://" in head:
+        return f"{head.partition('://')[0]}://{name}::{rest}"
+    return f"{head}::{rest.partition('://')[0]}://{name.partition('://')[2] or name}"
+
+
+def _describe(url: str, info: Mapping[str, Any]) -> DataFile:
+    stamp = next((info[key] for key in _STAMPS if key in info), "")
+    return DataFile(url, int(info.get("size") or 0), str(stamp))
+
+
+def _check(file: DataFile, now: DataFile) -> None:
+    if (now.size, now.stamp) != (file.size, file.stamp):
+        raise FilesMissing(
+            f"{file.path} was replaced while the feed runs: it had {file.size} bytes and stamp "
+            f"{file.stamp} at the start, and has {now.size} and {now.stamp}"
+        )
+
+
+def open_map(file: DataFile) -> np.ndarray:
+    """The whole file as a read-only uint8 array: mapped where it is local, else read."""
+    with open_stream(file) as stream:
+        if is_remote(file.path):
+            return np.frombuffer(stream.read(), np.uint8)
+        if file.size == 0:
+            return np.empty(0, np.uint8)
+        mapped = mmap.mmap(stream.fileno(), file.size, access=mmap.ACCESS_READ)
+        return np.frombuffer(mapped, np.uint8)
+
+
+def open_stream(file: DataFile) -> BinaryIO:
+    """The file as a seekable binary stream."""
+    try:
+        if is_remote(file.path):
+            system = _filesystem(file.path)
+            _check(file, _describe(file.path, system.info(file.path)))
+            return cast(BinaryIO, system.open(file.path, "rb"))
+        stream = open(file.path, "rb")  # noqa: SIM115
+    except FileNotFoundError:
+        raise FilesMissing(f"{file.path} went away while the feed runs") from None
+    try:
+        _check(file, _of_status(file.path, os.fstat(stream.fileno())))
+    except BaseException:
+        stream.close()
+        raise
+    return stream

@@ -1,0 +1,131 @@
+"""All files of a source as one read-only buffer, so that a column can point into any of them.
+
+    reserved address range   |  file 0 ..|  file 1      ..|  file 2 .|
+                             each mapped at its base, a page boundary
+
+Rows taken in shuffled order come from many files at once.  A column has one buffer; with this one
+such rows are, too, some integers and no copy of payload.  Local files are mapped when the buffer
+is made, and need no descriptor after that.  Remote ones are copied into an unlinked temporary file
+when they are first used, and mapped from there, so that their pages can leave memory again.
+
+The range lives as long as any array on it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from headrace_proto.errors import FilesMissing, LimitExceeded
+
+from .manifest import DataFile, is_remote, open_stream
+
+__all__ = ["MappedFiles"]
+
+#: Of the Linux headers; the module mmap does not name them in all versions.
+_MAP_FIXED: Final = 0x10
+_MAP_NORESERVE: Final = 0x4000
+_MAP_FAILED: Final = ctypes.c_void_p(-1).value
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+def _mmap(address: int | None, size: int, flags: int, descriptor: int) -> int:
+    got = _libc.mmap(address, size, mmap.PROT_READ, flags, descriptor, 0)
+    if got == _MAP_FAILED:
+        code = ctypes.get_errno()
+        if code == errno.ENOMEM:
+            raise LimitExceeded(
+                "the kernel maps no more files into this process: raise vm.max_map_count or "
+                "ulimit -v, or use fewer and larger files"
+            )
+        raise OSError(code, os.strerror(code))
+    return int(got)
+
+
+class _Range:
+    """A reserved address range; it goes back when nothing refers to it any more."""
+
+    def __init__(self, size: int) -> None:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        self.address = _mmap(None, size, flags, -1)
+        # What numpy reads to make an array of this memory; that array refers to this object.
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (size,),
+            "data": (self.address, True),
+        }
+        weakref.finalize(self, _libc.munmap, self.address, size).atexit = False
+
+    def place(self, base: int, size: int, descriptor: int) -> None:
+        _mmap(self.address + base, size, mmap.MAP_SHARED | _MAP_FIXED, descriptor)
+
+
+class MappedFiles:
+    """``data`` holds file i from byte ``bases[i]`` on, once it is loaded."""
+
+    def __init__(self, files: Sequence[DataFile], spool: str | None = None) -> None:
+        """``spool`` is a directory for copies of remote files (None: the system's)."""
+        self.files = tuple(files)
+        sizes = np.array([file.size for file in files], np.int64)
+        rounded = -(-sizes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.bases = np.cumsum(rounded) - rounded
+        total = int(rounded.sum())
+        self._spool = spool
+        self._range = _Range(total) if total else None
+        self.data = np.asarray(self._range) if self._range else np.empty(0, np.uint8)
+        self._waiting = {i for i, file in enumerate(files) if is_remote(file.path)}
+        for i in range(len(files)):
+            if i not in self._waiting:
+                self._load(i)
+
+    def load(self, numbers: np.ndarray) -> None:
+        """Makes sure of the content of these files."""
+        if self._waiting:
+            for i in self._waiting.intersection(np.unique(numbers).tolist()):
+                self._load(i)
+                self._waiting.discard(i)
+
+    def file_data(self, i: int) -> np.ndarray:
+        """The bytes of one file, loaded."""
+        self.load(np.array([i]))
+        base = int(self.bases[i])
+        return self.data[base : base + self.files[i].size]
+
+    def _load(self, i: int) -> None:
+        file = self.files[i]
+        with open_stream(file) as stream:
+            if self._range is None or file.size == 0:
+                return
+            if not is_remote(file.path):
+                self._range.place(int(self.bases[i]), file.size, stream.fileno())
+                return
+            with tempfile.TemporaryFile(dir=self._spool) as copy:
+                shutil.copyfileobj(stream, copy, 1 << 20)
+                if copy.tell() != file.size:
+                    raise FilesMissing(
+                        f"{file.path} had {file.size} bytes when the feed started and gives "
+                        f"{copy.tell()} now"
+                    )
+                copy.flush()
+                self._range.place(int(self.bases[i]), file.size, copy.fileno())

@@ -1,0 +1,249 @@
+"""One partition's share of a source, in the declared order, from a position of some bytes.
+
+                      no seed            seed                      seed and window
+    IndexedReader     slice              permutation of all        permuted windows of the share
+    StreamReader      stream by stream   refused                   permuted windows of each stream
+
+Same epoch, position and limit: same chunk, in any process.  What a partition yields in an epoch
+does not depend on the limits it was read with.  Rows that the reader skips make a chunk shorter
+than asked, or empty, and the position passes over them.
+
+**By number.**  Partition k of P holds positions k*N//P … (k+1)*N//P - 1 of the order.  A position
+is an integer, counted from the start of the share.  Windows are blocks of ``window`` positions
+from the start of the share; each is permuted by computation, so it costs no memory.
+
+**By stream.**  With at least P streams, partition k reads streams k, k+P, … of the order of
+streams, which a seed permutes.  With fewer, every partition reads every stream and keeps the rows
+whose ordinal is k modulo P: the source is then read and parsed P times, so as many streams as
+partitions are worth having.  A window is ``window`` rows of a stream, held in memory while it is
+handed out.  A position is ``[place in the partition's list of streams, the reader's position at
+the start of the window, rows of the window handed out]``.  A start in the middle of a window reads
+the window once more.
+
+Ordinals of streams are made unique over streams: ``stream << 40 | ordinal in the stream``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from headrace_server.core import chance
+from headrace_server.core.permutation import Permutation
+from headrace_server.pipeline.declaration import Order
+
+from .chunk import Chunk, Origin
+from .columns import column_from_rows
+from .reader import IndexedReader, Reader, StreamReader
+
+__all__ = ["ORDINAL_BITS", "PartitionReader", "Position"]
+
+#: Plain data that msgpack carries: an int (by number) or a list (by stream).
+Position = Any
+
+#: 2**40 records in a stream, and 2**23 streams, fit an int64.
+ORDINAL_BITS: Final = 40
+#: Rows of a stream that are read at once to pick one partition's rows from.
+_SIEVED_ROWS: Final = 1024
+
+
+class PartitionReader:
+    """Partition ``partition`` of ``partitions`` of a reader.  Raises ValueError for an order that
+    the reader can not be read in."""
+
+    def __init__(self, reader: Reader, order: Order, partition: int, partitions: int) -> None:
+        if not 0 <= partition < partitions:
+            raise ValueError(f"partition {partition} of {partitions}: 0 … {partitions - 1} exist")
+        self._which = f"partition {partition} of {partitions}"
+        self._part: _Numbered | _Streamed
+        if isinstance(reader, IndexedReader):
+            self._part = _Numbered(reader, order, partition, partitions)
+        else:
+            self._part = _Streamed(reader, order, partition, partitions)
+
+    def start(self) -> Position:
+        """The position at which every epoch begins."""
+        return self._part.start()
+
+    def read(self, epoch: int, position: Position, limit: int) -> tuple[Chunk, Position | None]:
+        """At most ``limit`` examples, perhaps none, and the position after them; None: the
+        partition's epoch ends with this chunk."""
+        if limit < 1:
+            raise ValueError(f"limit={limit}: at least one example is read")
+        return self._part.read(epoch, position, limit)
+
+    def share(self) -> int | None:
+        """Number of examples per epoch, those skipped included; None where only reading tells."""
+        return self._part.share
+
+    def empty_message(self) -> str | None:
+        """Why this partition can have no example, for a notice; None where it can."""
+        if self._part.share != 0:
+            return None
+        return f"{self._which} is empty: the source has {self._part.holds}; use fewer partitions"
+
+
+class _Numbered:
+    """The share of an IndexedReader."""
+
+    def __init__(self, reader: IndexedReader, order: Order, partition: int, partitions: int):
+        self._reader, self._order = reader, order
+        self._n = reader.length
+        self._first = partition * self._n // partitions
+        self.share = (partition + 1) * self._n // partitions - self._first
+        self.holds = f"{self._n} examples"
+        self._last: tuple[tuple[int, int], Permutation] | None = None  # only saves computing
+
+    def start(self) -> Position:
+        return 0
+
+    def read(self, epoch: int, position: Position, limit: int) -> tuple[Chunk, Position | None]:
+        if type(position) is not int or not 0 <= position <= self.share:
+            raise ValueError(
+                f"position {position!r:.80} is none of a share of {self.share} examples"
+            )
+        stop = min(position + limit, self.share)
+        after = stop if stop < self.share else None
+        if position == stop:
+            return _nothing(self._reader), after
+        first, last = self._first + position, self._first + stop
+        order = self._order
+        if order.seed is None:
+            return self._reader.slice(first, last), after
+        if not order.reshuffle:
+            epoch = 0
+        if order.window is None:
+            ordinals = self._permutation(self._n, order.seed, epoch, -1).at(np.arange(first, last))
+        else:
+            ordinals = self._windowed(order.seed, order.window, epoch, position, stop)
+        return self._reader.take(ordinals), after
+
+    def _windowed(self, seed: int, window: int, epoch: int, start: int, stop: int) -> np.ndarray:
+        ordinals = np.empty(stop - start, np.int64)
+        for begin in range(start - start % window, stop, window):
+            size = min(window, self.share - begin)
+            low, high = max(start, begin), min(stop, begin + size)
+            absolute = self._first + begin
+            permuted = self._permutation(size, seed, epoch, absolute)
+            ordinals[low - start : high - start] = absolute + permuted.at(
+                np.arange(low - begin, high - begin)
+            )
+        return ordinals
+
+    def _permutation(self, n: int, seed: int, epoch: int, begin: int) -> Permutation:
+        """The order of everything (``begin`` -1), or of the window that begins at ``begin``."""
+        if self._last is None or self._last[0] != (epoch, begin):
+            if begin >= 0:
+                seed = chance.derive(seed, chance.WINDOW, begin)
+            self._last = (epoch, begin), Permutation(n, seed, epoch)
+        return self._last[1]
+
+
+class _Streamed:
+    """The share of a StreamReader."""
+
+    def __init__(self, reader: StreamReader, order: Order, partition: int, partitions: int):
+        if order.seed is not None and order.window is None:
+            raise ValueError(
+                "shuffle() orders all examples, and this source can not be read by number: use "
+                "shuffle(window=n), or convert the source to TFRecord or Arrow files"
+            )
+        if reader.streams >= 1 << (63 - ORDINAL_BITS):
+            raise ValueError(f"{reader.streams} streams: at most 2**{63 - ORDINAL_BITS} - 1 can be")
+        self._reader, self._order = reader, order
+        self._partition, self._partitions = partition, partitions
+        self._sieved = reader.streams < partitions
+        self._places = (
+            reader.streams if self._sieved else len(range(partition, reader.streams, partitions))
+        )
+        self.share = None if reader.streams else 0
+        self.holds = f"{reader.streams} streams"
+        # Rows of the window that was read last, and the reader's position after it.
+        self._window: tuple[tuple[int, int, bytes], Chunk, bytes | None] | None = None
+        self._streams: tuple[int, np.ndarray] | None = None
+
+    def start(self) -> Position:
+        return [0, b"", 0]
+
+    def read(self, epoch: int, position: Position, limit: int) -> tuple[Chunk, Position | None]:
+        place, inner, offset = position
+        if place == 0 == self._places:
+            return _nothing(self._reader), None
+        if not 0 <= place < self._places:
+            raise ValueError(
+                f"position {position!r:.80} is past the last of {self._places} streams"
+            )
+        if not self._order.reshuffle:
+            epoch = 0
+        stream = self._stream(epoch, place)
+        if self._order.seed is None and not self._sieved:
+            chunk, after = self._reader.read(stream, inner, limit)
+            return _numbered(chunk, stream), self._next(place, after)
+        window, after = self._read_window(epoch, stream, inner)
+        if not 0 <= offset <= len(window):
+            raise ValueError(f"position {position!r:.80} lies beyond its {len(window)} rows")
+        chunk = window.take(slice(offset, offset + limit))
+        if offset + limit < len(window):
+            return chunk, [place, inner, offset + limit]
+        return chunk, self._next(place, after)
+
+    def _next(self, place: int, after: bytes | None) -> Position | None:
+        if after is not None:
+            return [place, after, 0]
+        return [place + 1, b"", 0] if place + 1 < self._places else None
+
+    def _stream(self, epoch: int, place: int) -> int:
+        """The number of the stream at a place in this partition's list."""
+        if not self._sieved:
+            place = self._partition + place * self._partitions
+        if self._order.seed is None:
+            return place
+        if self._streams is None or self._streams[0] != epoch:
+            seed = chance.derive(self._order.seed, chance.STREAM_ORDER)
+            n = self._reader.streams
+            self._streams = epoch, Permutation(n, seed, epoch).at(np.arange(n))
+        return int(self._streams[1][place])
+
+    def _read_window(self, epoch: int, stream: int, inner: bytes) -> tuple[Chunk, bytes | None]:
+        """This partition's rows of the window that begins at ``inner``, in their order."""
+        key = (epoch, stream, inner)
+        if self._window is not None and self._window[0] == key:
+            return self._window[1:]
+        self._window = None  # before the next is read, so that there is one in memory
+        seed = self._order.seed
+        rows = _SIEVED_ROWS if seed is None else self._order.window or 1
+        read, after = self._read_rows(stream, inner, rows)
+        chunk = _numbered(read, stream)
+        if self._sieved:
+            chunk = chunk.take(np.flatnonzero(read.ordinals % self._partitions == self._partition))
+        if seed is not None and len(chunk) > 1:
+            # Its first row names a window: no other window of any partition begins with it.
+            seed = chance.derive(seed, chance.WINDOW, int(chunk.ordinals[0]))
+            chunk = chunk.take(Permutation(len(chunk), seed, epoch).at(np.arange(len(chunk))))
+        self._window = key, chunk, after
+        return chunk, after
+
+    def _read_rows(self, stream: int, inner: bytes, rows: int) -> tuple[Chunk, bytes | None]:
+        """As many rows, or all up to the stream's end: readers may give fewer at a time."""
+        parts: list[Chunk] = []
+        position: bytes | None = inner
+        while rows and position is not None:
+            chunk, position = self._reader.read(stream, position, rows)
+            rows -= len(chunk)
+            if len(chunk) or not parts:
+                parts.append(chunk)
+        full = [part for part in parts if len(part)]
+        return Chunk.join(full or parts), position
+
+
+def _numbered(chunk: Chunk, stream: int) -> Chunk:
+    """The chunk with ordinals that are unique over streams."""
+    return Chunk(chunk.columns, chunk.ordinals | (stream << ORDINAL_BITS), chunk.origin)
+
+
+def _nothing(reader: Reader) -> Chunk:
+    """A chunk without rows."""
+    columns = {name: column_from_rows([], field) for name, field in reader.fields.items()}
+    none = np.empty(0, np.int64)
+    return Chunk(columns, none, Origin((), np.empty(0, np.int32), none))

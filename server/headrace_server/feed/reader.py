@@ -1,0 +1,91 @@
+"""What a source must be able to do, and where its bad records go.
+
+    IndexedReader   knows how many examples it has and reads any of them: exact shuffling, a start
+                    anywhere at once, contiguous slices for partitions
+    StreamReader    reads forward from a position of a few bytes, one stream (mostly: file) at a
+                    time; a partition takes whole streams
+
+A reader holds no position of its own that matters: the same call gives the same chunk, at any
+time, in any process.  It may keep files open and remember where it is to make the usual next call
+cheap.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from headrace_proto.errors import DataError
+from headrace_proto.schema import Field
+
+from .chunk import Chunk
+
+__all__ = ["BadRecords", "IndexedReader", "Reader", "StreamReader"]
+
+logger = logging.getLogger("headrace.data")
+
+#: Messages of bad records that are logged one by one; the rest is only counted.
+_LOGGED_ONE_BY_ONE = 20
+
+
+@dataclass
+class BadRecords:
+    """The rule ``on_bad_example`` at work: raise, or skip with a count and a log line."""
+
+    skip: bool = False
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def report(self, error: DataError, reason: str = "bad_record", rows: int = 1) -> None:
+        """Called for every record that breaks a rule.  Returns only where it is to be skipped."""
+        if not self.skip:
+            raise error
+        self.counts[reason] = self.counts.get(reason, 0) + rows
+        if sum(self.counts.values()) <= _LOGGED_ONE_BY_ONE:
+            logger.warning("skipped: %s", error)
+
+
+@runtime_checkable
+class IndexedReader(Protocol):
+    """A source with a known number of examples, each of which can be read by its number."""
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """The schema of an example."""
+
+    @property
+    def length(self) -> int:
+        """Number of examples."""
+
+    def slice(self, start: int, stop: int) -> Chunk:
+        """Examples start … stop-1 in order.  Shorter only by bad records that are skipped."""
+
+    def take(self, ordinals: np.ndarray) -> Chunk:
+        """Examples by number (int64, any order), in that order, less bad ones that are skipped."""
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class StreamReader(Protocol):
+    """A source that is read forward from a position."""
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """The schema of an example."""
+
+    @property
+    def streams(self) -> int:
+        """Number of streams that can be read independently (files, mostly)."""
+
+    def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
+        """At most ``limit`` examples from a position (``b""`` = the start) and the position after
+        them; None = the stream ends there.  A chunk may be empty.  Ordinals count records from 0
+        within the stream (those skipped count too)."""
+
+    def close(self) -> None: ...
+
+
+Reader = IndexedReader | StreamReader

@@ -1,0 +1,106 @@
+"""A worker's slab: segments of shared memory in which batches are assembled.
+
+The arena decides where a block lies; here its segments are made, mapped and removed.  A segment's
+pages are taken when it is made, so a full /dev/shm is an error that can be told, at a moment
+when nothing is half written, and not a SIGBUS later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+
+from headrace_proto.errors import LimitExceeded
+
+from ..core.arena import Arena, Block
+
+__all__ = ["Slab", "map_segment", "segment_name"]
+
+
+def segment_name(worker: int, life: int, number: int) -> str:
+    return f"slab-{worker}-{life}-{number}"
+
+
+def map_segment(path: Path) -> np.ndarray:
+    """An existing segment, read-only, as uint8."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return np.frombuffer(mmap.mmap(fd, 0, prot=mmap.PROT_READ), np.uint8)
+    finally:
+        os.close(fd)
+
+
+class Slab:
+    """Segments in a directory, named for the worker and its life."""
+
+    def __init__(
+        self, directory: Path, worker: int, life: int, slab_bytes: int, segment_bytes: int
+    ) -> None:
+        self._directory = directory
+        self._worker = worker
+        self._life = life
+        self._arena = Arena(slab_bytes, segment_bytes)
+        self._memory: dict[int, np.ndarray] = {}
+        self.removed: list[str] = []  # names of segments that others may unmap
+
+    @property
+    def fraction_used(self) -> float:
+        return self._arena.fraction_used
+
+    @property
+    def used_bytes(self) -> int:
+        return self._arena.used_bytes
+
+    def name_of(self, block: Block) -> str:
+        return segment_name(self._worker, self._life, block.segment)
+
+    def allocate(self, nbytes: int) -> Block | None:
+        """A block, or None when there is no room until some are freed.
+
+        LimitExceeded when it can never fit, or when the machine has no more shared memory and
+        nothing is in use that could be freed.
+        """
+        block = self._arena.allocate(nbytes)
+        for number in self._arena.take_retired():
+            self._remove(number)
+        for number, size in self._arena.take_new_segments():
+            try:
+                self._create(number, size)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                raise LimitExceeded(
+                    f"no room for a segment of {size} bytes in {self._directory}: make it larger "
+                    "(in a container: --shm-size), or set slab_bytes lower"
+                ) from None
+        return block
+
+    def memory(self, block: Block) -> np.ndarray:
+        """The bytes of a block, writable."""
+        return self._memory[block.segment][block.offset : block.offset + block.nbytes]
+
+    def free(self, block: Block) -> None:
+        self._arena.free(block)
+
+    def _create(self, number: int, size: int) -> None:
+        path = self._directory / segment_name(self._worker, self._life, number)
+        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, size)
+            self._memory[number] = np.frombuffer(mmap.mmap(fd, size), np.uint8)
+        except OSError:
+            path.unlink()
+            raise
+        finally:
+            os.close(fd)
+
+    def _remove(self, number: int) -> None:
+        self._memory.pop(number, None)
+        self.removed.append(segment_name(self._worker, self._life, number))
+        with contextlib.suppress(FileNotFoundError):
+            (self._directory / segment_name(self._worker, self._life, number)).unlink()

@@ -1,0 +1,176 @@
+"""Walks many Examples at once that hold the same features in the same order, of any lengths.
+
+    Features LEN { entry LEN { name  Feature LEN { kind LEN { values LEN payload } } } … }
+
+A template is the sequence of names and kinds of one record.  All records are read in step, each
+from its own position: a tag and a length at a time, for all of them as one array.  A record that
+shows anything else on the way is left to the walker of single records.  Only the usual form has a
+template: every feature holds one packed list of numbers, or one string.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+__all__ = ["Spans", "Template", "learn_template"]
+
+#: Slot -> start and size in bytes of the values, one per record.
+Spans = dict[int, tuple[np.ndarray, np.ndarray]]
+
+_TAG: Final = np.uint64(0xFF)
+_MORE: Final = np.uint64(0x80)
+_ONE: Final = np.uint64(1)
+_BYTE: Final = np.uint64(8)
+#: The highest bits of the first 4 bytes: a length below 256 MB ends at one of them.
+_TOPS: Final = np.uint64(0x80808080)
+_SEVENS: Final = tuple(
+    (np.uint64(0x7F << (8 * k)), np.uint64(k), np.uint64(0x80 << (8 * k))) for k in range(4)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    name: bytes  # with its tag and length in front
+    slot: int  # -1: not wanted
+    kind_tag: int
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    entries: tuple[_Entry, ...]
+
+    @property
+    def slots(self) -> frozenset[int]:
+        return frozenset(entry.slot for entry in self.entries if entry.slot >= 0)
+
+    def match(
+        self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray
+    ) -> tuple[np.ndarray, Spans]:
+        """Which of the records match (bool), and where the wanted values of all of them lie.
+
+        Those of records that do not match mean nothing.
+        """
+        front = _Front(data, starts)
+        front.expect(front.length(0x0A), stops)
+        spans: Spans = {}
+        for entry in self.entries:
+            if not front.good.any():
+                break
+            end = front.length(0x0A)
+            front.literal(entry.name)
+            front.expect(front.length(0x12), end)
+            if entry.slot >= 0:
+                front.expect(front.length(entry.kind_tag), end)
+                front.expect(front.length(0x0A), end)
+                spans[entry.slot] = front.position, end - front.position
+            front.position = end
+        front.expect(front.position, stops)
+        return front.good, spans
+
+
+class _Front:
+    """Where each record is being read; ``good`` are those that have held what was expected."""
+
+    def __init__(self, data: np.ndarray, starts: np.ndarray) -> None:
+        self.words = np.ndarray((data.size - 7,), "<u8", data, 0, (1,))
+        self.last = data.size - 8
+        self.position = starts
+        self.good = np.ones(starts.size, bool)
+
+    def _next(self) -> np.ndarray:
+        """The next 8 bytes of each; those at the very end of the buffer are not good."""
+        if int(self.position.max()) > self.last:
+            self.good &= self.position <= self.last
+            self.position = np.minimum(self.position, self.last)
+        words: np.ndarray = self.words[self.position]
+        return words
+
+    def length(self, tag: int) -> np.ndarray:
+        """Reads a tag and a length; gives the position where the field ends."""
+        word = self._next()
+        self.good &= (word & _TAG) == tag
+        word >>= _BYTE
+        if not (word & _MORE).any():
+            start = self.position + 2
+            value = word & _TAG
+        else:
+            tops = ~word & _TOPS
+            self.good &= tops != 0
+            top = tops & (~tops + _ONE)  # the lowest: the last byte of the length
+            size = np.full(word.size, 2, np.int64)
+            value = np.zeros(word.size, np.uint64)
+            within = (top << _ONE) - _ONE
+            word &= within
+            for bits, shift, last in _SEVENS:
+                value |= (word & bits) >> shift
+                size += top > last
+            start = self.position + size
+        self.position = start
+        end: np.ndarray = start + value.view(np.int64)
+        return end
+
+    def literal(self, text: bytes) -> None:
+        """Expects these bytes."""
+        for k in range(0, len(text), 8):
+            piece = text[k : k + 8]
+            mask = np.uint64((1 << (8 * len(piece))) - 1)
+            self.good &= (self._next() & mask) == np.uint64(int.from_bytes(piece, "little"))
+            self.position = self.position + len(piece)
+
+    def expect(self, position: np.ndarray, wanted: np.ndarray) -> None:
+        self.good &= position == wanted
+
+
+def learn_template(
+    record: memoryview, wanted: Mapping[bytes, int], kinds: Mapping[int, int]
+) -> Template | None:
+    """The template of one record; None where it is not of the usual form.
+
+    ``wanted`` gives the slots by name, ``kinds`` the kind wanted in each.
+    """
+    entries: list[_Entry] = []
+    try:
+        position, stop = _field(record, 0, 0x0A)
+        if stop != len(record):
+            return None
+        while position < stop:
+            position, end = _field(record, position, 0x0A)
+            name_start, name_end = _field(record, position, 0x0A)
+            slot = wanted.get(record[name_start:name_end].tobytes(), -1)
+            name = record[position:name_end].tobytes()
+            inner, inner_end = _field(record, name_end, 0x12)
+            if inner_end != end:
+                return None
+            kind_tag = 0
+            if slot >= 0:
+                kind_tag = kinds[slot] << 3 | 2
+                for tag in (kind_tag, 0x0A):
+                    inner, inner_end = _field(record, inner, tag)
+                    if inner_end != end:
+                        return None
+            entries.append(_Entry(name, slot, kind_tag))
+            position = end
+    except (IndexError, ValueError):
+        return None
+    slots = [entry.slot for entry in entries if entry.slot >= 0]
+    return Template(tuple(entries)) if len(slots) == len(set(slots)) and position == stop else None
+
+
+def _field(record: memoryview, position: int, tag: int) -> tuple[int, int]:
+    """Start and end of the bytes of a field that has this tag; ValueError where it has not."""
+    if record[position] != tag:
+        raise ValueError
+    value = shift = 0
+    while True:
+        position += 1
+        byte = record[position]
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return position + 1, position + 1 + value
+        if shift > 28:
+            raise ValueError

@@ -1,0 +1,189 @@
+"""What is wanted of a record, and whether what was found in one satisfies it.
+
+    Feature (declared) ─► Want ── plan(Found) ─► Plan: how to take the values of every record that
+                                                 is laid out like this one
+
+A plan is made of one record; ``Fault`` says why the record can not be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+
+from headrace_proto import dtypes
+from headrace_server.pipeline.declaration import Feature
+
+from .example_wire import BYTES, FLOATS, INTS, KIND_NAMES, Found
+
+__all__ = ["DEFAULT", "Fault", "Plan", "Want", "wants_of"]
+
+_DTYPES: Final = {FLOATS: "a floating dtype", INTS: "an integer dtype"}
+
+
+class Fault(Exception):
+    """A record that can not be used: the reason by its short name, and in words."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.text = text
+
+
+class Plan(NamedTuple):
+    """How to take the values of one feature from a record, by parts as in ``Found``.
+
+    ``loose`` parts hold for no other record and are read one by one.  ``values`` is the number
+    of values, -1 where only reading them tells.  One packed varint is what the declaration asks
+    for, not yet what the bytes hold.
+    """
+
+    form: Literal["default", "run", "ints", "texts", "loose"]
+    values: int = -1
+    parts: Sequence[tuple[int, ...]] = ()
+
+
+DEFAULT: Final = Plan("default")
+_NO_FLOATS: Final = ((0, 0, 0, 1),)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Want:
+    """One feature wanted.  ``count`` values make a row, or one step of a sequence."""
+
+    name: str
+    kind: int
+    sequence: bool
+    shape: tuple[int, ...]
+    count: int
+    dtype: np.dtype | None  # None: byte strings
+    default: np.ndarray | None  # flat, of dtype or of object; None: the feature must be there
+
+    def plan(self, found: Found | None) -> Plan:
+        if found is None or (found.kind == 0 and found.steps is None):
+            if self.default is not None:
+                return DEFAULT
+            raise Fault(
+                "missing_feature",
+                f"feature {self.name!r} is missing, and has no default",
+            )
+        if found.kind != self.kind and found.steps != 0:
+            raise Fault(
+                "wrong_type",
+                f"feature {self.name!r} holds {KIND_NAMES[found.kind]}, wanted "
+                f"{KIND_NAMES[self.kind]} for dtype {self.dtype or 'bytes'}{self._remedy(found)}",
+            )
+        if found.steps and found.widths != {self.count}:
+            seen = min(found.widths - {self.count})
+            raise self.miscount(seen, "in a step")
+        return self._plan(found)
+
+    def _plan(self, found: Found) -> Plan:
+        parts = found.parts
+        if self.kind == FLOATS:
+            count = sum(size // 4 * times for _, size, _, times in parts)
+            self.check(count)
+            return Plan("run" if len(parts) < 2 else "loose", count, parts or _NO_FLOATS)
+        count = len(parts)
+        if self.kind == BYTES:
+            self.check(count)
+            return Plan("texts", count, parts)
+        if not any(part[2] for part in parts):
+            self.check(count)
+        elif count > 1 or self.sequence or self.count > 1:
+            count = -1
+        return Plan("ints", count, parts)
+
+    def check(self, count: int) -> None:
+        """Fault unless so many values make a row."""
+        if count % self.count if self.sequence else count != self.count:
+            raise self.miscount(count)
+
+    def miscount(self, count: int, where: str = "") -> Fault:
+        wanted = f"a multiple of {self.count}" if self.sequence and not where else f"{self.count}"
+        shape = list(self.shape)
+        return Fault(
+            "wrong_type",
+            f"feature {self.name!r} has {count} values{where and ' ' + where}, wanted {wanted} for "
+            + (f"steps of shape {shape}" if self.sequence else f"shape {shape}"),
+        )
+
+    def _remedy(self, found: Found) -> str:
+        if found.kind == BYTES:
+            return ". Declare it as bytes and decode it in a map"
+        return f". Declare it with {_DTYPES[found.kind]}" if found.kind else ""
+
+
+def wants_of(features: Mapping[str, Feature]) -> tuple[Want, ...]:
+    """The wants of a declared set of features; ValueError names one that TFRecord can not give."""
+    return tuple(_want(name, feature) for name, feature in features.items())
+
+
+def _want(name: str, feature: Feature) -> Want:
+    dtype = None if feature.dtype == dtypes.BYTES else dtypes.numpy_dtype(feature.dtype)
+    if dtype is None:
+        kind = BYTES
+    elif dtype.kind in "iub":
+        kind = INTS
+    elif dtype.kind == "c":
+        raise ValueError(
+            f"feature {name!r} has dtype {dtype}: TFRecord holds no complex numbers. Declare the "
+            f"parts as floats and join them in a map"
+        )
+    else:
+        kind = FLOATS
+    count = prod(feature.shape)
+    sequence = feature.kind == "sequence"
+    if sequence and not count:
+        raise ValueError(f"feature {name!r}: a step of shape {list(feature.shape)} holds nothing")
+    default = None
+    if feature.has_default:
+        default = _default(name, feature, dtype, count)
+    return Want(name, kind, sequence, feature.shape, count, dtype, default)
+
+
+def _default(name: str, feature: Feature, dtype: np.dtype | None, count: int) -> np.ndarray:
+    """The default as flat array: one row, or all steps of a sequence."""
+    value = feature.default
+    try:
+        array = _texts(value) if dtype is None else _numbers(value, dtype)
+        if feature.kind == "sequence":
+            if array.size % count or value is None:
+                raise ValueError(f"{array.size} values are no steps of shape {feature.shape}")
+            return array.reshape(-1)
+        return np.broadcast_to(array, feature.shape).reshape(-1)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ValueError(
+            f"feature {name!r}: default {value!r:.80} does not fit {feature.field}: {error}"
+        ) from None
+
+
+def _numbers(value: Any, dtype: np.dtype) -> np.ndarray:
+    array = np.array(value)
+    if array.size == 0:
+        return array.astype(dtype)
+    if array.dtype.kind not in "iufb":
+        raise TypeError(f"{array.dtype} is no number")
+    cast = array.astype(dtype)
+    if dtype.kind in "iub" and not (cast == array).all():
+        raise ValueError(f"{dtype} can not hold it")
+    return cast
+
+
+def _texts(value: Any) -> np.ndarray:
+    if isinstance(value, str):
+        value = value.encode()
+    if isinstance(value, bytes):
+        value = [value]
+        return _texts(value).reshape(())
+    nested = np.array(value, object)
+    flat = [item.encode() if isinstance(item, str) else item for item in nested.reshape(-1)]
+    if not all(isinstance(item, bytes) for item in flat):
+        raise TypeError("not byte strings")
+    out = np.empty(len(flat), object)
+    out[:] = flat
+    return out.reshape(nested.shape)

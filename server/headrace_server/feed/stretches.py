@@ -1,0 +1,54 @@
+"""Stretches of a buffer: given by where they start and how many elements they have."""
+
+from __future__ import annotations
+
+import numpy as np
+
+__all__ = ["gather", "join_buffers", "ranges"]
+
+#: Bytes per stretch from which copying them one by one beats an index of every byte.
+_LONG_STRETCH = 64
+
+
+def join_buffers(
+    buffers: list[np.ndarray], starts: list[np.ndarray], sizes: list[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """One buffer that holds the stretches of all, and where they start in it."""
+    if all(buffer is buffers[0] for buffer in buffers):
+        return buffers[0], np.concatenate(starts)
+    moved = [_trimmed(*part) for part in zip(buffers, starts, sizes, strict=True)]
+    shift = np.cumsum([0, *(buffer.size for buffer, _ in moved[:-1])])
+    return (
+        np.concatenate([buffer for buffer, _ in moved]),
+        np.concatenate([begin + by for (_, begin), by in zip(moved, shift, strict=True)]),
+    )
+
+
+def _trimmed(
+    buffer: np.ndarray, starts: np.ndarray, sizes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The part of a buffer that is used, and the starts in it: a column may use little of much."""
+    total = int(sizes.sum())
+    if not total:
+        return buffer[:0], np.zeros_like(starts)
+    used = sizes > 0
+    low, high = int(starts[used].min()), int((starts + sizes)[used].max())
+    if high - low <= 2 * total:
+        return buffer[low:high], np.where(used, starts - low, 0)
+    return gather(buffer, starts, sizes), np.cumsum(sizes) - sizes
+
+
+def gather(buffer: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The stretches of a buffer, back to back."""
+    if int(sizes.sum()) > _LONG_STRETCH * len(sizes):
+        stretches = zip(starts.tolist(), sizes.tolist(), strict=True)
+        return np.concatenate([buffer[start : start + size] for start, size in stretches])
+    gathered: np.ndarray = buffer[ranges(starts, sizes)]
+    return gathered
+
+
+def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """``starts[i], starts[i] + 1, …``, ``counts[i]`` of them, for each i in turn."""
+    before = np.cumsum(counts) - counts
+    first: np.ndarray = np.repeat(starts - before, counts)
+    return first + np.arange(len(first))

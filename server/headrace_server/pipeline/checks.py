@@ -1,0 +1,186 @@
+"""Checks of arguments when a pipeline is declared.
+
+TypeError for a value of the wrong type, ValueError for one out of its limits.  Both name the
+argument, the value and the limit.  What is returned is plain: Python numbers, lists and strings.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from headrace_proto import limits
+from headrace_proto.schema import Field
+
+from .declaration import Feature, Plain
+
+__all__ = [
+    "checked_features",
+    "checked_flag",
+    "checked_int",
+    "checked_name",
+    "checked_names",
+    "checked_paths",
+    "checked_schema",
+    "one_of",
+    "plain_data",
+]
+
+#: Nested deeper than this, or holding itself.
+_DEPTH = 32
+
+
+def checked_int(
+    argument: str, value: Any, low: int, high: int | None = None, *, or_none: bool = False
+) -> Any:
+    """An int in ``low`` … ``high``; a bool is none."""
+    if value is None and or_none:
+        return None
+    wanted = "an int or None" if or_none else "an int"
+    if isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{argument}={value!r} is a bool; it is {wanted}")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(
+            f"{argument}={value!r:.80} is a {type(value).__name__}; it is {wanted}"
+        ) from None
+    if number < low:
+        raise ValueError(f"{argument}={number} is too small: the least is {low}")
+    if high is not None and number > high:
+        raise ValueError(f"{argument}={number} is too large: the most is {high}")
+    return number
+
+
+def checked_flag(argument: str, value: Any) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(
+            f"{argument}={value!r:.80} is a {type(value).__name__}; it is True or False"
+        )
+    return bool(value)
+
+
+def one_of(argument: str, value: Any, allowed: Collection[Any]) -> Any:
+    if not isinstance(value, (str, type(None))) or value not in allowed:
+        kind = ValueError if isinstance(value, str) else TypeError
+        raise kind(f"{argument}={value!r:.80} is not one of {', '.join(map(repr, allowed))}")
+    return value
+
+
+def checked_name(argument: str, value: Any) -> str:
+    """The name of a column."""
+    if not isinstance(value, str):
+        raise TypeError(
+            f"{argument}={value!r:.80} is a {type(value).__name__}, not a column's name"
+        )
+    if not 0 < len(value) <= limits.MAX_NAME:
+        raise ValueError(
+            f"{argument}={value!r:.80} has {len(value)} characters; the name of a column has 1 to "
+            f"{limits.MAX_NAME}"
+        )
+    return str(value)
+
+
+def checked_names(argument: str, value: Any, known: Mapping[str, Field] | None) -> list[str]:
+    """A list of names of columns, each once; they are known where the schema is."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise TypeError(f"{argument}={value!r:.80} is not a list of columns' names")
+    names = [checked_name(f"{argument}[{i}]", name) for i, name in enumerate(value)]
+    if not names:
+        raise ValueError(f"{argument} is empty: at least one column is wanted")
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise ValueError(f"{argument} names {name!r} twice")
+        if known is not None and name not in known:
+            raise ValueError(
+                f"{argument}[{i}]={name!r} is not one of the columns {', '.join(known)}"
+            )
+    return names
+
+
+def checked_features(argument: str, value: Any) -> dict[str, Feature]:
+    features = _mapping(argument, value)
+    for name, feature in features.items():
+        if not isinstance(feature, Feature):
+            raise TypeError(
+                f"{argument}[{name!r}]={feature!r:.80} is a {type(feature).__name__}; it is made "
+                "by scalar(dtype), fixed(dtype, shape) or sequence(dtype, shape)"
+            )
+    return features
+
+
+def checked_schema(argument: str, value: Any) -> dict[str, Field]:
+    """A schema of what a function gives, from features (without defaults) or fields."""
+    fields = {}
+    for name, entry in _mapping(argument, value).items():
+        if isinstance(entry, Field):
+            fields[name] = entry
+            continue
+        feature = checked_features(argument, {name: entry})[name]
+        if feature.has_default:
+            raise ValueError(
+                f"{argument}[{name!r}] has a default; a function gives every column: leave it out"
+            )
+        fields[name] = feature.field
+    return fields
+
+
+def _mapping(argument: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(
+            f"{argument}={value!r:.80} is a {type(value).__name__}; it is a dict of column to "
+            "scalar(dtype), fixed(dtype, shape) or sequence(dtype, shape)"
+        )
+    if not 0 < len(value) <= limits.MAX_COLUMNS:
+        raise ValueError(f"{argument} names {len(value)} columns; 1 to {limits.MAX_COLUMNS} can be")
+    return {checked_name(f"a name in {argument}", name): entry for name, entry in value.items()}
+
+
+def checked_paths(argument: str, value: Any) -> tuple[str, ...]:
+    """Paths, patterns and URLs.  Local ones are made absolute: a server may run elsewhere."""
+    one = isinstance(value, (str, bytes, os.PathLike))
+    if not one and not isinstance(value, Iterable):
+        raise TypeError(
+            f"{argument}={value!r:.80} is a {type(value).__name__}; it is a path or a list of paths"
+        )
+    paths = []
+    for entry in [value] if one else value:
+        if not isinstance(entry, (str, os.PathLike)):
+            raise TypeError(f"{argument} holds {entry!r:.80}, a {type(entry).__name__}, not a path")
+        path = os.fsdecode(entry)
+        if not path:
+            raise ValueError(f"{argument} holds an empty path")
+        remote = "://" in path or "::" in path
+        paths.append(path if remote else os.path.abspath(path))
+    if not paths:
+        raise ValueError(f"{argument} is an empty list: at least one path is wanted")
+    return tuple(paths)
+
+
+def plain_data(argument: str, value: Any, depth: int = 0) -> Plain:
+    """The value as what a declaration can carry: None, bools, numbers, strings, lists and dicts."""
+    if depth > _DEPTH:
+        raise ValueError(f"{argument} is nested deeper than {_DEPTH}")
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or type(value) in (bool, float, str, bytes):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(value)
+    if type(value) is int:
+        return checked_int(argument, value, -(2**63), 2**64 - 1)
+    if isinstance(value, (list, tuple)):
+        return [plain_data(f"{argument}[{i}]", v, depth + 1) for i, v in enumerate(value)]
+    if isinstance(value, Mapping):
+        for key in value:
+            if type(key) is not str:
+                raise TypeError(f"{argument} has the key {key!r:.80}; keys are strings")
+        return {k: plain_data(f"{argument}[{k!r}]", v, depth + 1) for k, v in value.items()}
+    raise TypeError(
+        f"{argument}={value!r:.80} is a {type(value).__name__}; only None, bools, numbers, "
+        "strings, and lists and dicts of them can be sent to a server"
+    )

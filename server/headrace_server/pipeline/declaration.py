@@ -1,0 +1,154 @@
+"""What a pipeline is once it has been declared: plain, frozen, checked data.
+
+    Declaration = Source, Order, Stage…, Shape, Policy
+
+It can be printed, compared, hashed (``fingerprint``) and sent to another process (``to_plain`` and
+``from_plain``: nested lists, maps, numbers and strings, which msgpack carries).  Nothing here
+opens a file or imports user code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from headrace_proto.schema import Field
+
+__all__ = ["Declaration", "Feature", "Order", "Policy", "Shape", "Source", "Stage", "jsonable"]
+
+Plain = Any  # nested lists, maps with str keys, numbers, strings, bytes, None
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One feature of a record: its kind, dtype, shape, and what stands in when it is missing.
+
+    ``scalar`` has shape (); ``fixed`` any fixed shape; ``sequence`` a first dimension that varies
+    and then ``shape``.  ``has_default`` tells a default of None from no default.
+    """
+
+    kind: Literal["scalar", "fixed", "sequence"]
+    dtype: str
+    shape: tuple[int, ...] = ()
+    default: Plain = None
+    has_default: bool = False
+
+    @property
+    def field(self) -> Field:
+        return Field(self.dtype, (None, *self.shape) if self.kind == "sequence" else self.shape)
+
+    def to_plain(self) -> Plain:
+        return [self.kind, self.dtype, list(self.shape), self.default, self.has_default]
+
+    @classmethod
+    def from_plain(cls, plain: Plain) -> Feature:
+        kind, dtype, shape, default, has_default = plain
+        return cls(kind, dtype, tuple(shape), default, has_default)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where examples come from.  ``paths`` are files or globs; ``options`` differ by kind."""
+
+    kind: str
+    paths: tuple[str, ...] = ()
+    features: Mapping[str, Feature] | None = None  # None: taken from the files
+    options: Mapping[str, Plain] = field(default_factory=dict)
+
+    def to_plain(self) -> Plain:
+        features = self.features
+        return {
+            "kind": self.kind,
+            "paths": list(self.paths),
+            "features": features and [[name, f.to_plain()] for name, f in features.items()],
+            "options": dict(self.options),
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Plain) -> Source:
+        listed = plain["features"]
+        features = None if listed is None else {n: Feature.from_plain(f) for n, f in listed}
+        return cls(plain["kind"], tuple(plain["paths"]), features, plain["options"])
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """In which order, and how often, the examples of the source are gone through.
+
+    ``window`` None with a seed: the exact permutation.  ``epochs`` None: for ever.
+    """
+
+    seed: int | None = None
+    window: int | None = None
+    epochs: int | None = 1
+    reshuffle: bool = True  # another order in each epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One step between source and shape: ``map``, ``filter``, ``select`` …"""
+
+    kind: str
+    options: Mapping[str, Plain] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How batches are formed: ``batch`` …"""
+
+    kind: str
+    options: Mapping[str, Plain] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What happens to examples that break a rule; ``max_bad_examples`` None: any number of them."""
+
+    on_bad_example: Literal["fail", "skip"] = "fail"
+    max_bad_examples: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """A whole pipeline."""
+
+    source: Source
+    order: Order
+    stages: tuple[Stage, ...]
+    shape: Shape
+    policy: Policy = Policy()
+
+    def to_plain(self) -> Plain:
+        order = self.order
+        return {
+            "source": self.source.to_plain(),
+            "order": [order.seed, order.window, order.epochs, order.reshuffle],
+            "stages": [[stage.kind, dict(stage.options)] for stage in self.stages],
+            "shape": [self.shape.kind, dict(self.shape.options)],
+            "policy": [self.policy.on_bad_example, self.policy.max_bad_examples],
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Plain) -> Declaration:
+        return cls(
+            Source.from_plain(plain["source"]),
+            Order(*plain["order"]),
+            tuple(Stage(kind, options) for kind, options in plain["stages"]),
+            Shape(*plain["shape"]),
+            Policy(*plain["policy"]),
+        )
+
+    def fingerprint(self) -> str:
+        """16 hex digits that change with anything that changes the stream of batches."""
+        text = json.dumps(self.to_plain(), sort_keys=True, default=jsonable)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def jsonable(value: Any) -> Any:
+    """Stands in for byte strings in JSON that is only compared."""
+    if isinstance(value, bytes):
+        return {"bytes": hashlib.blake2b(value, digest_size=16).hexdigest()}
+    raise TypeError(f"a declaration holds plain data, not {type(value).__name__}")

@@ -1,0 +1,254 @@
+"""Examples in memory, packed as plain data, so that a declaration can carry them.
+
+    [{name: value}, …] ─► pack_examples ─► {"n": n, "columns": {name: packed column}}
+
+    packed column    "dtype"    wire name
+                     "shape"    of one element, -1 where it varies
+                     "data"     the elements one after the other (byte strings: joined)
+                     "extents"  int64 [n, r], the first r dimensions of each element; None when
+                                none varies (r counts up to the last dimension that varies)
+                     "lengths"  int64, one per byte string; None for numbers
+
+Python ints become int64, floats float64, bools bool, str and bytes byte strings; numpy arrays keep
+their dtype.  Lists are arrays.  A dimension that differs between examples varies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from headrace_proto import dtypes, limits
+from headrace_proto.schema import Field
+
+from .declaration import Feature
+
+__all__ = ["Misfit", "as_array", "cast", "infer_field", "pack_examples", "packed_fields"]
+
+
+class Misfit(ValueError):
+    """A value does not go with the others of its column; ``row`` counts from 0."""
+
+    def __init__(self, row: int, text: str) -> None:
+        super().__init__(text)
+        self.row = row
+
+
+def as_array(value: Any) -> np.ndarray:
+    """A value as a numeric array, or as an object array of ``bytes``.  ValueError for others."""
+    if isinstance(value, (bytes, str, bytearray)):
+        return _strings(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise ValueError(f"{value!r:.80} is a nested list of unequal lengths") from None
+    if array.dtype.kind in "SUO":
+        # From the value itself: a numpy S array has lost the zero bytes at the ends.
+        return _strings(value)
+    if dtypes.name_of(array.dtype) not in dtypes.DTYPES:
+        raise ValueError(f"dtype {array.dtype} is not one of {', '.join(sorted(dtypes.DTYPES))}")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _strings(value: Any) -> np.ndarray:
+    objects = np.asarray(bytes(value) if isinstance(value, bytearray) else value, object)
+    out = np.empty(objects.shape, object)
+    flat = out.reshape(-1)
+    for i, text in enumerate(objects.reshape(-1).tolist()):
+        if not isinstance(text, (bytes, str, bytearray)):
+            raise ValueError(f"{text!r:.80} is a {type(text).__name__}: no number, no string")
+        flat[i] = text.encode() if isinstance(text, str) else bytes(text)
+    return out
+
+
+def _untyped(value: Any, array: np.ndarray) -> bool:
+    """An empty list says nothing of its dtype."""
+    return array.size == 0 and isinstance(value, (list, tuple))
+
+
+def infer_field(values: Sequence[Any]) -> Field:
+    """The field that all of some values have.  Integers among floats are floats; an empty list
+    says nothing of the dtype, and stands for an empty array of any rank.
+
+    Misfit names the first value that does not go with those before it.
+    """
+    known: Field | None = None
+    empties: list[tuple[int, tuple[int, ...]]] = []
+    for row, value in enumerate(values):
+        try:
+            array = as_array(value)
+            if _untyped(value, array):
+                empties.append((row, array.shape))
+                continue
+            field = Field(dtypes.name_of(array.dtype), array.shape)
+            known = field if known is None else _merged(known, field)
+        except ValueError as error:
+            raise Misfit(row, str(error)) from None
+    for row, shape in empties:
+        known = known or Field("float64", shape)
+        if len(shape) > len(known.shape):
+            raise Misfit(row, f"has {len(shape)} dimensions, others are {known}")
+        known = Field(known.dtype, (*_dims(known.shape, shape), *known.shape[len(shape) :]))
+    if known is None:
+        raise ValueError("no values to infer a dtype and a shape from")
+    return known
+
+
+def _dims(known: Iterable[int | None], new: Iterable[int | None]) -> list[int | None]:
+    return [a if a == b else None for a, b in zip(known, new, strict=False)]
+
+
+def _merged(known: Field, new: Field) -> Field:
+    dtype = _common(known.dtype, new.dtype)
+    if dtype is None or len(known.shape) != len(new.shape):
+        raise ValueError(f"is {new}, those before it are {known}")
+    return Field(dtype, tuple(_dims(known.shape, new.shape)))
+
+
+def _common(a: str, b: str) -> str | None:
+    """The dtype that holds both without changing what the values mean."""
+    if a == b:
+        return a
+    if dtypes.BYTES in (a, b) or "bool" in (a, b):
+        return None
+    left, right = dtypes.numpy_dtype(a), dtypes.numpy_dtype(b)
+    try:
+        both = np.result_type(left, right)
+    except TypeError:
+        return None
+    if left.kind in "iu" and right.kind in "iu" and both.kind == "f":
+        return None  # int64 and uint64: no dtype holds both
+    return dtypes.canonical(both)
+
+
+def cast(array: np.ndarray, dtype: str) -> np.ndarray:
+    """The array in another dtype, where no value loses what it means; else ValueError."""
+    have = dtypes.name_of(array.dtype)
+    if have == dtype:
+        return array
+    if dtypes.BYTES not in (have, dtype):
+        want = dtypes.numpy_dtype(dtype)
+        if not array.size or _may_become(array, want):
+            with np.errstate(over="ignore", invalid="ignore"):
+                out = array.astype(want)
+            if want.kind in "iub" or np.array_equal(np.isfinite(out), np.isfinite(array)):
+                return out
+    raise ValueError(f"is {have} ({_some(array)}), which does not fit {dtype}")
+
+
+def _may_become(array: np.ndarray, want: np.dtype) -> bool:
+    kind = array.dtype.kind
+    if kind in "iu" and want.kind in "iu":
+        limit = np.iinfo(want)
+        return bool(limit.min <= int(array.min()) and int(array.max()) <= limit.max)
+    if kind == "c":
+        return want.kind == "c"
+    return kind in "iufV" and want.kind in "fcV"  # V: the floats of ml_dtypes
+
+
+def _some(array: np.ndarray) -> str:
+    return f"{array.reshape(-1)[:3].tolist()!r:.60}"
+
+
+def pack_examples(
+    examples: Iterable[Mapping[str, Any]], features: Mapping[str, Feature] | None = None
+) -> dict[str, Any]:
+    """Examples as plain data.
+
+    With features, only the columns they name are taken, with their dtypes, shapes and defaults.
+    ValueError names the number of the example (from 0) and the column that breaks a rule.
+    """
+    rows = list(examples)
+    for i, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise TypeError(
+                f"example {i} is a {type(row).__name__}; an example is a dict of name to value"
+            )
+    names = _common_names(rows) if features is None else list(features)
+    columns = {
+        name: _column(name, rows, None if features is None else features[name]) for name in names
+    }
+    return {"n": len(rows), "columns": columns}
+
+
+def _common_names(rows: list[Mapping[str, Any]]) -> list[str]:
+    if not rows:
+        raise ValueError("no examples: an empty list needs features= to say what its columns are")
+    names = list(rows[0])
+    if not 0 < len(names) <= limits.MAX_COLUMNS:
+        raise ValueError(f"example 0 has {len(names)} columns; 1 to {limits.MAX_COLUMNS} can be")
+    for name in names:
+        if not isinstance(name, str) or not 0 < len(name) <= limits.MAX_NAME:
+            raise ValueError(
+                f"example 0: column {name!r:.80} is not named by a string of 1 to "
+                f"{limits.MAX_NAME} characters"
+            )
+    for i, row in enumerate(rows):
+        if row.keys() != rows[0].keys():
+            missing = [name for name in names if name not in row]
+            extra = [name for name in row if name not in rows[0]]
+            which = f"lacks column {missing[0]!r}" if missing else f"has column {extra[0]!r} more"
+            raise ValueError(f"example {i} {which}; example 0 has the columns {names}")
+    return names
+
+
+def _column(name: str, rows: list[Mapping[str, Any]], feature: Feature | None) -> dict[str, Any]:
+    values = [_value(name, i, row, feature) for i, row in enumerate(rows)]
+    try:
+        field = infer_field(values) if feature is None else feature.field
+        arrays = [_fitted(i, value, field) for i, value in enumerate(values)]
+    except Misfit as misfit:
+        remedy = "" if feature else "; give features= to say what dtype and shape it has"
+        raise ValueError(f"example {misfit.row}, column {name!r}: {misfit}{remedy}") from None
+    varying = field.ragged_dims
+    extents = None
+    if varying:
+        extents = np.array([a.shape[:varying] for a in arrays], np.int64).tobytes()
+    lengths = None
+    if field.dtype == dtypes.BYTES:
+        texts = [text for array in arrays for text in array.reshape(-1).tolist()]
+        data = b"".join(texts)
+        lengths = np.fromiter((len(text) for text in texts), np.int64, len(texts)).tobytes()
+    else:
+        data = b"".join([array.tobytes() for array in arrays])
+    return {
+        "dtype": field.dtype,
+        "shape": [-1 if d is None else d for d in field.shape],
+        "data": data,
+        "extents": extents,
+        "lengths": lengths,
+    }
+
+
+def _value(name: str, i: int, row: Mapping[str, Any], feature: Feature | None) -> Any:
+    if name in row:
+        return row[name]
+    assert feature is not None  # else the names were compared
+    if not feature.has_default:
+        raise ValueError(f"example {i} lacks column {name!r}, which has no default")
+    return feature.default
+
+
+def _fitted(row: int, value: Any, field: Field) -> np.ndarray:
+    try:
+        array = as_array(value)
+        if _untyped(value, array):
+            dtype = object if field.dtype == dtypes.BYTES else dtypes.numpy_dtype(field.dtype)
+            rest = field.shape[array.ndim :]
+            array = array.reshape(*array.shape, *(d or 0 for d in rest)).astype(dtype)
+        array = cast(array, field.dtype)
+    except ValueError as error:
+        raise Misfit(row, str(error)) from None
+    if not field.admits(array.shape):
+        raise Misfit(row, f"has shape {list(array.shape)}, which does not fit {field}")
+    return array
+
+
+def packed_fields(packed: Mapping[str, Any]) -> dict[str, Field]:
+    """The schema of packed examples."""
+    return {
+        name: Field(column["dtype"], tuple(None if d == -1 else d for d in column["shape"]))
+        for name, column in packed["columns"].items()
+    }

@@ -1,0 +1,165 @@
+"""User code is named, never sent: every process imports it by the name that is declared.
+
+    def in a module            package.module:function, package.module:Class.function
+    def in a file that is run  /absolute/path/file.py:function
+    lambda, local function, partial, bound method, callable object      refused, with the remedy
+
+A file is loaded once per process, as a module of a private name, so that ``if __name__ ==
+"__main__":`` in it does not run.  Its directory joins the end of ``sys.path``: modules that lie
+beside it can be imported, as where it is run.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+__all__ = ["load_file", "name_of", "resolve"]
+
+_REMEDY = "put a def at the top level of a module, and give that"
+_PREFIX = "headrace_file_"
+_loading = threading.RLock()
+_paths: dict[str, str] = {}  # private module name -> file
+
+
+def name_of(fn: Callable[..., Any] | str) -> str:
+    """The name by which another process finds a function.  TypeError for those that have none;
+    ValueError for a string that is no such name."""
+    if isinstance(fn, str):
+        return _checked(fn)
+    if not callable(fn):
+        raise TypeError(f"{fn!r:.80} is a {type(fn).__name__}: neither a function nor a name")
+    if isinstance(fn, functools.partial):
+        raise _refused(fn, "is a partial, which no import finds", "write a def that calls it")
+    if inspect.ismethod(fn):
+        raise _refused(fn, "is bound to an object, which stays in this process")
+    module, qualname = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
+    if not isinstance(qualname, str):
+        raise _refused(fn, f"is an object of {type(fn).__name__}, which no import finds")
+    if "<lambda>" in qualname:
+        raise _refused(fn, "is a lambda, which no import finds")
+    if "<locals>" in qualname:
+        raise _refused(fn, "is defined inside of another function, where no import finds it")
+    if not isinstance(module, str):
+        raise _refused(fn, "belongs to no module")
+    holder = sys.modules.get(module)
+    if _walk(holder, qualname) is not fn:
+        raise _refused(
+            fn, f"is not what {module}:{qualname} is now (was it decorated, or defined again?)"
+        )
+    return f"{_place(fn, module, holder)}:{qualname}"
+
+
+def _refused(fn: Any, why: str, remedy: str = _REMEDY) -> TypeError:
+    return TypeError(
+        f"{fn!r:.120} {why}. User code is named, never sent, and workers import it: {remedy}"
+    )
+
+
+def _walk(holder: Any, qualname: str) -> Any:
+    for part in qualname.split("."):
+        holder = getattr(holder, part, None)
+    return holder
+
+
+def _place(fn: Any, module: str, holder: ModuleType | None) -> str:
+    """The module or the file that a function is imported from."""
+    if module in _paths:
+        return _paths[module]
+    if module not in ("__main__", "__mp_main__"):
+        return module
+    spec = getattr(holder, "__spec__", None)
+    if spec is not None and spec.name != "__main__":  # python -m package.module
+        return str(spec.name)
+    file = getattr(holder, "__file__", None)
+    if not isinstance(file, str) or not os.path.isfile(file):
+        raise _refused(fn, "is defined in a session or a notebook's cell, which has no file")
+    return os.path.abspath(file)
+
+
+def _checked(name: str) -> str:
+    """A name given as a string, with the path made absolute."""
+    place, attribute = _split(name)
+    return f"{os.path.abspath(place)}:{attribute}" if _is_file(place) else name
+
+
+def _split(name: str) -> tuple[str, str]:
+    place, colon, attribute = name.rpartition(":")
+    dotted = all(part.isidentifier() for part in attribute.split("."))
+    if not colon or not dotted or not place:
+        raise ValueError(f"{name!r:.200} is not of the form module:name or path.py:name")
+    if not _is_file(place) and not all(part.isidentifier() for part in place.split(".")):
+        raise ValueError(
+            f"{name!r:.200} is not of the form module:name or path.py:name: {place!r:.200} is "
+            "neither a module's name nor a path that ends in .py"
+        )
+    return place, attribute
+
+
+def _is_file(place: str) -> bool:
+    return place.endswith(".py")
+
+
+def resolve(name: str) -> Any:
+    """What a name stands for.  ImportError says what was not found, or what its import raised."""
+    place, attribute = _split(name)
+    found: Any = load_file(place) if _is_file(place) else _import(place, name)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            here = getattr(found, "__qualname__", place)
+            raise ImportError(f"{name}: there is no {part!r} in {here}")
+        found = getattr(found, part)
+    return found
+
+
+def _import(module: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
+            raise ImportError(
+                f"{name}: there is no module {error.name!r} on sys.path, which is {sys.path}"
+            ) from None
+        raise _broken(name, error) from error
+    except Exception as error:
+        raise _broken(name, error) from error
+
+
+def _broken(name: str, error: Exception) -> ImportError:
+    return ImportError(f"{name}: the import raised {type(error).__name__}: {error}")
+
+
+def load_file(path: str | os.PathLike[str]) -> ModuleType:
+    """The module that a file holds.  Loaded once per process, under a name made of its path."""
+    path = os.path.abspath(path)
+    stem = "".join(c if c.isalnum() else "_" for c in os.path.basename(path).removesuffix(".py"))
+    digest = hashlib.blake2b(os.fsencode(path), digest_size=6).hexdigest()
+    name = f"{_PREFIX}{stem}_{digest}"
+    with _loading:
+        if name in sys.modules:
+            return sys.modules[name]
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None or not os.path.isfile(path):
+            raise ImportError(f"{path}: there is no such Python file")
+        module = importlib.util.module_from_spec(spec)
+        if os.path.dirname(path) not in sys.path:
+            sys.path.append(os.path.dirname(path))
+        sys.modules[name] = module
+        _paths[name] = path
+        try:
+            spec.loader.exec_module(module)
+        except BaseException as error:
+            del sys.modules[name], _paths[name]
+            if isinstance(error, Exception):
+                raise _broken(path, error) from error
+            raise
+        return module

@@ -1,0 +1,260 @@
+"""Where a pipeline begins: what is read, and the kinds of features that records have.
+
+    read_tfrecord read_arrow read_parquet read_jsonl read_csv read_npz read_tar     files
+    from_function                                        what a function of the user's yields
+    from_examples                                        examples in memory
+
+Paths are files, patterns (``*``, ``?``, ``[…]``, ``**``) and URLs, one or a list of them.  Columns
+that are not named by ``features`` are not read; where ``features`` may be left out, the files or
+the first examples say what there is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from headrace_proto import dtypes, limits
+
+from .builder import Pipeline
+from .checks import (
+    checked_features,
+    checked_flag,
+    checked_int,
+    checked_name,
+    checked_names,
+    checked_paths,
+    one_of,
+    plain_data,
+)
+from .declaration import Feature, Plain, Source
+from .examples import as_array, cast, pack_examples
+from .naming import name_of
+
+__all__ = [
+    "fixed",
+    "from_examples",
+    "from_function",
+    "read_arrow",
+    "read_csv",
+    "read_jsonl",
+    "read_npz",
+    "read_parquet",
+    "read_tar",
+    "read_tfrecord",
+    "scalar",
+    "sequence",
+]
+
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+Features = Mapping[str, Feature]
+
+_MAX_SHARDS = 2**20
+
+
+def scalar(dtype: Any, *, default: Any = ...) -> Feature:
+    """One value.  A record that lacks it is a DataError unless there is a default."""
+    return _feature("scalar", dtype, (), default)
+
+
+def fixed(dtype: Any, shape: Iterable[int], *, default: Any = ...) -> Feature:
+    """An array of a fixed shape.  The default may be one value, which fills it."""
+    return _feature("fixed", dtype, _dims(shape), default)
+
+
+def sequence(dtype: Any, shape: Iterable[int] = (), *, default: Any = ...) -> Feature:
+    """Steps of a shape, any number of them: ``[T, *shape]``.  ``default=[]`` is no step."""
+    return _feature("sequence", dtype, _dims(shape), default)
+
+
+def _dims(shape: Any) -> tuple[int, ...]:
+    if isinstance(shape, (str, bytes)) or not isinstance(shape, Iterable):
+        raise TypeError(f"shape={shape!r:.80} is a {type(shape).__name__}; it is a tuple of ints")
+    dims = tuple(checked_int(f"shape[{i}]", d, 0, 2**40) for i, d in enumerate(shape))
+    if len(dims) >= limits.MAX_RANK:
+        raise ValueError(f"shape has {len(dims)} dimensions; {limits.MAX_RANK - 1} can be")
+    return dims
+
+
+def _feature(
+    kind: Literal["scalar", "fixed", "sequence"], dtype: Any, shape: tuple[int, ...], default: Any
+) -> Feature:
+    try:
+        name = dtypes.canonical(dtype)
+    except TypeError as error:
+        raise TypeError(f"dtype={dtype!r:.80}: {error}") from None
+    if default is ...:
+        return Feature(kind, name, shape)
+    feature = Feature(kind, name, shape, None, True)
+    return Feature(kind, name, shape, _default(feature, default), True)
+
+
+def _default(feature: Feature, value: Any) -> Plain:
+    """The default as nested lists, of the whole shape."""
+    if value is None:
+        raise TypeError("default=None is no value: leave it out where a record must have one")
+    field = feature.field
+    if field.dtype.startswith("complex"):
+        raise ValueError(f"default={value!r:.80}: a feature of {field.dtype} can have none")
+    try:
+        array = as_array(value)
+        if not array.size and array.ndim == 1:
+            array = np.empty((array.size, *feature.shape), array.dtype)
+            if field.dtype == dtypes.BYTES:
+                array = array.astype(object)
+        if array.size:
+            array = cast(array, field.dtype)
+        if feature.kind == "fixed":
+            array = np.broadcast_to(array, feature.shape)
+    except ValueError as error:
+        raise ValueError(f"default={value!r:.80} does not fit {field}: {error}") from None
+    if not field.admits(array.shape):
+        raise ValueError(
+            f"default={value!r:.80} has shape {list(array.shape)}, not that of {field}"
+        )
+    # The floats of ml_dtypes become plain ones, which hold them.
+    return (array.astype("float64") if array.dtype.kind == "V" else array).tolist()
+
+
+def _files(kind: str, paths: Paths, features: Features | None, **options: Plain) -> Pipeline:
+    listed = checked_paths("paths", paths)
+    return Pipeline(Source(kind, listed, _known(features), options))
+
+
+def _known(features: Features | None) -> Features | None:
+    return None if features is None else checked_features("features", features)
+
+
+def read_tfrecord(
+    paths: Paths,
+    features: Features,
+    *,
+    compression: str | None = None,
+    verify: bool = True,
+    record: str = "auto",
+) -> Pipeline:
+    """TFRecord files of tf.train.Example or SequenceExample.
+
+    ``compression`` is "gzip", "zlib" or "none"; None (or "auto") looks at each file.  Compressed
+    files can not be read by number.  ``verify`` checks the checksums.  ``record`` is "example",
+    "sequence_example", or "auto" for either.
+    """
+    if isinstance(compression, str):
+        compression = compression.lower()
+    one_of("compression", compression, (None, "auto", "none", "gzip", "zlib"))
+    return _files(
+        "tfrecord",
+        paths,
+        checked_features("features", features),
+        compression={None: "auto", "none": None}.get(compression, compression),
+        verify=checked_flag("verify", verify),
+        record=one_of("record", record, ("auto", "example", "sequence_example")),
+    )
+
+
+def read_arrow(paths: Paths, features: Features | None = None) -> Pipeline:
+    """Arrow IPC files, memory-mapped: the fastest."""
+    return _files("arrow", paths, features)
+
+
+def read_parquet(paths: Paths, features: Features | None = None) -> Pipeline:
+    """Parquet files."""
+    return _files("parquet", paths, features)
+
+
+def read_jsonl(paths: Paths, features: Features | None = None) -> Pipeline:
+    """Files of one JSON object per line."""
+    return _files("jsonl", paths, features)
+
+
+def read_csv(
+    paths: Paths,
+    features: Features | None = None,
+    *,
+    delimiter: str = ",",
+    header: bool = True,
+    group_by: str | None = None,
+) -> Pipeline:
+    """CSV files.  Without a header, ``features`` names the columns in their order.
+
+    ``group_by`` names a column: neighbouring rows that agree in it make one example.
+    """
+    if not isinstance(delimiter, str):
+        raise TypeError(f"delimiter={delimiter!r:.80} is a {type(delimiter).__name__}, not a str")
+    if len(delimiter) != 1 or delimiter in '\r\n"':
+        raise ValueError(f"delimiter={delimiter!r:.80} is not one character that may separate")
+    if not checked_flag("header", header) and features is None:
+        raise ValueError("header=False needs features, which name the columns in their order")
+    group = None if group_by is None else checked_name("group_by", group_by)
+    return _files("csv", paths, features, delimiter=delimiter, header=bool(header), group_by=group)
+
+
+def read_npz(
+    paths: Paths,
+    features: Features | None = None,
+    *,
+    column: str | None = None,
+    ragged: Mapping[str, str] | None = None,
+) -> Pipeline:
+    """Arrays of .npz and .npy files: their first dimension counts the examples.
+
+    ``column`` names the one array of a .npy file.  ``ragged`` maps a column to the array that holds
+    its offsets: example i has the values from offset i up to offset i + 1.
+    """
+    if ragged is not None:
+        if not isinstance(ragged, Mapping):
+            raise TypeError(
+                f"ragged={ragged!r:.80} is a {type(ragged).__name__}; it is a dict of a column to "
+                "the array of its offsets"
+            )
+        ragged = {
+            checked_name("a column in ragged", values): checked_name(f"ragged[{values!r}]", offsets)
+            for values, offsets in ragged.items()
+        }
+        checked_names("ragged", ragged, None)
+    name = None if column is None else checked_name("column", column)
+    return _files("npz", paths, features, column=name, ragged=ragged)
+
+
+def read_tar(paths: Paths, features: Features | None = None) -> Pipeline:
+    """Tar files whose neighbouring members of one stem make an example (the WebDataset layout)."""
+    return _files("tar", paths, features)
+
+
+def from_function(
+    fn: Callable[..., Any] | str,
+    *args: Any,
+    features: Features | None = None,
+    shards: int | None = None,
+    **kwargs: Any,
+) -> Pipeline:
+    """What ``fn(*args, **kwargs)`` gives, called in a worker: anything iterable of dicts.
+
+    With ``shards`` it is called once for each, with the shard's number as one more argument,
+    ``shard``; several workers then share the source.  Arguments are plain data.
+    """
+    if shards is not None and "shard" in kwargs:
+        raise ValueError("shard= is given by the server, once for each of shards: leave it out")
+    options: dict[str, Plain] = {
+        "function": name_of(fn),
+        "args": plain_data("args", args),
+        "kwargs": plain_data("kwargs", kwargs),
+        "shards": checked_int("shards", shards, 1, _MAX_SHARDS, or_none=True),
+    }
+    return Pipeline(Source("function", (), _known(features), options))
+
+
+def from_examples(
+    examples: Iterable[Mapping[str, Any]], features: Features | None = None
+) -> Pipeline:
+    """Examples in memory: dicts of column to number, array, list, str or bytes.
+
+    They are copied into the declaration, and with it to every worker: for tests and notebooks.
+    """
+    if isinstance(examples, (str, bytes, Mapping)) or not isinstance(examples, Iterable):
+        raise TypeError(f"examples={examples!r:.80} is not a list of dicts of column to value")
+    known = _known(features)
+    return Pipeline(Source("examples", (), known, pack_examples(examples, known)))
