@@ -1,0 +1,196 @@
+"""``hs.run``: a whole server for as long as a ``with`` block lasts."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from .feed.manifest import resolve
+from .pipeline import Pipeline
+from .shell.config import FeedConfig, RunConfig
+from .shell.rundir import RunDirectory
+from .shell.supervisor import Supervisor
+
+__all__ = ["Server", "run"]
+
+logger = logging.getLogger("headrace.server")
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+#: Part of the free shared memory that all slabs together may take.
+_SHARE_OF_MEMORY = 0.8
+
+
+class Server:
+    """A running server.  ``address`` is what trainers connect to.
+
+    Made by ``hs.run``; a context manager, or closed by ``close``.
+    """
+
+    def __init__(self, config: RunConfig, shm_dir: str | None, start_timeout_s: float) -> None:
+        directory = RunDirectory(shm_dir)
+        try:
+            config = _within_memory(config, str(directory.path))
+        except BaseException:
+            directory.close()
+            raise
+        self._supervisor = Supervisor(config, directory, start_timeout_s)
+
+    @property
+    def address(self) -> str:
+        """The first address."""
+        return self._supervisor.addresses[0]
+
+    @property
+    def addresses(self) -> list[str]:
+        """All addresses, in the order of ``bind``."""
+        return list(self._supervisor.addresses)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process numbers of the router and the workers, by name."""
+        return self._supervisor.pids()
+
+    @property
+    def dropped(self) -> dict[str, dict[str, int]]:
+        """Of each feed that is over: rows dropped, by reason."""
+        return {feed: end[2] for feed, end in self._supervisor.outcome().items()}
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until every feed is over; False when the time ran out before.
+
+        Raises the error when the server itself has failed.
+        """
+        done = self._supervisor.wait(timeout_s)
+        self.check()
+        return done
+
+    def check(self) -> None:
+        """Raise the error when the server itself has failed."""
+        if self._supervisor.failure is not None:
+            raise self._supervisor.failure
+
+    def failed_feeds(self) -> dict[str, str]:
+        """The feeds that have failed, with the reason."""
+        return {feed: text for feed, (code, text, _) in self._supervisor.outcome().items() if code}
+
+    def drain(self, timeout_s: float) -> bool:
+        """Hand out nothing more and wait for commits; whether all came in time."""
+        return self._supervisor.drain(timeout_s)
+
+    def close(self) -> None:
+        """Stop all processes and remove the shared memory."""
+        self._supervisor.stop()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def run(
+    pipelines: Pipeline | Mapping[str, Pipeline],
+    *,
+    workers: int = 1,
+    partitions: int | None = None,
+    bind: str | list[str] | None = None,
+    state_dir: str | os.PathLike[str] | None = None,
+    lease_ttl_s: float = 30.0,
+    slab_bytes: int | None = None,
+    shm_dir: str | None = None,
+    start_timeout_s: float = 120.0,
+) -> Server:
+    """Start a server for one pipeline (its feed is called ``default``) or several by name.
+
+    ``partitions`` (default 1) belongs to the run: it fixes order, randomness and what is dropped
+    at the end.  ``workers`` does not: any number gives the same batches, and more workers than
+    partitions would idle.  ``bind`` is one or several ZeroMQ addresses
+    (default: a free port of 127.0.0.1).  ``state_dir`` keeps the indexes of record files.
+    A trainer that is not heard of for ``lease_ttl_s`` loses what it holds.  ``slab_bytes`` bounds
+    the shared memory of each worker, in ``shm_dir`` (default /dev/shm).
+    """
+    count = _positive("partitions", partitions, 4096) if partitions is not None else 1
+    workers = _positive("workers", workers, 1024)
+    if workers > count:
+        logger.warning(
+            "workers=%d and partitions=%d: a worker runs whole partitions, so %d would idle and "
+            "are not started; give partitions=%d or a multiple of it",
+            *(workers, count, workers - count, workers),
+        )
+        workers = count
+    if not 0.1 <= lease_ttl_s <= 86_400:
+        raise ValueError(f"lease_ttl_s={lease_ttl_s!r} does not lie in 0.1 … 86400 seconds")
+    config = RunConfig(
+        feeds=tuple(_feeds(pipelines, count)),
+        directory="",
+        binds=tuple(_binds(bind)),
+        workers=workers,
+        lease_ttl_s=float(lease_ttl_s),
+        heartbeat_s=min(1.0, lease_ttl_s / 4),
+        slab_bytes=0 if slab_bytes is None else _positive("slab_bytes", slab_bytes, 2**50),
+        index_directory=None if state_dir is None else _index_directory(state_dir),
+        python_path=tuple(os.path.abspath(entry) for entry in sys.path),
+    )
+    return Server(config, shm_dir, start_timeout_s)
+
+
+def _feeds(pipelines: Pipeline | Mapping[str, Pipeline], partitions: int) -> list[FeedConfig]:
+    named = {"default": pipelines} if isinstance(pipelines, Pipeline) else pipelines
+    if not isinstance(named, Mapping) or not named:
+        raise TypeError(f"pipelines={pipelines!r:.80} is neither a pipeline nor a dict of them")
+    feeds = []
+    for name, pipeline in named.items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ValueError(f"feed name {name!r} is not letters, digits, '_', '.', '-' (1 to 100)")
+        if not isinstance(pipeline, Pipeline):
+            raise TypeError(f"feed {name!r} is a {type(pipeline).__name__}, not a pipeline")
+        declaration = pipeline.declaration()
+        files = resolve(declaration.source.paths)
+        feeds.append(FeedConfig(name, declaration, files, partitions))
+    return feeds
+
+
+def _positive(name: str, value: Any, most: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name}={value!r} is not an integer")
+    if not 1 <= int(value) <= most:
+        raise ValueError(f"{name}={value!r} does not lie in 1 … {most}")
+    return int(value)
+
+
+def _binds(bind: str | list[str] | None) -> list[str]:
+    if bind is None:
+        return ["tcp://127.0.0.1:*"]
+    binds = [bind] if isinstance(bind, str) else list(bind)
+    for address in binds:
+        if not isinstance(address, str) or not address.startswith(("tcp://", "ipc://")):
+            raise ValueError(f"bind={address!r} is not an address like tcp://127.0.0.1:5557")
+    if not binds:
+        raise ValueError("bind=[] names no address")
+    return binds
+
+
+def _index_directory(state_dir: str | os.PathLike[str]) -> str:
+    path = os.path.join(os.path.abspath(os.fspath(state_dir)), "index")
+    os.makedirs(path, exist_ok=True)
+    return path
+
+
+def _within_memory(config: RunConfig, directory: str) -> RunConfig:
+    """Fit the slabs into the shared memory that there is (a container may have 64 MB)."""
+    if config.slab_bytes:
+        return config
+    status = os.statvfs(directory)
+    free = int(status.f_bavail * status.f_frsize * _SHARE_OF_MEMORY) // config.workers
+    return dataclasses.replace(config, slab_bytes=max(1 << 20, min(1 << 30, free)))

@@ -1,0 +1,1 @@
+"""Waits: processes, sockets, deadlines."""

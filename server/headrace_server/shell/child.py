@@ -1,0 +1,172 @@
+"""A child process and its parent: how they talk and how they part.
+
+    parent ──stdin──►  length and config (msgpack), then one JSON object per line
+    child  ──stdout─►  one JSON object per line: ready, dying, …
+    child  ──stderr─►  whatever it or its user code prints; the parent keeps the last lines
+
+The pipe is the lifeline: a child that reads end-of-file has lost its parent and ends at once, so
+nothing is left behind when the parent is killed.  Children are started anew, never forked: no
+thread, lock or socket of the parent is in them, and the user's main script is not run again.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import faulthandler
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any
+
+import msgpack
+
+__all__ = ["Child", "ParentPipe"]
+
+_LAST_WORDS = 30
+
+
+class ParentPipe:
+    """The child's end.  Make it first: it takes stdout away from user code, which prints there."""
+
+    def __init__(self) -> None:
+        self._out = os.fdopen(os.dup(1), "w", buffering=1)
+        os.dup2(2, 1)
+        self._in = os.fdopen(os.dup(0), "rb", buffering=0)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        faulthandler.enable()
+        # Ctrl-C in a terminal reaches the whole group; the parent decides what it means.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._rest = b""
+
+    def read_config(self) -> Any:
+        (length,) = struct.unpack("<Q", self._read_exactly(8))
+        return msgpack.unpackb(self._read_exactly(length), strict_map_key=False)
+
+    def _read_exactly(self, n: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < n:
+            part = self._in.read(n - len(parts))
+            if not part:
+                os._exit(1)
+            parts += part
+        return bytes(parts)
+
+    def fileno(self) -> int:
+        return self._in.fileno()
+
+    def read_orders(self) -> list[dict[str, Any]]:
+        """Orders that have arrived, when the pipe is readable.  Ends the process on end-of-file."""
+        data = self._in.read(65536)
+        if not data:
+            os._exit(0)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def watch(self) -> None:
+        """End this process when the parent is gone.  For children that take no orders."""
+
+        def wait() -> None:
+            while True:
+                self.read_orders()
+
+        threading.Thread(target=wait, name="headrace-lifeline", daemon=True).start()
+
+    def tell(self, event: str, **values: Any) -> None:
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            self._out.write(json.dumps({"event": event, **values}) + "\n")
+
+
+class Child:
+    """The parent's end: one process, its events, its last words."""
+
+    def __init__(
+        self,
+        module: str,
+        name: str,
+        config: bytes,
+        on_event: Callable[[Child, Mapping[str, Any]], None],
+        environment: Mapping[str, str],
+        arguments: Sequence[str] = (),
+    ) -> None:
+        self.name = name
+        self.last_words: collections.deque[str] = collections.deque(maxlen=_LAST_WORDS)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(environment),
+            close_fds=True,
+        )
+        self.pid = self._process.pid
+        self.pidfd = os.pidfd_open(self.pid)
+        self._on_event = on_event
+        assert self._process.stdin and self._process.stdout and self._process.stderr
+        self._threads = [
+            threading.Thread(target=self._send_config, args=(config,), daemon=True),
+            threading.Thread(target=self._read_events, args=(self._process.stdout,), daemon=True),
+            threading.Thread(target=self._read_stderr, args=(self._process.stderr,), daemon=True),
+        ]
+        self._config_sent = threading.Event()
+        for thread in self._threads:
+            thread.name = f"headrace-{name}"
+            thread.start()
+
+    def _send_config(self, config: bytes) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            stdin.write(struct.pack("<Q", len(config)) + config)
+            stdin.flush()
+        self._config_sent.set()
+
+    def _read_events(self, pipe: IO[bytes]) -> None:
+        for line in pipe:
+            with contextlib.suppress(ValueError):
+                self._on_event(self, json.loads(line))
+
+    def _read_stderr(self, pipe: IO[bytes]) -> None:
+        for line in pipe:
+            text = line.decode(errors="replace").rstrip("\n")
+            self.last_words.append(text)
+            print(text, file=sys.stderr, flush=True)
+
+    def order(self, **values: Any) -> None:
+        """Send one order; a child that is gone does not mind."""
+        stdin = self._process.stdin
+        assert stdin is not None
+        self._config_sent.wait(30)
+        with contextlib.suppress(BrokenPipeError, ValueError, OSError):
+            stdin.write(json.dumps(values).encode() + b"\n")
+            stdin.flush()
+
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def wait(self, timeout_s: float) -> int | None:
+        """The exit code, None when it still runs after the timeout."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def close(self) -> None:
+        """After its death: join the readers, close the pipes."""
+        assert self._process.stdin and self._process.stdout and self._process.stderr
+        for thread in self._threads:
+            thread.join(5)
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.stderr.close()
+        os.close(self.pidfd)

@@ -1,0 +1,70 @@
+"""What a server is told: checked once, then passed to its processes as plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..feed.manifest import DataFile
+from ..pipeline.declaration import Declaration
+
+__all__ = ["FeedConfig", "RunConfig"]
+
+
+@dataclass(frozen=True, slots=True)
+class FeedConfig:
+    """One feed: its pipeline, the files that were there at the start, its partitions."""
+
+    name: str
+    declaration: Declaration
+    files: tuple[DataFile, ...]
+    partitions: int
+
+    def to_plain(self) -> Any:
+        files = [file.to_plain() for file in self.files]
+        return [self.name, self.declaration.to_plain(), files, self.partitions]
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> FeedConfig:
+        name, declaration, files, partitions = plain
+        listed = tuple(DataFile(*file) for file in files)
+        return cls(name, Declaration.from_plain(declaration), listed, partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """One server."""
+
+    feeds: tuple[FeedConfig, ...]
+    directory: str  # the run directory
+    binds: tuple[str, ...]
+    workers: int = 1
+    lease_ttl_s: float = 30.0
+    heartbeat_s: float = 1.0
+    max_credits: int = 64
+    slab_bytes: int = 1024**3  # per worker
+    segment_bytes: int = 16 * 1024**2
+    max_ahead: int = 32  # batches that a worker makes before they are taken …
+    max_ahead_bytes: int = 64 * 1024**2  # … and their bytes; two are always allowed
+    index_directory: str | None = None
+    python_path: tuple[str, ...] = field(default=())
+
+    def to_plain(self) -> Any:
+        plain = {
+            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "feeds"
+        }
+        plain["feeds"] = [feed.to_plain() for feed in self.feeds]
+        return plain
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> RunConfig:
+        values = dict(plain)
+        values["feeds"] = tuple(FeedConfig.from_plain(feed) for feed in plain["feeds"])
+        values["binds"] = tuple(plain["binds"])
+        values["python_path"] = tuple(plain["python_path"])
+        return cls(**values)
+
+    def worker_of(self, partition: int) -> int:
+        """Which worker runs a partition.  Moves with the number of workers; nothing else does."""
+        return partition % self.workers

@@ -1,0 +1,193 @@
+"""The desk of one feed in the router: its dispatcher, its partitions' cursors, its segments.
+
+Turns what workers and trainers say into events of the machine, and the machine's effects into
+messages.  Payload is never looked at: a batch is a place in a segment.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace_proto.messages import Delivery
+
+from ..core.dispatch import Dispatcher
+from ..core.handover import Batch, Freed, Send, Taken
+from .config import FeedConfig, RunConfig
+from .worker_messages import Close, Failed, Finished, Made, Opened, Settled
+
+__all__ = ["Desk", "News", "delivery_of"]
+
+logger = logging.getLogger("headrace.router")
+
+_Name = tuple[str, int, int]
+
+
+@dataclass(slots=True)
+class News:
+    """What one worker is to be told at the end of a round."""
+
+    freed: list[_Name] = field(default_factory=list)
+    taken: int = 0  # of this life, so far
+    told: int = 0
+
+    def take(self) -> Settled | None:
+        if not self.freed and self.taken == self.told:
+            return None
+        news = Settled(tuple(self.freed), self.taken)
+        self.freed, self.told = [], self.taken
+        return news
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The body of a batch: where its bytes lie, and who made it."""
+
+    worker: int
+    life: int
+    segment: str
+    offset: int
+    nbytes: int
+    columns: Any
+    crowded: bool
+
+
+def delivery_of(effect: Send, frame: int | None) -> Delivery:
+    """The message for a batch: a reference, or the number of the frame that carries it."""
+    batch = effect.batch
+    place: Place = batch.body
+    inline = frame is not None
+    return Delivery(
+        effect.seq,
+        effect.token,
+        batch.partition,
+        batch.number,
+        batch.rows,
+        place.nbytes,
+        place.columns,
+        dict(batch.meta),
+        "" if inline else place.segment,
+        0 if inline else place.offset,
+        frame or 0,
+        place.crowded and not inline,
+    )
+
+
+class Desk:
+    """One feed."""
+
+    def __init__(self, config: FeedConfig, run: RunConfig) -> None:
+        self.name = config.name
+        self.partitions = config.partitions
+        self.dispatcher = Dispatcher(config.partitions, run.lease_ttl_s, run.max_credits)
+        self.schema: Any = None
+        self.failure: tuple[str, str] | None = None
+        self.closing: Close | None = None  # what workers of this feed are to be told
+        self.closing_told = False
+        self._policy = config.declaration.policy
+        self._run = run
+        self._opened: set[int] = set()
+        self._finished: set[int] = set()
+        self._cursors: dict[int, bytes] = {}
+        self._dropped: dict[int, dict[str, int]] = {}
+        self._blocks_in: dict[str, int] = {}  # segment → batches in it
+        self.retired: list[str] = []  # segments to be removed
+
+    @property
+    def opened(self) -> bool:
+        """Whether all partitions are open (or done, or the feed has failed)."""
+        return self.failure is not None or len(self._opened) == self.partitions
+
+    @property
+    def over(self) -> bool:
+        return self.failure is not None or self.dispatcher.ended
+
+    def dropped(self) -> dict[str, int]:
+        """Rows dropped by reason, over all partitions."""
+        total = dict(self.dispatcher.dropped)
+        for counts in self._dropped.values():
+            for reason, n in counts.items():
+                total[reason] = total.get(reason, 0) + n
+        return total
+
+    def open_partitions(self, worker: int) -> Iterator[tuple[int, bytes]]:
+        """Partitions that a worker has to run, with the cursors to go on from."""
+        for partition in range(self.partitions):
+            if self._run.worker_of(partition) == worker and partition not in self._finished:
+                yield partition, self._cursors.get(partition, b"")
+
+    # What workers say
+
+    def on_opened(self, message: Opened) -> None:
+        self.schema = self.schema or message.schema
+        self._opened.add(message.partition)
+
+    def on_made(self, message: Made, cursor: bytes, worker: int, life: int) -> None:
+        self._cursors[message.partition] = cursor
+        self._note_dropped(message.partition, message.dropped)
+        place = Place(
+            worker,
+            life,
+            message.segment,
+            message.offset,
+            message.nbytes,
+            message.columns,
+            message.crowded,
+        )
+        self._blocks_in[message.segment] = self._blocks_in.get(message.segment, 0) + 1
+        self.dispatcher.made(
+            Batch(message.partition, message.number, message.rows, place, message.meta)
+        )
+
+    def on_finished(self, message: Finished) -> None:
+        self._finished.add(message.partition)
+        self._note_dropped(message.partition, message.dropped)
+        self.dispatcher.partition_ended(message.partition)
+
+    def on_failed(self, message: Failed) -> None:
+        self.fail(message.code, message.text)
+
+    def fail(self, code: str, text: str) -> None:
+        """The feed stops; the first reason stands."""
+        if self.failure is None:
+            self.failure = (code, text)
+            logger.error("feed %r failed: %s", self.name, text)
+
+    def close(self, cancel: bool) -> None:
+        """Close the input; a cancel after a plain close still cancels."""
+        if self.closing is None or (cancel and not self.closing.cancel):
+            self.closing = Close(self.name, cancel)
+            self.closing_told = False
+
+    def _note_dropped(self, partition: int, counts: dict[str, int]) -> None:
+        self._dropped[partition] = counts
+        limit = self._policy.max_bad_examples
+        if limit is not None:
+            bad = {r: n for r, n in self.dropped().items() if r.startswith("bad:")}
+            if sum(bad.values()) > limit:
+                listed = ", ".join(f"{n} {reason[4:]}" for reason, n in sorted(bad.items()))
+                self.fail("data", f"more than max_bad_examples={limit} bad examples: {listed}")
+
+    # Memory
+
+    def on_freed(self, effect: Freed, news: dict[tuple[int, int], News]) -> None:
+        """A block is free: tell the worker that owns it, or count down a dead one's segment."""
+        batch, place = effect.batch, effect.batch.body
+        self._blocks_in[place.segment] -= 1
+        owner = news.get((place.worker, place.life))
+        if owner is not None:
+            owner.freed.append((self.name, batch.partition, batch.number))
+        elif not self._blocks_in[place.segment]:
+            del self._blocks_in[place.segment]
+            self.retired.append(place.segment)
+
+    def on_taken(self, effect: Taken, news: dict[tuple[int, int], News]) -> None:
+        place: Place = effect.batch.body
+        owner = news.get((place.worker, place.life))
+        if owner is not None:
+            owner.taken += 1
+
+    def segments_in_use(self) -> set[str]:
+        return {segment for segment, n in self._blocks_in.items() if n}

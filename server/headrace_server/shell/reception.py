@@ -1,0 +1,343 @@
+"""Where trainers are received: their sessions, their messages, and what they are sent.
+
+Nothing that a trainer sends can do more than end its own session: a frame that is no message is
+counted and answered once, a number that is not the sender's is answered Unknown.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zmq
+
+from headrace_proto import __version__, limits
+from headrace_proto.errors import (
+    HeadraceError,
+    ProtocolError,
+    UnknownFeed,
+    VersionMismatch,
+    code_of,
+)
+from headrace_proto.messages import (
+    FROM_SERVER,
+    FROM_TRAINER,
+    Attach,
+    Bye,
+    Deliver,
+    Delivery,
+    Drain,
+    Drained,
+    Ended,
+    Hello,
+    Outcome,
+    Pulse,
+    Refused,
+    Renew,
+    Retired,
+    Step,
+    Unknown,
+    Welcome,
+)
+
+from ..core.handover import Answer, JoinRefused, Send
+from ..feed.slab import map_segment
+from .config import RunConfig
+from .desk import Desk, delivery_of
+from .sessions import Session, SessionTable
+
+__all__ = ["Reception"]
+
+logger = logging.getLogger("headrace.router")
+
+#: Items in one Deliver; more would not fit a header when batches have many columns.
+_PER_MESSAGE = 16
+#: A trainer that was silent for this many heartbeats is asked whether it is there.
+_SILENT = 2.5
+#: Connections that sent garbage are remembered up to this number, to be answered once only.
+_REMEMBERED = 10_000
+
+
+class Reception:
+    """All trainers of all feeds."""
+
+    def __init__(
+        self, config: RunConfig, socket: zmq.Socket[bytes], desks: Mapping[str, Desk]
+    ) -> None:
+        self._config = config
+        self._socket = socket
+        self._desks = desks
+        self._directory = Path(config.directory)
+        self._sessions = SessionTable(self._directory)
+        self._out: dict[int, list[Delivery]] = {}  # references to be sent, by session
+        self._sending: list[tuple[Any, Desk, Send, tuple[str, int]]] = []
+        self._mapped: dict[str, np.ndarray] = {}
+        self._garbage: dict[bytes, None] = {}
+        self._sends = 0
+        self.bad_messages = 0
+
+    # In
+
+    def hear(self, burst: int) -> None:
+        """Take what trainers have sent."""
+        for _ in range(burst):
+            try:
+                identity, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                if not frames or len(frames) > limits.MAX_FRAMES:
+                    raise ProtocolError(f"a message has {len(frames)} frames")
+                self._on_message(identity, FROM_TRAINER.decode(frames[0]))
+            except HeadraceError as error:
+                self._on_garbage(identity, error)
+
+    def _on_garbage(self, identity: bytes, error: HeadraceError) -> None:
+        self.bad_messages += 1
+        if identity in self._garbage:
+            return
+        self._garbage[identity] = None
+        if len(self._garbage) > _REMEMBERED:
+            del self._garbage[next(iter(self._garbage))]
+        logger.warning("refused a trainer's message: %s", error)
+        self._send(identity, Refused(code_of(error), str(error)[:1000]))
+
+    def _on_message(self, identity: bytes, message: Any) -> None:
+        if isinstance(message, Hello):
+            self._on_hello(identity, message)
+            return
+        session = self._sessions.find(message.session, identity)
+        if session is None:
+            self._send(identity, Unknown(message.session))
+            return
+        desk = self._desks[session.feed]
+        dispatcher = desk.dispatcher
+        now = time.monotonic()
+        dispatcher.seen(session.number, now)
+        session.seen = now
+        if isinstance(message, Step):
+            self._on_step(session, desk, message)
+        elif isinstance(message, Renew):
+            dispatcher.window(session.number, message.window)
+            dispatcher.renew(session.number, message.last_seq, frozenset(message.held), now)
+            self._send(identity, Pulse(session.number, dispatcher.describe(now)[:1000]))
+        elif isinstance(message, Attach):
+            self._sessions.attach(session, message.proof)
+        elif isinstance(message, Drain):
+            desk.close(message.cancel)
+            self._send(identity, Drained(session.number))
+        elif isinstance(message, Bye):
+            self._leave(session, desk)
+
+    def _on_hello(self, identity: bytes, hello: Hello) -> None:
+        try:
+            if not self._desk_of(hello.feed).opened:
+                self._send(identity, Pulse(0, "the workers are opening the feed's source"))
+                return
+            session, resumed = self._admit(identity, hello)
+        except (HeadraceError, JoinRefused) as error:
+            code = "protocol" if isinstance(error, JoinRefused) else code_of(error)
+            self._send(identity, Refused(code, str(error)))
+            return
+        desk = self._desks[session.feed]
+        self._send(
+            identity,
+            Welcome(
+                limits.PROTOCOL[1],
+                __version__,
+                session.number,
+                desk.name,
+                desk.schema or [],
+                self._config.heartbeat_s,
+                self._config.lease_ttl_s,
+                self._config.max_credits,
+                str(self._directory),
+                str(session.path),
+                resumed,
+            ),
+        )
+        if desk.failure is not None:
+            self._send(identity, Ended(session.number, *desk.failure))
+        elif resumed:
+            desk.dispatcher.resend(session.number, hello.last_seq)
+
+    def _admit(self, identity: bytes, hello: Hello) -> tuple[Session, bool]:
+        oldest, newest = limits.PROTOCOL
+        if hello.newest < oldest or hello.oldest > newest:
+            raise VersionMismatch(
+                f"the trainer (headrace {hello.library}) speaks protocol {hello.oldest} to "
+                f"{hello.newest}, the server (headrace {__version__}) {oldest} to {newest}"
+            )
+        if not 0 < len(hello.nonce) <= 64:
+            raise ProtocolError("a Hello carries a nonce of 1 to 64 bytes")
+        desk = self._desk_of(hello.feed)
+        now = time.monotonic()
+        session = self._sessions.resume(hello.nonce, desk.name)
+        if session is not None:
+            session.identity = identity
+            session.seen = now
+            desk.dispatcher.seen(session.number, now)
+            return session, True
+        session = self._sessions.open(hello.nonce, desk.name, identity)
+        session.seen = now
+        try:
+            desk.dispatcher.join(session.number, now, hello.rank, hello.world_size)
+        except JoinRefused:
+            self._sessions.leave(session)
+            raise
+        desk.dispatcher.adopt(session.number, hello.held, now)
+        return session, False
+
+    def _desk_of(self, name: str) -> Desk:
+        if not name and len(self._desks) == 1:
+            return next(iter(self._desks.values()))
+        desk = self._desks.get(name)
+        if desk is None:
+            listed = ", ".join(sorted(map(repr, self._desks)))
+            what = f"there is no feed {name!r}" if name else "feed= is needed"
+            raise UnknownFeed(f"{what}; this server has {listed}")
+        return desk
+
+    def _on_step(self, session: Session, desk: Desk, step: Step) -> None:
+        dispatcher = desk.dispatcher
+        for token in step.released:
+            batch = session.mapped.pop(token, None)
+            if batch is not None:
+                dispatcher.unpin(batch, (session.number, token))
+        dispatcher.commit(session.number, step.commits)
+        dispatcher.give_back(session.number, step.returned)
+        dispatcher.window(session.number, step.window)
+
+    def _leave(self, session: Session, desk: Desk) -> None:
+        self._sessions.leave(session)
+        self._out.pop(session.number, None)
+        desk.dispatcher.leave(session.number)
+
+    # Out
+
+    def deliver(self, desk: Desk, effect: Send) -> None:
+        """Send a batch: as a reference to memory that the trainer maps, or as its bytes."""
+        session = self._sessions.get(effect.session)
+        if session is None:
+            return
+        if session.local:
+            session.mapped[effect.token] = effect.batch
+            desk.dispatcher.pin(effect.batch, (session.number, effect.token))
+            self._out.setdefault(session.number, []).append(delivery_of(effect, None))
+            return
+        header = FROM_SERVER.encode(Deliver(session.number, (delivery_of(effect, 1),)))
+        place = effect.batch.body
+        payload = self._segment(place.segment)[place.offset : place.offset + place.nbytes]
+        try:
+            tracker = self._socket.send_multipart(
+                [session.identity, header, payload.data], zmq.NOBLOCK, copy=False, track=True
+            )
+        except zmq.ZMQError:  # gone, or stuck: its lease or its next Hello will tell
+            return
+        self._sends += 1
+        desk.dispatcher.pin(effect.batch, ("send", self._sends))
+        self._sending.append((tracker, desk, effect, ("send", self._sends)))
+
+    def flush(self) -> None:
+        """Send the references that have gathered, several to a message."""
+        for number, items in self._out.items():
+            session = self._sessions.get(number)
+            if session is None:
+                continue
+            for i in range(0, len(items), _PER_MESSAGE):
+                part = tuple(items[i : i + _PER_MESSAGE])
+                try:
+                    self._send(session.identity, Deliver(number, part))
+                except ProtocolError:  # many columns: the header would be too long
+                    for item in part:
+                        self._send(session.identity, Deliver(number, (item,)))
+        self._out.clear()
+        if self._sending:
+            self._sweep_sends()
+
+    def _sweep_sends(self) -> None:
+        still = []
+        for entry in self._sending:
+            tracker, desk, effect, holder = entry
+            if tracker.done:
+                desk.dispatcher.unpin(effect.batch, holder)
+            else:
+                still.append(entry)
+        self._sending = still
+
+    def answer(self, effect: Answer) -> None:
+        session = self._sessions.get(effect.session)
+        if session is not None:
+            outcome = Outcome(session.number, effect.committed, effect.stale)
+            self._send(session.identity, outcome)
+
+    def finish(self, number: int) -> None:
+        """Tell one trainer that its feed is done."""
+        session = self._sessions.get(number)
+        if session is not None:
+            self._send(session.identity, Ended(number))
+
+    def end(self, feed: str | None, code: str, text: str) -> None:
+        """Tell all trainers of a feed (None: of all) that it stops, and why."""
+        for session in self._sessions.present():
+            if feed in (None, session.feed):
+                self._send(session.identity, Ended(session.number, code, text[:8000]))
+
+    def retire(self, segment: str) -> None:
+        """A segment holds nothing any more: it goes from here, and trainers unmap it."""
+        self._mapped.pop(segment, None)
+        (self._directory / segment).unlink(missing_ok=True)
+        for session in self._sessions.present():
+            if session.local:
+                self._send(session.identity, Retired(session.number, (segment,)))
+
+    def _segment(self, name: str) -> np.ndarray:
+        memory = self._mapped.get(name)
+        if memory is None:
+            memory = self._mapped[name] = map_segment(self._directory / name)
+        return memory
+
+    def _send(self, identity: bytes, message: Any) -> bool:
+        """Send, or find that the connection is gone.  False then."""
+        try:
+            self._socket.send_multipart([identity, FROM_SERVER.encode(message)], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    # Time
+
+    def tick(self, now: float) -> None:
+        """Notice trainers that are gone or silent."""
+        for desk in self._desks.values():
+            for number in desk.dispatcher.tick(now):
+                session = self._sessions.get(number)
+                if session is not None:
+                    logger.warning("trainer %d of %r is silent: given up", number, desk.name)
+                    self._leave(session, desk)
+        for session in self._sessions.present():
+            # A local trainer's lock tells of its death; of others only the connection can.
+            silent = now - session.seen > _SILENT * self._config.heartbeat_s
+            if (
+                silent
+                and not session.local
+                and not self._send(session.identity, Pulse(session.number))
+            ):
+                logger.warning("trainer %d of %r is gone", session.number, session.feed)
+                self._leave(session, self._desks[session.feed])
+        for session in self._sessions.dead():
+            desk = self._desks[session.feed]
+            if session.present:
+                logger.warning("trainer %d of %r died", session.number, session.feed)
+                self._leave(session, desk)
+            for token, batch in session.mapped.items():
+                desk.dispatcher.unpin(batch, (session.number, token))
+
+    def close(self) -> None:
+        """The server stops: say so, and give the words a moment to leave."""
+        self.end(None, "lost", "the server was stopped")
+        self._socket.linger = 300

@@ -1,0 +1,257 @@
+"""The router process: owns the public socket, and decides nothing itself.
+
+    public socket   ─► reception (trainers) ─┐
+    private socket  ─► workers' messages    ─┼─► desks (one per feed) ─► effects ─► messages
+    supervisor      ─► orders               ─┤
+    clock           ─► ticks                ─┘
+
+One thread, one poll, no wait but the poll.  A message that can not be sent now means a trainer
+that is gone or stuck: it is dropped, and the lease or the trainer's next Hello brings it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from ..core.handover import Answer, Finish, Freed, Send, Taken
+from .child import ParentPipe
+from .config import RunConfig
+from .desk import Desk, News
+from .reception import Reception
+from .sockets import private_router, public_router
+from .worker_messages import (
+    FROM_ROUTER,
+    FROM_WORKER,
+    Assign,
+    Close,
+    Failed,
+    Finished,
+    Made,
+    Opened,
+    Removed,
+    Up,
+)
+
+__all__ = ["Router", "main"]
+
+logger = logging.getLogger("headrace.router")
+
+_TICK_S = 0.1
+#: Messages taken from one socket before the others get their turn.
+_BURST = 256
+
+
+class Router:
+    """One router."""
+
+    def __init__(self, config: RunConfig, pipe: ParentPipe) -> None:
+        self._config = config
+        self._pipe = pipe
+        self._directory = Path(config.directory)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._public = public_router(self._context)
+        self._private = private_router(self._context)
+        self._desks = {feed.name: Desk(feed, config) for feed in config.feeds}
+        self._news: dict[tuple[int, int], News] = {}  # by worker and life
+        self._reception = Reception(config, self._public, self._desks)
+        self._next_tick = 0.0
+        self._told_open = False
+        self._told_over: set[str] = set()
+        self._pausing = False
+        self._stopping = False
+
+    def bind(self) -> list[str]:
+        """Bind all sockets; the addresses that trainers can use."""
+        self._private.bind(f"ipc://{self._directory}/workers")
+        addresses = []
+        for bind in self._config.binds:
+            try:
+                self._public.bind(bind)
+            except zmq.ZMQError as error:
+                raise ValueError(f"bind={bind!r}: {error}") from None
+            endpoint = self._public.get_string(zmq.LAST_ENDPOINT)
+            addresses.append(endpoint.rstrip("\0"))
+        return addresses
+
+    def run(self) -> None:
+        """Serve until told to stop."""
+        poller = zmq.Poller()
+        for source in (self._public, self._private, self._pipe.fileno()):
+            poller.register(source, zmq.POLLIN)
+        while not self._stopping:
+            ready = dict(poller.poll(int(_TICK_S * 1000)))
+            if self._private in ready:
+                self._hear_workers()
+            if self._public in ready:
+                self._reception.hear(_BURST)
+            if self._pipe.fileno() in ready:
+                for order in self._pipe.read_orders():
+                    self._obey(order)
+            now = time.monotonic()
+            if now >= self._next_tick:
+                self._next_tick = now + _TICK_S
+                self._reception.tick(now)
+            self._act()
+
+    def close(self) -> None:
+        self._reception.close()
+        self._public.close()
+        self._private.close()
+        self._context.term()
+
+    # Workers
+
+    def _hear_workers(self) -> None:
+        for _ in range(_BURST):
+            try:
+                identity, header, *payload = self._private.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            worker, life = map(int, identity.split(b"-"))
+            message = FROM_WORKER.decode(header)
+            if isinstance(message, Up):
+                self._on_up(worker, life)
+            elif (worker, life) in self._news:
+                self._on_worker(worker, life, message, payload)
+
+    def _on_up(self, worker: int, life: int) -> None:
+        self._news[worker, life] = News()
+        for desk in self._desks.values():
+            if desk.failure is not None:
+                continue
+            for partition, cursor in desk.open_partitions(worker):
+                self._tell_worker(worker, life, Assign(desk.name, partition), cursor)
+            if desk.closing is not None:
+                self._tell_worker(worker, life, desk.closing)
+
+    def _on_worker(self, worker: int, life: int, message: Any, payload: list[bytes]) -> None:
+        if isinstance(message, Removed):
+            for segment in message.segments:
+                self._reception.retire(segment)
+            return
+        desk = self._desks[message.feed]
+        if desk.failure is not None:
+            return
+        if isinstance(message, Made):
+            desk.on_made(message, payload[0], worker, life)
+        elif isinstance(message, Opened):
+            desk.on_opened(message)
+        elif isinstance(message, Finished):
+            desk.on_finished(message)
+        elif isinstance(message, Failed):
+            desk.on_failed(message)
+
+    def _tell_worker(self, worker: int, life: int, message: Any, *payload: bytes) -> None:
+        identity = f"{worker}-{life}".encode()
+        # A worker that is gone is the supervisor's to notice; its successor gets all anew.
+        with contextlib.suppress(zmq.Again, zmq.ZMQError):
+            self._private.send_multipart([identity, FROM_ROUTER.encode(message), *payload])
+
+    # The supervisor
+
+    def _obey(self, order: dict[str, Any]) -> None:
+        kind = order["order"]
+        if kind == "worker_died":
+            # What it announced before its death still waits in our queue, and counts.
+            self._hear_workers_out()
+            self._news.pop((order["worker"], order["life"]), None)
+            self._retire_segments(order["worker"], order["life"])
+        elif kind == "fail":
+            for desk in self._desks.values():
+                if not desk.over:
+                    desk.fail(order["code"], order["text"])
+        elif kind == "pause":
+            for desk in self._desks.values():
+                desk.dispatcher.paused = True
+            self._pausing = True
+        elif kind == "stop":
+            self._stopping = True
+
+    def _hear_workers_out(self) -> None:
+        while self._private.poll(0):
+            self._hear_workers()
+
+    def _retire_segments(self, worker: int, life: int) -> None:
+        """Segments of a dead worker go at once where no batch of theirs is out."""
+        used = set().union(*(desk.segments_in_use() for desk in self._desks.values()))
+        for path in self._directory.glob(f"slab-{worker}-{life}-*"):
+            if path.name not in used:
+                self._reception.retire(path.name)
+
+    # Effects
+
+    def _act(self) -> None:
+        for desk in self._desks.values():
+            self._act_on(desk)
+        for (worker, life), news in self._news.items():
+            message = news.take()
+            if message is not None:
+                self._tell_worker(worker, life, message)
+        self._reception.flush()
+        self._report()
+
+    def _act_on(self, desk: Desk) -> None:
+        for effect in desk.dispatcher.take_effects():
+            if isinstance(effect, Send):
+                self._reception.deliver(desk, effect)
+            elif isinstance(effect, Answer):
+                self._reception.answer(effect)
+            elif isinstance(effect, Taken):
+                desk.on_taken(effect, self._news)
+            elif isinstance(effect, Freed):
+                desk.on_freed(effect, self._news)
+            elif isinstance(effect, Finish):
+                self._reception.finish(effect.session)
+        for segment in desk.retired:
+            self._reception.retire(segment)
+        desk.retired.clear()
+        if desk.closing is not None and not desk.closing_told:
+            desk.closing_told = True
+            for worker, life in self._news:
+                self._tell_worker(worker, life, desk.closing)
+        if desk.failure is not None and desk.name not in self._told_over:
+            self._reception.end(desk.name, *desk.failure)
+            for worker, life in self._news:
+                self._tell_worker(worker, life, Close(desk.name, abandon=True))
+        if desk.over and desk.name not in self._told_over:
+            self._told_over.add(desk.name)
+            code, text = desk.failure or ("", "")
+            self._pipe.tell("over", feed=desk.name, code=code, text=text, dropped=desk.dropped())
+
+    def _report(self) -> None:
+        if not self._told_open and all(desk.opened for desk in self._desks.values()):
+            self._told_open = True
+            self._pipe.tell("open")
+        if self._pausing and not any(d.dispatcher.leased for d in self._desks.values()):
+            self._pausing = False
+            self._pipe.tell("idle")
+
+
+def main() -> None:
+    """Entry of the process."""
+    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+    pipe = ParentPipe()
+    config = RunConfig.from_plain(pipe.read_config()["run"])
+    try:
+        router = Router(config, pipe)
+        pipe.tell("ready", addresses=router.bind())
+        try:
+            router.run()
+        finally:
+            router.close()
+    except BaseException as error:
+        pipe.tell("dying", text=f"{error}", kind=type(error).__name__)
+        traceback.print_exc()
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

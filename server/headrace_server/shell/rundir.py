@@ -1,0 +1,85 @@
+"""The run directory: everything of one server that lies in shared memory.
+
+    /dev/shm/headrace-<uid>-<pid>-<id>/    mode 0700
+        lock                           held by flock as long as the server lives
+        workers                        the workers' socket
+        slab-<worker>-<life>-<n>       segments
+        trainer-<session>              16 random bytes; a trainer on this host holds a shared flock
+
+A flock dies with its process, however it dies.  So a directory whose lock is free belongs to a
+server that is gone, and the next start on this machine removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+__all__ = ["RunDirectory", "is_locked", "sweep"]
+
+_PREFIX = "headrace"
+
+
+def _parent(shm_dir: str | None) -> Path:
+    if shm_dir is not None:
+        return Path(shm_dir)
+    shared = Path("/dev/shm")
+    return shared if os.access(shared, os.W_OK) else Path(os.environ.get("TMPDIR", "/tmp"))
+
+
+def is_locked(path: Path) -> bool:
+    """Whether some living process holds a lock on the file."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def sweep(parent: Path) -> list[Path]:
+    """Remove this user's run directories whose server is gone.  Returns those removed."""
+    removed = []
+    for path in parent.glob(f"{_PREFIX}-{os.getuid()}-*"):
+        lock = path / "lock"
+        try:
+            if path.stat().st_uid != os.getuid() or not lock.exists() or is_locked(lock):
+                continue
+        except OSError:  # another start sweeps at the same time
+            continue
+        shutil.rmtree(path, ignore_errors=True)
+        removed.append(path)
+    return removed
+
+
+class RunDirectory:
+    """A run directory that this process owns until ``close``."""
+
+    def __init__(self, shm_dir: str | None = None) -> None:
+        parent = _parent(shm_dir)
+        if not parent.is_dir():
+            raise ValueError(f"shm_dir={str(parent)!r} is not a directory")
+        sweep(parent)
+        # A directory gets its final name only after its lock is held: a sweep never sees it free.
+        name = f"{_PREFIX}-{os.getuid()}-{os.getpid()}-{secrets.token_hex(4)}"
+        draft = parent / f".{name}"
+        draft.mkdir(mode=0o700)
+        self._fd = os.open(draft / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        self.path = parent / name
+        draft.rename(self.path)
+
+    def close(self) -> None:
+        """Remove the directory.  Mappings that trainers still have stay valid."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.close(self._fd)

@@ -1,0 +1,103 @@
+"""Trainers' sessions, and how it is found out that a trainer on this host is dead.
+
+A session outlives a connection: the nonce that a trainer chose names it across reconnections.  Its
+file holds random bytes; a trainer that can tell them sees the same memory as the server, whatever
+containers lie between.  It holds a shared flock on the file for as long as it, or a tensor of its,
+uses the memory, so a free lock means that nothing of the trainer is left.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..core.handover import Batch
+from .rundir import is_locked
+
+__all__ = ["Session", "SessionTable"]
+
+logger = logging.getLogger("headrace.router")
+
+
+@dataclass(slots=True)
+class Session:
+    """One trainer, present or past; a past one may still have memory mapped."""
+
+    number: int
+    nonce: bytes
+    feed: str
+    identity: bytes
+    proof: bytes
+    path: Path
+    local: bool = False
+    present: bool = True
+    seen: float = 0.0
+    mapped: dict[int, Batch] = field(default_factory=dict)  # by token: what it may be reading
+
+
+class SessionTable:
+    """All sessions of a server."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._by_number: dict[int, Session] = {}
+        self._by_nonce: dict[bytes, Session] = {}
+        self._next = 1
+
+    def open(self, nonce: bytes, feed: str, identity: bytes) -> Session:
+        """A new session with its file."""
+        number, self._next = self._next, self._next + 1
+        proof = secrets.token_bytes(16)
+        path = self._directory / f"trainer-{number}"
+        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, proof)
+        finally:
+            os.close(fd)
+        session = Session(number, nonce, feed, identity, proof, path)
+        self._by_number[number] = session
+        self._by_nonce[nonce] = session
+        return session
+
+    def resume(self, nonce: bytes, feed: str) -> Session | None:
+        """The present session of a nonce."""
+        session = self._by_nonce.get(nonce)
+        return session if session is not None and session.feed == feed else None
+
+    def find(self, number: int, identity: bytes) -> Session | None:
+        """The present session of a message: number and connection must belong together."""
+        session = self._by_number.get(number)
+        if session is None or not session.present or session.identity != identity:
+            return None
+        return session
+
+    def get(self, number: int) -> Session | None:
+        """The session of a number, present or not."""
+        return self._by_number.get(number)
+
+    def attach(self, session: Session, proof: bytes) -> None:
+        """Believe that a trainer shares the host when it can tell what is in its file."""
+        session.local = hmac.compare_digest(proof, session.proof) and is_locked(session.path)
+
+    def leave(self, session: Session) -> None:
+        """The trainer is gone; its memory may still be mapped."""
+        session.present = False
+        self._by_nonce.pop(session.nonce, None)
+
+    def dead(self) -> Iterator[Session]:
+        """Sessions of which nothing is left, once each: nobody reads what they had mapped."""
+        for session in list(self._by_number.values()):
+            gone = not is_locked(session.path) if session.local else not session.present
+            if gone:
+                del self._by_number[session.number]
+                self._by_nonce.pop(session.nonce, None)
+                session.path.unlink(missing_ok=True)
+                yield session
+
+    def present(self) -> list[Session]:
+        return [session for session in self._by_number.values() if session.present]

@@ -1,0 +1,56 @@
+"""All options of all sockets of the server.
+
+Each number answers a failure that was seen: a full pipe that drops in silence, a frame header that
+claims 4 GB, a peer that connects and says nothing, an exit that hangs on unsent messages.
+"""
+
+from __future__ import annotations
+
+import zmq
+
+from headrace_proto import limits
+
+__all__ = ["private_dealer", "private_router", "public_router"]
+
+#: Messages per connection that ZeroMQ queues for us; credits keep real numbers far below.
+_QUEUE = 1024
+
+
+def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
+    socket = context.socket(kind)
+    socket.linger = 0  # unsent messages never hold up an exit; the protocol resends
+    return socket
+
+
+def public_router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+    """The socket that trainers connect to."""
+    socket = _socket(context, zmq.ROUTER)
+    socket.router_mandatory = True  # a full or missing peer is an error, not silence
+    socket.sndhwm = _QUEUE
+    socket.rcvhwm = 64  # per connection: bounds what one trainer can make us hold
+    socket.maxmsgsize = limits.MAX_UPLOAD_BYTES
+    socket.handshake_ivl = 3000  # a connection that says nothing is dropped after 3 s
+    socket.heartbeat_ivl = 2000
+    socket.heartbeat_timeout = 10_000
+    socket.heartbeat_ttl = 10_000
+    socket.backlog = 512
+    socket.ipv6 = False
+    return socket
+
+
+def private_router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+    """The router's end of the workers' channel: a socket file in a directory of mode 0700."""
+    socket = _socket(context, zmq.ROUTER)
+    socket.router_mandatory = True
+    socket.sndhwm = 0
+    socket.rcvhwm = 0
+    return socket
+
+
+def private_dealer(context: zmq.Context[zmq.Socket[bytes]], identity: bytes) -> zmq.Socket[bytes]:
+    """A worker's end."""
+    socket = _socket(context, zmq.DEALER)
+    socket.identity = identity
+    socket.sndhwm = 0
+    socket.rcvhwm = 0
+    return socket

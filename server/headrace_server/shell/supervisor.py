@@ -1,0 +1,293 @@
+"""The supervisor: starts router and workers, restarts workers, ends everything in order.
+
+    start ─► router ready ─► workers ready ─► feeds open ─► … ─► stop
+                 │                │
+              dies: the        dies: told to the router, started again with the next life,
+              server fails     until the restart budget is spent; then the feeds fail
+
+It runs in the process that called ``hs.run`` or in ``headrace serve``: one thread that waits for
+the deaths of children, and a few that read their pipes.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgpack
+
+from headrace_proto.errors import HeadraceError, ServerError, from_code
+
+from .child import Child
+from .config import RunConfig
+from .rundir import RunDirectory
+
+__all__ = ["Supervisor"]
+
+logger = logging.getLogger("headrace.server")
+
+#: Deaths of one worker that are forgiven within the window; the next one fails the feeds.
+_FORGIVEN = 3
+_WINDOW_S = 60.0
+_BACKOFF_S = 0.1
+_STOP_S = 5.0
+
+
+@dataclass
+class _Slot:
+    """One worker's place: who is in it, and how often it fell empty."""
+
+    number: int
+    life: int = 0
+    child: Child | None = None
+    deaths: collections.deque[float] | None = None
+
+
+class Supervisor:
+    """One running server."""
+
+    def __init__(self, config: RunConfig, directory: RunDirectory, start_timeout_s: float) -> None:
+        self._config = replace(config, directory=str(directory.path))
+        self._directory = directory
+        self._lock = threading.Condition()
+        self._router: Child | None = None
+        self._slots = [_Slot(i, deaths=collections.deque()) for i in range(config.workers)]
+        self._ready = False
+        self._open = False
+        self._idle = False
+        self._stopping = False
+        self._dying: dict[str, str] = {}  # child's name → what it said before its end
+        self._over: dict[str, tuple[str, str]] = {}
+        self._dropped: dict[str, dict[str, int]] = {}
+        self._timers: list[threading.Timer] = []
+        self.addresses: list[str] = []
+        self.failure: HeadraceError | None = None
+        self._wake_r, self._wake_w = os.pipe()
+        self._watcher: threading.Thread | None = None
+        self._finalizer = weakref.finalize(self, directory.close)
+        try:
+            self._start(time.monotonic() + start_timeout_s, start_timeout_s)
+        except BaseException:
+            self.stop()
+            raise
+
+    # Start
+
+    def _start(self, deadline: float, timeout_s: float) -> None:
+        self._router = self._spawn("router", "headrace_server.shell.router", {})
+        self._watcher = threading.Thread(target=self._watch, name="headrace-watch", daemon=True)
+        self._watcher.start()
+        self._await(lambda: self._ready, deadline, timeout_s, "the router to start")
+        for slot in self._slots:
+            self._fill(slot)
+        self._await(
+            lambda: self._open or self._failed_early() is not None,
+            deadline,
+            timeout_s,
+            "the workers to open the sources",
+        )
+        early = self._failed_early()
+        if early is not None:
+            raise early
+
+    def _failed_early(self) -> HeadraceError | None:
+        """A feed that can not even be opened.  What is wrong with data is told to trainers."""
+        for code, text in self._over.values():
+            if code not in ("", "data"):
+                return from_code(code, text)
+        return None
+
+    def _await(
+        self, done: Callable[[], bool], deadline: float, timeout_s: float, what: str
+    ) -> None:
+        with self._lock:
+            while not done():
+                if self.failure is not None:
+                    raise self.failure
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise ServerError(
+                        f"waited start_timeout_s={timeout_s:g} seconds in vain for {what}"
+                    )
+                self._lock.wait(left)
+
+    def _spawn(self, name: str, module: str, extra: Mapping[str, Any]) -> Child:
+        config = msgpack.packb({"run": self._config.to_plain(), **extra}, use_bin_type=True)
+        environment = dict(os.environ)
+        path = [os.getcwd() if entry == "" else entry for entry in sys.path]
+        environment["PYTHONPATH"] = os.pathsep.join(path)
+        environment["PYTHONSAFEPATH"] = "1"
+        return Child(module, name, config, self._on_event, environment)
+
+    def _fill(self, slot: _Slot) -> None:
+        with self._lock:
+            if self._stopping:
+                return
+            extra = {"worker": slot.number, "life": slot.life}
+            name = f"worker-{slot.number}-{slot.life}"
+            slot.child = self._spawn(name, "headrace_server.shell.worker", extra)
+        self._wake()
+
+    # Events
+
+    def _on_event(self, child: Child, event: Mapping[str, Any]) -> None:
+        with self._lock:
+            kind = event.get("event")
+            if kind == "dying":
+                self._dying[child.name] = str(event["text"])
+            elif kind == "ready" and child.name == "router":
+                self.addresses = list(event["addresses"])
+                self._ready = True
+            elif kind == "open":
+                self._open = True
+            elif kind == "idle":
+                self._idle = True
+            elif kind == "over":
+                self._over[event["feed"]] = (event["code"], event["text"])
+                self._dropped[event["feed"]] = dict(event["dropped"])
+            self._lock.notify_all()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._wake_w, b"x")
+
+    def _watch(self) -> None:
+        """Wait for children to die."""
+        while True:
+            children = {c.pidfd: c for c in self._children()}
+            readable, _, _ = select.select([self._wake_r, *children], [], [])
+            if self._wake_r in readable:
+                os.read(self._wake_r, 4096)
+            with self._lock:
+                if self._stopping:
+                    return
+            for fd in readable:
+                if fd in children:
+                    self._on_death(children[fd])
+
+    def _children(self) -> list[Child]:
+        with self._lock:
+            every = [self._router, *(slot.child for slot in self._slots)]
+        return [child for child in every if child is not None]
+
+    def _on_death(self, child: Child) -> None:
+        code = child.wait(_STOP_S)
+        child.close()
+        words = self._obituary(child, code)
+        with self._lock:
+            if child is self._router:
+                self._router = None
+                self.failure = ServerError(words)
+                self._lock.notify_all()
+                return
+            slot = next(slot for slot in self._slots if slot.child is child)
+            slot.child = None
+            life, slot.life = slot.life, slot.life + 1
+        logger.warning("%s", words)
+        self._order(order="worker_died", worker=slot.number, life=life)
+        if self._forgiven(slot):
+            timer = threading.Timer(_BACKOFF_S, self._fill, (slot,))
+            timer.daemon = True
+            self._timers.append(timer)
+            timer.start()
+            return
+        text = f"{words}\nIt died {_FORGIVEN + 1} times within {_WINDOW_S:.0f} s and is given up."
+        self._order(order="fail", code="server", text=text)
+        with self._lock:
+            self.failure = ServerError(text)
+            self._lock.notify_all()
+
+    def _forgiven(self, slot: _Slot) -> bool:
+        now = time.monotonic()
+        assert slot.deaths is not None
+        slot.deaths.append(now)
+        while slot.deaths[0] < now - _WINDOW_S:
+            slot.deaths.popleft()
+        return len(slot.deaths) <= _FORGIVEN
+
+    def _obituary(self, child: Child, code: int | None) -> str:
+        if code is not None and code < 0:
+            end = f"was killed by {signal.Signals(-code).name}"
+        else:
+            end = f"ended with exit code {code}"
+        said = self._dying.pop(child.name, None)
+        last = "\n".join(list(child.last_words)[-8:])
+        text = f"{child.name} {end}"
+        if said:
+            text += f": {said}"
+        return f"{text}; its last words were:\n{last}" if last and not said else text
+
+    def _order(self, **values: Any) -> None:
+        with self._lock:
+            router = self._router
+        if router is not None:
+            router.order(**values)
+
+    # While it runs, and the end
+
+    @property
+    def over(self) -> bool:
+        """Whether every feed has ended or failed."""
+        with self._lock:
+            return len(self._over) == len(self._config.feeds)
+
+    def outcome(self) -> dict[str, tuple[str, str, dict[str, int]]]:
+        """Of each feed that is over: error code (empty = well), text, rows dropped by reason."""
+        with self._lock:
+            return {f: (*end, self._dropped.get(f, {})) for f, end in self._over.items()}
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until every feed is over, or the server has failed."""
+        with self._lock:
+            return self._lock.wait_for(
+                lambda: len(self._over) == len(self._config.feeds) or self.failure is not None,
+                timeout_s,
+            )
+
+    def pids(self) -> dict[str, int]:
+        """The living children by name."""
+        return {child.name: child.pid for child in self._children()}
+
+    def drain(self, timeout_s: float) -> bool:
+        """Hand out nothing more and wait for the commits of what is out.  Whether all came."""
+        self._order(order="pause")
+        with self._lock:
+            return self._lock.wait_for(lambda: self._idle or self.failure is not None, timeout_s)
+
+    def stop(self) -> None:
+        """End all children and remove the shared memory.  Harmless when repeated."""
+        with self._lock:
+            if self._stopping:
+                return
+            self._stopping = True
+        self._wake()
+        for timer in self._timers:
+            timer.cancel()
+        if self._watcher is not None:
+            self._watcher.join()
+        with self._lock:
+            router = self._router
+            workers = [slot.child for slot in self._slots if slot.child is not None]
+        for child in workers:
+            child.kill(signal.SIGKILL)  # they hold nothing that a kill could hurt
+        if router is not None:
+            router.order(order="stop")
+        for child in [*workers, *([router] if router else [])]:
+            if child.wait(_STOP_S) is None:
+                child.kill(signal.SIGKILL)
+                child.wait(_STOP_S)
+            child.close()
+        os.close(self._wake_r)
+        os.close(self._wake_w)
+        self._finalizer()

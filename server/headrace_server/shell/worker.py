@@ -1,0 +1,243 @@
+"""A worker process: runs whole partitions and announces their batches to the router.
+
+    orders of the router ─► [ the partition whose turn it is: one step ] ─► announcements
+
+Partitions take turns by (number of their next batch, partition), which is the order in which the
+router hands batches out.  So what is made is always what is wanted next, and a slab that is full
+holds nothing but what comes earlier.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from pathlib import Path
+
+import msgpack
+import zmq
+
+from headrace_proto.errors import HeadraceError, ProtocolError, code_of
+from headrace_proto.schema import schema_to_wire
+
+from ..core.arena import Block
+from ..feed.index_cache import IndexCache
+from ..feed.partition_feed import Blocked, Done, MadeBatch, PartitionFeed
+from ..feed.reader import BadRecords, Reader
+from ..feed.slab import Slab
+from ..feed.sources import open_reader
+from .child import ParentPipe
+from .config import FeedConfig, RunConfig
+from .sockets import private_dealer
+from .worker_messages import (
+    FROM_ROUTER,
+    FROM_WORKER,
+    Assign,
+    Close,
+    Failed,
+    Finished,
+    Made,
+    Opened,
+    Removed,
+    Settled,
+    Up,
+)
+
+__all__ = ["Worker", "main"]
+
+logger = logging.getLogger("headrace.worker")
+
+#: When a slab is this full, trainers are asked to copy batches out instead of holding them.
+_CROWDED = 0.5
+_IDLE_MS = 1000
+
+_Name = tuple[str, int]
+
+
+class Worker:
+    """One life of one worker."""
+
+    def __init__(self, config: RunConfig, worker: int, life: int) -> None:
+        self._config = config
+        self._feeds = {feed.name: feed for feed in config.feeds}
+        self._worker = worker
+        self._life = life
+        directory = Path(config.directory)
+        self._slab = Slab(directory, worker, life, config.slab_bytes, config.segment_bytes)
+        self._cache = IndexCache(config.index_directory or str(directory / "index"))
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = private_dealer(self._context, f"{worker}-{life}".encode())
+        self._socket.connect(f"ipc://{directory}/workers")
+        self._readers: dict[str, Reader] = {}
+        self._bad: dict[str, BadRecords] = {}
+        self._running: dict[_Name, PartitionFeed] = {}
+        self._failed: set[str] = set()
+        self._blocks: dict[tuple[str, int, int], Block] = {}
+        self._untaken: list[int] = []  # bytes of batches made and not taken, oldest first
+        self._taken = 0
+
+    def run(self) -> None:
+        """Work until the process is ended."""
+        self._send(Up(self._worker, self._life))
+        while True:
+            name = self._turn()
+            if self._socket.poll(0 if name else _IDLE_MS):
+                self._hear()
+                continue
+            if name is not None:
+                self._work(name)
+
+    def _turn(self) -> _Name | None:
+        """The partition that makes the next batch, unless enough is made ahead."""
+        ahead = len(self._untaken)
+        config = self._config
+        if ahead >= 2 and (
+            ahead >= config.max_ahead or sum(self._untaken) >= config.max_ahead_bytes
+        ):
+            return None
+        return min(
+            self._running, key=lambda name: (self._running[name].next_number, name), default=None
+        )
+
+    def _work(self, name: _Name) -> None:
+        feed, partition = name
+        try:
+            step = self._running[name].advance()
+        except Exception as error:
+            self._fail(feed, partition, error)
+            return
+        if isinstance(step, MadeBatch):
+            self._announce(name, step)
+        elif step is Done:
+            run = self._running.pop(name)
+            self._send(Finished(feed, partition, run.dropped()))
+        elif step is Blocked and self._socket.poll(_IDLE_MS):
+            self._hear()  # only news from the router can free a block
+
+    def _announce(self, name: _Name, made: MadeBatch) -> None:
+        feed, partition = name
+        self._blocks[feed, partition, made.number] = made.block
+        self._untaken.append(made.nbytes)
+        message = Made(
+            feed,
+            partition,
+            made.number,
+            made.rows,
+            self._slab.name_of(made.block),
+            made.block.offset,
+            made.nbytes,
+            [[slot.offset, slot.nbytes, list(slot.shape)] for slot in made.slots],
+            dict(made.meta),
+            self._running[name].dropped(),
+            self._slab.fraction_used > _CROWDED,
+        )
+        self._send(message, made.cursor)
+        if self._slab.removed:
+            self._send(Removed(tuple(self._slab.removed)))
+            self._slab.removed.clear()
+
+    def _hear(self) -> None:
+        while True:
+            try:
+                header, *payload = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            message = FROM_ROUTER.decode(header)
+            if isinstance(message, Settled):
+                self._settle(message)
+            elif isinstance(message, Assign):
+                self._assign(message, payload[0])
+            elif isinstance(message, Close):
+                self._close(message)
+            else:
+                raise ProtocolError(f"a worker does not understand {type(message).__name__}")
+
+    def _settle(self, news: Settled) -> None:
+        for feed, partition, number in news.freed:
+            self._slab.free(self._blocks.pop((feed, partition, number)))
+            run = self._running.get((feed, partition))
+            if run is not None:
+                run.committed(number)
+        if news.taken > self._taken:
+            del self._untaken[: news.taken - self._taken]
+            self._taken = news.taken
+
+    def _assign(self, order: Assign, cursor: bytes) -> None:
+        config = self._feeds[order.feed]
+        if order.feed in self._failed:
+            return
+        try:
+            reader = self._reader(config)
+            if order.partition:  # damage that shows when a file is opened is partition 0's to count
+                self._bad[config.name].counts.clear()
+            run = PartitionFeed(
+                reader,
+                config.declaration,
+                order.partition,
+                config.partitions,
+                self._slab,
+                self._bad[config.name],
+            )
+            if cursor:
+                run.restore(msgpack.unpackb(cursor, strict_map_key=False))
+        except Exception as error:
+            self._fail(order.feed, order.partition, error)
+            return
+        self._running[order.feed, order.partition] = run
+        self._send(Opened(order.feed, order.partition, schema_to_wire(run.schema)))
+
+    def _reader(self, config: FeedConfig) -> Reader:
+        reader = self._readers.get(config.name)
+        if reader is None:
+            bad = BadRecords(config.declaration.policy.on_bad_example == "skip")
+            source = config.declaration.source
+            reader = open_reader(source, config.files, bad, self._cache)
+            self._readers[config.name] = reader
+            self._bad[config.name] = bad
+        return reader
+
+    def _fail(self, feed: str, partition: int, error: Exception) -> None:
+        """A feed can not go on.  Only what nobody foresaw brings its traceback along."""
+        text = str(error)
+        if not isinstance(error, HeadraceError):
+            text = f"{type(error).__name__}: {text}"
+            logger.error("%s", "".join(traceback.format_exception(error)))
+        self._send(Failed(feed, partition, code_of(error), text[:8000]))
+        self._halt(feed)
+
+    def _halt(self, feed: str) -> None:
+        self._failed.add(feed)
+        for name in [name for name in self._running if name[0] == feed]:
+            del self._running[name]
+
+    def _close(self, order: Close) -> None:
+        if order.abandon:
+            self._halt(order.feed)
+        for (feed, _), run in self._running.items():
+            if feed == order.feed:
+                run.close(order.cancel)
+
+    def _send(self, message: object, *payload: bytes) -> None:
+        self._socket.send_multipart([FROM_WORKER.encode(message), *payload])
+
+
+def main() -> None:
+    """Entry of the process."""
+    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+    pipe = ParentPipe()
+    plain = pipe.read_config()
+    pipe.watch()
+    config = RunConfig.from_plain(plain["run"])
+    sys.path[:0] = [path for path in config.python_path if path not in sys.path]
+    try:
+        worker = Worker(config, plain["worker"], plain["life"])
+        pipe.tell("ready")
+        worker.run()
+    except BaseException as error:
+        pipe.tell("dying", text=f"{type(error).__name__}: {error}")
+        traceback.print_exc()
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

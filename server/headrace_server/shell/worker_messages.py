@@ -1,0 +1,144 @@
+"""The messages between the router and its workers, on their private socket.
+
+worker                                  router
+  Up ──────────────────────────────────►        I live; my life is number n
+  ◄─────────────────────────── Assign ×k        these partitions are yours, from these cursors
+  Opened ──────────────────────────────►        schema of a partition's examples
+  Made ────────────────────────────────►        a batch lies at …          + frame: cursor
+  Removed ─────────────────────────────►        these segments can be unmapped
+  ◄─────────────────────────── Close            read no more
+  ◄─────────────────────────── Settled          blocks that are free, how many were taken
+  Finished / Failed ───────────────────►        a partition has ended / can not go on
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from headrace_proto.checks import Count, Flag, Plain, Text, check_text, list_of
+from headrace_proto.codec import Registry
+from headrace_proto.errors import ProtocolError
+
+__all__ = [
+    "FROM_ROUTER",
+    "FROM_WORKER",
+    "Assign",
+    "Close",
+    "Failed",
+    "Finished",
+    "Made",
+    "Opened",
+    "Removed",
+    "Settled",
+    "Up",
+]
+
+FROM_WORKER = Registry("worker")
+FROM_ROUTER = Registry("router")
+
+
+@FROM_WORKER.message(1)
+@dataclass(frozen=True, slots=True)
+class Up:
+    """A worker is there and waits for its partitions."""
+
+    worker: Count
+    life: Count
+
+
+@FROM_WORKER.message(2)
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A partition's source is open: the schema of its batches."""
+
+    feed: Text
+    partition: Count
+    schema: Plain
+
+
+@FROM_WORKER.message(3)
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A batch lies in the worker's slab.  Frame 1 is the partition's cursor after it."""
+
+    feed: Text
+    partition: Count
+    number: Count
+    rows: Count
+    segment: Text
+    offset: Count
+    nbytes: Count
+    columns: Plain
+    meta: Plain
+    dropped: Plain  # rows of this partition so far, by reason
+    crowded: Flag = False  # the slab is short of room: trainers should copy out
+
+
+@FROM_WORKER.message(4)
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """All batches of a partition were made."""
+
+    feed: Text
+    partition: Count
+    dropped: Plain
+
+
+@FROM_WORKER.message(5)
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A feed can not go on: an error's code and text."""
+
+    feed: Text
+    partition: Count
+    code: Text
+    text: Text
+
+
+@FROM_WORKER.message(6)
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Segments that the slab needs no more."""
+
+    segments: Annotated[tuple[str, ...], list_of(check_text)]
+
+
+def _triple(value: object) -> tuple[str, int, int]:
+    if not isinstance(value, list) or len(value) != 3:
+        raise ProtocolError(f"{value!r:.40} is not (feed, partition, number)")
+    return value[0], value[1], value[2]
+
+
+_Names = Annotated[tuple[tuple[str, int, int], ...], list_of(_triple)]
+
+
+@FROM_ROUTER.message(1)
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Run this partition.  Frame 1 is the cursor to go on from, or empty for the start."""
+
+    feed: Text
+    partition: Count
+
+
+@FROM_ROUTER.message(2)
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Batches that are committed and that nobody reads any more, as (feed, partition, number)."""
+
+    freed: _Names = ()
+    taken: Count = 0  # batches of this life that went to trainers so far
+
+
+@FROM_ROUTER.message(3)
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Read no more for a feed: give out what was read, or with ``cancel`` drop it.
+
+    With ``abandon`` the feed has failed, and nothing more is made.
+    """
+
+    feed: Text
+    cancel: Flag = False
+    abandon: Flag = False
