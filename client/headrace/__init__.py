@@ -1,0 +1,54 @@
+"""headrace client: batches from a headrace server, as tensors.
+
+import headrace
+
+with headrace.connect("tcp://127.0.0.1:5557") as feed:
+    for batch in feed:
+        train(batch["x"])
+"""
+
+from headrace_proto import __version__
+from headrace_proto.errors import (
+    Cancelled,
+    ConnectionLost,
+    DataError,
+    DeadlineExceeded,
+    FeedClosed,
+    FilesMissing,
+    ForkedProcess,
+    HeadraceError,
+    LimitExceeded,
+    ProtocolError,
+    ServerError,
+    StaleLease,
+    StateError,
+    UnknownFeed,
+    VersionMismatch,
+)
+from headrace_proto.schema import Field
+
+from .batch import Batch
+from .feed import Feed, connect
+
+__all__ = [
+    "Batch",
+    "Cancelled",
+    "ConnectionLost",
+    "DataError",
+    "DeadlineExceeded",
+    "Feed",
+    "FeedClosed",
+    "Field",
+    "FilesMissing",
+    "ForkedProcess",
+    "HeadraceError",
+    "LimitExceeded",
+    "ProtocolError",
+    "ServerError",
+    "StaleLease",
+    "StateError",
+    "UnknownFeed",
+    "VersionMismatch",
+    "__version__",
+    "connect",
+]

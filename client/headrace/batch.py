@@ -1,0 +1,124 @@
+"""A batch in a trainer's hands: a mapping from column names to arrays of its framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from headrace_proto.dtypes import BYTES
+from headrace_proto.errors import ProtocolError
+from headrace_proto.layout import Slot, array_at, check_slot, strings_at
+from headrace_proto.messages import Delivery
+from headrace_proto.schema import Field
+
+__all__ = ["Batch", "Framework", "NumpyFramework", "slots_of"]
+
+
+class Framework(Protocol):
+    """How arrays become what a framework works with."""
+
+    name: str
+
+    def numbers(self, array: np.ndarray, dtype: str) -> Any:
+        """A tensor on the memory of an aligned, writable array."""
+
+    def strings(self, array: np.ndarray) -> Any:
+        """The framework's form of an object array of ``bytes``."""
+
+
+class NumpyFramework:
+    """Arrays as they are."""
+
+    name = "numpy"
+
+    def numbers(self, array: np.ndarray, dtype: str) -> Any:
+        return array
+
+    def strings(self, array: np.ndarray) -> Any:
+        return array
+
+
+def slots_of(delivery: Delivery, schema: Mapping[str, Field]) -> dict[str, Slot]:
+    """Where each column lies; ProtocolError when the message does not fit the schema."""
+    columns = delivery.columns
+    if not isinstance(columns, list) or len(columns) != len(schema):
+        raise ProtocolError(f"a batch does not have the {len(schema)} columns of its feed")
+    slots = {}
+    for (name, field), column in zip(schema.items(), columns, strict=True):
+        try:
+            offset, nbytes, shape = column
+            slot = Slot(field.dtype, tuple(shape), offset, nbytes)
+            check_slot(slot, delivery.nbytes)
+        except (TypeError, ValueError) as error:
+            raise ProtocolError(
+                f"column {name!r} of a batch is described wrongly: {error}"
+            ) from None
+        slots[name] = slot
+    return slots
+
+
+class Batch(Mapping[str, Any]):
+    """Columns by name, converted when they are first asked for.
+
+    Arrays are views of memory that this batch shares with the server.  They may be written to and
+    kept for as long as one likes: the memory is let go when the last of them is gone.
+    """
+
+    __slots__ = (
+        "_block",
+        "_cache",
+        "_framework",
+        "_slots",
+        "meta",
+        "number",
+        "partition",
+        "rows",
+        "token",
+    )
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        slots: dict[str, Slot],
+        block: np.ndarray,
+        framework: Framework,
+    ) -> None:
+        self.token = delivery.token
+        self.partition = delivery.partition
+        self.number = delivery.number
+        self.rows = delivery.rows
+        self.meta: Mapping[str, Any] = delivery.meta
+        self._slots = slots
+        self._block = block
+        self._framework = framework
+        self._cache: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._cache[name]
+        except KeyError:
+            pass
+        slot = self._slots.get(name)
+        if slot is None:
+            raise KeyError(f"{name!r} is not a column of this batch; it has {list(self._slots)}")
+        if slot.dtype == BYTES:
+            value = self._framework.strings(strings_at(self._block, slot))
+        else:
+            value = self._framework.numbers(array_at(self._block, slot), slot.dtype)
+        self._cache[name] = value
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._slots)
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._slots
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{n}: {s.dtype}{list(s.shape)}" for n, s in self._slots.items())
+        return f"<Batch {self.partition}/{self.number} of {self.rows} rows: {columns}>"

@@ -1,0 +1,141 @@
+"""Memory of batches, and when it can be let go.
+
+    Holder ── arrays ── views, tensors, slices …        the last of them goes ──► released(token)
+
+A Holder exposes a stretch of memory by numpy's array interface.  Arrays made from it keep it
+alive, and so does every view and every tensor imported from them, so its end is the end of the
+last reader, wherever that is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import re
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from headrace_proto.errors import ProtocolError
+from headrace_proto.layout import aligned_bytes
+
+__all__ = ["Attachment", "BufferPool", "hold"]
+
+_SEGMENT = re.compile(r"slab-[0-9]+-[0-9]+-[0-9]+")
+#: Buffers that are kept for the next batch: fresh memory costs a page fault every 4 kB.
+_POOLED = 4
+
+
+class Holder:
+    """A stretch of memory that calls back when nobody reads it any more."""
+
+    __slots__ = ("__array_interface__", "_on_release", "_owner")
+
+    def __init__(
+        self, address: int, nbytes: int, owner: Any, on_release: Callable[[], None]
+    ) -> None:
+        self.__array_interface__ = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+        }
+        self._owner = owner
+        self._on_release = on_release
+
+    def __del__(self) -> None:
+        self._on_release()
+
+
+def hold(memory: np.ndarray, on_release: Callable[[], None], owner: Any = None) -> np.ndarray:
+    """The same bytes as a writable array; ``on_release`` is called when its last reader is gone.
+
+    It may be called in any thread, also while that thread holds any lock: it must not take one.
+    """
+    holder = Holder(
+        memory.__array_interface__["data"][0], memory.nbytes, (memory, owner), on_release
+    )
+    return np.asarray(holder)
+
+
+class Attachment:
+    """The server's shared memory, seen from here.  Lives as long as anything mapped does.
+
+    Holds a shared flock on the session's file: the server frees what this process may be reading
+    only when the lock is gone.
+    """
+
+    def __init__(self, directory: str, session_file: str) -> None:
+        """OSError where the directory can not be seen from here."""
+        self._directory = directory
+        self._fd = os.open(session_file, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(self._fd, fcntl.LOCK_SH)
+        self.proof = os.read(self._fd, 64)
+        self._segments: dict[str, tuple[mmap.mmap, np.ndarray]] = {}
+
+    def __del__(self) -> None:
+        fd = getattr(self, "_fd", None)
+        if fd is not None:
+            os.close(fd)
+
+    def block(
+        self, segment: str, offset: int, nbytes: int, on_release: Callable[[], None]
+    ) -> np.ndarray:
+        """A block as a writable array that is private to this process."""
+        mapping, memory = self._map(segment)
+        if offset % mmap.PAGESIZE or offset + nbytes > memory.nbytes:
+            raise ProtocolError(f"block {offset}+{nbytes} does not lie in segment {segment!r}")
+
+        def release() -> None:
+            # What was written here stays in private pages, which would hide the next batch.
+            length = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+            if length:
+                mapping.madvise(mmap.MADV_DONTNEED, offset, length)
+            on_release()
+
+        # The holder keeps this object too: the lock stands until its last reader is gone.
+        return hold(memory[offset : offset + nbytes], release, self)
+
+    def forget(self, segment: str) -> None:
+        """The server needs this segment no more; it is unmapped when its last reader is gone."""
+        self._segments.pop(segment, None)
+
+    def _map(self, segment: str) -> tuple[mmap.mmap, np.ndarray]:
+        known = self._segments.get(segment)
+        if known is None:
+            if not _SEGMENT.fullmatch(segment):
+                raise ProtocolError(f"{segment!r:.80} is not the name of a segment")
+            fd = os.open(os.path.join(self._directory, segment), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                mapping = mmap.mmap(
+                    fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE
+                )
+            finally:
+                os.close(fd)
+            known = self._segments[segment] = (mapping, np.frombuffer(mapping, np.uint8))
+        return known
+
+
+class BufferPool:
+    """Aligned memory of this process, used again when its last reader is gone."""
+
+    def __init__(self) -> None:
+        self._free: deque[np.ndarray] = deque(maxlen=_POOLED)
+
+    def buffer(self, nbytes: int) -> np.ndarray:
+        """A writable, aligned array of so many bytes."""
+        memory = self._take(nbytes)
+        return hold(memory, lambda: self._free.append(memory))[:nbytes]
+
+    def _take(self, nbytes: int) -> np.ndarray:
+        for _ in range(len(self._free)):
+            try:
+                memory = self._free.popleft()
+            except IndexError:  # another thread was faster
+                break
+            if nbytes <= memory.nbytes <= 2 * nbytes + 4096:
+                return memory
+        return aligned_bytes(nbytes)

@@ -1,0 +1,277 @@
+"""The thread that owns the socket.
+
+    trainer's thread ── take, commit, release ──► Session ◄── messages ── this thread ◄──► server
+                                  │                                            ▲
+                                  └──────────────── wake (eventfd) ────────────┘
+
+The session machine is shared under one lock that is held for microseconds.  Released memory is
+reported without it, since the last reader of a batch may go while any lock is held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from headrace_proto import limits
+from headrace_proto.errors import ConnectionLost, DeadlineExceeded, HeadraceError, ProtocolError
+from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Welcome
+
+from .holding import Attachment
+from .session import Received, Session
+
+__all__ = ["Link"]
+
+logger = logging.getLogger("headrace")
+
+#: A server that was lost for this long, or for the timeout if that is shorter, is given up.
+_GIVE_UP_S = 30.0
+_CLOSE_S = 5.0
+
+
+class Link:
+    """A session with its socket and its thread."""
+
+    def __init__(self, address: str, session: Session, timeout_s: float) -> None:
+        self.address = address
+        self.session = session
+        self.attachment: Attachment | None = None
+        self._timeout_s = timeout_s
+        self._changed = threading.Condition()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._closing = False
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        session.heard_at = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="headrace", daemon=True)
+        self._thread.start()
+
+    # For the trainer's thread
+
+    def open(self) -> Welcome:
+        """Wait for the server's Welcome."""
+        self._wait(lambda s: s.welcome is not None, self._timeout_s, "a server to answer")
+        assert self.session.welcome is not None
+        return self.session.welcome
+
+    def take(self) -> Received | None:
+        """The next batch; None when the feed has ended."""
+        session = self.session
+        with self._changed:
+            received = session.take() if not session.failure and not session.stale else None
+            if received is None:
+                session.want()
+        self.wake()
+        if received is None:
+            what = "a batch"
+            received = self._wait(lambda s: s.take(), self._timeout_s, what, or_end=True)
+            self.wake()
+        return received
+
+    def commit(self, token: int) -> None:
+        """Say, soon, that a batch is done."""
+        with self._changed:
+            self.session.commit(token)
+
+    def give_back(self, token: int) -> None:
+        with self._changed:
+            self.session.give_back(token)
+
+    def drain(self, cancel: bool) -> None:
+        """Close the feed's input, and wait for the server's word."""
+        with self._changed:
+            self.session.drain(cancel)
+        self.wake()
+        self._wait(lambda s: s.drained, self._timeout_s, "the answer to drain", or_end=True)
+
+    def settle(self) -> None:
+        """Wait until every commit was answered."""
+        self.wake()
+        self._wait(lambda s: s.settled, self._timeout_s, "answers to commits", raise_stale=False)
+
+    def wake(self) -> None:
+        """There is something to say."""
+        with contextlib.suppress(BlockingIOError, OSError):
+            os.eventfd_write(self._wake_fd, 1)
+
+    def close(self) -> None:
+        """Leave: what is held goes back.  Ends the thread.  Harmless when repeated."""
+        if self._closing:
+            return
+        self._closing = True
+        self.wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_CLOSE_S)
+        os.close(self._wake_fd)
+
+    def _wait(
+        self,
+        done: Callable[[Session], Any],
+        timeout_s: float,
+        what: str,
+        or_end: bool = False,
+        raise_stale: bool = True,
+    ) -> Any:
+        """Wait until ``done`` yields something; every wait of a trainer is this one."""
+        session = self.session
+        started = time.monotonic()
+        with self._changed:
+            while True:
+                if session.failure is not None:
+                    raise session.failure
+                if raise_stale and session.stale:
+                    raise session.stale.popleft()
+                result = done(session)
+                if result:
+                    return result
+                if or_end and session.finished:
+                    return None
+                now = time.monotonic()
+                self._check_deadline(now, started, timeout_s, what)
+                self._changed.wait(min(0.2, started + timeout_s - now))
+
+    def _check_deadline(self, now: float, started: float, timeout_s: float, what: str) -> None:
+        session = self.session
+        silence = session.silence(now)
+        if session.welcome is not None and silence > min(timeout_s, _GIVE_UP_S):
+            raise ConnectionLost(
+                f"the server at {self.address} was lost: nothing was heard of it for "
+                f"{silence:.0f} s, while this trainer waited for {what}"
+            )
+        if now - started < timeout_s:
+            return
+        if session.welcome is None and session.waiting:
+            raise DeadlineExceeded(
+                f"waited timeout={timeout_s:g} s for the feed at {self.address} to open; "
+                f"the server says: {session.waiting}"
+            )
+        if session.welcome is None:
+            raise ConnectionLost(
+                f"no server answered at {self.address} within timeout={timeout_s:g} s: "
+                "is it running, and is the address right?"
+            )
+        reason = (
+            f"the server says: {session.waiting}" if session.waiting else "no word of the server"
+        )
+        raise DeadlineExceeded(
+            f"waited timeout={timeout_s:g} s for {what} of feed {session.welcome.feed!r} "
+            f"at {self.address}; {reason}; this trainer holds {session.held()} batches"
+        )
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            socket = self._socket()
+        except BaseException as error:
+            self._fail(error)
+            return
+        try:
+            self._serve(socket)
+            self._say_goodbye(socket)
+        except BaseException as error:
+            self._fail(error)
+        finally:
+            socket.close()
+            self._context.term()
+
+    def _socket(self) -> zmq.Socket[bytes]:
+        socket = self._context.socket(zmq.DEALER)
+        socket.linger = 0
+        socket.maxmsgsize = limits.MAX_PAYLOAD_BYTES
+        socket.rcvhwm = 0  # credits bound what comes
+        socket.sndhwm = 0
+        socket.reconnect_ivl = 100
+        socket.reconnect_ivl_max = 1000
+        socket.heartbeat_ivl = 2000
+        socket.heartbeat_timeout = 10_000
+        try:
+            socket.connect(self.address)
+        except zmq.ZMQError as error:
+            socket.close()
+            self._context.term()
+            raise ValueError(f"address={self.address!r}: {error}") from None
+        return socket
+
+    def _serve(self, socket: zmq.Socket[bytes]) -> None:
+        poller = zmq.Poller()
+        poller.register(socket, zmq.POLLIN)
+        poller.register(self._wake_fd, zmq.POLLIN)
+        while not self._closing:
+            now = time.monotonic()
+            with self._changed:
+                if self.session.connected and self.session.silence(now):
+                    self.session.lose()
+                messages = self.session.outgoing(now)
+                due_s = self.session.due_in(now)
+            for message in messages:
+                self._send(socket, message)
+            ready = dict(poller.poll(int(min(due_s, 0.5) * 1000) + 1))
+            if self._wake_fd in ready:
+                os.eventfd_read(self._wake_fd)
+            if socket in ready:
+                self._hear(socket)
+
+    def _hear(self, socket: zmq.Socket[bytes]) -> None:
+        heard = []
+        for _ in range(64):
+            try:
+                header, *frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                break
+            try:
+                heard.append((FROM_SERVER.decode(header.buffer), frames))
+            except ProtocolError as error:
+                raise ProtocolError(f"the peer at {self.address} sent nonsense: {error}") from None
+        now = time.monotonic()
+        attach = None
+        with self._changed:
+            for message, frames in heard:
+                if isinstance(message, Welcome) and not message.resumed:
+                    attach = self._attach(message)
+                self.session.receive(message, frames, now)
+            if self.attachment is not None:
+                for segment in self.session.retired:
+                    self.attachment.forget(segment)
+            self.session.retired.clear()
+            self._changed.notify_all()
+        if attach is not None:
+            self._send(socket, attach)
+
+    def _attach(self, welcome: Welcome) -> Attach | None:
+        """Try whether the server's memory can be seen from here."""
+        self.attachment = None
+        if not welcome.session_file:
+            return None
+        try:
+            self.attachment = Attachment(welcome.directory, welcome.session_file)
+        except OSError:
+            return None  # another host, container or user: bytes come over the wire
+        return Attach(welcome.session, self.attachment.proof)
+
+    def _send(self, socket: zmq.Socket[bytes], message: Any) -> None:
+        socket.send_multipart([FROM_TRAINER.encode(message)])
+
+    def _say_goodbye(self, socket: zmq.Socket[bytes]) -> None:
+        with self._changed:
+            messages = self.session.outgoing(time.monotonic()) if self.session.connected else []
+            bye = self.session.goodbye()
+        for message in [*messages, *([bye] if bye else [])]:
+            self._send(socket, message)
+        socket.linger = 500
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            if self.session.failure is None:
+                if isinstance(error, (HeadraceError, ValueError)):
+                    self.session.failure = error  # type: ignore[assignment]
+                else:
+                    logger.exception("the connection to %s failed", self.address)
+                    self.session.failure = ConnectionLost(f"{type(error).__name__}: {error}")
+            self._changed.notify_all()

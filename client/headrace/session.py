@@ -1,0 +1,269 @@
+"""A trainer's session as a pure machine: what was received, what is held, what is to be said.
+
+    greeting ── Welcome ──► open ── Ended ──► ended
+        ▲                    │
+        └──── Unknown, or silence: say Hello again with the same nonce ────┘
+
+Messages and the time come in, messages go out; sockets, threads and memory are elsewhere.  All
+that must not get lost is kept until it is answered: commits are said again after a reconnection.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace_proto import __version__, limits
+from headrace_proto.errors import HeadraceError, StaleLease, from_code
+from headrace_proto.messages import (
+    Bye,
+    Deliver,
+    Delivery,
+    Drain,
+    Drained,
+    Ended,
+    Hello,
+    Outcome,
+    Pulse,
+    Refused,
+    Renew,
+    Retired,
+    Step,
+    Unknown,
+    Welcome,
+)
+
+__all__ = ["Received", "Session"]
+
+#: Hello is said again after this long without an answer.
+_HELLO_S = 1.0
+#: Heartbeats without a word from the server after which it counts as lost.
+_SILENT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A delivery with the frame that carries its bytes, or None where they lie in memory."""
+
+    delivery: Delivery
+    frame: Any = None
+
+
+@dataclass(slots=True)
+class Session:
+    """One feed, seen by one trainer."""
+
+    feed: str
+    nonce: bytes
+    prefetch: int
+    rank: int = -1
+    world_size: int = 0
+
+    welcome: Welcome | None = None
+    ready: deque[Received] = field(default_factory=deque)  # delivered, not taken
+    failure: HeadraceError | None = None  # for good
+    stale: deque[StaleLease] = field(default_factory=deque)  # to be raised, once each
+    finished: bool = False
+    drained: bool = False
+    waiting: str = ""  # what the server said that the feed waits for
+    heard_at: float = 0.0  # when the server was last heard of
+    retired: list[str] = field(default_factory=list)
+
+    _open: bool = False
+    _said_at: float = -1e9
+    _last_seq: int = 0
+    _taken: int = 0  # deliveries of this session that were taken
+    _wanting: bool = False
+    _held: set[int] = field(default_factory=set)  # leases: ready, or in the trainer's hands
+    _unanswered: dict[int, None] = field(default_factory=dict)  # commits
+    _commits: list[int] = field(default_factory=list)  # not yet said
+    _returned: list[int] = field(default_factory=list)
+    _released: deque[int] = field(default_factory=deque)
+    _said_window: int = 0
+    _drain: Drain | None = None
+
+    # The trainer
+
+    def take(self) -> Received | None:
+        """The next batch, if there is one."""
+        if not self.ready:
+            return None
+        self._taken += 1
+        self._wanting = False
+        return self.ready.popleft()
+
+    def want(self) -> None:
+        """The trainer waits for a batch now, whatever ``prefetch`` says."""
+        self._wanting = True
+
+    def commit(self, token: int) -> None:
+        """The trainer is done with a batch."""
+        if token in self._held:
+            self._held.discard(token)
+            self._unanswered[token] = None
+            self._commits.append(token)
+
+    def give_back(self, token: int) -> None:
+        """The trainer will not use a batch."""
+        if token in self._held:
+            self._held.discard(token)
+            self._returned.append(token)
+
+    def release(self, token: int) -> None:
+        """Nobody reads a batch's shared memory any more.  Safe in any thread."""
+        self._released.append(token)
+
+    def drain(self, cancel: bool) -> None:
+        """Ask the server to close the feed's input."""
+        self.drained = False
+        self._drain = Drain(0, cancel)
+
+    @property
+    def settled(self) -> bool:
+        """Whether every commit was answered."""
+        return not self._unanswered and not self._commits
+
+    @property
+    def connected(self) -> bool:
+        return self._open
+
+    def held(self) -> int:
+        return len(self._held)
+
+    # The server
+
+    def receive(self, message: Any, frames: list[Any], now: float) -> None:
+        """A message, with the frames that came after its header."""
+        self.heard_at = now
+        if isinstance(message, Welcome):
+            self._on_welcome(message)
+        elif isinstance(message, Refused):
+            self.failure = self.failure or from_code(message.code, message.text)
+        elif isinstance(message, Pulse):
+            self.waiting = message.waiting
+        elif self.welcome is None or message.session != self.welcome.session:
+            return  # of an earlier session
+        elif isinstance(message, Deliver):
+            self._on_deliver(message, frames)
+        elif isinstance(message, Outcome):
+            self._on_outcome(message)
+        elif isinstance(message, Ended):
+            self._on_ended(message)
+        elif isinstance(message, Retired):
+            self.retired.extend(message.segments)
+        elif isinstance(message, Drained):
+            self.drained = True
+        elif isinstance(message, Unknown):
+            self._open = False
+            self._said_at = -1e9
+
+    def _on_welcome(self, welcome: Welcome) -> None:
+        known = self.welcome
+        if known is not None and known.schema and welcome.schema != known.schema:
+            self.failure = from_code(
+                "protocol",
+                f"the feed {welcome.feed!r} has another schema since the reconnection: "
+                f"{welcome.schema} instead of {known.schema}",
+            )
+            return
+        if not welcome.resumed:
+            # Another session counts anew; batches that wait untaken went back with the old one.
+            for received in self.ready:
+                self._held.discard(received.delivery.token)
+                if received.delivery.segment:
+                    self._released.append(received.delivery.token)
+            self.ready.clear()
+            self._taken = self._last_seq = 0
+        self._said_window = 0
+        self.welcome = welcome
+        self._open = True
+        self._commits = list(self._unanswered)
+
+    def _on_deliver(self, message: Deliver, frames: list[Any]) -> None:
+        for delivery in message.items:
+            if delivery.seq <= self._last_seq:  # sent twice
+                continue
+            self._last_seq = delivery.seq
+            self._held.add(delivery.token)
+            inline = not delivery.segment
+            frame = frames[delivery.frame - 1] if inline else None
+            self.ready.append(Received(delivery, frame))
+
+    def _on_outcome(self, message: Outcome) -> None:
+        for token in message.committed:
+            self._unanswered.pop(token, None)
+        for token in message.stale:
+            if token in self._unanswered:
+                del self._unanswered[token]
+                self.stale.append(
+                    StaleLease(
+                        "a batch was committed after its lease had ended, and its rows went to "
+                        "another trainer: this work counts twice.  The trainer must have been "
+                        "silent for longer than the server's lease_ttl_s"
+                    )
+                )
+
+    def _on_ended(self, message: Ended) -> None:
+        if message.code:
+            self.failure = self.failure or from_code(message.code, message.text)
+        else:
+            self.finished = True
+
+    # What is to be said
+
+    def outgoing(self, now: float) -> list[Any]:
+        """Messages that are due."""
+        if not self._open:
+            if now - self._said_at < _HELLO_S:
+                return []
+            self._said_at = now
+            oldest, newest = limits.PROTOCOL
+            held = tuple(sorted(self._held))
+            return [
+                Hello(
+                    *(oldest, newest, __version__, self.feed, self.nonce),
+                    *(self.rank, self.world_size, self._last_seq, held),
+                )
+            ]
+        assert self.welcome is not None
+        number = self.welcome.session
+        messages: list[Any] = []
+        window = self._taken + max(self.prefetch, self._wanting)
+        released = []
+        while self._released:
+            released.append(self._released.popleft())
+        if self._commits or self._returned or released or window > self._said_window:
+            step = Step(
+                number, window, tuple(self._commits), tuple(released), tuple(self._returned)
+            )
+            messages.append(step)
+            self._commits, self._returned, self._said_window = [], [], window
+        if self._drain is not None:
+            messages.append(Drain(number, self._drain.cancel))
+            self._drain = None
+        if now - self._said_at >= self.welcome.heartbeat_s:
+            self._said_at = now
+            messages.append(Renew(number, window, self._last_seq, tuple(sorted(self._held))))
+        return messages
+
+    def silence(self, now: float) -> float:
+        """Seconds since the server was heard of, 0 while that is no reason to worry."""
+        heartbeat_s = self.welcome.heartbeat_s if self.welcome is not None else _HELLO_S
+        silent = now - self.heard_at
+        return silent if silent > _SILENT * heartbeat_s else 0.0
+
+    def lose(self) -> None:
+        """The server was silent for too long: greet it again."""
+        self._open = False
+
+    def due_in(self, now: float) -> float:
+        """Seconds until there is something to say without a new event."""
+        if not self._open:
+            return max(0.0, self._said_at + _HELLO_S - now)
+        assert self.welcome is not None
+        return max(0.0, self._said_at + self.welcome.heartbeat_s - now)
+
+    def goodbye(self) -> Bye | None:
+        """The last message, when there is anybody to say it to."""
+        return Bye(self.welcome.session) if self._open and self.welcome is not None else None

@@ -1,0 +1,71 @@
+"""TensorFlow: batches as tensors without a copy, and as a ``tf.data.Dataset``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace_proto.dtypes import BYTES
+from headrace_proto.layout import ALIGNMENT
+from headrace_proto.schema import Field
+
+try:
+    import tensorflow as tf
+except ImportError as error:
+    raise ImportError('framework="tf" needs TensorFlow: pip install "headrace[tf]"') from error
+
+if TYPE_CHECKING:
+    from .feed import Feed
+
+__all__ = ["TensorFlow", "dataset", "element_spec"]
+
+#: Types that numpy cannot export: they travel as unsigned integers and are reinterpreted.
+_BITCAST = {
+    "bfloat16": np.uint16,
+    "float8_e4m3fn": np.uint8,
+    "float8_e5m2": np.uint8,
+    "float8_e4m3fnuz": np.uint8,
+    "float8_e5m2fnuz": np.uint8,
+}
+
+
+def _dtype(name: str) -> Any:
+    return tf.string if name == BYTES else tf.dtypes.as_dtype(name)
+
+
+class TensorFlow:
+    """Tensors on the memory of a batch."""
+
+    name = "tf"
+
+    def numbers(self, array: np.ndarray, dtype: str) -> Any:
+        carrier = _BITCAST.get(dtype)
+        if carrier is not None:
+            return tf.bitcast(
+                self.numbers(array.view(carrier), np.dtype(carrier).name), _dtype(dtype)
+            )
+        # TensorFlow aborts the process on memory that is not aligned, and may on none at all.
+        if array.size == 0 or array.ctypes.data % ALIGNMENT:
+            return tf.convert_to_tensor(array)
+        return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+
+    def strings(self, array: np.ndarray) -> Any:
+        return tf.constant(array, tf.string, shape=array.shape)
+
+
+def element_spec(schema: Mapping[str, Field]) -> dict[str, Any]:
+    """The TensorSpecs of a batch."""
+    return {name: tf.TensorSpec(f.shape, _dtype(f.dtype), name) for name, f in schema.items()}
+
+
+def dataset(feed: Feed) -> Any:
+    """A ``tf.data.Dataset`` of the rest of a feed."""
+    spec = element_spec(feed.schema)
+
+    def batches() -> Iterator[dict[str, Any]]:
+        for batch in feed:
+            yield dict(batch)
+
+    return tf.data.Dataset.from_generator(batches, output_signature=spec)

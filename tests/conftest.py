@@ -1,0 +1,63 @@
+"""What every test is checked for when it ends: nothing of it may be left.
+
+Threads, child processes and shared memory that were not there before are a failure of the test
+that left them.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_SHM = Path("/dev/shm")
+_PATIENCE_S = 5.0
+
+
+def _threads() -> set[str]:
+    return {t.name for t in threading.enumerate() if t.name.startswith("headrace")}
+
+
+def _children() -> set[int]:
+    """Direct children of this process that are not yet reaped, threads' children included."""
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            found.update(map(int, (task / "children").read_text().split()))
+        except FileNotFoundError:  # the thread ended meanwhile
+            continue
+    return found
+
+
+def _shared_memory() -> set[str]:
+    """Run directories that this process or a process that is gone made."""
+    found = set()
+    for path in _SHM.glob(f"headrace-{os.getuid()}-*"):
+        maker = int(path.name.split("-")[2])
+        if maker == os.getpid() or not Path(f"/proc/{maker}").exists():
+            found.add(path.name)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    before = _threads(), _children(), _shared_memory()
+    yield
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        left = (
+            _threads() - before[0],
+            _children() - before[1],
+            _shared_memory() - before[2],
+        )
+        if not any(left):
+            return
+        if time.monotonic() > deadline:
+            pytest.fail(f"left behind: threads {left[0]}, processes {left[1]}, memory {left[2]}")
+        gc.collect()
+        time.sleep(0.05)

@@ -1,0 +1,80 @@
+"""The core decides and does nothing else: no module of it can reach a clock, a file or a peer."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import headrace_server.core
+
+CORE = Path(headrace_server.core.__file__).parent
+FORBIDDEN = frozenset(
+    {"asyncio", "builtins", "concurrent", "ctypes", "datetime", "fcntl", "glob", "http", "io"}
+    | {"importlib", "logging", "mmap", "multiprocessing", "os", "pathlib", "pickle", "queue"}
+    | {"random", "sched", "secrets", "select", "selectors", "shutil", "signal", "socket", "ssl"}
+    | {"subprocess", "sys", "tempfile", "threading", "time", "urllib", "uuid", "weakref", "zmq"}
+)
+FORBIDDEN_NAMES = frozenset({"open", "print", "input", "eval", "exec", "__import__", "hash"})
+ABOVE = ("headrace_server.feed", "headrace_server.shell", "headrace_server.pipeline")
+
+
+def offences(source: str) -> list[str]:
+    """What a module of the core may not hold, as ``line: what``."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            names = [f"{module}.{alias.name}".lstrip(".") for alias in node.names]
+            if node.level > 1:
+                found.append(f"{node.lineno}: import from a parent package")
+            if node.level:
+                names = []
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            names = [f"{node.value.id}.{node.attr}".replace("np.", "numpy.")]
+        elif isinstance(node, ast.Name) and node.id in FORBIDDEN_NAMES:
+            found.append(f"{node.lineno}: {node.id}")
+        imported = isinstance(node, (ast.Import, ast.ImportFrom))
+        for name in names:
+            outside = imported and (name.split(".")[0] in FORBIDDEN or name.startswith(ABOVE))
+            if outside or name == "numpy.random" or name.startswith("numpy.random."):
+                found.append(f"{node.lineno}: {name}")
+    return found
+
+
+@pytest.mark.parametrize(
+    "path", sorted(CORE.rglob("*.py")), ids=lambda path: str(path.relative_to(CORE))
+)
+def test_a_module_of_the_core_holds_no_clock_file_peer_or_global_chance(path):
+    assert offences(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time",
+        "import os.path",
+        "from time import monotonic",
+        "def f():\n    import socket",
+        "from datetime import datetime",
+        "import numpy.random",
+        "from numpy import random",
+        "from numpy.random import default_rng",
+        "import numpy as np\nnp.random.seed(1)",
+        "import zmq.asyncio",
+        "open('x')",
+        "from headrace_server.feed.chunk import Chunk",
+        "from ..feed import chunk",
+        "hash('differs from process to process')",
+    ],
+)
+def test_the_check_itself_finds_what_it_looks_for(source):
+    assert offences(source)
+
+
+def test_the_check_lets_plain_modules_be():
+    assert not offences(
+        "import numpy as np\nfrom .chance import bits\nx = np.arange(3)\nx.time = 1"
+    )

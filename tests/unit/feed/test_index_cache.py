@@ -1,0 +1,151 @@
+"""Entries of the index cache: made once, mapped, never trusted when damaged."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from headrace_server.feed.index_cache import IndexCache
+from headrace_server.feed.manifest import DataFile
+
+FILE = DataFile("/data/a", 10, "1")
+ARRAYS = {"bounds": np.arange(100, dtype=np.int64), "damage": np.zeros((0, 2), np.int32)}
+
+
+class Builder:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self) -> dict[str, np.ndarray]:
+        self.calls += 1
+        return {name: array.copy() for name, array in ARRAYS.items()}
+
+
+def assert_same(got: dict[str, np.ndarray]) -> None:
+    assert list(got) == list(ARRAYS)
+    for name, array in ARRAYS.items():
+        assert got[name].dtype == array.dtype
+        np.testing.assert_array_equal(got[name], array)
+        assert not got[name].flags.writeable
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_an_entry_is_built_once_and_is_read_only(tmp_path: Path, on_disk: bool) -> None:
+    cache, build = IndexCache(str(tmp_path / "deep" / "er") if on_disk else None), Builder()
+    for _ in range(3):
+        assert_same(cache.get(FILE, "frames", build))
+    assert build.calls == 1
+
+
+def test_another_object_finds_what_was_stored(tmp_path: Path) -> None:
+    IndexCache(str(tmp_path)).get(FILE, "frames", Builder())
+    build = Builder()
+    assert_same(IndexCache(str(tmp_path)).get(FILE, "frames", build))
+    assert build.calls == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [
+        (DataFile("/data/b", 10, "1"), "frames"),
+        (DataFile("/data/a", 11, "1"), "frames"),
+        (DataFile("/data/a", 10, "2"), "frames"),
+        (FILE, "other"),
+    ],
+)
+def test_another_file_version_or_kind_has_an_entry_of_its_own(
+    tmp_path: Path, file: DataFile, kind: str
+) -> None:
+    IndexCache(str(tmp_path)).get(FILE, "frames", Builder())
+    build = Builder()
+    IndexCache(str(tmp_path)).get(file, kind, build)
+    assert build.calls == 1
+
+
+def entry_of(directory: Path) -> Path:
+    (path,) = directory.glob("*.idx")
+    return path
+
+
+def test_an_entry_changed_in_any_byte_that_counts_is_built_again(tmp_path: Path) -> None:
+    IndexCache(str(tmp_path)).get(FILE, "frames", Builder())
+    path = entry_of(tmp_path)
+    sound = path.read_bytes()
+    header = 16 + int.from_bytes(sound[8:12], "little")
+    padding = range(header, -(-header // 64) * 64)
+    for at in range(0, len(sound), 5):
+        path.write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
+        build = Builder()
+        assert_same(IndexCache(str(tmp_path)).get(FILE, "frames", build))
+        assert build.calls == (at not in padding), at
+
+
+def test_an_entry_cut_off_anywhere_is_built_again(tmp_path: Path) -> None:
+    IndexCache(str(tmp_path)).get(FILE, "frames", Builder())
+    path = entry_of(tmp_path)
+    sound = path.read_bytes()
+    for size in range(0, len(sound), 31):
+        path.write_bytes(sound[:size])
+        build = Builder()
+        assert_same(IndexCache(str(tmp_path)).get(FILE, "frames", build))
+        assert build.calls == 1
+
+
+def test_an_entry_that_claims_to_be_of_another_file_is_not_used(tmp_path: Path) -> None:
+    IndexCache(str(tmp_path)).get(FILE, "frames", Builder())
+    first = entry_of(tmp_path)
+    other = DataFile("/data/b", 10, "1")
+    IndexCache(str(tmp_path)).get(other, "frames", Builder())
+    for path in tmp_path.glob("*.idx"):
+        if path != first:
+            path.write_bytes(first.read_bytes())
+    build = Builder()
+    IndexCache(str(tmp_path)).get(other, "frames", build)
+    assert build.calls == 1
+
+
+def test_a_directory_that_can_not_be_written_costs_only_the_reuse(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a directory")
+    cache, build = IndexCache(str(blocked)), Builder()
+    assert_same(cache.get(FILE, "frames", build))
+    assert_same(cache.get(FILE, "frames", build))
+    assert build.calls == 1
+
+
+def test_a_build_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    def fails() -> dict[str, np.ndarray]:
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        IndexCache(str(tmp_path)).get(FILE, "frames", fails)
+    assert not list(tmp_path.glob("*.idx")) and not list(tmp_path.glob("*.tmp"))
+
+
+def _build_in_child(directory: str, log: str, barrier) -> None:  # type: ignore[no-untyped-def]
+    def build() -> dict[str, np.ndarray]:
+        with open(log, "a") as stream:
+            stream.write(f"{os.getpid()}\n")
+        return dict(ARRAYS)
+
+    barrier.wait()
+    IndexCache(directory).get(FILE, "frames", build)
+
+
+def test_of_several_processes_only_one_builds(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    barrier, log = context.Barrier(3), tmp_path / "log"
+    children = [
+        context.Process(target=_build_in_child, args=(str(tmp_path / "c"), str(log), barrier))
+        for _ in range(3)
+    ]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(60)
+        assert child.exitcode == 0
+    assert len(log.read_text().splitlines()) == 1
