@@ -1,0 +1,116 @@
+"""Trainers and servers as processes, and what they said."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+HERE = Path(__file__).parent
+
+
+class Process:
+    """A subprocess whose JSON lines can be waited for."""
+
+    def __init__(self, *arguments: str, cwd: Path | None = None) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        self._process = subprocess.Popen(
+            [sys.executable, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+            cwd=cwd,
+        )
+        self.pid = self._process.pid
+        self.events: list[dict[str, Any]] = []
+        self.lines: list[str] = []
+        self._queue: queue.Queue[str | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._queue.put(line)
+        self._queue.put(None)
+
+    def next_line(self, timeout_s: float = 20) -> str | None:
+        """The next line; None at the end of the output."""
+        line = self._queue.get(timeout=timeout_s)
+        if line is not None:
+            self.lines.append(line)
+        return line
+
+    def wait_for(self, event: str, timeout_s: float = 20) -> dict[str, Any]:
+        """The next event of a kind; those before it are kept in ``events``."""
+        while True:
+            line = self.next_line(timeout_s)
+            if line is None:
+                raise AssertionError(f"ended before {event!r}: {''.join(self.lines)}")
+            if line.startswith("{"):
+                told = json.loads(line)
+                self.events.append(told)
+                if told["event"] == event:
+                    return told
+
+    def output(self) -> str:
+        """All that it printed and was read so far."""
+        return "".join(self.lines)
+
+    def finish(self, timeout_s: float = 30) -> int:
+        """Wait for its end, with all that it said; the exit code."""
+        while (line := self.next_line(timeout_s)) is not None:
+            if line.startswith("{"):
+                self.events.append(json.loads(line))
+        return self._process.wait(timeout_s)
+
+    def rows(self) -> list[list[int]]:
+        """The rows of the batches that it told of."""
+        return [event["rows"] for event in self.events if event["event"] == "batch"]
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """kill -9, and reap."""
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
+            self.kill()
+        self._thread.join(5)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+def trainer(address: str, *arguments: str) -> Process:
+    """A trainer process."""
+    return Process(str(HERE / "trainer.py"), address, *arguments)
+
+
+def serve(cwd: Path, *arguments: str) -> tuple[Process, str]:
+    """``headrace serve`` as a process, and its address."""
+    process = Process(
+        "-m", "headrace_server.cli", "serve", "--bind", "tcp://127.0.0.1:*", *arguments, cwd=cwd
+    )
+    while True:
+        line = process.next_line(60)
+        if line is None:
+            raise AssertionError("".join(process.lines))
+        if line.startswith("headrace serves at "):
+            return process, line.split()[-1]

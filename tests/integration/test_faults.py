@@ -1,0 +1,229 @@
+"""What dies, and what must not be lost by it: real processes, real ``kill -9``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import headrace
+import headrace_server as hs
+import pytest
+from headrace_server.shell.rundir import sweep
+
+from .processes import serve, trainer
+
+
+def numbered(n: int) -> hs.Pipeline:
+    return hs.from_examples([{"i": k} for k in range(n)])
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def worker_pid(server: hs.Server) -> int:
+    return next(pid for name, pid in server.pids.items() if name.startswith("worker"))
+
+
+def eventually(condition: object, timeout_s: float = 10) -> None:
+    """Wait, by polling, until a condition holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+
+
+def test_a_killed_worker_is_replaced_and_the_stream_goes_on_as_if_nothing_had_happened():
+    pipeline = numbered(1000).shuffle(seed=3).repeat(4).batch(7)
+    with hs.run(pipeline, partitions=2) as server:
+        with headrace.connect(server.address, timeout=20) as feed:
+            undisturbed = [batch["i"].tolist() for batch in feed]
+    with hs.run(pipeline, partitions=2) as server:
+        with headrace.connect(server.address, timeout=20) as feed:
+            disturbed = []
+            for batch in feed:
+                if len(disturbed) in (20, 200, 400):
+                    kill(worker_pid(server))
+                disturbed.append(batch["i"].tolist())
+        assert server.dropped["default"] == {"remainder": 2 * (2000 % 7)}
+    assert disturbed == undisturbed
+
+
+def test_batches_of_a_dead_worker_stay_readable_and_can_be_handed_out_again():
+    with hs.run(numbered(64).batch(8)) as server:
+        with trainer(server.address, "--hold", "1") as holder:
+            holder.wait_for("holding")
+            kill(worker_pid(server))
+            holder.kill()
+            with headrace.connect(server.address, timeout=20) as feed:
+                rows = [i for batch in feed for i in batch["i"].tolist()]
+    assert sorted(rows) == list(range(64))
+
+
+def test_a_killed_trainer_gives_its_batches_to_the_others_at_once():
+    with hs.run(numbered(200).batch(5), lease_ttl_s=60) as server:
+        with trainer(server.address, "--hold", "3") as victim:
+            victim.wait_for("holding")
+            victim.kill()
+            committed = [i for rows in victim.rows()[:2] for i in rows]
+            started = time.monotonic()
+            with headrace.connect(server.address, timeout=20) as feed:
+                rows = [i for batch in feed for i in batch["i"].tolist()]
+            # Long before the lease: the lock on its session file told of its death.
+            assert time.monotonic() - started < 10
+    assert Counter(committed + rows) == Counter(range(200))
+
+
+def test_a_stopped_trainer_loses_its_lease_and_is_told_when_it_wakes():
+    with hs.run(numbered(60).batch(5), lease_ttl_s=1.0) as server:
+        with trainer(server.address, "--pause", "0.05", "--prefetch", "0") as sleeper:
+            sleeper.wait_for("batch")
+            sleeper.signal(signal.SIGSTOP)
+            with headrace.connect(server.address, timeout=20) as feed:
+                rows = [i for batch in feed for i in batch["i"].tolist()]
+            sleeper.signal(signal.SIGCONT)
+            assert sleeper.finish() == 0, sleeper.output()
+    counted = Counter(rows)
+    assert set(counted.values()) == {1}
+    # Whatever the sleeper had in hand when it was stopped was trained by the other too.
+    stale = [event for event in sleeper.events if event["event"] == "stale"]
+    seen = [i for batch in sleeper.rows() for i in batch]
+    assert len(stale) == 1 and "lease" in stale[0]["text"]
+    assert len(rows) + len(seen) == 60 + 5
+
+
+def test_two_trainers_with_kills_between_them_train_every_row_at_least_once_and_commit_it_once():
+    with hs.run(numbered(600).batch(4), partitions=3, workers=2) as server:
+        killed: list[int] = []
+        for hold in (2, 5, 9):
+            with trainer(server.address, "--hold", str(hold)) as victim:
+                victim.wait_for("holding")
+                victim.kill()
+                killed += [i for rows in victim.rows()[:-1] for i in rows]
+        with headrace.connect(server.address, timeout=20) as feed:
+            rows = [i for batch in feed for i in batch["i"].tolist()]
+    assert Counter(killed + rows) == Counter(range(600))
+
+
+def test_an_exception_in_the_loop_body_sends_the_rows_out_again():
+    with hs.run(numbered(40).batch(4)) as server:
+        seen = []
+        with pytest.raises(RuntimeError, match="boom"):
+            with headrace.connect(server.address, timeout=20) as feed:
+                for batch in feed:
+                    if len(seen) == 3:
+                        raise RuntimeError("boom")
+                    seen.append(batch["i"].tolist())
+        with headrace.connect(server.address, timeout=20) as feed:
+            rest = [batch["i"].tolist() for batch in feed]
+    assert seen + rest == [list(range(k, k + 4)) for k in range(0, 40, 4)]
+
+
+def test_a_break_commits_the_batch_in_hand():
+    with hs.run(numbered(40).batch(4)) as server:
+        with headrace.connect(server.address, timeout=20) as feed:
+            for batch in feed:
+                first = batch["i"].tolist()
+                break
+        with headrace.connect(server.address, timeout=20) as feed:
+            rest = [batch["i"].tolist() for batch in feed]
+    assert [first, *rest] == [list(range(k, k + 4)) for k in range(0, 40, 4)]
+
+
+def test_a_server_killed_while_a_trainer_waits_is_an_error_within_the_timeout(tmp_path: Path):
+    (tmp_path / "feeds.py").write_text(
+        "import headrace_server as hs\n"
+        "def numbers():\n"
+        "    return hs.from_examples([{'i': k} for k in range(20)]).batch(4)\n"
+    )
+    process, address = serve(tmp_path, "feeds.py:numbers")
+    with process, trainer(address, "--hold", "5") as holder:
+        holder.wait_for("holding")
+        with headrace.connect(address, timeout=3) as feed:  # waits for the holder's commit
+            process.kill()
+            started = time.monotonic()
+            with pytest.raises((headrace.ConnectionLost, headrace.DeadlineExceeded)):
+                next(feed)
+            assert time.monotonic() - started < 10
+    sweep(Path("/dev/shm"))
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def test_a_killed_server_leaves_no_process_and_the_next_start_sweeps_its_memory(tmp_path: Path):
+    (tmp_path / "feeds.py").write_text(
+        "import headrace_server as hs\n"
+        "def numbers():\n"
+        "    return hs.from_examples([{'i': k} for k in range(20)]).batch(4)\n"
+    )
+    process, _ = serve(tmp_path, "feeds.py:numbers", "--workers", "2", "--partitions", "2")
+    with process:
+        children = children_of(process.pid)
+        assert len(children) == 3
+        process.kill()
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), 2)
+    assert list(Path("/dev/shm").glob(f"headrace-*-{process.pid}-*"))
+    with hs.run(numbered(4).batch(2)):
+        assert not list(Path("/dev/shm").glob(f"headrace-*-{process.pid}-*"))
+
+
+def test_a_killed_router_ends_the_server_and_trainers_are_told():
+    with hs.run(numbered(20).batch(4)) as server:
+        feed = headrace.connect(server.address, timeout=3)
+        next(feed)
+        kill(server.pids["router"])
+        with pytest.raises(headrace.ServerError, match="router was killed by SIGKILL"):
+            server.wait(10)
+        with pytest.raises(headrace.ConnectionLost, match="was lost"):
+            for _ in feed:
+                pass
+        with pytest.raises(headrace.ConnectionLost):  # its last commit has no answer
+            feed.close()
+
+
+def test_a_worker_that_keeps_dying_spends_its_budget_and_the_feed_says_its_last_words():
+    from . import user_functions_faults
+
+    pipeline = numbered(1000).map(user_functions_faults.die_at_500).batch(10)
+    with hs.run(pipeline) as server:
+        with headrace.connect(server.address, timeout=30) as feed:
+            with pytest.raises(headrace.ServerError) as caught:
+                for _ in feed:
+                    pass
+        assert "SIGSEGV" in str(caught.value) and "die_at_500" in str(caught.value)
+        assert "4 times" in str(caught.value)
+
+
+def test_sigterm_waits_for_the_commits_of_what_is_out_and_exits_with_0(tmp_path: Path):
+    (tmp_path / "feeds.py").write_text(
+        "import headrace_server as hs\n"
+        "def numbers():\n"
+        "    return hs.from_examples([{'i': k} for k in range(1000)]).batch(4)\n"
+    )
+    process, address = serve(tmp_path, "feeds.py:numbers", "--drain-timeout", "15")
+    with process, trainer(address, "--pause", "0.2", "--prefetch", "2") as busy:
+        busy.wait_for("batch")
+        process.signal(signal.SIGTERM)
+        assert process.finish() == 0, process.output()
+        assert busy.finish() == 3, busy.output()
+        errors = [event for event in busy.events if event["event"] == "error"]
+        assert errors[0]["kind"] == "ConnectionLost" and "stopped" in errors[0]["text"]
+
+
+def test_a_feed_that_waits_tells_for_what_when_its_deadline_passes():
+    with hs.run(numbered(8).batch(4)) as server:
+        with trainer(server.address, "--hold", "2") as holder:
+            holder.wait_for("holding")
+            with headrace.connect(server.address, timeout=2) as feed:
+                with pytest.raises(headrace.DeadlineExceeded, match="leased, the longest to"):
+                    next(feed)
+
+
