@@ -100,15 +100,21 @@ class Batch(Mapping[str, Any]):
             return self._cache[name]
         except KeyError:
             pass
+        array = self.array(name)
+        dtype = self._slots[name].dtype
+        framework = self._framework
+        value = framework.strings(array) if dtype == BYTES else framework.numbers(array, dtype)
+        self._cache[name] = value
+        return value
+
+    def array(self, name: str) -> np.ndarray:
+        """A column as a numpy array, whatever the framework: a view, or an array of ``bytes``."""
         slot = self._slots.get(name)
         if slot is None:
             raise KeyError(f"{name!r} is not a column of this batch; it has {list(self._slots)}")
         if slot.dtype == BYTES:
-            value = self._framework.strings(strings_at(self._block, slot))
-        else:
-            value = self._framework.numbers(array_at(self._block, slot), slot.dtype)
-        self._cache[name] = value
-        return value
+            return strings_at(self._block, slot)
+        return array_at(self._block, slot)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._slots)

@@ -21,7 +21,13 @@ from typing import Any
 import zmq
 
 from headrace_proto import limits
-from headrace_proto.errors import ConnectionLost, DeadlineExceeded, HeadraceError, ProtocolError
+from headrace_proto.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    FeedClosed,
+    HeadraceError,
+    ProtocolError,
+)
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Welcome
 
 from .holding import Attachment
@@ -31,7 +37,7 @@ __all__ = ["Link"]
 
 logger = logging.getLogger("headrace")
 
-#: A server that was lost for this long, or for the timeout if that is shorter, is given up.
+#: A server that was lost for this long is given up, also where the timeout is longer.
 _GIVE_UP_S = 30.0
 _CLOSE_S = 5.0
 
@@ -97,18 +103,24 @@ class Link:
 
     def wake(self) -> None:
         """There is something to say."""
-        with contextlib.suppress(BlockingIOError, OSError):
-            os.eventfd_write(self._wake_fd, 1)
+        # Under the lock: after a close the number may be another file's.
+        with self._changed, contextlib.suppress(BlockingIOError):
+            if self._wake_fd >= 0:
+                os.eventfd_write(self._wake_fd, 1)
 
     def close(self) -> None:
-        """Leave: what is held goes back.  Ends the thread.  Harmless when repeated."""
-        if self._closing:
-            return
-        self._closing = True
+        """Leave: what is held goes back.  Ends the thread, and every wait with FeedClosed."""
+        with self._changed:
+            if self._closing:
+                return
+            self._closing = True
+            self._changed.notify_all()
         self.wake()
         if threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_S)
-        os.close(self._wake_fd)
+        with self._changed:
+            fd, self._wake_fd = self._wake_fd, -1
+        os.close(fd)
 
     def _wait(
         self,
@@ -125,12 +137,15 @@ class Link:
             while True:
                 if session.failure is not None:
                     raise session.failure
+                if self._closing:
+                    raise FeedClosed(f"the feed was closed while this thread waited for {what}")
                 if raise_stale and session.stale:
                     raise session.stale.popleft()
                 result = done(session)
                 if result:
                     return result
-                if or_end and session.finished:
+                # The end is told when this trainer's own commits were answered too.
+                if or_end and session.finished and session.settled:
                     return None
                 now = time.monotonic()
                 self._check_deadline(now, started, timeout_s, what)
@@ -139,12 +154,13 @@ class Link:
     def _check_deadline(self, now: float, started: float, timeout_s: float, what: str) -> None:
         session = self.session
         silence = session.silence(now)
-        if session.welcome is not None and silence > min(timeout_s, _GIVE_UP_S):
+        over = now - started >= timeout_s
+        if session.welcome is not None and (silence > _GIVE_UP_S or (over and silence)):
             raise ConnectionLost(
                 f"the server at {self.address} was lost: nothing was heard of it for "
                 f"{silence:.0f} s, while this trainer waited for {what}"
             )
-        if now - started < timeout_s:
+        if not over:
             return
         if session.welcome is None and session.waiting:
             raise DeadlineExceeded(

@@ -38,8 +38,8 @@ __all__ = ["Received", "Session"]
 
 #: Hello is said again after this long without an answer.
 _HELLO_S = 1.0
-#: Heartbeats without a word from the server after which it counts as lost.
-_SILENT = 5
+#: Heartbeats without a word from the server after which it counts as lost: each is answered.
+_SILENT = 2.5
 
 
 @dataclass(frozen=True, slots=True)

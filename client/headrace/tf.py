@@ -21,14 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["TensorFlow", "dataset", "element_spec"]
 
-#: Types that numpy cannot export: they travel as unsigned integers and are reinterpreted.
-_BITCAST = {
-    "bfloat16": np.uint16,
-    "float8_e4m3fn": np.uint8,
-    "float8_e5m2": np.uint8,
-    "float8_e4m3fnuz": np.uint8,
-    "float8_e5m2fnuz": np.uint8,
-}
+#: numpy cannot export it: it travels as an unsigned integer and is reinterpreted.
+_BITCAST = {"bfloat16": np.uint16}
+#: numpy cannot export these, and TensorFlow's bitcast does not know them: they are copied.
+_COPIED = frozenset(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"))
 
 
 def _dtype(name: str) -> Any:
@@ -47,7 +43,7 @@ class TensorFlow:
                 self.numbers(array.view(carrier), np.dtype(carrier).name), _dtype(dtype)
             )
         # TensorFlow aborts the process on memory that is not aligned, and may on none at all.
-        if array.size == 0 or array.ctypes.data % ALIGNMENT:
+        if array.size == 0 or dtype in _COPIED or array.ctypes.data % ALIGNMENT:
             return tf.convert_to_tensor(array)
         return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
@@ -61,11 +57,15 @@ def element_spec(schema: Mapping[str, Field]) -> dict[str, Any]:
 
 
 def dataset(feed: Feed) -> Any:
-    """A ``tf.data.Dataset`` of the rest of a feed."""
+    """A ``tf.data.Dataset`` of the rest of a feed.
+
+    It is fed with arrays, not with tensors: TensorFlow takes aligned arrays without a copy, but
+    makes arrays of tensors first.
+    """
     spec = element_spec(feed.schema)
 
-    def batches() -> Iterator[dict[str, Any]]:
+    def batches() -> Iterator[dict[str, np.ndarray]]:
         for batch in feed:
-            yield dict(batch)
+            yield {name: batch.array(name) for name in batch}
 
     return tf.data.Dataset.from_generator(batches, output_signature=spec)

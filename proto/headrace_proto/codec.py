@@ -4,55 +4,107 @@ A message is a frozen dataclass; frame 0 is msgpack ``[op, field, field, …]`` 
 class, further frames are payload.  Fields that a later version added at the end are ignored;
 fields that an earlier one did not know take their default; an unknown op is an error.
 
-Decoding trusts nothing: lengths are bounded before memory is taken, every field has a check, and
-whatever is wrong comes out as one ProtocolError that names it.
+Decoding trusts nothing: lengths are bounded before memory is taken, nesting before anything walks
+it, every field has a check, and whatever is wrong comes out as one ProtocolError that names it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, get_args, get_type_hints
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
 import msgpack
 
 from . import limits
 from .errors import ProtocolError
 
-__all__ = ["Registry", "pack", "unpack"]
+__all__ = ["Registry", "pack", "record_check", "unpack"]
 
 M = TypeVar("M")
 Check = Callable[[Any], Any]
 
-_MISSING = dataclasses.MISSING
-_Spec = tuple[tuple[str, Check, Any], ...]
+#: Field, check, and what gives its default (None: it has none, and may not be missing).
+_Spec = tuple[tuple[str, Check, Callable[[], Any] | None], ...]
+
+_CONTAINERS = frozenset((list, dict))
+_LIMITS = {
+    "max_str_len": 4 * limits.MAX_HEADER_STRING,  # UTF-8 takes up to 4 bytes for a character
+    "max_bin_len": limits.MAX_HEADER_STRING,
+    "max_ext_len": 0,
+}
+#: Up to here a lie about lengths costs less than a megabyte, and beyond less than a second look.
+_SMALL_BYTES = 512
 
 
 def pack(value: Any) -> bytes:
-    """Plain data as msgpack."""
-    return msgpack.packb(value, use_bin_type=True)  # type: ignore[no-any-return]
+    """Plain data as msgpack; dataclasses in it become lists of their fields."""
+    # A file name that is no UTF-8 may stand in the text of an error: it must not stop the error.
+    return msgpack.packb(  # type: ignore[no-any-return]
+        value, use_bin_type=True, default=_fields_of, unicode_errors="backslashreplace"
+    )
 
 
 def unpack(data: Any, what: str = "header") -> Any:
-    """Plain data from msgpack, within the limits; ProtocolError for anything else."""
+    """Plain data from msgpack, within the limits; ProtocolError for anything else.
+
+    Plain data is None, bool, int, float, str, bytes, lists of it, and maps from str to it.
+    """
     size = len(data)
     if size > limits.MAX_HEADER_BYTES:
         raise ProtocolError(f"{what} has {size} bytes; the limit is {limits.MAX_HEADER_BYTES}")
+    # An entry takes a byte at least.  A length beyond that is a lie that would cost memory.
+    items = min(size, limits.MAX_HEADER_ITEMS)
     try:
-        return msgpack.unpackb(
+        if size > _SMALL_BYTES:
+            # 1,000 nested lists that each announce 4,096 entries would have 33 MB allocated before
+            # the entries are missed.  Skipping makes no objects, and misses them too.
+            probe = msgpack.Unpacker(
+                max_buffer_size=size, max_array_len=items, max_map_len=items, **_LIMITS
+            )
+            probe.feed(data)
+            probe.skip()
+        value = msgpack.unpackb(
             data,
             raw=False,
             strict_map_key=True,
-            max_array_len=limits.MAX_HEADER_ITEMS,
-            max_map_len=limits.MAX_HEADER_ITEMS,
-            max_str_len=limits.MAX_HEADER_STRING,
-            max_bin_len=limits.MAX_HEADER_STRING,
-            max_ext_len=0,
+            max_array_len=items,
+            max_map_len=items,
+            ext_hook=_refuse_ext,
+            **_LIMITS,
         )
     except Exception as error:  # msgpack raises seven kinds, depending on what is wrong
         raise ProtocolError(
             f"{what} is not valid msgpack: {type(error).__name__}: {error}"
         ) from None
+    _check_nesting(value, what)
+    return value
+
+
+def _refuse_ext(code: int, data: bytes) -> NoReturn:
+    raise ValueError(f"extension type {code} is not plain data")
+
+
+def _check_nesting(value: Any, what: str) -> None:
+    """One walk for the whole header, level by level: recursion would be the peer's to abuse."""
+    level: list[Iterable[Any]] = [[value]]
+    for _ in range(limits.MAX_HEADER_DEPTH + 1):
+        level = [
+            v if type(v) is list else _values_of(v, what)
+            for v in chain.from_iterable(level)
+            if type(v) in _CONTAINERS and v
+        ]
+        if not level:
+            return
+    raise ProtocolError(f"{what} is nested deeper than {limits.MAX_HEADER_DEPTH}")
+
+
+def _values_of(mapping: dict[Any, Any], what: str) -> Iterable[Any]:
+    for key in mapping:
+        if type(key) is not str:
+            raise ProtocolError(f"{what} has the map key {key!r:.40}, which is not a text")
+    return mapping.values()
 
 
 def _spec_of(kind: type) -> _Spec:
@@ -62,11 +114,17 @@ def _spec_of(kind: type) -> _Spec:
         checks = [a for a in get_args(hints[field.name])[1:] if callable(a)]
         if not checks:
             raise TypeError(f"{kind.__name__}.{field.name} has no check")
-        default = field.default
-        if field.default_factory is not _MISSING:
-            default = field.default_factory()
-        spec.append((field.name, checks[0], default))
+        spec.append((field.name, checks[0], _default_of(field)))
     return tuple(spec)
+
+
+def _default_of(field: dataclasses.Field[Any]) -> Callable[[], Any] | None:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory  # called for each message: defaults are not shared
+    if field.default is dataclasses.MISSING:
+        return None
+    default = field.default
+    return lambda: default
 
 
 def record_check(kind: type[M]) -> Check:
@@ -82,26 +140,24 @@ def record_check(kind: type[M]) -> Check:
 
 
 def _checked(kind: type, spec: _Spec, values: Sequence[Any]) -> list[Any]:
-    out = []
-    for i, (name, check, default) in enumerate(spec):
-        if i < len(values):
-            try:
-                out.append(check(values[i]))
-            except ProtocolError as error:
-                raise ProtocolError(f"{kind.__name__}.{name}: {error}") from None
-        elif default is not _MISSING:
-            out.append(default)
-        else:
+    out: list[Any] = []
+    try:
+        for (_, check, _), value in zip(spec, values, strict=False):
+            out.append(check(value))  # one by one: its length names the field that failed
+    except ProtocolError as error:
+        raise ProtocolError(f"{kind.__name__}.{spec[len(out)][0]}: {error}") from None
+    for name, _, default in spec[len(out) :]:
+        if default is None:
             raise ProtocolError(f"{kind.__name__} lacks its field {name!r}")
+        out.append(default())
     return out
 
 
-def _plain(value: Any) -> Any:
+def _fields_of(value: Any) -> Any:
+    """What msgpack is given for what it does not know."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [_plain(getattr(value, f.name)) for f in dataclasses.fields(value)]
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    return value
+        return [getattr(value, f.name) for f in dataclasses.fields(value)]
+    raise TypeError(f"{type(value).__name__} is not plain data: {value!r:.80}")
 
 
 class Registry:
@@ -110,7 +166,7 @@ class Registry:
     def __init__(self, name: str) -> None:
         self.name = name
         self._by_op: dict[int, tuple[type, _Spec]] = {}
-        self._ops: dict[type, tuple[int, tuple[str, ...]]] = {}
+        self._ops: dict[type, int] = {}
 
     def message(self, op: int) -> Callable[[type[M]], type[M]]:
         """Class decorator that gives a frozen dataclass its number."""
@@ -120,7 +176,7 @@ class Registry:
                 raise ValueError(f"op {op} of {self.name} is taken")
             spec = _spec_of(kind)
             self._by_op[op] = (kind, spec)
-            self._ops[kind] = (op, tuple(name for name, _, _ in spec))
+            self._ops[kind] = op
             return kind
 
         return register
@@ -129,10 +185,13 @@ class Registry:
     def kinds(self) -> tuple[type, ...]:
         return tuple(self._ops)
 
+    def op_of(self, kind: type) -> int:
+        """The number of a message."""
+        return self._ops[kind]
+
     def encode(self, message: Any) -> bytes:
         """Frame 0 of a message."""
-        op, names = self._ops[type(message)]
-        header = pack([op, *(_plain(getattr(message, name)) for name in names)])
+        header = pack([self._ops[type(message)], *_fields_of(message)])
         if len(header) > limits.MAX_HEADER_BYTES:
             raise ProtocolError(
                 f"{type(message).__name__} needs a header of {len(header)} bytes; "

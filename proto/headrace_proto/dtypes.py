@@ -6,6 +6,7 @@ pickling or by losing what it means.  ``bytes`` stands for byte strings of any l
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -53,15 +54,21 @@ def canonical(dtype: object) -> str:
 
 
 def _name_of_numpy(dtype: object) -> str:
+    if dtype is None:  # which numpy reads as float64
+        return "None"
     try:
         resolved = np.dtype(dtype)  # type: ignore[call-overload]
     except TypeError:
         return repr(dtype)
-    return name_of(resolved)
+    return name_of(resolved) if resolved.isnative else str(resolved)
 
 
+@lru_cache(maxsize=256)  # numpy composes the name anew each time, in Python
 def name_of(dtype: np.dtype) -> str:
-    """The wire name of a numpy dtype, or its numpy name when it has none."""
+    """The wire name of a numpy dtype, or its numpy name when it has none.
+
+    The order of bytes is not part of the name: who writes an array to a block converts it.
+    """
     if dtype.kind in "SUO":
         return BYTES
     return str(dtype.name)

@@ -18,12 +18,15 @@ from math import prod
 import numpy as np
 
 from . import limits
-from .dtypes import BYTES, numpy_dtype
+from .dtypes import BYTES, DTYPES, numpy_dtype
 from .errors import ProtocolError
 
 __all__ = ["ALIGNMENT", "Slot", "aligned_bytes", "arrange", "array_at", "check_slot", "strings_at"]
 
 ALIGNMENT = 64
+
+#: An entry of an object array, which strings become.
+_POINTER = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +55,32 @@ def arrange(arrays: Sequence[tuple[str, tuple[int, ...], int]]) -> tuple[list[Sl
 
 
 def check_slot(slot: Slot, block_bytes: int) -> None:
-    """ProtocolError unless the slot lies in its block and its size fits its dtype and shape."""
-    count = prod(slot.shape)
-    if len(slot.shape) > limits.MAX_RANK or any(d < 0 for d in slot.shape):
-        raise ProtocolError(f"an array has the impossible shape {slot.shape!r:.80}")
-    if slot.offset % ALIGNMENT or not 0 <= slot.offset <= slot.offset + slot.nbytes <= block_bytes:
+    """ProtocolError unless the slot lies in its block and its size fits its dtype and shape.
+
+    After it, ``array_at`` and ``strings_at`` can not fail by what the peer said of geometry.
+    """
+    shape, offset, nbytes = slot.shape, slot.offset, slot.nbytes
+    if len(shape) > limits.MAX_RANK or not all(type(d) is int and 0 <= d < 2**63 for d in shape):
+        raise ProtocolError(f"an array has the impossible shape {shape!r:.80}")
+    if type(offset) is not int or type(nbytes) is not int:
+        raise ProtocolError(f"an array lies at {offset!r:.40}+{nbytes!r:.40}, not at integers")
+    if offset % ALIGNMENT or not 0 <= offset <= offset + nbytes <= block_bytes:
         raise ProtocolError(
-            f"an array at {slot.offset}+{slot.nbytes} does not lie in its block "
-            f"of {block_bytes} bytes"
+            f"an array at {offset}+{nbytes} does not lie in its block of {block_bytes} bytes, "
+            f"at a multiple of {ALIGNMENT}"
         )
+    if slot.dtype not in DTYPES:
+        raise ProtocolError(f"an array has dtype {slot.dtype!r:.80}, which is not allowed")
+    count = prod(shape)
     if slot.dtype == BYTES:
-        fits = slot.nbytes >= 8 * (count + 1)
+        item = _POINTER
+        fits = nbytes >= 8 * (count + 1)
     else:
-        fits = slot.nbytes == count * numpy_dtype(slot.dtype).itemsize
-    if not fits:
-        raise ProtocolError(
-            f"{slot.nbytes} bytes do not hold {slot.dtype} of shape {list(slot.shape)}"
-        )
+        item = numpy_dtype(slot.dtype).itemsize
+        fits = nbytes == count * item
+    # With a 0 among them dimensions take no memory, but numpy still multiplies the others.
+    if not fits or (not count and prod(d or 1 for d in shape) * item >= 2**63):
+        raise ProtocolError(f"{nbytes} bytes do not hold {slot.dtype} of shape {list(shape)!s:.80}")
 
 
 def array_at(block: np.ndarray, slot: Slot) -> np.ndarray:
@@ -82,7 +94,9 @@ def strings_at(block: np.ndarray, slot: Slot) -> np.ndarray:
     offsets = np.ndarray((count + 1,), np.int64, block, slot.offset)
     start = slot.offset + 8 * (count + 1)
     room = slot.nbytes - 8 * (count + 1)
-    if int(offsets[0]) != 0 or int(offsets[-1]) > room or bool((np.diff(offsets) < 0).any()):
+    # Compared, not subtracted: differences wrap around.
+    falls = bool((offsets[1:] < offsets[:-1]).any())
+    if int(offsets[0]) != 0 or int(offsets[-1]) > room or falls:
         raise ProtocolError("the offsets of an array of strings do not fit its data")
     data = block[start : start + int(offsets[-1])].tobytes()
     bounds = offsets.tolist()

@@ -64,7 +64,7 @@ def schema_from_wire(wire: Any) -> dict[str, Field]:
         name, dtype, shape = entry[:3]
         if not isinstance(name, str) or not 0 < len(name) <= limits.MAX_NAME or name in schema:
             raise ProtocolError(f"field name {name!r:.80} is not a new, non-empty, short string")
-        if dtype not in dtypes.DTYPES:
+        if not isinstance(dtype, str) or dtype not in dtypes.DTYPES:
             raise ProtocolError(f"field {name!r} has dtype {dtype!r:.80}, which is not allowed")
         if not isinstance(shape, list) or len(shape) > limits.MAX_RANK:
             raise ProtocolError(f"field {name!r} has a shape that is no list of dimensions")

@@ -28,6 +28,8 @@ from .lease import Lease, LeaseTable, Verdict
 
 __all__ = ["Dispatcher"]
 
+#: Ranks of a coordinated feed: each costs a queue.
+MAX_WORLD = 65_536
 #: Batches that wait to go out, smallest order first.
 _Queue = list[tuple[tuple[int, int], Batch]]
 
@@ -102,6 +104,8 @@ class Dispatcher:
                     "connect with rank= and world_size="
                 )
             world_size = 0
+        elif world_size > MAX_WORLD:
+            raise JoinRefused(f"world_size={world_size} is more than {MAX_WORLD}")
         elif not 0 <= rank < world_size:
             raise JoinRefused(f"rank={rank} does not lie in 0 … world_size-1 = {world_size - 1}")
         elif any(t.rank < 0 for t in others):

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-__all__ = ["Answer", "Batch", "Effect", "Finish", "Freed", "JoinRefused", "Send", "Taken"]
+__all__ = [
+    "Answer",
+    "Batch",
+    "Effect",
+    "Finish",
+    "Freed",
+    "JoinRefused",
+    "Send",
+    "Taken",
+    "Waiting",
+]
 
 
 class JoinRefused(ValueError):
     """A trainer can not join as it asked to."""
+
+
+class Place(Protocol):
+    """Where a batch waits: a queue, or a round that is not complete."""
+
+    def remove(self, batch: Batch, /) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -22,14 +39,52 @@ class Batch:
     rows: int
     body: Any = None
     meta: Mapping[str, Any] = field(default_factory=dict)
-    rank: int = -1  # coordinated mode: whose it is
-    waiting: bool = False  # in a queue of batches that came back or were dealt
+    rank: int = -1  # coordinated mode: whose it is …
+    round: int = -1  # … and in which round
+    waits_in: Place | None = None  # at most one place, and none while it is leased
     settled: bool = False
+    freed: bool = False
     pins: set[Hashable] = field(default_factory=set)
 
     @property
     def order(self) -> tuple[int, int]:
         return (self.number, self.partition)
+
+
+class Waiting:
+    """Batches that came back or were dealt, the first of their order first."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[tuple[int, ...], Batch]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def push(self, batch: Batch) -> None:
+        batch.waits_in = self
+        self._count += 1
+        heapq.heappush(self._heap, ((batch.round, *batch.order), batch))
+
+    def pop(self) -> Batch | None:
+        """The first batch; entries of those that wait no more are passed over."""
+        while self._heap:
+            batch = heapq.heappop(self._heap)[1]
+            if batch.waits_in is self:
+                self.remove(batch)
+                return batch
+        return None
+
+    def remove(self, batch: Batch, /) -> None:
+        batch.waits_in = None  # its entry stays, and says nothing any more
+        self._count -= 1
+
+    def drain(self) -> list[Batch]:
+        """All batches, in order."""
+        batches = []
+        while (batch := self.pop()) is not None:
+            batches.append(batch)
+        return batches
 
 
 @dataclass(frozen=True, slots=True)

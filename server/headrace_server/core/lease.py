@@ -60,6 +60,14 @@ class LeaseTable(Generic[B]):
     def __len__(self) -> int:
         return len(self._held)
 
+    def count(self, session: int) -> int:
+        """How many leases a session has."""
+        return len(self._by_session.get(session, ()))
+
+    def holds(self, session: int, token: int) -> bool:
+        """Whether this lease stands, and is this session's."""
+        return token in self._by_session.get(session, ())
+
     def grant(self, batch: B, session: int, seq: int, now: float) -> Lease[B]:
         """A new lease; earlier tokens of the batch are void from here on."""
         last = self._last_token.get(batch)
@@ -111,6 +119,14 @@ class LeaseTable(Generic[B]):
             self._held[token] = lease
             self._by_session.setdefault(session, {})[token] = lease
         return batch
+
+    def void(self, batch: B) -> None:
+        """The batch is nobody's any more: a late commit of its last holder does not count."""
+        token = self._last_token.get(batch)
+        if token in self._held:
+            raise ValueError(f"batch {batch} is leased")
+        if token is not None:
+            del self._last_token[batch], self._free_tokens[token]
 
     def _remove(self, lease: Lease[B]) -> None:
         del self._held[lease.token]

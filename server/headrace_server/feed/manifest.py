@@ -78,10 +78,12 @@ def _of_status(path: str, status: os.stat_result) -> DataFile:
 
 
 @lru_cache(maxsize=64)
-def _filesystem(url: str) -> Any:
+def _filesystem(url: str) -> tuple[Any, str]:
+    """The file system of a URL, and the path in it."""
     fsspec = require("fsspec", "remote", url)
     try:
-        return fsspec.core.url_to_fs(url)[0]
+        system, path = fsspec.core.url_to_fs(url)
+        return system, path
     except ImportError as error:  # fsspec knows the protocol and lacks its package
         raise PackageMissing(f"{url}: {error}") from None
     except ValueError as error:
@@ -89,15 +91,15 @@ def _filesystem(url: str) -> Any:
 
 
 def _remote(pattern: str) -> list[DataFile]:
-    system = _filesystem(pattern)
+    system, path = _filesystem(pattern)
     if not glob.has_magic(pattern):
         urls = [pattern]
     else:
-        urls = [_full_url(pattern, system, name) for name in sorted(system.glob(pattern))]
+        urls = [_full_url(pattern, system, name) for name in sorted(system.glob(path))]
     found = []
     for url in urls:
         try:
-            info = system.info(url)
+            info = system.info(_filesystem(url)[1])
         except FileNotFoundError:
             continue
         if info.get("type") != "directory":
@@ -143,10 +145,12 @@ def open_stream(file: DataFile) -> BinaryIO:
     """The file as a seekable binary stream."""
     try:
         if is_remote(file.path):
-            system = _filesystem(file.path)
-            _check(file, _describe(file.path, system.info(file.path)))
-            return cast(BinaryIO, system.open(file.path, "rb"))
+            system, path = _filesystem(file.path)
+            _check(file, _describe(file.path, system.info(path)))
+            return cast(BinaryIO, system.open(path, "rb"))
         stream = open(file.path, "rb")  # noqa: SIM115
+    except FilesMissing:  # is a FileNotFoundError itself
+        raise
     except FileNotFoundError:
         raise FilesMissing(f"{file.path} went away while the feed runs") from None
     try:

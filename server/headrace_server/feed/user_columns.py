@@ -151,7 +151,7 @@ def _misfit(value: Given, i: int, field: Field) -> str:
     try:
         row = _row(value, i)
     except (ValueError, TypeError, IndexError) as error:
-        return f"it points outside of its buffer: {error}"
+        return f"its row can not be taken out of its buffer: {error}"
     try:
         column_from_rows([row], field)
     except (ValueError, TypeError, OverflowError) as error:
@@ -202,7 +202,9 @@ def _goes(column: Strings | Ragged | RaggedStrings, field: Field) -> bool:
         return False
     sizes = np.prod(extents, axis=1, dtype=np.int64)
     if isinstance(column, Ragged):
-        return _inside(column.starts, column.starts + sizes * column.item_bytes, column.raw.size)
+        return column.dtype.isnative and _inside(
+            column.starts, column.starts + sizes * column.item_bytes, column.raw.size
+        )
     flat = column.flat
     return _inside(
         column.starts, column.starts + sizes * prod(column.inner), len(flat)

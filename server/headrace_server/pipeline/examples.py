@@ -127,7 +127,7 @@ def cast(array: np.ndarray, dtype: str) -> np.ndarray:
     """The array in another dtype, where no value loses what it means; else ValueError."""
     have = dtypes.name_of(array.dtype)
     if have == dtype:
-        return array
+        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     if dtypes.BYTES not in (have, dtype):
         want = dtypes.numpy_dtype(dtype)
         if not array.size or _may_become(array, want):

@@ -175,10 +175,11 @@ def read_csv(
     features: Features | None = None,
     *,
     delimiter: str = ",",
-    header: bool = True,
+    header: bool | Iterable[str] = True,
     group_by: str | None = None,
 ) -> Pipeline:
-    """CSV files.  Without a header, ``features`` names the columns in their order.
+    """CSV files.  ``header`` True: the first row names the columns; a list: these are their names;
+    False: ``features`` names them, in their order.
 
     ``group_by`` names a column: neighbouring rows that agree in it make one example.
     """
@@ -186,10 +187,18 @@ def read_csv(
         raise TypeError(f"delimiter={delimiter!r:.80} is a {type(delimiter).__name__}, not a str")
     if len(delimiter) != 1 or delimiter in '\r\n"':
         raise ValueError(f"delimiter={delimiter!r:.80} is not one character that may separate")
-    if not checked_flag("header", header) and features is None:
-        raise ValueError("header=False needs features, which name the columns in their order")
+    names: bool | list[str]
+    if isinstance(header, (list, tuple)):
+        names = checked_names("header", header, None)
+    else:
+        names = checked_flag("header", header)
+    if names is False and features is None:
+        raise ValueError(
+            "header=False needs features, which name the columns in their order; a list of names "
+            "as header serves too"
+        )
     group = None if group_by is None else checked_name("group_by", group_by)
-    return _files("csv", paths, features, delimiter=delimiter, header=bool(header), group_by=group)
+    return _files("csv", paths, features, delimiter=delimiter, header=names, group_by=group)
 
 
 def read_npz(
@@ -233,11 +242,13 @@ def from_function(
 ) -> Pipeline:
     """What ``fn(*args, **kwargs)`` gives, called in a worker: anything iterable of dicts.
 
-    With ``shards`` it is called once for each, with the shard's number as one more argument,
-    ``shard``; several workers then share the source.  Arguments are plain data.
+    With ``shards`` it is called once for each, with the shard's number as ``shard`` and, where it
+    takes that, their number as ``num_shards``; several workers then share the source.  Arguments
+    are plain data.
     """
-    if shards is not None and "shard" in kwargs:
-        raise ValueError("shard= is given by the server, once for each of shards: leave it out")
+    for name in ("shard", "num_shards"):
+        if shards is not None and name in kwargs:
+            raise ValueError(f"{name}= is given by the server where shards= is: leave it out")
     options: dict[str, Plain] = {
         "function": name_of(fn),
         "args": plain_data("args", args),

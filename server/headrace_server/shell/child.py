@@ -28,7 +28,7 @@ import msgpack
 
 __all__ = ["Child", "ParentPipe"]
 
-_LAST_WORDS = 30
+_LAST_WORDS = 80
 
 
 class ParentPipe:
@@ -136,6 +136,18 @@ class Child:
             text = line.decode(errors="replace").rstrip("\n")
             self.last_words.append(text)
             print(text, file=sys.stderr, flush=True)
+
+    def words(self, lines: int = 25) -> str:
+        """The last lines that it printed; of a crash, from where it tells of itself."""
+        last = list(self.last_words)
+        for mark in ("Fatal Python error:", "Current thread ", "Traceback "):
+            starts = [i for i, line in enumerate(last) if line.startswith(mark)]
+            if starts:
+                head = [last[starts[-1]]] if mark != "Traceback " else []
+                body = last[starts[-1] + len(head) :]
+                current = [i for i, line in enumerate(body) if line.startswith("Current thread ")]
+                return "\n".join([*head, *body[current[-1] if current else 0 :]][:lines])
+        return "\n".join(last[-lines:])
 
     def order(self, **values: Any) -> None:
         """Send one order; a child that is gone does not mind."""

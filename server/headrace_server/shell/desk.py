@@ -23,6 +23,8 @@ __all__ = ["Desk", "News", "delivery_of"]
 logger = logging.getLogger("headrace.router")
 
 _Name = tuple[str, int, int]
+#: Freed blocks in one message: a trainer's death can free any number at once, a header is bounded.
+_PER_MESSAGE = 256
 
 
 @dataclass(slots=True)
@@ -30,14 +32,20 @@ class News:
     """What one worker is to be told at the end of a round."""
 
     freed: list[_Name] = field(default_factory=list)
-    taken: int = 0  # of this life, so far
-    told: int = 0
+    taken: dict[str, int] = field(default_factory=dict)  # of this life so far, by feed
+    changed: bool = False  # since it was told
+
+    def count_taken(self, feed: str) -> None:
+        self.taken[feed] = self.taken.get(feed, 0) + 1
+        self.changed = True
 
     def take(self) -> Settled | None:
-        if not self.freed and self.taken == self.told:
+        """The next message; to be asked for until there is none."""
+        if not self.freed and not self.changed:
             return None
-        news = Settled(tuple(self.freed), self.taken)
-        self.freed, self.told = [], self.taken
+        news = Settled(tuple(self.freed[:_PER_MESSAGE]), tuple(self.taken.items()))
+        del self.freed[:_PER_MESSAGE]
+        self.changed = False
         return news
 
 
@@ -187,7 +195,7 @@ class Desk:
         place: Place = effect.batch.body
         owner = news.get((place.worker, place.life))
         if owner is not None:
-            owner.taken += 1
+            owner.count_taken(self.name)
 
     def segments_in_use(self) -> set[str]:
         return {segment for segment, n in self._blocks_in.items() if n}

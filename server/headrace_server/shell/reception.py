@@ -95,6 +95,10 @@ class Reception:
                 self._on_message(identity, FROM_TRAINER.decode(frames[0]))
             except HeadraceError as error:
                 self._on_garbage(identity, error)
+            except Exception as error:
+                # A fault of ours that a message brought out must not end the others' feeds.
+                logger.exception("a trainer's message could not be handled")
+                self._on_garbage(identity, HeadraceError(f"{type(error).__name__}: {error}"))
 
     def _on_garbage(self, identity: bytes, error: HeadraceError) -> None:
         self.bad_messages += 1
@@ -176,12 +180,14 @@ class Reception:
             raise ProtocolError("a Hello carries a nonce of 1 to 64 bytes")
         desk = self._desk_of(hello.feed)
         now = time.monotonic()
-        session = self._sessions.resume(hello.nonce, desk.name)
+        session = self._sessions.resume(hello.nonce, desk.name, identity)
         if session is not None:
-            session.identity = identity
             session.seen = now
             desk.dispatcher.seen(session.number, now)
             return session, True
+        other = self._sessions.of_connection(identity)
+        if other is not None:
+            self._leave(other, self._desks[other.feed])
         session = self._sessions.open(hello.nonce, desk.name, identity)
         session.seen = now
         try:

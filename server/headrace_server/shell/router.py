@@ -192,8 +192,7 @@ class Router:
         for desk in self._desks.values():
             self._act_on(desk)
         for (worker, life), news in self._news.items():
-            message = news.take()
-            if message is not None:
+            while (message := news.take()) is not None:
                 self._tell_worker(worker, life, message)
         self._reception.flush()
         self._report()

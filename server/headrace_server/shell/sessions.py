@@ -16,10 +16,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace_proto.errors import LimitExceeded
+
 from ..core.handover import Batch
 from .rundir import is_locked
 
 __all__ = ["Session", "SessionTable"]
+
+#: Trainers at once, and past ones that still have memory mapped.
+MAX_SESSIONS = 4096
 
 logger = logging.getLogger("headrace.router")
 
@@ -47,10 +52,13 @@ class SessionTable:
         self._directory = directory
         self._by_number: dict[int, Session] = {}
         self._by_nonce: dict[bytes, Session] = {}
+        self._by_identity: dict[bytes, Session] = {}
         self._next = 1
 
     def open(self, nonce: bytes, feed: str, identity: bytes) -> Session:
-        """A new session with its file."""
+        """A new session with its file.  LimitExceeded when there are too many."""
+        if len(self._by_number) >= MAX_SESSIONS:
+            raise LimitExceeded(f"this server has {MAX_SESSIONS} trainers, and takes no more")
         number, self._next = self._next, self._next + 1
         proof = secrets.token_bytes(16)
         path = self._directory / f"trainer-{number}"
@@ -62,12 +70,22 @@ class SessionTable:
         session = Session(number, nonce, feed, identity, proof, path)
         self._by_number[number] = session
         self._by_nonce[nonce] = session
+        self._by_identity[identity] = session
         return session
 
-    def resume(self, nonce: bytes, feed: str) -> Session | None:
-        """The present session of a nonce."""
+    def resume(self, nonce: bytes, feed: str, identity: bytes) -> Session | None:
+        """The present session of a nonce, from now on reached by this connection."""
         session = self._by_nonce.get(nonce)
-        return session if session is not None and session.feed == feed else None
+        if session is None or session.feed != feed:
+            return None
+        self._by_identity.pop(session.identity, None)
+        session.identity = identity
+        self._by_identity[identity] = session
+        return session
+
+    def of_connection(self, identity: bytes) -> Session | None:
+        """The present session of a connection: there is at most one."""
+        return self._by_identity.get(identity)
 
     def find(self, number: int, identity: bytes) -> Session | None:
         """The present session of a message: number and connection must belong together."""
@@ -88,6 +106,7 @@ class SessionTable:
         """The trainer is gone; its memory may still be mapped."""
         session.present = False
         self._by_nonce.pop(session.nonce, None)
+        self._by_identity.pop(session.identity, None)
 
     def dead(self) -> Iterator[Session]:
         """Sessions of which nothing is left, once each: nobody reads what they had mapped."""
@@ -95,7 +114,6 @@ class SessionTable:
             gone = not is_locked(session.path) if session.local else not session.present
             if gone:
                 del self._by_number[session.number]
-                self._by_nonce.pop(session.nonce, None)
                 session.path.unlink(missing_ok=True)
                 yield session
 

@@ -222,7 +222,7 @@ class Supervisor:
         else:
             end = f"ended with exit code {code}"
         said = self._dying.pop(child.name, None)
-        last = "\n".join(list(child.last_words)[-8:])
+        last = child.words()
         text = f"{child.name} {end}"
         if said:
             text += f": {said}"

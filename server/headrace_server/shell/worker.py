@@ -2,9 +2,10 @@
 
     orders of the router ─► [ the partition whose turn it is: one step ] ─► announcements
 
-Partitions take turns by (number of their next batch, partition), which is the order in which the
-router hands batches out.  So what is made is always what is wanted next, and a slab that is full
-holds nothing but what comes earlier.
+A feed's partitions take turns by (number of their next batch, partition), which is the order in
+which the router hands batches out.  So what is made is always what is wanted next, and a slab that
+is full holds nothing but what comes earlier.  A feed that nobody reads rests when it is a bounded
+way ahead, so that it takes neither turns nor room from the others.
 """
 
 from __future__ import annotations
@@ -73,8 +74,15 @@ class Worker:
         self._running: dict[_Name, PartitionFeed] = {}
         self._failed: set[str] = set()
         self._blocks: dict[tuple[str, int, int], Block] = {}
-        self._untaken: list[int] = []  # bytes of batches made and not taken, oldest first
-        self._taken = 0
+        # By feed: bytes of batches made and not taken, oldest first; how many were taken.
+        self._untaken: dict[str, list[int]] = {name: [] for name in self._feeds}
+        self._taken = dict.fromkeys(self._feeds, 0)
+        several = len(self._feeds) > 1
+        self._always = 1 if several else 2
+        self._max_ahead_bytes = config.max_ahead_bytes
+        if several:
+            share = config.slab_bytes // (2 * len(self._feeds))
+            self._max_ahead_bytes = min(share, config.max_ahead_bytes)
 
     def run(self) -> None:
         """Work until the process is ended."""
@@ -89,14 +97,16 @@ class Worker:
 
     def _turn(self) -> _Name | None:
         """The partition that makes the next batch, unless enough is made ahead."""
-        ahead = len(self._untaken)
-        config = self._config
-        if ahead >= 2 and (
-            ahead >= config.max_ahead or sum(self._untaken) >= config.max_ahead_bytes
-        ):
-            return None
+        resting = {feed for feed, ahead in self._untaken.items() if self._enough(ahead)}
         return min(
-            self._running, key=lambda name: (self._running[name].next_number, name), default=None
+            (name for name in self._running if name[0] not in resting),
+            key=lambda name: (self._running[name].next_number, name),
+            default=None,
+        )
+
+    def _enough(self, ahead: list[int]) -> bool:
+        return len(ahead) >= self._always and (
+            len(ahead) >= self._config.max_ahead or sum(ahead) >= self._max_ahead_bytes
         )
 
     def _work(self, name: _Name) -> None:
@@ -117,7 +127,7 @@ class Worker:
     def _announce(self, name: _Name, made: MadeBatch) -> None:
         feed, partition = name
         self._blocks[feed, partition, made.number] = made.block
-        self._untaken.append(made.nbytes)
+        self._untaken[feed].append(made.nbytes)
         message = Made(
             feed,
             partition,
@@ -158,9 +168,9 @@ class Worker:
             run = self._running.get((feed, partition))
             if run is not None:
                 run.committed(number)
-        if news.taken > self._taken:
-            del self._untaken[: news.taken - self._taken]
-            self._taken = news.taken
+        for feed, taken in news.taken:
+            del self._untaken[feed][: taken - self._taken[feed]]
+            self._taken[feed] = taken
 
     def _assign(self, order: Assign, cursor: bytes) -> None:
         config = self._feeds[order.feed]

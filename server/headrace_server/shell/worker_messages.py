@@ -110,7 +110,14 @@ def _triple(value: object) -> tuple[str, int, int]:
     return value[0], value[1], value[2]
 
 
+def _pair(value: object) -> tuple[str, int]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise ProtocolError(f"{value!r:.40} is not (feed, count)")
+    return value[0], value[1]
+
+
 _Names = Annotated[tuple[tuple[str, int, int], ...], list_of(_triple)]
+_Counts = Annotated[tuple[tuple[str, int], ...], list_of(_pair)]
 
 
 @FROM_ROUTER.message(1)
@@ -128,7 +135,7 @@ class Settled:
     """Batches that are committed and that nobody reads any more, as (feed, partition, number)."""
 
     freed: _Names = ()
-    taken: Count = 0  # batches of this life that went to trainers so far
+    taken: _Counts = ()  # by feed: batches of this life that went to trainers so far
 
 
 @FROM_ROUTER.message(3)

@@ -1,16 +1,17 @@
-"""Messages to values: the walker, layouts and templates agree with each other and with the rules."""
+"""Messages to values: the walker, layouts and templates agree, and follow the rules."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tfrecord_writer import example, f32, feature, field, rows_of, sequence_example, varint
+
 from headrace_server.feed.columns import Ragged, Strings
 from headrace_server.feed.sources.example_parse import ExampleParser
 from headrace_server.feed.sources.example_wire import Malformed, varints, walk
 from headrace_server.pipeline.declaration import Feature
-from hypothesis import given
-from hypothesis import strategies as st
-from tfrecord_writer import example, f32, feature, field, rows_of, sequence_example, varint
 
 LABEL = Feature("scalar", "int64")
 
@@ -388,33 +389,43 @@ def test_any_bytes_are_values_or_a_fault_and_never_another_error(raw: bytes) -> 
     assert len(columns[""]) == 20
 
 
-@given(st.binary(min_size=1, max_size=4), st.integers(0, 200))
-def test_a_changed_message_is_read_alike_alone_and_among_others(patch: bytes, at: int) -> None:
+@pytest.mark.parametrize("lengths", ["same", "different"])
+def test_a_changed_byte_is_read_alike_alone_and_among_others(lengths: str) -> None:
     """Layouts and templates must never take a record for what the walker does not see in it."""
     wanted = {
         "n": LABEL,
         "s": Feature("sequence", "float32", (2,)),
+        "t": Feature("sequence", "int64"),
         "id": Feature("scalar", "bytes", (), b"-", True),
     }
-    sound = [
-        example(
-            {
-                "n": feature("int", [200 + k]),
-                "s": feature("float", [0.5] * (4 + 2 * (k % 2))),
-                "id": feature("bytes", [b"abc"]),
-            }
-        )
-        for k in range(40)
-    ]
-    at %= len(sound[0])
-    broken = (sound[0][:at] + patch + sound[0][at + len(patch) :])[: len(sound[0])]
-    alone, alone_faults = parse([broken], wanted)
-    among, faults = parse([*sound, broken], wanted)
-    assert set(faults) == {40 for _ in alone_faults}
-    if not faults:
-        np.testing.assert_equal(
-            rows_of(Parsed(among, 41))[40:], rows_of(Parsed(alone, 1)), strict=False
-        )
+
+    def record(k: int) -> bytes:
+        entries = {
+            "n": feature("int", [200 + k]),
+            "s": feature("float", [0.5] * 4),
+            "t": feature("int", [3, 300 + k, 70_000]),
+            "id": feature("bytes", [b"x" * (k if lengths == "different" else 9)]),
+            "other": feature("int", [1]),
+        }
+        return example(entries)
+
+    sound = [record(k) for k in range(40)]
+    parser = ExampleParser(wanted, True)
+    parse(sound, wanted, parser=parser)
+    walker = ExampleParser(wanted, True)
+    seen = set()
+    for at in range(len(sound[7])):
+        for change in (0x01, 0x08, 0x80, 0xFF):
+            broken = bytearray(sound[7])
+            broken[at] ^= change
+            alone, alone_faults = parse([bytes(broken)], wanted, parser=walker)
+            among, faults = parse([*sound, bytes(broken)], wanted, parser=parser)
+            assert list(faults.items()) == [(40, fault) for fault in alone_faults.values()]
+            seen.add(bool(faults))
+            if not faults:
+                got = rows_of(Parsed(among, 41))[40:]
+                np.testing.assert_equal(got, rows_of(Parsed(alone, 1)))
+    assert seen == {True, False}
 
 
 def test_the_walker_refuses_tags_that_are_not_in_their_shortest_form() -> None:

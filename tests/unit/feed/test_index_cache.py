@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
 from headrace_server.feed.index_cache import IndexCache
 from headrace_server.feed.manifest import DataFile
 
@@ -32,7 +33,6 @@ def assert_same(got: dict[str, np.ndarray]) -> None:
         assert not got[name].flags.writeable
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_an_entry_is_built_once_and_is_read_only(tmp_path: Path, on_disk: bool) -> None:
     cache, build = IndexCache(str(tmp_path / "deep" / "er") if on_disk else None), Builder()
@@ -76,12 +76,13 @@ def test_an_entry_changed_in_any_byte_that_counts_is_built_again(tmp_path: Path)
     path = entry_of(tmp_path)
     sound = path.read_bytes()
     header = 16 + int.from_bytes(sound[8:12], "little")
-    padding = range(header, -(-header // 64) * 64)
+    start = -(-header // 64) * 64
+    counts = {*range(header), *range(start, start + ARRAYS["bounds"].nbytes)}
     for at in range(0, len(sound), 5):
         path.write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
         build = Builder()
         assert_same(IndexCache(str(tmp_path)).get(FILE, "frames", build))
-        assert build.calls == (at not in padding), at
+        assert build.calls == (at in counts), at
 
 
 def test_an_entry_cut_off_anywhere_is_built_again(tmp_path: Path) -> None:
@@ -126,26 +127,35 @@ def test_a_build_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.idx")) and not list(tmp_path.glob("*.tmp"))
 
 
-def _build_in_child(directory: str, log: str, barrier) -> None:  # type: ignore[no-untyped-def]
-    def build() -> dict[str, np.ndarray]:
-        with open(log, "a") as stream:
-            stream.write(f"{os.getpid()}\n")
-        return dict(ARRAYS)
+CHILD = """
+import os, sys
+import numpy as np
+from headrace_server.feed.index_cache import IndexCache
+from headrace_server.feed.manifest import DataFile
 
-    barrier.wait()
-    IndexCache(directory).get(FILE, "frames", build)
+def build():
+    with open(sys.argv[2], "a") as log:
+        log.write("built")
+    return {"bounds": np.arange(100)}
+
+print("ready", flush=True)
+sys.stdin.readline()
+print(IndexCache(sys.argv[1]).get(DataFile("/data/a", 10, "1"), "frames", build)["bounds"].sum())
+"""
 
 
 def test_of_several_processes_only_one_builds(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    barrier, log = context.Barrier(3), tmp_path / "log"
+    log = tmp_path / "log"
+    command = [sys.executable, "-c", CHILD, str(tmp_path / "cache"), str(log)]
     children = [
-        context.Process(target=_build_in_child, args=(str(tmp_path / "c"), str(log), barrier))
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
     for child in children:
-        child.start()
+        assert child.stdout is not None and child.stdout.readline() == "ready\n"
     for child in children:
-        child.join(60)
-        assert child.exitcode == 0
-    assert len(log.read_text().splitlines()) == 1
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    assert [child.communicate(timeout=60)[0] for child in children] == ["4950\n"] * 3
+    assert log.read_text() == "built"

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tfrecord_writer import frame
+
 from headrace_server.feed.sources.record_frames import (
     CORRUPT,
     TRUNCATED,
@@ -11,9 +15,6 @@ from headrace_server.feed.sources.record_frames import (
     length_is_sound,
     scan,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from tfrecord_writer import frame
 
 
 def as_array(raw: bytes) -> np.ndarray:

@@ -9,7 +9,9 @@ from typing import Any
 
 import google_crc32c
 import numpy as np
+
 from headrace_server.feed import manifest
+from headrace_server.feed.columns import row_of
 from headrace_server.feed.index_cache import IndexCache
 from headrace_server.feed.reader import BadRecords
 from headrace_server.feed.sources.tfrecord import open_reader
@@ -88,13 +90,11 @@ def opened(
 
 def rows_of(chunk: Any) -> list[dict[str, Any]]:
     """The rows of a chunk as plain values: lists, numbers, bytes."""
-    from headrace_server.feed.columns import row_of
-
-    out = []
+    rows = []
     for i in range(len(chunk)):
         row = {name: row_of(column, i) for name, column in chunk.columns.items()}
-        out.append({name: getattr(value, "tolist", lambda v=value: v)() for name, value in row.items()})
-    return out
+        rows.append({name: v if isinstance(v, bytes) else v.tolist() for name, v in row.items()})
+    return rows
 
 
 def all_rows(reader: Any, limit: int = 7) -> list[dict[str, Any]]:
@@ -107,6 +107,7 @@ def all_rows(reader: Any, limit: int = 7) -> list[dict[str, Any]]:
         while position is not None:
             chunk, position = reader.read(stream, position, limit)
             rows += rows_of(chunk)
+    reader.close()
     return rows
 
 

@@ -31,7 +31,7 @@ from headrace_server.pipeline.declaration import Source
 from .arrow_columns import ArrowColumn, DecodedColumn, NotMapped, stored_field
 from .parts import PartsReader, Rows
 from .rows import Layout, layout_of
-from .stored import Held, Recent, StoredColumn, StoredPart, check_columns, origin_in
+from .stored import Held, Recent, StoredColumn, StoredPart, columns_serve, origin_in
 
 __all__ = ["fields_of_schema", "layout_of_schema", "open_reader"]
 
@@ -44,8 +44,8 @@ def fields_of_schema(file: str, schema: Any, names: Sequence[str] | None) -> dic
     """Fields of an Arrow schema (``names`` None: of all its columns)."""
     fields = {}
     for entry in schema:
-        if names is not None and entry.name not in names:
-            continue
+        if names is not None and (entry.name not in names or pa.types.is_null(entry.type)):
+            continue  # a column of nothing but nulls is as good as none
         if entry.name in fields:
             raise DataError(f"{file}: two columns are named {entry.name!r}; rename one")
         try:
@@ -70,9 +70,9 @@ class _File:
 
     file: DataFile
     schema: Any
+    fields: Mapping[str, Field]  # those that are read
     batches: int
     get: Callable[[int], Any]
-    streamed: bool
 
 
 def open_reader(
@@ -86,11 +86,12 @@ def open_reader(
             one = _open(file, pa.py_buffer(maps.file_data(i)), bad)
             layout = layout or layout_of_schema(source, file.path, one.schema)
             names = list(layout.fields) if layout.declared else None
-            check_columns(file.path, fields_of_schema(file.path, one.schema, names), layout)
+            one.fields = fields_of_schema(file.path, one.schema, names)
         except DataError as error:
             bad.report(error, "corrupt_file")
             continue
-        opened.append(one)
+        if columns_serve(file.path, one.fields, layout, bad):
+            opened.append(one)
     if layout is None:
         layout = layout_of(source.features or {}, list)
     try:
@@ -105,7 +106,7 @@ def _open(file: DataFile, data: Any, bad: BadRecords) -> _File:
     try:
         if bytes(data[: len(_MAGIC)]) == _MAGIC:
             reader = pa.ipc.open_file(pa.BufferReader(data))
-            return _File(file, reader.schema, reader.num_record_batches, reader.get_batch, False)
+            return _File(file, reader.schema, {}, reader.num_record_batches, reader.get_batch)
         stream = pa.ipc.open_stream(pa.BufferReader(data))
     except (pa.ArrowException, OSError) as error:
         raise DataError(
@@ -118,7 +119,7 @@ def _open(file: DataFile, data: Any, bad: BadRecords) -> _File:
     except (pa.ArrowException, OSError) as error:
         text = f"{file.path}: the stream breaks off after record batch {len(batches)}: {error}"
         bad.report(DataError(text), "truncated_file")
-    return _File(file, stream.schema, len(batches), batches.__getitem__, True)
+    return _File(file, stream.schema, {}, len(batches), batches.__getitem__)
 
 
 def _batch(one: _File, number: int) -> Any:
@@ -214,9 +215,9 @@ def _mapped(
             raise NotMapped
         return maps.data, buffer.address - low
 
-    names = [name for name in layout.fields if any(name in one.schema.names for one in opened)]
+    names = [name for name in layout.fields if any(name in one.fields for one in opened)]
     for name in names:
-        if len({name in f.schema.names and f.schema.field(name).type for f in opened}) > 1:
+        if len({name in f.fields and f.schema.field(name).type for f in opened}) > 1:
             raise NotMapped
     located = _Batches(tuple(one.file.path for one in opened))
     arrays: dict[str, list[Any]] = {name: [] for name in names}
@@ -267,7 +268,7 @@ def _decoded(
                 except DataError as error:
                     bad.report(error, "corrupt_file")
                 continue
-            load = partial(_load, one, number, list(layout.fields))
+            load = partial(_load, one, number, [n for n in layout.fields if n in one.fields])
             columns = partial(recent.get, (one.file.path, number), load)
             parts.append(StoredPart(rows, columns, layout, origin_in(one.file.path, first), bad))
             first += rows
@@ -287,8 +288,4 @@ def _count(one: _File) -> Mapping[str, np.ndarray]:
 
 def _load(one: _File, number: int, names: Sequence[str]) -> Mapping[str, StoredColumn]:
     batch = _batch(one, number)
-    columns: dict[str, StoredColumn] = {}
-    for name in names:
-        if name in batch.schema.names:
-            columns[name] = DecodedColumn(batch.column(name))
-    return columns
+    return {name: DecodedColumn(batch.column(name)) for name in names}

@@ -43,7 +43,7 @@ class NotMapped(Exception):
 def stored_field(kind: Any) -> Field:
     """The field of an Arrow type; TypeError for types that have none."""
     if isinstance(kind, pa.FixedShapeTensorType):
-        if kind.permutation is not None:
+        if kind.permutation not in (None, [*range(len(kind.shape))]):
             raise TypeError("is a permuted tensor; write it with its dimensions in order")
         inner = stored_field(kind.value_type)
         return Field(inner.dtype, (*kind.shape, *inner.shape))

@@ -22,7 +22,7 @@ from itertools import islice
 from typing import Any
 
 from headrace_proto import dtypes
-from headrace_proto.errors import DataError
+from headrace_proto.errors import DataError, FilesMissing
 from headrace_server.feed.index_cache import IndexCache
 from headrace_server.feed.manifest import DataFile
 from headrace_server.feed.reader import BadRecords, StreamReader
@@ -72,11 +72,13 @@ class _Table:
             self.names = list(source.features)
         self.kinds: dict[str, Callable[[str], Any]] = {}
         self.scalars: set[str] = set()
+        self.texts: set[str] = set()
         self._headers: dict[str, tuple[list[str], Place]] = {}
 
     def prepare(self, features: Mapping[str, Feature]) -> None:
         self.kinds = {name: _parser(feature.dtype) for name, feature in features.items()}
         self.scalars = {name for name, feature in features.items() if feature.kind == "scalar"}
+        self.texts = {name for name, f in features.items() if f.dtype == dtypes.BYTES}
         for name, feature in features.items():
             if feature.shape or feature.kind == "fixed":
                 raise ValueError(f"feature {name!r}: a cell of a CSV file has no shape")
@@ -115,6 +117,7 @@ class _Table:
     def probed(self, files: Sequence[DataFile]) -> dict[str, Feature]:
         """The features that the first rows show."""
         columns: dict[str, list[str]] = {}
+        wrong: DataError | None = None
         for file in files:
             try:
                 names, place = self.header(file)
@@ -124,13 +127,18 @@ class _Table:
                     rows = [row for row in islice(reader, _PROBED_ROWS) if len(row) == len(names)]
                 finally:
                     text.close()
-            except (csv.Error, *DAMAGE):
-                continue  # reported when it is read
+            except FilesMissing:
+                raise
+            except (csv.Error, DataError, *DAMAGE) as error:  # reported when it is read
+                wrong = wrong or DataError(f"{file.path}: {error}; declare the features")
+                continue
             for i, name in enumerate(names):
                 if self.only is None or name in (*self.only, self.group_by):
                     columns.setdefault(name, []).extend(row[i] for row in rows)
             if rows:
                 break
+        if wrong is not None and not columns:
+            raise wrong
         features = {}
         for name, cells in columns.items():
             sequence = self.group_by is not None and name != self.group_by
@@ -234,6 +242,8 @@ class _Rows:
             if self._table.group_by is None:
                 return self._single()
             return self._group()
+        except FilesMissing:
+            raise
         except DataError as error:
             return Record(begin, None, str(error), "corrupt_file", ends=True)
         except DAMAGE as error:
@@ -347,8 +357,7 @@ class _Rows:
         for name, i, parse in self._columns:
             cell = cells[i]
             try:
-                empty = not cell and parse in (_integer, _real, complex)
-                into[name] = None if empty else parse(cell)
+                into[name] = parse(cell) if cell or name in self._table.texts else None
             except (ValueError, KeyError):
                 dtype = "an integer" if parse is _integer else "a value of its dtype"
                 return f"row {row}, column {name!r}: {cell!r:.60} is not {dtype}"

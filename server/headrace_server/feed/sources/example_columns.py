@@ -56,8 +56,8 @@ def filler_of(want: Want, data: np.ndarray, n: int) -> Filler:
 def _runs(data: np.ndarray, starts: np.ndarray, part: tuple[int, ...]) -> np.ndarray:
     """Floats in ``count`` runs per record, [m, values].  ``starts`` are of the first runs."""
     _, size, stride, count = part
-    if size == 0:
-        return np.empty((starts.size, 0), _FLOAT)
+    if size == 0 or starts.size == 0:
+        return np.empty((starts.size, size * count // 4), _FLOAT)
     if count > 1:
         starts = starts[:, None] + np.arange(count, dtype=np.int64) * stride
     values: np.ndarray = window(data, size)[starts].view(_FLOAT).reshape(len(starts), -1)

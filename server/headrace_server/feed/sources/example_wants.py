@@ -69,7 +69,8 @@ class Want:
                 return DEFAULT
             raise Fault(
                 "missing_feature",
-                f"feature {self.name!r} is missing, and has no default",
+                f"feature {self.name!r} is missing, and has no default. Declare one, or skip such "
+                f"records with on_bad_example='skip'",
             )
         if found.kind != self.kind and found.steps != 0:
             raise Fault(

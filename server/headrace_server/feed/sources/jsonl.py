@@ -9,11 +9,10 @@ the first records show the columns: a list whose length differs among them varie
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -157,14 +156,14 @@ class _Lines:
 
     def __init__(self, file: DataFile, place: Place) -> None:
         self.place = place
-        self._stream: Any = None
+        self._stream: BinaryIO | None = None
         self._file = file
 
     def next(self) -> Record | None:
         place = self.place
         try:
             if self._stream is None:
-                self._stream = io.BufferedReader(open_plain(self._file, place.byte))  # type: ignore[arg-type]
+                self._stream = open_plain(self._file, place.byte)
             while True:
                 line = self._stream.readline()
                 here, place = place, Place(place.byte + len(line), place.record + 1)

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.parquet as pq  # type: ignore[import-untyped, unused-ignore]
 
-from headrace_proto.errors import DataError
+from headrace_proto.errors import DataError, FilesMissing
 from headrace_server.feed.index_cache import IndexCache
 from headrace_server.feed.manifest import DataFile, is_remote, open_map, open_stream
 from headrace_server.feed.reader import BadRecords, IndexedReader
@@ -24,7 +24,7 @@ from .arrow import fields_of_schema, layout_of_schema
 from .arrow_columns import DecodedColumn
 from .parts import PartsReader
 from .rows import Layout, layout_of
-from .stored import Recent, StoredColumn, StoredPart, check_columns, origin_in
+from .stored import Recent, StoredColumn, StoredPart, columns_serve, origin_in
 
 __all__ = ["open_reader"]
 
@@ -45,12 +45,16 @@ def open_reader(
             schema = opened.schema_arrow
             layout = layout or layout_of_schema(source, file.path, schema)
             names = list(layout.fields) if layout.declared else None
-            check_columns(file.path, fields_of_schema(file.path, schema, names), layout)
+            fields = fields_of_schema(file.path, schema, names)
+        except FilesMissing:
+            raise
         except DataError as error:
             bad.report(error, "corrupt_file")
             continue
+        if not columns_serve(file.path, fields, layout, bad):
+            continue
         first = 0
-        wanted = [name for name in schema.names if name in layout.fields]
+        wanted = [name for name in fields if name in layout.fields]
         for number in range(opened.num_row_groups):
             rows = opened.metadata.row_group(number).num_rows
             load = partial(_load, file, opened, number, wanted)
@@ -66,9 +70,9 @@ def _open(file: DataFile) -> Any:
     try:
         data = open_stream(file) if is_remote(file.path) else pa.BufferReader(open_map(file))
         return pq.ParquetFile(data, page_checksum_verification=True)
+    except FilesMissing:
+        raise
     except (pa.ArrowException, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
         raise DataError(
             f"{file.path}: it is no Parquet file, or it is cut off at byte {file.size}: {error}"
         ) from None

@@ -165,21 +165,22 @@ class FrameStream:
                 self._raw = self._stream.read(_READ)
                 if not self._raw and self._inflater is None:
                     return b""
-            if not self._raw:
-                raise _Broken(
-                    TRUNCATED,
-                    f"truncated at byte {self._file.size}: the {self._compression} data is not "
-                    f"complete",
-                )
+            at_end = not self._raw
             if self._inflater is None:
                 if self._compression == "gzip":  # zeros may fill up the last block of a tape
                     self._raw = self._raw.lstrip(b"\0")
                     if not self._raw:
                         continue
                 self._inflater = zlib.decompressobj(_WINDOW_BITS[self._compression])
-            block = self._inflate()
+            block = self._inflate()  # at the end of the file, what the inflater still holds
             if block:
                 return block
+            if at_end and self._inflater is not None:
+                raise _Broken(
+                    TRUNCATED,
+                    f"truncated at byte {self._file.size}: the {self._compression} data is not "
+                    f"complete",
+                )
 
     def _inflate(self) -> bytes:
         try:

@@ -30,7 +30,7 @@ __all__ = [
     "StoredColumn",
     "StoredPart",
     "Whole",
-    "check_columns",
+    "columns_serve",
     "count_of",
     "origin_in",
 ]
@@ -79,27 +79,31 @@ def count_of(rows: Rows) -> int:
     return int(rows.stop - rows.start) if isinstance(rows, slice) else len(rows)
 
 
-def check_columns(file: str, have: Mapping[str, Field], layout: Layout) -> None:
-    """DataError where a file can not give the columns of the layout."""
+def columns_serve(file: str, have: Mapping[str, Field], layout: Layout, bad: BadRecords) -> bool:
+    """Whether a file can give the columns of the layout; False when that was reported."""
     for name, want in layout.fields.items():
         field = have.get(name)
         if field is None:
             if name not in layout.defaults:
-                raise DataError(
+                text = (
                     f"{file}, column {name!r}: the file has no such column (it has "
                     f"{', '.join(map(repr, have))}); give the feature a default, or leave it out"
                 )
+                bad.report(DataError(text), "missing_feature")
+                return False
             continue
         reason = clash(field, want)
         if reason is None and not layout.declared and field != want:
             reason = f"is {field} here and {want} in the first file; declare the features"
         if reason is not None:
-            raise DataError(f"{file}, column {name!r}: it {reason}")
+            bad.report(DataError(f"{file}, column {name!r}: it {reason}"), "wrong_type")
+            return False
     if not layout.declared:
         for name in have.keys() - layout.fields.keys():
-            raise DataError(
-                f"{file}, column {name!r}: the first file has no such column; declare the features"
-            )
+            text = "the first file has no such column; declare the features"
+            bad.report(DataError(f"{file}, column {name!r}: {text}"), "wrong_type")
+            return False
+    return True
 
 
 class Recent:

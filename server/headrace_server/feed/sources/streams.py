@@ -27,7 +27,7 @@ from headrace_server.pipeline.declaration import Feature
 
 from .inference import PROBED
 from .parts import empty_columns
-from .rows import Layout, layout_of
+from .rows import layout_of
 
 __all__ = ["DAMAGE", "FileStreams", "Place", "Record", "Walk", "damage_text", "open_plain"]
 
@@ -87,8 +87,12 @@ def open_plain(file: DataFile, byte: int) -> BinaryIO:
     """The content from a byte on.  Compressed files are decompressed up to it once more."""
     stream = open_stream(file)
     if file.path.endswith((".gz", ".tgz")):
-        stream = _Unpacked(stream)
-    stream.seek(byte)
+        stream = cast(BinaryIO, _Unpacked(stream))
+    try:
+        stream.seek(byte)
+    except BaseException:
+        stream.close()
+        raise
     return stream
 
 
@@ -120,19 +124,14 @@ class FileStreams:
         walk: Callable[[DataFile, Place], Walk],
         features: Mapping[str, Feature] | None,
         bad: BadRecords,
-        probed: int = PROBED,
     ) -> None:
         self._files, self._walk, self._bad = tuple(files), walk, bad
         self._walks: OrderedDict[int, Walk] = OrderedDict()
-        self._layout = layout_of(features, lambda: self._probe(probed))
+        self._layout = layout_of(features, lambda: self._probe(PROBED))
 
     @property
     def fields(self) -> Mapping[str, Field]:
         return self._layout.fields
-
-    @property
-    def layout(self) -> Layout:
-        return self._layout
 
     @property
     def streams(self) -> int:
@@ -154,6 +153,8 @@ class FileStreams:
             if record.ends:
                 ended = True
                 break
+        if ended:
+            self._walks.pop(stream).close()
         return self._chunk(stream, records), None if ended else walk.place.packed()
 
     def close(self) -> None:

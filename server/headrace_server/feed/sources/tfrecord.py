@@ -253,10 +253,14 @@ class TFRecordStreams:
         after = frames.first + len(chunk), frames.offset + frames.data.size
         chunk = _without(chunk, faults)
         if frames.damage is None:
-            return chunk, None if frames.ended else _POSITION.pack(*after)
+            if frames.ended:
+                self._drop(stream)
+                return chunk, None
+            return chunk, _POSITION.pack(*after)
         if self._bad.skip or after == at:
             where = f"{self._names[stream]}, record {after[0]}, byte {after[1]} decompressed"
             text = f"{where}: {frames.damage}; the rest of the file can not be read. {_REMEDY}"
+            self._drop(stream)
             self._bad.report(DataError(text), frames.reason)
             return chunk, None
         return chunk, _POSITION.pack(*after)

@@ -1,0 +1,98 @@
+"""New batches of all partitions in the feed's order: by (number, partition).
+
+    made(0/0) made(1/0) … ─► one line for each partition ─► next(): 0/0 1/0 2/0  0/1 1/1 …
+
+Every partition that has not run dry gives one batch in each turn.  A batch that is not there yet
+is waited for, so the order does not depend on who made what first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from .handover import Batch
+
+__all__ = ["Stream"]
+
+
+@dataclass(slots=True)
+class _Partition:
+    ready: deque[Batch] = field(default_factory=deque)
+    next_number: int = 0
+    ended: bool = False
+
+
+class Stream:
+    """The batches that were made and not yet taken."""
+
+    def __init__(self, partitions: int) -> None:
+        self._partitions = [_Partition() for _ in range(partitions)]
+        self._live = list(range(partitions))  # not dry: ready, or still making
+        self._turn = 0  # number of the batches that are handed out in this turn
+        self._at = 0  # index in _live of the partition that is next
+
+    @property
+    def open(self) -> bool:
+        """Whether more will come, or is there."""
+        return bool(self._live)
+
+    def made(self, batch: Batch) -> None:
+        """The next batch of a partition is there."""
+        here = self._partition(batch.partition)
+        if here.ended or batch.number != here.next_number:
+            raise ValueError(
+                f"partition {batch.partition} made batch {batch.number}; "
+                f"next is {'nothing' if here.ended else here.next_number}"
+            )
+        here.next_number += 1
+        here.ready.append(batch)
+
+    def end(self, partition: int) -> None:
+        """No more batches of a partition will come."""
+        here = self._partition(partition)
+        if not here.ended:
+            here.ended = True
+            if not here.ready:
+                self._dry(partition)
+
+    def next(self) -> Batch | None:
+        """The batch whose turn it is, if it is there."""
+        if not self._live:
+            return None
+        partition = self._live[self._at]
+        here = self._partitions[partition]
+        if not here.ready:
+            return None
+        batch = here.ready.popleft()
+        self._at += 1
+        self._wrap()
+        if here.ended and not here.ready:
+            self._dry(partition)
+        return batch
+
+    def missing(self) -> tuple[int, int] | None:
+        """Number and partition of the batch that is waited for, if one is."""
+        if not self._live or self._partitions[self._live[self._at]].ready:
+            return None
+        return self._turn, self._live[self._at]
+
+    def _partition(self, number: int) -> _Partition:
+        if not 0 <= number < len(self._partitions):
+            raise ValueError(
+                f"partition {number} does not lie in 0 … {len(self._partitions) - 1}, "
+                "those of this feed"
+            )
+        return self._partitions[number]
+
+    def _dry(self, partition: int) -> None:
+        index = self._live.index(partition)
+        del self._live[index]
+        if index < self._at:
+            self._at -= 1
+        self._wrap()
+
+    def _wrap(self) -> None:
+        if self._at == len(self._live):
+            self._at = 0
+            self._turn += 1

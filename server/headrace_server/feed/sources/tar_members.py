@@ -1,0 +1,132 @@
+"""The members of a tar file, from any of them on.
+
+The walk reads headers itself: the standard library takes a damaged header for the end of the
+archive, and what comes after it would be lost without a word.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from typing import BinaryIO, NamedTuple
+
+__all__ = ["DamagedTar", "Member", "Members"]
+
+_BLOCK = tarfile.BLOCKSIZE
+_LONG_NAME = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+_EXTENDED = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
+#: Extended headers hold some names and times.
+_MAX_EXTENDED = 1 << 20
+
+
+class DamagedTar(Exception):
+    """The archive can not be read further.  ``cut_off``: its end is missing."""
+
+    def __init__(self, text: str, cut_off: bool) -> None:
+        super().__init__(text)
+        self.cut_off = cut_off
+
+
+class Member(NamedTuple):
+    name: str
+    byte: int  # of its first header
+    size: int
+    is_file: bool
+
+
+class Members:
+    """Members one after the other; the data of the last one given can be read."""
+
+    def __init__(self, stream: BinaryIO, byte: int) -> None:
+        self._stream = stream
+        self._data = self._next = byte
+        self._last_size = 0
+        self._ended = False
+
+    def next(self) -> Member | None:
+        """None at the end.  DamagedTar where the archive breaks off before it."""
+        names: dict[str, str] = {}
+        self._seek(self._next)
+        begin = self._next
+        while True:
+            block = self._stream.read(_BLOCK)
+            at = self._next
+            if not block and self._ended:
+                return None
+            if len(block) < _BLOCK:
+                raise DamagedTar(f"the archive is cut off at byte {at + len(block)}", True)
+            self._next += _BLOCK
+            if not any(block):  # archives that were joined go on behind their ends
+                self._ended, begin, names = True, self._next, {}
+                continue
+            self._ended = False
+            try:
+                header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+            except tarfile.HeaderError as error:
+                raise DamagedTar(f"the header at byte {at} is damaged: {error}", False) from None
+            if header.type in _LONG_NAME:
+                text = self._extension(header.size).rstrip(b"\0")
+                if header.type == tarfile.GNUTYPE_LONGNAME:
+                    names["path"] = text.decode("utf-8", "surrogateescape")
+            elif header.type in _EXTENDED or header.type == tarfile.XGLTYPE:
+                found = _extended(self._extension(header.size))
+                if header.type != tarfile.XGLTYPE:
+                    names.update(found)
+            else:
+                return self._member(header, names, begin)
+
+    def _member(self, header: tarfile.TarInfo, names: dict[str, str], begin: int) -> Member:
+        told = names.get("size", str(header.size))
+        if not told.isdigit():
+            raise DamagedTar(f"the member at byte {begin} gives the size {told!r:.40}", False)
+        size = 0 if header.islnk() or header.issym() or header.isdir() else int(told)
+        sparse = header.type == tarfile.GNUTYPE_SPARSE or any("sparse" in key for key in names)
+        if sparse:
+            raise DamagedTar(f"the member at byte {begin} is sparse; pack it without -S", False)
+        self._data, self._last_size = self._next, size
+        self._next += -(-size // _BLOCK) * _BLOCK
+        name = names.get("path", header.name)
+        return Member(name, begin, size, header.isreg())
+
+    @property
+    def byte(self) -> int:
+        """Where the next member begins."""
+        return self._next
+
+    def data(self) -> bytes:
+        """The content of the last member given."""
+        self._seek(self._data)
+        content = self._stream.read(self._last_size)
+        if len(content) < self._last_size:
+            raise DamagedTar(f"the archive is cut off at byte {self._data + len(content)}", True)
+        return content
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def _seek(self, byte: int) -> None:
+        # Only ever forward, so that compressed archives are read once.
+        if self._stream.tell() != byte:
+            self._stream.seek(byte)
+
+    def _extension(self, size: int) -> bytes:
+        if not 0 <= size <= _MAX_EXTENDED:
+            raise DamagedTar(f"an extended header has {size} bytes, not 0 … {_MAX_EXTENDED}", False)
+        padded = -(-size // _BLOCK) * _BLOCK
+        content = self._stream.read(padded)
+        if len(content) < padded:
+            raise DamagedTar(f"the archive is cut off at byte {self._next + len(content)}", True)
+        self._next += padded
+        return content[:size]
+
+
+def _extended(content: bytes) -> dict[str, str]:
+    """``LENGTH KEY=VALUE\\n`` …"""
+    found = {}
+    while content:
+        length, space, _ = content.partition(b" ")
+        if not space or not length.isdigit() or not 0 < int(length) <= len(content):
+            raise DamagedTar("an extended header is damaged", False)
+        record, content = content[: int(length)], content[int(length) :]
+        key, _, value = record[len(length) + 1 :].rstrip(b"\n").partition(b"=")
+        found[key.decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
+    return found

@@ -1,0 +1,47 @@
+"""What integration tests share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+
+@pytest.fixture
+def over_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainers of this process do not find the server's memory, as on another host."""
+
+    def unseen(directory: str, session_file: str) -> None:
+        raise FileNotFoundError(session_file)
+
+    monkeypatch.setattr("headrace.link.Attachment", unseen)
+
+
+@pytest.fixture(params=["shared memory", "tcp"])
+def way(request: pytest.FixtureRequest) -> str:
+    """Both ways that bytes can come."""
+    if request.param == "tcp":
+        request.getfixturevalue("over_tcp")
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def tf() -> Any:
+    """TensorFlow, loaded when the first test asks for it."""
+    return pytest.importorskip("tensorflow")
+
+
+@pytest.fixture(scope="session")
+def elsewhere() -> list[str]:
+    """The head of a command that runs without a sight of this machine's shared memory."""
+    command = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /dev/shm && exec "$0" "$@"']
+    try:
+        subprocess.run([*command, "true"], check=True, capture_output=True, timeout=20)
+    except (OSError, subprocess.SubprocessError) as error:
+        pytest.skip(f"no mount namespace can be made here: {error}")
+    return command

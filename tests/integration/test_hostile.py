@@ -1,0 +1,211 @@
+"""Hostile and broken peers at the live public socket: an honest trainer never notices them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import headrace
+import headrace_server as hs
+import msgpack
+import psutil
+import pytest
+import zmq
+from headrace_proto import limits
+from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, Refused, Renew, Step, Unknown
+
+ROWS = 4000
+
+
+@pytest.fixture
+def server() -> Iterator[hs.Server]:
+    with hs.run(hs.from_examples([{"i": k} for k in range(ROWS)]).batch(10)) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def dealer(address: str) -> Iterator[zmq.Socket[bytes]]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    peer = context.socket(zmq.DEALER)
+    peer.linger = 0
+    peer.connect(address)
+    try:
+        yield peer
+    finally:
+        peer.close()
+        context.term()
+
+
+@contextlib.contextmanager
+def honest_trainer(server: hs.Server) -> Iterator[None]:
+    """Trains slowly in a thread as long as the block lasts, then takes the rest; counts all."""
+    rows: list[int] = []
+    rushing = threading.Event()
+    failures: list[BaseException] = []
+
+    def train() -> None:
+        try:
+            with headrace.connect(server.address, timeout=20) as feed:
+                for batch in feed:
+                    rows.extend(batch["i"].tolist())
+                    rushing.wait(0.01)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        yield
+    finally:
+        rushing.set()
+        thread.join(30)
+    assert not failures
+    assert sorted(rows) == list(range(ROWS))
+
+
+def answer(peer: zmq.Socket[bytes]) -> object:
+    assert peer.poll(5000), "no answer"
+    return FROM_SERVER.decode(peer.recv_multipart()[0])
+
+
+def hello(**changes: object) -> bytes:
+    values: dict[str, object] = {"oldest": 1, "newest": 1, "library": "t", "feed": "", "nonce": b"n"}
+    return FROM_TRAINER.encode(Hello(**{**values, **changes}))  # type: ignore[arg-type]
+
+
+GARBAGE = [
+    b"",
+    b"\xff",
+    b"\xc1",
+    msgpack.packb(None),
+    msgpack.packb([]),
+    msgpack.packb([99]),
+    msgpack.packb([True]),
+    msgpack.packb({"op": 1}),
+    msgpack.packb([1]),
+    msgpack.packb([3, -1, 0]),
+    msgpack.packb([3, 1, 2**64 - 1, [1] * 5000]),
+    msgpack.packb([1, 1, 1, "x", "y", b"n" * 20000]),
+    msgpack.packb(msgpack.ExtType(5, b"x")),
+    b"\x91" * 60_000,
+    b"\xdd\xff\xff\xff\xff",
+    b"\xdf\xff\xff\xff\xff" + b"\x80" * 50_000,
+    b"\x92\x01\xd9\xff" + b"\xf0" * 255,
+    os.urandom(limits.MAX_HEADER_BYTES + 1),
+]
+
+
+def test_a_message_that_is_none_is_refused_once_and_costs_nobody_else_anything(server):
+    with honest_trainer(server):
+        for garbage in GARBAGE:
+            with dealer(server.address) as peer:
+                peer.send(garbage)
+                refused = answer(peer)
+                assert isinstance(refused, Refused) and refused.code == "protocol"
+                peer.send(garbage)
+                assert not peer.poll(50), "answered twice"
+
+
+def test_endless_small_parts_and_oversize_frames_end_only_their_connection(server):
+    with honest_trainer(server):
+        with dealer(server.address) as peer:
+            peer.send_multipart([b"x"] * (limits.MAX_FRAMES + 1))
+            assert isinstance(answer(peer), Refused)
+        with dealer(server.address) as peer:
+            peer.send(bytes(limits.MAX_UPLOAD_BYTES + 1))  # the connection is dropped
+            assert not peer.poll(200)
+
+
+def test_numbers_that_are_not_the_senders_get_it_nowhere(server):
+    with headrace.connect(server.address, prefetch=0, timeout=20) as feed:
+        first = next(feed)
+        session = feed._link.session.welcome.session
+        with dealer(server.address) as peer:
+            for message in (
+                Step(session, 100, commits=(first.token,)),
+                Renew(session, 100, 0, ()),
+                Step(2**63, 1),
+            ):
+                peer.send(FROM_TRAINER.encode(message))
+                assert answer(peer) == Unknown(message.session)
+        rest = [i for batch in feed for i in batch["i"].tolist()]
+    assert len(rest) + len(first["i"]) == ROWS
+
+
+def test_absurd_hellos_are_refused_with_the_reason(server):
+    cases = [
+        ({"oldest": 7, "newest": 9}, "version", "speaks protocol 7 to 9"),
+        ({"feed": "other"}, "feed", "this server has 'default'"),
+        ({"nonce": b""}, "protocol", "nonce"),
+        ({"nonce": b"x" * 65}, "protocol", "nonce"),
+        ({"rank": 5, "world_size": 2}, "protocol", "rank=5"),
+        ({"rank": 0, "world_size": 2**62}, "protocol", "world_size"),
+        ({"rank": -7, "world_size": 3}, "protocol", "rank=-7"),
+    ]
+    for changes, code, text in cases:
+        with dealer(server.address) as peer:
+            peer.send(hello(**changes))
+            refused = answer(peer)
+            assert isinstance(refused, Refused), changes
+            assert refused.code == code and text in refused.text
+
+
+def test_many_hellos_on_one_connection_are_one_trainer(server):
+    router = psutil.Process(server.pids["router"])
+    with dealer(server.address) as peer:
+        for k in range(500):
+            peer.send(hello(nonce=b"%d" % k))
+            answer(peer)
+        assert router.num_fds() < 60
+    with headrace.connect(server.address, timeout=20) as feed:
+        assert sum(len(batch["i"]) for batch in feed) == ROWS
+
+
+def test_a_storm_of_raw_connections_leaves_the_server_as_it_was(server):
+    port = urlsplit(server.address).port
+    router = psutil.Process(server.pids["router"])
+    base_fds, base_rss = router.num_fds(), router.memory_info().rss
+    chance = random.Random(7)
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
+    openings = [
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00",
+        greeting[:12],
+        greeting,
+        greeting + b"\x02" + struct.pack(">Q", 2**62),
+        greeting + b"\x04\x19\x05READY" + b"\xff" * 19,
+    ]
+    with honest_trainer(server):
+        for _ in range(3000):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 2) as raw:
+                raw.sendall(chance.choice(openings) + chance.randbytes(chance.randrange(64)))
+    deadline = time.monotonic() + 15
+    while router.num_fds() > base_fds + 3 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert router.num_fds() <= base_fds + 3
+    assert router.memory_info().rss < base_rss + 40 * 2**20
+
+
+def test_random_mutations_of_real_messages_never_stop_the_server(server):
+    chance = random.Random(11)
+    real = [
+        hello(),
+        FROM_TRAINER.encode(Step(1, 5, (1, 2), (3,), (4,))),
+        FROM_TRAINER.encode(Renew(1, 5, 3, (1,))),
+    ]
+    with honest_trainer(server), dealer(server.address) as peer:
+        for _ in range(20_000):
+            message = bytearray(chance.choice(real))
+            for _ in range(chance.randrange(1, 4)):
+                message[chance.randrange(len(message))] = chance.randrange(256)
+            peer.send(bytes(message))
+            while peer.poll(0):
+                peer.recv_multipart()

@@ -1,0 +1,41 @@
+"""User functions that workers import by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+
+def triple(example: dict[str, Any]) -> dict[str, Any]:
+    """One more column."""
+    return {**example, "triple": example["i"] * 3}
+
+
+def is_even(example: dict[str, Any]) -> bool:
+    return bool(example["i"] % 2 == 0)
+
+
+def triples(columns: dict[str, Any]) -> dict[str, Any]:
+    """``triple`` for some hundred examples at once."""
+    return {**columns, "triple": columns["i"] * 3}
+
+
+def fail_at_20(example: dict[str, Any]) -> dict[str, Any]:
+    if example["i"] == 20:
+        raise ValueError("the twentieth is one too many")
+    return example
+
+
+def numbered(n: int, nbytes: int) -> Iterator[dict[str, Any]]:
+    """Example i is its number and bytes that all are i modulo 251."""
+    for i in range(n):
+        yield {"i": i, "x": np.full(nbytes, i % 251, np.uint8)}
+
+
+def images(n: int) -> Iterator[dict[str, Any]]:
+    """Images of 150 kB, no two alike."""
+    base = np.arange(224 * 224 * 3, dtype=np.uint32)
+    for i in range(n):
+        yield {"image": (base * (2 * i + 1) >> 3).astype(np.uint8).reshape(224, 224, 3), "i": i}

@@ -1,0 +1,194 @@
+"""A pipeline is declared by calls; what is wrong is told by the call that is wrong."""
+
+import msgpack
+import numpy as np
+import pytest
+
+from headrace_proto.schema import Field
+from headrace_server import pipeline as hs
+from headrace_server.pipeline.declaration import Declaration, Order, Policy
+
+FEATURES = {"x": hs.scalar("int64"), "audio": hs.sequence("float32", (64,))}
+
+
+def keep(example):
+    return True
+
+
+def widen(example):
+    return example
+
+
+def source():
+    return hs.read_tfrecord("/data/a-*.tfrecord", FEATURES)
+
+
+def test_every_call_gives_a_new_pipeline_and_changes_none():
+    one = source()
+    two = one.shuffle(seed=7)
+    assert one.batch(2).declaration().order == Order()
+    assert two.batch(2).declaration().order == Order(seed=7)
+
+
+def test_the_defaults_of_the_stages_are_those_of_the_contract():
+    declared = source().shuffle().repeat().batch(32).declaration()
+    assert declared.order == Order(seed=0, window=None, epochs=None, reshuffle=True)
+    assert declared.shape.options == {
+        "batch_size": 32,
+        "allow_smaller_final_batch": False,
+        "dynamic_pad": False,
+    }
+    assert declared.policy == Policy("fail", None)
+
+
+def test_a_whole_declaration_survives_the_wire():
+    pipeline = (
+        hs.from_examples([{"x": 1, "t": b"a"}, {"x": 2, "t": b"bc"}])
+        .shuffle(3, window=10)
+        .repeat(np.int64(2))
+        .map(widen, schema={"x": hs.sequence("float32"), "y": Field("bytes", (None, 2, None))})
+        .filter("pkg.mod:Class.keep", vectorized=True)
+        .select(("y",))
+        .batch(np.int32(4), True, dynamic_pad=True)
+        .options(on_bad_example="skip", max_bad_examples=5)
+    )
+    declared = pipeline.declaration()
+    wire = msgpack.packb(declared.to_plain())
+    again = Declaration.from_plain(msgpack.unpackb(wire))
+    assert again == declared
+    assert again.fingerprint() == declared.fingerprint()
+
+
+def test_options_change_the_fingerprint():
+    plain = source().batch(2)
+    skipping = plain.options(on_bad_example="skip")
+    assert plain.declaration().fingerprint() != skipping.declaration().fingerprint()
+
+
+def test_options_may_stand_before_and_after_the_shape():
+    before = source().options(on_bad_example="skip").batch(2)
+    after = source().batch(2).options(on_bad_example="skip")
+    assert before == after
+
+
+def test_pipelines_that_declare_the_same_are_equal_and_hash_alike():
+    one, two = source().map(widen).batch(2), source().map(widen).batch(2)
+    assert one == two
+    assert hash(one) == hash(two)
+    assert one != source().map(widen).batch(3)
+    assert one != source().map(widen, vectorized=True).batch(2)
+    assert one != "pipeline"
+
+
+def test_the_order_of_features_tells_pipelines_apart():
+    turned = hs.read_tfrecord("/data/a-*.tfrecord", dict(reversed(FEATURES.items())))
+    assert turned.batch(2) != source().batch(2)
+
+
+def test_the_text_of_a_pipeline_shows_what_was_declared():
+    text = repr(
+        source()
+        .shuffle(seed=0)
+        .repeat()
+        .map("m:f", schema={"y": hs.scalar("bool")})
+        .batch(32)
+        .options(on_bad_example="skip")
+    )
+    lines = text.splitlines()
+    assert lines[0].startswith("read_tfrecord(paths=['/data/a-*.tfrecord'], ")
+    assert "features={x: int64[], audio: float32[?, 64]}" in lines[0]
+    assert lines[1:] == [
+        "  .shuffle(seed=0, reshuffle=True)",
+        "  .repeat()",
+        "  .map(function='m:f', vectorized=False, schema={y: bool[]})",
+        "  .batch(batch_size=32, allow_smaller_final_batch=False, dynamic_pad=False)",
+        "  .options(on_bad_example='skip')",
+    ]
+
+
+def test_the_text_of_examples_in_memory_does_not_hold_them():
+    assert repr(hs.from_examples([{"x": 1}])) == "from_examples(n=1, features={x: int64[]})"
+
+
+def test_the_schema_is_known_until_a_map_that_declares_none():
+    pipeline = source()
+    assert pipeline.fields == {"x": Field("int64"), "audio": Field("float32", (None, 64))}
+    assert pipeline.select(["audio"]).fields == {"audio": Field("float32", (None, 64))}
+    assert pipeline.filter(keep).fields == pipeline.fields
+    assert pipeline.map(widen).fields is None
+    assert pipeline.map(widen).select(["anything"]).fields is None
+    assert pipeline.map(widen, schema={"y": hs.scalar("bool")}).fields == {"y": Field("bool")}
+    assert hs.read_arrow("a.arrow").fields is None
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "text"),
+    [
+        (lambda p: p.batch(0), ValueError, "batch_size=0 is too small: the least is 1"),
+        (lambda p: p.batch(2**20 + 1), ValueError, "batch_size=1048577 .* the most is 1048576"),
+        (lambda p: p.batch(True), TypeError, "batch_size=True is a bool; it is an int"),
+        (lambda p: p.batch(2.0), TypeError, "batch_size=2.0 is a float"),
+        (lambda p: p.batch(2, 1), TypeError, "allow_smaller_final_batch=1 is a int"),
+        (lambda p: p.batch(2, dynamic_pad=None), TypeError, "dynamic_pad=None"),
+        (lambda p: p.shuffle(seed=None), TypeError, "seed=None"),
+        (lambda p: p.shuffle(window=0), ValueError, "window=0 is too small"),
+        (lambda p: p.shuffle(reshuffle="no"), TypeError, "reshuffle='no'"),
+        (lambda p: p.shuffle().shuffle(), ValueError, "called twice"),
+        (lambda p: p.repeat().shuffle(), ValueError, "would mix the examples of different epochs"),
+        (lambda p: p.repeat(1).shuffle(), ValueError, "before repeat"),
+        (lambda p: p.repeat(0), ValueError, "n=0 is too small: the least is 1"),
+        (lambda p: p.repeat(1).repeat(2), ValueError, "repeat\\(\\) is called twice"),
+        (lambda p: p.select("x"), TypeError, "names='x' is not a list"),
+        (lambda p: p.select([]), ValueError, "names is empty"),
+        (lambda p: p.select(["x", "x"]), ValueError, "names 'x' twice"),
+        (lambda p: p.select(["x", "z"]), ValueError, r"names\[1\]='z' is not one of .* x, audio"),
+        (lambda p: p.select([3]), TypeError, r"names\[0\]=3"),
+        (lambda p: p.map(lambda e: e), TypeError, "is a lambda"),
+        (lambda p: p.map(widen, vectorized=1), TypeError, "vectorized=1"),
+        (lambda p: p.map(widen, schema={}), ValueError, "schema names 0 columns"),
+        (lambda p: p.map(widen, schema={"y": "int64"}), TypeError, r"schema\['y'\]='int64'"),
+        (
+            lambda p: p.map(widen, schema={"y": hs.scalar("int64", default=0)}),
+            ValueError,
+            "has a default",
+        ),
+        (lambda p: p.filter("nothing"), ValueError, "not of the form module:name"),
+        (lambda p: p.options(on_bad_example="ignore"), ValueError, "'ignore' is not one of 'fail'"),
+        (lambda p: p.options(on_bad_example=["skip"]), TypeError, "on_bad_example="),
+        (lambda p: p.options(max_bad_examples=3), ValueError, "needs on_bad_example='skip'"),
+        (
+            lambda p: p.options(on_bad_example="skip", max_bad_examples=-1),
+            ValueError,
+            "max_bad_examples=-1 is too small",
+        ),
+    ],
+)
+def test_a_mistake_is_told_by_the_call_that_makes_it(call, kind, text):
+    with pytest.raises(kind, match=text):
+        call(source())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda p: p.shuffle(),
+        lambda p: p.repeat(),
+        lambda p: p.map(widen),
+        lambda p: p.filter(keep),
+        lambda p: p.select(["x"]),
+        lambda p: p.batch(2),
+    ],
+)
+def test_the_shape_ends_a_pipeline(call):
+    with pytest.raises(ValueError, match="the shape ends a pipeline"):
+        call(source().batch(2))
+
+
+def test_a_pipeline_without_a_shape_names_the_shapes():
+    with pytest.raises(ValueError, match=r"has no shape: end it with one of \.batch"):
+        source().declaration()
+
+
+def test_a_pipeline_can_not_be_changed():
+    with pytest.raises(AttributeError):
+        source()._order = Order()

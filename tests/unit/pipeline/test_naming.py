@@ -1,0 +1,188 @@
+"""User code is found by its name in any process, or refused with the reason."""
+
+import functools
+import json
+import subprocess
+import sys
+
+import pytest
+
+from headrace_server.pipeline import naming
+from headrace_server.pipeline.naming import load_file, name_of, resolve
+
+
+def double(x):
+    return 2 * x
+
+
+class Tools:
+    @staticmethod
+    def halve(x):
+        return x // 2
+
+    def method(self, x):
+        return x
+
+    def __call__(self, x):
+        return x
+
+
+@functools.wraps(double)
+def wrapped(x):
+    return double(x)
+
+
+def hidden(x):
+    return x
+
+
+def replacement(x):
+    return x
+
+
+original_hidden, hidden = hidden, replacement
+
+
+def local():
+    def inner(x):
+        return x
+
+    return inner
+
+
+@pytest.mark.parametrize("fn", [double, Tools.halve, Tools, len, json.dumps])
+def test_a_function_resolves_back_from_its_name(fn):
+    assert resolve(name_of(fn)) is fn
+
+
+def test_the_name_is_module_and_qualified_name():
+    assert name_of(double) == f"{__name__}:double"
+    assert name_of(Tools.halve) == f"{__name__}:Tools.halve"
+
+
+@pytest.mark.parametrize(
+    ("fn", "text"),
+    [
+        (lambda x: x, "is a lambda"),
+        (local(), "defined inside of another function"),
+        (functools.partial(double, 1), "is a partial.* write a def that calls it"),
+        (Tools().method, "is bound to an object"),
+        ([].append, "belongs to no module"),
+        (Tools(), "is an object of Tools"),
+        (original_hidden, "is not what .*:hidden is now"),
+        (wrapped, "is not what .*:double is now"),
+        (3, "neither a function nor a name"),
+    ],
+)
+def test_what_no_import_finds_is_refused_with_the_reason(fn, text):
+    with pytest.raises(TypeError, match=text):
+        name_of(fn)
+
+
+def test_a_refusal_gives_the_remedy():
+    with pytest.raises(TypeError, match=r"named, never sent.*put a def at the top level"):
+        name_of(lambda x: x)
+
+
+def test_strings_are_checked_for_their_form_only(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert name_of("no.such.module:Class.name") == "no.such.module:Class.name"
+    assert name_of("feeds.py:speech") == f"{tmp_path}/feeds.py:speech"
+    assert name_of("/a:b/feeds.py:speech") == "/a:b/feeds.py:speech"
+
+
+@pytest.mark.parametrize(
+    "name", ["", "module", "module:", ":name", "module:a b", "a/b:name", "a.b:c.", "1a:b", "m:a()"]
+)
+def test_a_string_of_another_form_is_refused(name):
+    for use in (name_of, resolve):
+        with pytest.raises(ValueError, match="not of the form module:name or path"):
+            use(name)
+
+
+def test_a_file_is_loaded_once_and_its_functions_are_named_by_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "beside_it.py").write_text("THREE = 3\n")
+    file = tmp_path / "my-feeds.py"
+    file.write_text(
+        "import beside_it\n"
+        "assert __name__ != '__main__'\n"
+        "def triple(x):\n    return beside_it.THREE * x\n"
+    )
+    module = load_file(file)
+    assert load_file(str(file)) is module
+    assert name_of(module.triple) == f"{file}:triple"
+    assert resolve(f"{file}:triple") is module.triple
+    assert module.triple(2) == 6
+
+
+def test_a_file_that_fails_to_load_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    file = tmp_path / "broken.py"
+    file.write_text("1 / 0\n")
+    before = set(sys.modules)
+    with pytest.raises(ImportError, match=r"broken\.py.*raised ZeroDivisionError"):
+        load_file(file)
+    assert {name for name in set(sys.modules) - before if "broken" in name} == set()
+    file.write_text("x = 1\n")
+    assert resolve(f"{file}:x") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("no_such_package.part:f", "no module 'no_such_package' on sys.path"),
+        ("json.no_such_part:f", "no module 'json.no_such_part'"),
+        ("json:no_such_name", "json:no_such_name: there is no 'no_such_name' in json"),
+        ("json:JSONEncoder.nothing", "there is no 'nothing' in JSONEncoder"),
+        ("/no/such/file.py:f", "/no/such/file.py: there is no such Python file"),
+    ],
+)
+def test_what_is_not_found_is_named(name, text):
+    with pytest.raises(ImportError, match=text):
+        resolve(name)
+
+
+def test_what_the_import_raised_is_told(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "needs_more.py").write_text("import not_installed_anywhere\n")
+    with pytest.raises(ImportError, match=r"raised ModuleNotFoundError: .*not_installed_anywhere"):
+        resolve("needs_more:f")
+
+
+def run(tmp_path, *arguments):
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PYTHONPATH": ":".join(p for p in sys.path if p)},
+    )
+    return done.stdout.strip(), done.stderr
+
+
+SCRIPT = f"""
+from {naming.__name__} import name_of
+def f(x):
+    return x
+if __name__ == "__main__":
+    print(name_of(f))
+"""
+
+
+def test_a_function_of_a_script_is_named_by_the_file(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    assert run(tmp_path, "train.py")[0] == f"{tmp_path}/train.py:f"
+
+
+def test_a_function_of_a_module_that_is_run_is_named_by_the_module(tmp_path):
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "train.py").write_text(SCRIPT)
+    assert run(tmp_path, "-m", "pack.train")[0] == "pack.train:f"
+
+
+def test_a_function_of_a_session_is_refused(tmp_path):
+    out, err = run(tmp_path, "-c", SCRIPT)
+    assert out == ""
+    assert "session or a notebook's cell, which has no file" in err

@@ -1,0 +1,174 @@
+"""Examples in memory travel as plain data, and lose nothing on the way."""
+
+import math
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace_proto.dtypes import numpy_dtype
+from headrace_proto.schema import Field
+from headrace_server import pipeline as hs
+from headrace_server.pipeline.examples import cast, pack_examples, packed_fields
+
+
+def unpacked(packed, name):
+    """The values of a packed column, one by one: the format read back by its description."""
+    column, n = packed["columns"][name], packed["n"]
+    field = packed_fields(packed)[name]
+    extents = np.zeros((n, 0), np.int64)
+    if column["extents"] is not None:
+        extents = np.frombuffer(column["extents"], np.int64).reshape(n, field.ragged_dims)
+    shapes = [(*row.tolist(), *field.shape[field.ragged_dims :]) for row in extents]
+    counts = [math.prod(shape) for shape in shapes]
+    if column["lengths"] is None:
+        flat = np.frombuffer(column["data"], numpy_dtype(field.dtype))
+    else:
+        stops = np.cumsum(np.frombuffer(column["lengths"], np.int64)).tolist()
+        texts = [column["data"][a:b] for a, b in zip([0, *stops], stops, strict=False)]
+        flat = np.array([*texts, None], object)[:-1]
+    assert len(flat) == sum(counts)
+    stops = np.cumsum([0, *counts]).tolist()
+    return [flat[a:b].reshape(s) for a, b, s in zip(stops, stops[1:], shapes, strict=False)]
+
+
+def field_of(*values):
+    return packed_fields(pack_examples([{"c": value} for value in values]))["c"]
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ((1, 2), Field("int64")),
+        ((1.5, 2), Field("float64")),
+        ((1, 2.5), Field("float64")),
+        ((True,), Field("bool")),
+        (("ä", b"b", bytearray(b"c")), Field("bytes")),
+        ((np.float16(1), np.float16(2)), Field("float16")),
+        (([1, 2], [3, 4]), Field("int64", (2,))),
+        (([1, 2], [3]), Field("int64", (None,))),
+        (([], [3], [4]), Field("int64", (None,))),
+        (([1.0], []), Field("float64", (None,))),
+        (([], np.zeros((2, 3), np.int8)), Field("int8", (None, 3))),
+        ((np.zeros((3, 1)), np.zeros((3, 2))), Field("float64", (3, None))),
+        ((["a", "b"], ["c"]), Field("bytes", (None,))),
+        ((np.array([1, 2], ">i4"),), Field("int32", (2,))),
+    ],
+)
+def test_dtype_and_shape_are_those_that_the_values_show(values, field):
+    assert field_of(*values) == field
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(-(2**63), 2**63 - 1),
+            st.lists(st.lists(st.floats(width=32), min_size=2, max_size=2), max_size=4),
+            st.binary(max_size=5),
+            st.lists(st.binary(max_size=3), max_size=3),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_what_is_packed_and_sent_is_what_was_given(rows):
+    examples = [
+        {"i": i, "m": np.array(m, np.float32).reshape(-1, 2), "b": b, "t": t} for i, m, b, t in rows
+    ]
+    packed = msgpack.unpackb(msgpack.packb(pack_examples(examples)))
+    assert [v.item() for v in unpacked(packed, "i")] == [row[0] for row in rows]
+    assert [v.item() for v in unpacked(packed, "b")] == [row[2] for row in rows]
+    assert [v.tolist() for v in unpacked(packed, "t")] == [row[3] for row in rows]
+    for got, row in zip(unpacked(packed, "m"), examples, strict=True):
+        np.testing.assert_array_equal(got, row["m"])
+
+
+def test_zero_bytes_at_the_end_of_strings_are_kept():
+    packed = pack_examples([{"t": [b"a\0", b"b"]}, {"t": np.array([b"c\0\0", b""], object)}])
+    assert [v.tolist() for v in unpacked(packed, "t")] == [[b"a\0", b"b"], [b"c\0\0", b""]]
+
+
+def test_features_choose_columns_dtypes_and_defaults():
+    features = {
+        "x": hs.scalar("float32"),
+        "s": hs.sequence("int16", (2,), default=[]),
+        "f": hs.fixed("bytes", (2,), default=b"-"),
+    }
+    packed = pack_examples([{"x": 1, "other": object()}, {"x": 2.5, "s": [[1, 2]]}], features)
+    assert packed_fields(packed) == {name: f.field for name, f in features.items()}
+    assert [v.item() for v in unpacked(packed, "x")] == [1.0, 2.5]
+    assert [v.tolist() for v in unpacked(packed, "s")] == [[], [[1, 2]]]
+    assert unpacked(packed, "s")[0].shape == (0, 2)
+    assert unpacked(packed, "f")[0].tolist() == [b"-", b"-"]
+
+
+def test_no_examples_are_fine_where_features_say_what_they_would_be():
+    packed = pack_examples([], {"x": hs.sequence("int64")})
+    assert packed["n"] == 0
+    assert packed_fields(packed) == {"x": Field("int64", (None,))}
+    with pytest.raises(ValueError, match="no examples: an empty list needs features="):
+        pack_examples([])
+
+
+@pytest.mark.parametrize(
+    ("examples", "text"),
+    [
+        ([{"x": 1}, {"y": 1}], "example 1 lacks column 'x'"),
+        ([{"x": 1}, {"x": 1, "y": 1}], "example 1 has column 'y' more"),
+        ([{"x": 1}, {"x": [1]}], r"example 1, column 'x': is int64\[1\], .* before .* int64\[\]"),
+        ([{"x": 1}, {"x": b"1"}], r"example 1, column 'x': is bytes\[\]"),
+        ([{"x": True}, {"x": 1}], "example 1, column 'x': is int64"),
+        ([{"x": 1}, {"x": None}], "example 1, column 'x': None is a NoneType"),
+        ([{"x": [[1], [2, 3]]}], "example 0, column 'x': .* unequal lengths"),
+        ([{"x": 1j}, {"x": np.datetime64("2020-01-01")}], "example 1, .* dtype datetime64"),
+        ([{"x": np.longdouble(1)}], "example 0, column 'x': dtype "),
+        ([{"x": ["a", 1]}], "example 0, column 'x': 1 is a int: no number, no string"),
+        ([{"x": 1}, {"x": [[]]}], "example 1, column 'x'"),
+        ([{}], "example 0 has 0 columns"),
+        ([{1: 2}], "column 1 is not named by a string"),
+    ],
+)
+def test_an_example_that_does_not_go_with_the_others_is_named(examples, text):
+    with pytest.raises(ValueError, match=text):
+        pack_examples(examples)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (300, r"is int64 \(\[300\]\), which does not fit int8"),
+        (1.0, r"is float64 .* does not fit int8"),
+        ([1], r"has shape \[1\], which does not fit int8\[\]"),
+        (True, "is bool"),
+    ],
+)
+def test_a_value_that_features_do_not_admit_is_named(value, text):
+    with pytest.raises(ValueError, match=f"example 1, column 'x': {text}"):
+        pack_examples([{"x": 1}, {"x": value}], {"x": hs.scalar("int8")})
+    with pytest.raises(ValueError, match="example 0 lacks column 'x', which has no default"):
+        pack_examples([{}], {"x": hs.scalar("int8")})
+
+
+def test_an_example_is_a_mapping():
+    with pytest.raises(TypeError, match="example 1 is a tuple"):
+        pack_examples([{"x": 1}, ("x", 1)])
+
+
+@given(st.integers(-(2**63), 2**64 - 1), st.sampled_from(["int8", "uint8", "int32", "uint64"]))
+def test_an_integer_is_cast_exactly_or_not_at_all(number, dtype):
+    array = np.asarray(number)
+    info = np.iinfo(dtype)
+    if info.min <= number <= info.max:
+        assert int(cast(array, dtype)) == number
+    else:
+        with pytest.raises(ValueError, match=f"does not fit {dtype}"):
+            cast(array, dtype)
+
+
+def test_floats_may_lose_digits_and_not_their_size():
+    assert cast(np.array([0.1, np.inf, np.nan]), "float32").dtype == np.float32
+    with pytest.raises(ValueError, match="does not fit float16"):
+        cast(np.array([1e6]), "float16")
+    assert cast(np.array([1.0], ">f8"), "float64").dtype.isnative

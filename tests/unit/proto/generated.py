@@ -1,0 +1,83 @@
+"""Values for property tests of the protocol: every message class, plain data, wire words."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, get_args, get_type_hints
+
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from headrace_proto import checks, messages
+from headrace_proto.codec import Registry
+from headrace_server.shell import worker_messages
+
+#: The same examples in every run: a failure stays until it is repaired.
+steady = settings(derandomize=True, deadline=None, database=None, max_examples=60)
+
+REGISTRIES: tuple[Registry, ...] = (
+    messages.FROM_TRAINER,
+    messages.FROM_SERVER,
+    worker_messages.FROM_WORKER,
+    worker_messages.FROM_ROUTER,
+)
+KINDS = [(registry, kind) for registry in REGISTRIES for kind in registry.kinds]
+NAMES = [kind.__name__ for _, kind in KINDS]
+
+counts = st.integers(0, 2**64 - 1)
+atoms = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=12)
+    | st.binary(max_size=12)
+)
+
+
+def plain(depth: int) -> st.SearchStrategy[Any]:
+    """Plain data of at most ``depth`` lists and maps in each other."""
+    if not depth:
+        return atoms
+    inner = plain(depth - 1)
+    lists = st.lists(inner, max_size=3)
+    return atoms | lists | st.dictionaries(st.text(max_size=6), inner, max_size=3)
+
+
+#: By the check of a field; records and their like by their type.
+_BY_CHECK = {
+    get_args(alias)[1]: strategy
+    for alias, strategy in (
+        (checks.Count, counts),
+        (checks.Signed, st.integers(-(2**63), 2**63 - 1)),
+        (checks.Counts, st.lists(counts, max_size=20).map(tuple)),
+        (checks.Flag, st.booleans()),
+        (checks.Text, st.text(max_size=60)),
+        (checks.Blob, st.binary(max_size=60)),
+        (checks.Seconds, st.floats(0, 1e9, exclude_max=True)),
+        (checks.Plain, plain(3)),
+    )
+}
+_BY_TYPE = {
+    tuple[str, ...]: st.lists(st.text(max_size=30), max_size=5).map(tuple),
+    tuple[tuple[str, int, int], ...]: st.lists(
+        st.tuples(st.text(max_size=9), counts, counts), max_size=5
+    ).map(tuple),
+}
+
+
+def of_kind(kind: type) -> st.SearchStrategy[Any]:
+    """Messages (or records) of a class, all of their fields drawn."""
+    fields = {}
+    hints = get_type_hints(kind, include_extras=True)
+    for field in dataclasses.fields(kind):
+        type_, check = get_args(hints[field.name])[:2]
+        fields[field.name] = _BY_CHECK[check] if check in _BY_CHECK else _of_type(type_)
+    return st.builds(kind, **fields)
+
+
+def _of_type(type_: Any) -> st.SearchStrategy[Any]:
+    if type_ in _BY_TYPE:
+        return _BY_TYPE[type_]
+    record = get_args(type_)[0]
+    return st.lists(of_kind(record), max_size=4).map(tuple)

@@ -1,0 +1,237 @@
+"""The codec: versions that differ, limits, and refusals that say why."""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace_proto import limits
+from headrace_proto.checks import Count, Plain, Text, list_of
+from headrace_proto.codec import Registry, pack, record_check, unpack
+from headrace_proto.errors import ProtocolError
+
+from .generated import plain, steady
+
+OLD = Registry("old")
+NEW = Registry("new")
+
+
+@OLD.message(1)
+@dataclass(frozen=True, slots=True)
+class Ask:
+    what: Text
+    count: Count = 1
+
+
+@NEW.message(1)
+@dataclass(frozen=True, slots=True)
+class AskMore:
+    what: Text
+    count: Count = 1
+    kind: Text = "any"
+    extra: Plain = field(default_factory=dict)
+
+
+@NEW.message(2)
+@dataclass(frozen=True, slots=True)
+class Tell:
+    what: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    name: Text
+    size: Count = 7
+
+
+@NEW.message(3)
+@dataclass(frozen=True, slots=True)
+class Listing:
+    items: Annotated[tuple[Item, ...], list_of(record_check(Item))] = ()
+    free: Plain = None
+
+
+def test_fields_that_a_later_version_added_are_ignored():
+    """A newer peer may say more at the end of a message, of any plain type."""
+    assert OLD.decode(NEW.encode(AskMore("x", 2, "new", {"a": [1]}))) == Ask("x", 2)
+    assert NEW.decode(pack([3, [["a", 1, "later", [2]]], None, "later"])) == Listing(
+        (Item("a", 1),)
+    )
+
+
+def test_fields_that_an_earlier_version_did_not_know_take_their_default():
+    assert NEW.decode(OLD.encode(Ask("x", 2))) == AskMore("x", 2, "any", {})
+    assert NEW.decode(pack([1, "x"])) == AskMore("x", 1, "any", {})
+    assert NEW.decode(pack([3, [["a"]]])) == Listing((Item("a", 7),))
+
+
+def test_a_message_that_an_earlier_version_did_not_know_is_an_error():
+    """New messages may be sent only to a peer that said it speaks the version that has them."""
+    with pytest.raises(ProtocolError, match="old has no op 2"):
+        OLD.decode(NEW.encode(Tell("x")))
+
+
+@pytest.mark.parametrize("op", [0, -1, 2**63, True, 1.0, "1", None, [1], {"a": 1}, b"1"])
+def test_what_is_no_op_is_an_error(op):
+    with pytest.raises(ProtocolError, match="has no op"):
+        OLD.decode(pack([op, "x"]))
+
+
+def test_a_field_without_default_may_not_be_missing():
+    with pytest.raises(ProtocolError, match="Ask lacks its field 'what'"):
+        OLD.decode(pack([1]))
+
+
+@pytest.mark.parametrize("header", [b"", b"\x90", b"\x80", b"\x01", b"\xc0", pack({"op": 1})])
+def test_what_is_no_list_with_an_op_is_an_error(header):
+    with pytest.raises(ProtocolError, match=r"not valid msgpack|a list that starts with its op"):
+        OLD.decode(header)
+
+
+def test_bytes_after_the_header_are_an_error():
+    with pytest.raises(ProtocolError, match="ExtraData"):
+        OLD.decode(OLD.encode(Ask("x")) + b"\x00")
+
+
+def test_a_number_is_given_to_one_message_only():
+    with pytest.raises(ValueError, match="op 1 of old is taken"):
+        OLD.message(1)(Tell)
+
+
+def test_a_field_without_check_can_not_be_declared():
+    @dataclass(frozen=True)
+    class Loose:
+        what: str
+
+    with pytest.raises(TypeError, match=r"Loose\.what has no check"):
+        Registry("loose").message(1)(Loose)
+
+
+def test_what_is_no_plain_data_is_not_packed():
+    with pytest.raises(TypeError, match="complex is not plain data"):
+        pack([1j])
+
+
+@steady
+@given(plain(limits.MAX_HEADER_DEPTH - 5))
+def test_plain_data_comes_out_as_it_went_in(value):
+    assert unpack(pack(value)) == value
+
+
+@pytest.mark.parametrize("wrap", [lambda v: [v], lambda v: {"k": v}], ids=["lists", "maps"])
+def test_nesting_is_bounded_for_data_alone(wrap):
+    value = wrap(None)  # one level
+    for _ in range(limits.MAX_HEADER_DEPTH - 1):
+        value = wrap(value)
+    assert unpack(pack(value)) == value
+    with pytest.raises(ProtocolError, match=f"nested deeper than {limits.MAX_HEADER_DEPTH}"):
+        unpack(pack(wrap(value)))
+
+
+def _nested(levels: int) -> bytes:
+    return b"\x91" * levels + b"\xc0"
+
+
+@pytest.mark.parametrize("levels", [limits.MAX_HEADER_DEPTH + 1, 500, 990, 1010, 5000, 60_000])
+@pytest.mark.parametrize(
+    "before",
+    [
+        b"\x92\x01",
+        b"\x94\x01\xa1x\x01",
+        b"\x93\x03\x90",
+        b"\x92\x03",
+        b"\x91",
+        b"\x95\x01\xa1x\x01\xa0",
+    ],
+    ids=[
+        "a text",
+        "a later field",
+        "plain data",
+        "a list of records",
+        "the op",
+        "plain with default",
+    ],
+)
+def test_nesting_is_bounded_in_every_field(before, levels):
+    """Also deeper than the interpreter's own limit: no RecursionError, not from repr either."""
+    with pytest.raises(ProtocolError, match=r"nested deeper|StackError"):
+        NEW.decode(before + _nested(levels))
+
+
+def test_the_header_as_a_whole_counts_for_its_nesting():
+    """Data in a record in a list has that much less room."""
+    room = limits.MAX_HEADER_DEPTH - 1
+    NEW.decode(b"\x93\x03\x90" + _nested(room))
+    with pytest.raises(ProtocolError, match="nested deeper"):
+        NEW.decode(b"\x93\x03\x90" + _nested(room + 1))
+
+
+def test_a_header_that_is_too_long_is_not_looked_at():
+    with pytest.raises(ProtocolError, match="header has 65537 bytes; the limit is 65536"):
+        OLD.decode(b"\xc1" * (limits.MAX_HEADER_BYTES + 1))
+
+
+def test_a_text_may_have_the_longest_length_in_any_script():
+    for character in "a", "é", "水", "🚰":
+        asked = Ask(character * (limits.MAX_HEADER_STRING - 1))
+        if len(asked.what.encode()) < limits.MAX_HEADER_BYTES - 10:
+            assert OLD.decode(OLD.encode(asked)) == asked
+    with pytest.raises(ProtocolError, match=r"Ask\.what: .* is not a text"):
+        OLD.decode(pack([1, "a" * (limits.MAX_HEADER_STRING + 1)]))
+
+
+def test_text_that_utf8_can_not_carry_is_sent_in_a_readable_form():
+    """A file name with bytes that are no UTF-8 stands in the text of an error."""
+    name = b"caf\xe9.tfrecord".decode("utf-8", "surrogateescape")
+    assert OLD.decode(OLD.encode(Ask(name))).what == "caf\\udce9.tfrecord"
+
+
+@pytest.mark.parametrize(
+    ("wire", "why"),
+    [
+        (b"\xa2\xff\xfe", "UnicodeDecodeError"),
+        (b"\xa3\xed\xa0\x80", "UnicodeDecodeError"),  # a surrogate
+        (b"\xc7\x00\x05", "extension type 5"),
+        (b"\xd6\xff\x00\x00\x00\x00", "max_ext_len"),  # a timestamp
+        (b"\xd4\x01\x00", "max_ext_len"),
+        (b"\xc1", "FormatError"),
+        (b"\xdd\xff\xff\xff\xff", "max_array_len"),
+        (b"\xdf\xff\xff\xff\xff", "max_map_len"),
+        (b"\xdb\xff\xff\xff\xff", "incomplete input"),
+        (b"\xc6\xff\xff\xff\xff", "incomplete input"),
+        (b"\x81\x01\x02", "not allowed for map key"),
+        (b"\x81\x91\x01\x02", "not allowed for map key|unhashable"),
+        (b"\x81\xc4\x01k\x02", "the map key b'k', which is not a text"),
+        (b"\x91\x81\xc4\x01k\x90", "the map key b'k', which is not a text"),
+    ],
+)
+def test_what_is_no_plain_data_is_refused_wherever_it_stands(wire, why):
+    for header in (wire, b"\x94\x03\x90\xc0" + wire):  # alone, and in a field that is ignored
+        with pytest.raises(ProtocolError, match=why):
+            unpack(header)
+
+
+def test_a_list_of_too_many_entries_is_refused():
+    assert len(unpack(msgpack.packb([0] * limits.MAX_HEADER_ITEMS))) == limits.MAX_HEADER_ITEMS
+    with pytest.raises(ProtocolError, match="max_array_len"):
+        unpack(msgpack.packb([0] * (limits.MAX_HEADER_ITEMS + 1)))
+    with pytest.raises(ProtocolError, match="max_map_len"):
+        unpack(msgpack.packb({str(i): 0 for i in range(limits.MAX_HEADER_ITEMS + 1)}))
+
+
+def test_what_is_unpacked_can_be_called_by_its_name():
+    with pytest.raises(ProtocolError, match="cursor is not valid msgpack"):
+        unpack(b"\xc1", "cursor")
+
+
+@steady
+@given(st.binary(max_size=40))
+def test_bytes_of_any_kind_are_data_or_a_protocol_error(data):
+    try:
+        value = unpack(data)
+    except ProtocolError:
+        return
+    assert pack(unpack(pack(value))) == pack(value)

@@ -1,0 +1,216 @@
+"""Arrays in a block: every dtype and rank goes in and comes out, and lies are found before use."""
+
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from headrace_proto import limits
+from headrace_proto.dtypes import BYTES, DTYPES, numpy_dtype
+from headrace_proto.errors import ProtocolError
+from headrace_proto.layout import (
+    ALIGNMENT,
+    Slot,
+    aligned_bytes,
+    arrange,
+    array_at,
+    check_slot,
+    strings_at,
+)
+
+from .generated import steady
+
+NUMERIC = sorted(DTYPES - {BYTES})
+shapes = st.lists(st.integers(0, 3), max_size=8).map(tuple)
+texts = st.binary(max_size=6) | st.sampled_from([b"", b"\0", b"a\0", b"\0\0b\0", b"\xff\0"])
+
+
+def write_strings(block: np.ndarray, slot: Slot, strings: list[bytes]) -> None:
+    """What a server does: offsets, then the strings back to back."""
+    count = len(strings)
+    offsets = np.ndarray((count + 1,), np.int64, block, slot.offset)
+    offsets[:] = np.cumsum([0, *map(len, strings)])
+    start = slot.offset + 8 * (count + 1)
+    text = b"".join(strings)
+    block[start : start + len(text)] = np.frombuffer(text, np.uint8)
+
+
+@st.composite
+def columns(draw):
+    """A dtype, and an array of it with every bit drawn."""
+    dtype = draw(st.sampled_from([*NUMERIC, BYTES]))
+    shape = draw(shapes)
+    count = prod(shape)
+    if dtype == BYTES:
+        return dtype, shape, draw(st.lists(texts, min_size=count, max_size=count))
+    seed = draw(st.integers(0, 2**16))
+    size = count * numpy_dtype(dtype).itemsize
+    raw = np.random.default_rng(seed).integers(0, 2 if dtype == "bool" else 256, size, np.uint8)
+    return dtype, shape, raw.tobytes()
+
+
+@steady
+@given(st.lists(columns(), max_size=5))
+@example([])
+@example([("bool", (0,), b"")])
+def test_what_is_written_to_a_block_is_read_from_it(arrays):
+    slots, nbytes = arrange([(d, s, sum(map(len, v)) if d == BYTES else 0) for d, s, v in arrays])
+    block = aligned_bytes(nbytes)
+    end = 0
+    for slot, (dtype, shape, value) in zip(slots, arrays, strict=True):
+        assert slot.offset % ALIGNMENT == 0
+        assert slot.offset >= end
+        end = slot.offset + slot.nbytes
+        check_slot(slot, nbytes)
+        if dtype == BYTES:
+            write_strings(block, slot, value)
+        else:
+            array_at(block, slot)[...] = np.frombuffer(value, numpy_dtype(dtype)).reshape(shape)
+    assert end <= nbytes < end + ALIGNMENT
+    for slot, (dtype, shape, value) in zip(slots, arrays, strict=True):
+        if dtype == BYTES:
+            got = strings_at(block, slot)
+            assert got.dtype == object
+            assert got.shape == shape
+            assert got.reshape(-1).tolist() == value
+        else:
+            array = array_at(block, slot)
+            assert array.shape == shape
+            assert array.tobytes() == value
+            assert array.ctypes.data % ALIGNMENT == 0 or not array.size
+
+
+@pytest.mark.parametrize("dtype", NUMERIC)
+def test_numbers_of_every_dtype_are_views_of_their_block(dtype):
+    slots, nbytes = arrange([("uint8", (1,), 0), (dtype, (2, 3), 0)])
+    block = aligned_bytes(nbytes)
+    array = array_at(block, slots[1])
+    array[...] = np.arange(6).reshape(2, 3).astype(numpy_dtype(dtype))
+    assert np.shares_memory(array, block)
+    assert array.flags.c_contiguous and array.flags.aligned and array.flags.writeable
+    assert array.dtype == numpy_dtype(dtype)
+    assert bytes(block[ALIGNMENT : ALIGNMENT + array.nbytes]) == array.tobytes()
+
+
+@pytest.mark.parametrize("nbytes", [1, 63, 64, 65, 4097])
+def test_fresh_memory_is_aligned_and_of_its_size(nbytes):
+    memory = aligned_bytes(nbytes)
+    assert memory.nbytes == nbytes
+    assert memory.dtype == np.uint8
+    assert memory.ctypes.data % ALIGNMENT == 0
+
+
+def test_an_empty_block_takes_no_memory():
+    assert aligned_bytes(0).nbytes == 0
+
+
+BLOCK = 256
+GOOD = Slot("float32", (4, 4), 64, 64)
+
+
+def changed(**what):
+    values = {name: what.get(name, getattr(GOOD, name)) for name in Slot.__slots__}
+    return Slot(**values)
+
+
+def test_a_slot_that_fits_is_not_refused():
+    check_slot(GOOD, BLOCK)
+    check_slot(changed(offset=192), BLOCK)
+    check_slot(Slot("int64", (), 0, 8), 8)
+    check_slot(Slot("int8", (0,), BLOCK, 0), BLOCK)
+    check_slot(Slot(BYTES, (2, 0), 64, 8), BLOCK)
+    check_slot(Slot(BYTES, (2,), 64, 192), BLOCK)
+
+
+@pytest.mark.parametrize(
+    ("slot", "why"),
+    [
+        (changed(shape=(-4, -4)), "impossible shape"),
+        (changed(shape=(-1,)), "impossible shape"),
+        (changed(shape=(1,) * (limits.MAX_RANK + 1)), "impossible shape"),
+        (changed(shape=(2**64,) * 4000), "impossible shape"),
+        (changed(shape=(2**63, 0), nbytes=0), "impossible shape"),
+        (changed(shape=(4.0, 4)), "impossible shape"),
+        (changed(shape=(True, 16)), "impossible shape"),
+        (changed(shape=("4", 4)), "impossible shape"),
+        (changed(shape=(None,)), "impossible shape"),
+        (changed(shape=((4,), 4)), "impossible shape"),
+        (changed(offset=-64), "does not lie in its block"),
+        (changed(offset=32), "multiple of 64"),
+        (changed(offset=256), "does not lie in its block"),
+        (changed(offset=2**64), "does not lie in its block"),
+        (changed(offset=64.0), "not at integers"),
+        (changed(offset=float("nan")), "not at integers"),
+        (changed(offset=None), "not at integers"),
+        (changed(nbytes="64"), "not at integers"),
+        (changed(nbytes=True), "not at integers"),
+        (changed(nbytes=-64), "does not lie in its block"),
+        (changed(nbytes=193), "does not lie in its block"),
+        (changed(nbytes=63), "63 bytes do not hold float32"),
+        (changed(nbytes=65), "65 bytes do not hold float32"),
+        (changed(shape=(2**62, 2**62)), "do not hold"),
+        (changed(shape=(2**32, 2**32), nbytes=0), "do not hold"),  # 2**64 wraps to 0
+        (changed(shape=(2**31, 2**33, 4), nbytes=0), "do not hold"),
+        (changed(shape=(0, 2**62, 2**62), nbytes=0), "do not hold"),
+        (changed(shape=(0, 2**61), nbytes=0), "do not hold"),
+        (changed(dtype="object"), "dtype 'object', which is not allowed"),
+        (changed(dtype="V64"), "which is not allowed"),
+        (Slot(BYTES, (1,), 0, 15), "do not hold bytes"),
+        (Slot(BYTES, (), 0, 8), "do not hold bytes"),
+        (Slot(BYTES, (2**61,), 0, 8), "do not hold bytes"),
+        (Slot(BYTES, (0, 2**60), 0, 8), "do not hold bytes"),
+    ],
+)
+def test_a_slot_that_lies_is_refused_with_what_is_wrong(slot, why):
+    with pytest.raises(ProtocolError, match=why):
+        check_slot(slot, BLOCK)
+
+
+odd_ints = st.sampled_from([-(2**63), -1, 0, 1, 2, 2**31, 2**32, 2**60, 2**61, 2**62, 2**63 - 1])
+odd_dims = odd_ints | st.integers(-1, 5) | st.sampled_from([None, 2.0, "", True, 2**63, 2**70])
+
+
+@steady
+@given(
+    st.sampled_from(sorted(DTYPES)),
+    st.lists(odd_dims, max_size=limits.MAX_RANK + 2).map(tuple),
+    st.sampled_from([0, 64, 128, 192, 256]) | odd_dims,
+    st.integers(0, 256) | odd_dims,
+    st.binary(min_size=BLOCK, max_size=BLOCK),
+)
+def test_what_passes_the_check_can_be_read(dtype, shape, offset, nbytes, content):
+    fitting = prod(d for d in shape if type(d) is int) if dtype != BYTES else 128
+    item = 1 if dtype == BYTES else numpy_dtype(dtype).itemsize
+    for size in (nbytes, fitting * item):
+        slot = Slot(dtype, shape, offset, size)
+        try:
+            check_slot(slot, BLOCK)
+            block = aligned_bytes(BLOCK)
+            block[:] = np.frombuffer(content, np.uint8)
+            array = strings_at(block, slot) if dtype == BYTES else array_at(block, slot)
+        except ProtocolError:
+            continue
+        assert array.shape == shape
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [
+        [1, 2, 3],  # does not begin at 0
+        [0, 3, 2],  # falls
+        [0, -1, 3],
+        [0, 2, 105],  # past the slot
+        [0, 2, 2**63 - 1],
+        [0, 2**63 - 1, -(2**63), -1, 3],  # falls, though every difference wraps to a positive one
+    ],
+)
+def test_offsets_that_lie_are_refused(offsets):
+    count = len(offsets) - 1
+    slot = Slot(BYTES, (count,), 0, 8 * (count + 1) + 104)
+    check_slot(slot, BLOCK)
+    block = aligned_bytes(BLOCK)
+    array_at(block, Slot("int64", (count + 1,), 0, 0))[:] = offsets
+    with pytest.raises(ProtocolError, match="offsets of an array of strings"):
+        strings_at(block, slot)

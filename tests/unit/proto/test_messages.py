@@ -1,0 +1,151 @@
+"""Every message survives the wire, and the document for other clients tells the truth."""
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace_proto import checks, errors, limits
+from headrace_proto.errors import ProtocolError
+from headrace_proto.messages import (
+    FROM_SERVER,
+    FROM_TRAINER,
+    Deliver,
+    Delivery,
+    Hello,
+    Step,
+    Welcome,
+)
+
+from .generated import KINDS, NAMES, of_kind, steady
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "protocol.md"
+WORDS = {
+    get_args(alias)[1]: word
+    for alias, word in (
+        (checks.Count, "count"),
+        (checks.Signed, "signed"),
+        (checks.Counts, "counts"),
+        (checks.Flag, "flag"),
+        (checks.Text, "text"),
+        (checks.Blob, "blob"),
+        (checks.Seconds, "seconds"),
+        (checks.Plain, "plain"),
+    )
+}
+
+
+@pytest.mark.parametrize(("registry", "kind"), KINDS, ids=NAMES)
+@steady
+@given(data=st.data())
+def test_a_message_comes_out_as_it_went_in(registry, kind, data):
+    message = data.draw(of_kind(kind))
+    header = registry.encode(message)
+    assert registry.decode(header) == message
+    assert registry.decode(memoryview(header)) == message  # as a frame of ZeroMQ gives it
+
+
+def test_the_wire_form_of_version_1_stays_as_it_is():
+    hello = Hello(1, 1, "0.1", "f", b"n", -1, 0, 7, (8,))
+    assert FROM_TRAINER.encode(hello).hex() == "9a010101a3302e31a166c4016eff00079108"
+    step = Step(3, 9, (1, 2), (), (300,))
+    assert FROM_TRAINER.encode(step).hex() == "9603030992010290" + "91cd012c"
+    item = Delivery(1, 2, 0, 5, 32, 64, [[0, 64, [16]]], {"bucket": 3}, "slab-0-0-1", 4096)
+    assert FROM_SERVER.encode(Deliver(3, (item,))).hex() == (
+        "93030391" + "9c" + "0102000520" + "40" + "919300409110"
+        "81a66275636b657403" + "aa736c61622d302d302d31" + "cd1000" + "00" + "c2"
+    )
+
+
+def test_a_default_that_can_be_changed_is_not_shared_between_messages():
+    wire = FROM_SERVER.encode(Welcome(1, "0.1", 1, "f", [], 1.0, 30.0, 64))
+    seven = FROM_SERVER.decode(_with_fields(wire, 8))
+    seven.properties["x"] = 1
+    assert FROM_SERVER.decode(_with_fields(wire, 8)).properties == {}
+
+
+def _with_fields(header: bytes, count: int) -> bytes:
+    return msgpack.packb(msgpack.unpackb(header)[: 1 + count])
+
+
+def test_an_error_names_message_record_and_field():
+    wire = FROM_SERVER.encode(Deliver(3, (Delivery(1, 2, 0, 5, 32, "64", [], {}),)))
+    with pytest.raises(ProtocolError, match=r"Deliver\.items: Delivery\.nbytes: '64' is not a cou"):
+        FROM_SERVER.decode(wire)
+
+
+def test_descriptors_of_a_batch_of_a_thousand_columns_fit_a_header():
+    columns = [[i * 2**20, 2**20, [1024, 256]] for i in range(limits.MAX_COLUMNS)]
+    one = Deliver(1, (Delivery(1, 1, 0, 0, 1024, 2**30, columns, {}, "slab-0-0-1"),))
+    assert FROM_SERVER.decode(FROM_SERVER.encode(one)) == one
+
+
+def test_a_message_that_needs_too_long_a_header_is_not_sent():
+    with pytest.raises(
+        ProtocolError, match=r"Step needs a header of \d+ bytes; the limit is 65536"
+    ):
+        FROM_TRAINER.encode(Step(1, 1, tuple(range(2**40, 2**40 + 8000))))
+
+
+# docs/protocol.md
+
+
+def described(kind: type) -> str:
+    """The fields of a message in the words of the document."""
+    parts = []
+    hints = get_type_hints(kind, include_extras=True)
+    for field in dataclasses.fields(kind):
+        type_, check = get_args(hints[field.name])[:2]
+        word = WORDS.get(check) or f"list of {get_args(type_)[0].__name__}"
+        word = word.replace("list of str", "list of text")
+        optional = (
+            field.default is not dataclasses.MISSING
+            or field.default_factory is not dataclasses.MISSING
+        )
+        parts.append(f"`{field.name}` {word}{' ?' if optional else ''}")
+    return ", ".join(parts)
+
+
+def rows(registry) -> list[str]:
+    return [
+        f"| {registry.op_of(kind)} | `{kind.__name__}` | {described(kind)} |"
+        for kind in registry.kinds
+    ]
+
+
+@pytest.mark.parametrize("registry", [FROM_TRAINER, FROM_SERVER], ids=lambda r: r.name)
+def test_the_document_lists_every_message_with_its_number_and_fields(registry):
+    heading = f"## Messages of the {registry.name}"
+    section = DOCUMENT.read_text().split(heading + "\n")[1].split("\n## ")[0]
+    found = [line for line in section.splitlines() if re.match(r"\| \d", line)]
+    assert found == rows(registry)
+
+
+def test_the_document_lists_the_fields_of_a_delivery():
+    assert f"A `Delivery` is the list {described(Delivery)}." in DOCUMENT.read_text()
+
+
+def test_the_document_gives_every_limit_as_it_is():
+    text = DOCUMENT.read_text()
+    names = [name for name in vars(limits) if name.startswith("MAX_")]
+    stated = dict(re.findall(r"^\| `(MAX_\w+)` \| ([\d,]+) \|", text, re.MULTILINE))
+    assert {name: int(value.replace(",", "")) for name, value in stated.items()} == {
+        name: getattr(limits, name) for name in names
+    }
+    assert f"versions {limits.PROTOCOL[0]} to {limits.PROTOCOL[1]}" in text
+
+
+def test_the_document_lists_every_code_of_an_error():
+    text = DOCUMENT.read_text()
+    stated = dict(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", text, re.MULTILINE))
+    known = {
+        errors.code_of(getattr(errors, name)("")): name
+        for name in reversed(errors.__all__)
+        if name[0].isupper() and name not in ("FeedClosed", "ForkedProcess", "HeadraceError")
+    }
+    assert stated == known

@@ -1,0 +1,89 @@
+"""Schemas travel whole, and what is none is refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace_proto import limits
+from headrace_proto.codec import pack, unpack
+from headrace_proto.dtypes import DTYPES
+from headrace_proto.errors import ProtocolError
+from headrace_proto.schema import Field, schema_from_wire, schema_to_wire
+
+from .generated import plain, steady
+
+fields = st.builds(
+    Field,
+    st.sampled_from(sorted(DTYPES)),
+    st.lists(st.none() | st.integers(0, 2**63 - 1), max_size=8).map(tuple),
+)
+schemas = st.dictionaries(st.text(min_size=1, max_size=20), fields, max_size=8)
+
+
+@steady
+@given(schemas)
+def test_a_schema_comes_out_as_it_went_in_and_in_its_order(schema):
+    back = schema_from_wire(unpack(pack(schema_to_wire(schema))))
+    assert list(back.items()) == list(schema.items())
+
+
+def test_what_a_later_version_says_of_a_field_is_ignored():
+    assert schema_from_wire([["x", "int8", [-1], "later"]]) == {"x": Field("int8", (None,))}
+
+
+@pytest.mark.parametrize(
+    ("wire", "why"),
+    [
+        (None, "a list of at most"),
+        ({"x": 1}, "a list of at most"),
+        ([["x", "int8", []]] * (limits.MAX_COLUMNS + 1), "at most 1024 fields"),
+        (["x"], "is .name, dtype, shape"),
+        ([["x", "int8"]], "is .name, dtype, shape"),
+        ([["", "int8", []]], "field name ''"),
+        ([[1, "int8", []]], "field name 1"),
+        ([[["x"], "int8", []]], "field name"),
+        ([["x" * (limits.MAX_NAME + 1), "int8", []]], "field name"),
+        ([["x", "int8", []], ["x", "int8", []]], "field name 'x' is not a new"),
+        ([["x", "object", []]], "dtype 'object', which is not allowed"),
+        ([["x", ["int8"], []]], "dtype .'int8'., which is not allowed"),
+        ([["x", None, []]], "dtype None"),
+        ([["x", "int8", "shape"]], "no list of dimensions"),
+        ([["x", "int8", [1] * (limits.MAX_RANK + 1)]], "no list of dimensions"),
+        ([["x", "int8", [-2]]], "impossible shape"),
+        ([["x", "int8", [2**63]]], "impossible shape"),
+        ([["x", "int8", [True]]], "impossible shape"),
+        ([["x", "int8", [1.0]]], "impossible shape"),
+        ([["x", "int8", [None]]], "impossible shape"),
+    ],
+)
+def test_what_is_no_schema_is_refused_with_the_reason(wire, why):
+    with pytest.raises(ProtocolError, match=why):
+        schema_from_wire(wire)
+
+
+@steady
+@given(st.lists(st.lists(plain(1) | st.sampled_from(["x", "int8", [], [3]]), max_size=4)))
+def test_a_peer_can_cause_nothing_but_a_protocol_error(wire):
+    try:
+        schema = schema_from_wire(wire)
+    except ProtocolError:
+        return
+    assert schema_from_wire(schema_to_wire(schema)) == schema
+
+
+@pytest.mark.parametrize(
+    ("shape", "ragged"),
+    [((), 0), ((3,), 0), ((None,), 1), ((None, 64), 1), ((3, None), 2), ((None, 3, None, 4), 3)],
+)
+def test_leading_dimensions_up_to_the_last_that_varies_are_ragged(shape, ragged):
+    assert Field("int8", shape).ragged_dims == ragged
+
+
+def test_a_field_admits_arrays_that_fit_what_does_not_vary():
+    field = Field("float32", (None, 64))
+    assert field.admits((0, 64))
+    assert field.admits((9, 64))
+    assert not field.admits((9, 63))
+    assert not field.admits((64,))
+    assert not field.admits((9, 64, 1))
+    assert str(field) == "float32[?, 64]"
