@@ -259,11 +259,21 @@ def _as_array(value: Any, field: Field, i: int) -> np.ndarray:
             array = np.empty(
                 (*array.shape, *(d or 0 for d in field.shape[array.ndim :])), _numpy_of(field)
             )
+        if field.dtype == "uint64" and array.dtype == np.float64:
+            array = _unsigned(value, array)
         array = cast(array, field.dtype)
     except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"row {i}: {error}") from None
     if not field.admits(array.shape):
         raise ValueError(f"row {i}: shape {list(array.shape)} does not fit {field}")
+    return array
+
+
+def _unsigned(value: Any, array: np.ndarray) -> np.ndarray:
+    """Numbers that numpy took for floats since no integer type of its own holds them all."""
+    objects = np.asarray(value, object)
+    if isinstance(value, (list, tuple)) and all(type(v) is int for v in objects.reshape(-1)):
+        return objects.astype(np.uint64)
     return array
 
 

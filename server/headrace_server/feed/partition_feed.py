@@ -9,11 +9,12 @@ advance() ─► Made        a batch lies in its block
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from headrace_proto.codec import pack
+from headrace_proto.errors import DataError
 from headrace_proto.layout import Slot
 from headrace_proto.schema import Field
 
@@ -36,8 +37,11 @@ __all__ = ["Blocked", "Busy", "Done", "MadeBatch", "PartitionFeed", "shaper_of"]
 _CHUNK_SECONDS = 0.03
 _FIRST_CHUNK = 64
 _LARGEST_CHUNK = 4096
-#: Rows that are looked at to learn a schema that was not declared; the same for all partitions.
+#: Rows that are looked at at once to learn a schema that was not declared; the same for all
+#: partitions …
 _PROBE_ROWS = 64
+#: … and how many at most, when filters let none of them through.
+_MOST_PROBE_ROWS = 2**20
 
 
 class Busy:
@@ -84,8 +88,10 @@ class PartitionFeed:
         bad: BadRecords,
     ) -> None:
         self._bad = bad  # shared by the partitions of a reader: emptied after each read
+        self._dropped: dict[str, int] = {}
         self._reader = PartitionReader(reader, declaration.order, partition, partitions)
         self._stages = RowStages(declaration.stages, reader.fields)
+        self._count_dropped()  # what showed when the source was opened
         if self._stages.fields is None:
             _probe(reader, self._stages)
             bad.counts.clear()  # the same rows are read again, and counted, in their turn
@@ -97,7 +103,6 @@ class PartitionFeed:
         self._chunks: dict[int, Chunk] = {}
         self._blocked: tuple[Plan, Assembly] | None = None
         self._limit = _FIRST_CHUNK
-        self._dropped: dict[str, int] = {}
 
     @property
     def next_number(self) -> int:
@@ -197,12 +202,32 @@ class PartitionFeed:
 
 
 def _probe(reader: Reader, stages: RowStages) -> None:
-    """Learn the schema that user functions yield from the first rows of the source."""
+    """Learn the schema that user functions yield from the first rows that come out."""
+    seen = 0
+    for chunk in _from_the_start(reader):
+        if len(chunk) and stages.probe(chunk) is not None:
+            return
+        seen += len(chunk)
+        if seen >= _MOST_PROBE_ROWS:
+            raise DataError(
+                f"the filters let none of the first {seen} examples through, so the schema of "
+                "what map gives can not be learnt: declare it with map(…, schema=…)"
+            )
+
+
+def _from_the_start(reader: Reader) -> Iterator[Chunk]:
+    """The source from its first row on, in stretches that grow."""
+    rows = _PROBE_ROWS
     if isinstance(reader, IndexedReader):
-        chunk = reader.slice(0, min(_PROBE_ROWS, reader.length))
-    elif reader.streams:
-        chunk, _ = reader.read(0, b"", _PROBE_ROWS)
-    else:
+        start = 0
+        while start < reader.length:
+            stop = min(start + rows, reader.length)
+            yield reader.slice(start, stop)
+            start, rows = stop, min(2 * rows, _LARGEST_CHUNK)
         return
-    if len(chunk):
-        stages.probe(chunk)
+    for stream in range(reader.streams):
+        position: bytes | None = b""
+        while position is not None:
+            chunk, position = reader.read(stream, position, rows)
+            yield chunk
+            rows = min(2 * rows, _LARGEST_CHUNK)

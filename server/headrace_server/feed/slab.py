@@ -2,13 +2,15 @@
 
 The arena decides where a block lies; here its segments are made, mapped and removed.  A segment's
 pages are taken when it is made, so a full /dev/shm is an error that can be told, at a moment
-when nothing is half written, and not a SIGBUS later.
+when nothing is half written, and not a SIGBUS later.  A segment that could not be made is tried
+again when the next block would lie in it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import mmap
 import os
 from pathlib import Path
@@ -20,6 +22,8 @@ from headrace_proto.errors import LimitExceeded
 from ..core.arena import Arena, Block
 
 __all__ = ["Slab", "map_segment", "segment_name"]
+
+logger = logging.getLogger("headrace.worker")
 
 
 def segment_name(worker: int, life: int, number: int) -> str:
@@ -46,6 +50,8 @@ class Slab:
         self._life = life
         self._arena = Arena(slab_bytes, segment_bytes)
         self._memory: dict[int, np.ndarray] = {}
+        self._unmade: dict[int, int] = {}  # size by number: what the arena counts on, and is not
+        self._told_full = False
         self.removed: list[str] = []  # names of segments that others may unmap
 
     @property
@@ -68,16 +74,27 @@ class Slab:
         block = self._arena.allocate(nbytes)
         for number in self._arena.take_retired():
             self._remove(number)
-        for number, size in self._arena.take_new_segments():
-            try:
-                self._create(number, size)
-            except OSError as error:
-                if error.errno != errno.ENOSPC:
-                    raise
-                raise LimitExceeded(
-                    f"no room for a segment of {size} bytes in {self._directory}: make it larger "
-                    "(in a container: --shm-size), or set slab_bytes lower"
-                ) from None
+        self._unmade.update(self._arena.take_new_segments())
+        if block is None or block.segment not in self._unmade:
+            return block
+        size = self._unmade[block.segment]
+        try:
+            self._create(block.segment, size)
+        except OSError as error:
+            self._arena.free(block)
+            if error.errno != errno.ENOSPC:
+                raise
+            remedy = (
+                f"no room for a segment of {size} bytes in {self._directory}: make it larger "
+                "(in a container: --shm-size), or set slab_bytes lower"
+            )
+            if not self._arena.used_bytes:
+                raise LimitExceeded(remedy) from None
+            if not self._told_full:
+                self._told_full = True
+                logger.warning("%s. Until then work waits for blocks that are freed", remedy)
+            return None
+        del self._unmade[block.segment]
         return block
 
     def memory(self, block: Block) -> np.ndarray:
@@ -100,7 +117,9 @@ class Slab:
             os.close(fd)
 
     def _remove(self, number: int) -> None:
-        self._memory.pop(number, None)
+        if self._unmade.pop(number, None) is not None:
+            return
+        del self._memory[number]
         self.removed.append(segment_name(self._worker, self._life, number))
         with contextlib.suppress(FileNotFoundError):
             (self._directory / segment_name(self._worker, self._life, number)).unlink()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
 from headrace_proto.schema import Field
 from headrace_server.feed.chunk import Chunk
 from headrace_server.feed.columns import dtype_of, field_of, row_of
@@ -14,6 +15,9 @@ from headrace_server.feed.manifest import DataFile, resolve
 from headrace_server.feed.reader import BadRecords, IndexedReader, StreamReader
 from headrace_server.feed.sources import open_reader
 from headrace_server.pipeline.declaration import Feature, Source
+
+#: What the test at hand has opened.
+OPEN: list[Any] = []
 
 
 def opened(
@@ -27,7 +31,8 @@ def opened(
     source = Source(kind, tuple(map(str, paths)), features, options)
     source = Source.from_plain(source.to_plain())
     files: tuple[DataFile, ...] = resolve(source.paths)
-    return open_reader(source, files, bad or BadRecords(), cache or IndexCache(None))
+    OPEN.append(open_reader(source, files, bad or BadRecords(), cache or IndexCache(None)))
+    return OPEN[-1]
 
 
 def plain(value: Any) -> Any:
@@ -48,9 +53,7 @@ def examples(chunk: Chunk) -> list[dict[str, Any]]:
 def numbered(chunk: Chunk) -> list[tuple[int, str, dict[str, Any]]]:
     """The rows with their ordinals and origins."""
     rows = examples(chunk)
-    return [
-        (int(chunk.ordinals[i]), chunk.origin.describe(i), row) for i, row in enumerate(rows)
-    ]
+    return [(int(chunk.ordinals[i]), chunk.origin.describe(i), row) for i, row in enumerate(rows)]
 
 
 def assert_of_fields(chunk: Chunk, fields: Mapping[str, Field]) -> None:

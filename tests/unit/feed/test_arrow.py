@@ -14,12 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import all_of, examples, indexed, opened
 
-from headrace_proto.errors import DataError
+from headrace_proto.errors import DataError, FilesMissing
 from headrace_proto.schema import Field
 from headrace_server.feed.columns import Ragged, Strings
+from headrace_server.feed.index_cache import IndexCache
+from headrace_server.feed.manifest import resolve
 from headrace_server.feed.reader import BadRecords, IndexedReader
-from headrace_server.feed.sources import arrow
-from headrace_server.pipeline.declaration import Feature
+from headrace_server.feed.sources import arrow, open_reader
+from headrace_server.pipeline.declaration import Feature, Source
 
 FLOATS = pa.list_(pa.float32())
 
@@ -29,9 +31,11 @@ def write(
 ) -> str:
     options = pa.ipc.IpcWriteOptions(compression=compression)
     new = pa.ipc.new_stream if stream else pa.ipc.new_file
-    with fsspec.open(str(path), "wb") as sink:
-        with new(sink, table.schema, options=options) as writer:
-            writer.write_table(table, max_chunksize=rows)
+    with (
+        fsspec.open(str(path), "wb") as sink,
+        new(sink, table.schema, options=options) as writer,
+    ):
+        writer.write_table(table, max_chunksize=rows)
     return str(path)
 
 
@@ -51,9 +55,7 @@ def table(n: int = 10) -> pa.Table:
             "pair": pa.array([["p", str(i)] for i in range(n)], pa.list_(pa.string(), 2)),
             "audio": pa.array(ragged, pa.large_list(pa.list_(pa.float32(), 2))),
             "flat": pa.array([[float(i)] * (i % 5) for i in range(n)], FLOATS),
-            "grid": pa.array(
-                [[[1.0] * (i % 3)] * (i % 4) for i in range(n)], pa.list_(FLOATS)
-            ),
+            "grid": pa.array([[[1.0] * (i % 3)] * (i % 4) for i in range(n)], pa.list_(FLOATS)),
         }
     )
 
@@ -322,7 +324,7 @@ def test_files_must_agree_unless_features_are_declared(tmp_path: Path) -> None:
         opened("arrow", one, three)
     features = {"x": Feature("scalar", "int64")}
     assert all_of(opened("arrow", one, two, features=features)) == [{"x": i} for i in (1, 2, 3)]
-    with pytest.raises(DataError, match="bytes.* in the file and int64.* in the declaration"):
+    with pytest.raises(DataError, match=r"bytes.* in the file and int64.* in the declaration"):
         opened("arrow", one, four, features=features)
     bad = BadRecords(skip=True)
     reader = opened("arrow", one, three, four, features=features, bad=bad)
@@ -376,6 +378,14 @@ def test_an_offset_that_points_outside_is_damage_and_not_a_crash(
     assert bad.counts == {"corrupt_record": 1}
     with pytest.raises(DataError, match=r"record 1, column 'x': an offset of it points outside"):
         opened("arrow", path).slice(0, 4)
+
+
+def test_a_remote_file_that_was_replaced_is_never_skipped() -> None:
+    path = write(f"memory://{uuid.uuid4().hex}/a", table(3))
+    files = resolve([path])
+    write(path, table(4))
+    with pytest.raises(FilesMissing, match="was replaced"):
+        open_reader(Source("arrow"), files, BadRecords(skip=True), IndexCache(None))
 
 
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -181,6 +181,14 @@ def test_strings_may_be_given_as_text_or_any_buffer_of_bytes() -> None:
         concatenate([])
 
 
+def test_large_unsigned_numbers_stay_exact_beside_small_ones() -> None:
+    column = column_from_rows([[0, 2**64 - 1]], Field("uint64", (2,)))
+    assert listed(column) == [[0, 2**64 - 1]]
+    for value in ([0.5, 2.0**63], [-1, 2**63]):
+        with pytest.raises(ValueError, match="row 0"):
+            column_from_rows([value], Field("uint64", (2,)))
+
+
 def test_integers_become_floats_and_floats_narrower_ones() -> None:
     column = column_from_rows([1, 2.5, np.float64(0.1)], Field("float32"))
     assert isinstance(column, np.ndarray)

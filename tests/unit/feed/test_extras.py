@@ -9,7 +9,9 @@ from headrace_server.feed.extras import PackageMissing, require
 
 
 def test_a_missing_package_gives_the_pip_line() -> None:
-    with pytest.raises(PackageMissing, match=r"read_x needs nosuchpkg .*pip install 'headrace\[x\]'"):
+    with pytest.raises(
+        PackageMissing, match=r"read_x needs nosuchpkg .*pip install 'headrace\[x\]'"
+    ):
         require("nosuchpkg.part", "x", "read_x")
     assert issubclass(PackageMissing, HeadraceError)
     assert issubclass(PackageMissing, ImportError)

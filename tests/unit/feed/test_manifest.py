@@ -34,9 +34,7 @@ def test_a_name_with_magic_in_it_is_taken_as_it_is_when_it_exists(tmp_path: Path
     assert [f.path for f in resolve([f"{tmp_path}/a[1].txt"])] == [f"{tmp_path}/a[1].txt"]
 
 
-def test_relative_paths_become_absolute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path / "a")
     monkeypatch.chdir(tmp_path)
     assert resolve(["a"])[0].path == str(tmp_path / "a")

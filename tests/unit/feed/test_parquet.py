@@ -56,9 +56,7 @@ def test_dictionaries_and_names_with_dots_are_read(tmp_path: Path) -> None:
     assert all_of(opened("parquet", write(tmp_path / "a", source))) == rows_of(source)
 
 
-def test_the_last_row_groups_stay_decoded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_row_groups_stay_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loads = []
     load = parquet._load
     monkeypatch.setattr(parquet, "_load", lambda *args: loads.append(args[2]) or load(*args))

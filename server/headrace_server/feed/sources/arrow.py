@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 
-from headrace_proto.errors import DataError
+from headrace_proto.errors import DataError, FilesMissing
 from headrace_proto.schema import Field
 from headrace_server.feed.chunk import Origin
 from headrace_server.feed.index_cache import IndexCache
@@ -87,6 +87,8 @@ def open_reader(
             layout = layout or layout_of_schema(source, file.path, one.schema)
             names = list(layout.fields) if layout.declared else None
             one.fields = fields_of_schema(file.path, one.schema, names)
+        except FilesMissing:
+            raise
         except DataError as error:
             bad.report(error, "corrupt_file")
             continue

@@ -119,19 +119,21 @@ class _Table:
         columns: dict[str, list[str]] = {}
         wrong: DataError | None = None
         for file in files:
+            rows: list[Cells] = []
+            names: list[str] = []
             try:
                 names, place = self.header(file)
                 text = _Text(file, place.byte)
                 try:
                     reader = csv.reader(text, delimiter=self.delimiter, strict=True)
-                    rows = [row for row in islice(reader, _PROBED_ROWS) if len(row) == len(names)]
+                    rows.extend(islice(reader, _PROBED_ROWS))
                 finally:
                     text.close()
             except FilesMissing:
                 raise
             except (csv.Error, DataError, *DAMAGE) as error:  # reported when it is read
                 wrong = wrong or DataError(f"{file.path}: {error}; declare the features")
-                continue
+            rows = [row for row in rows if len(row) == len(names)]
             for i, name in enumerate(names):
                 if self.only is None or name in (*self.only, self.group_by):
                     columns.setdefault(name, []).extend(row[i] for row in rows)

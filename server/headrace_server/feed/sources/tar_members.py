@@ -40,17 +40,21 @@ class Members:
         self._stream = stream
         self._data = self._next = byte
         self._last_size = 0
-        self._ended = False
+        self._ended = False  # by blocks of zeros, which a header may follow
+        self._finished = False
 
     def next(self) -> Member | None:
         """None at the end.  DamagedTar where the archive breaks off before it."""
+        if self._finished:
+            return None
         names: dict[str, str] = {}
         self._seek(self._next)
-        begin = self._next
+        begin = before_end = self._next
         while True:
             block = self._stream.read(_BLOCK)
             at = self._next
             if not block and self._ended:
+                self._finished, self._next = True, before_end
                 return None
             if len(block) < _BLOCK:
                 raise DamagedTar(f"the archive is cut off at byte {at + len(block)}", True)
@@ -89,7 +93,7 @@ class Members:
 
     @property
     def byte(self) -> int:
-        """Where the next member begins."""
+        """Where the next member begins, or the archive ends."""
         return self._next
 
     def data(self) -> bytes:
