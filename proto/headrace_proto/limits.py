@@ -1,4 +1,4 @@
-"""Every bound of the protocol, in one place.  A peer that goes past one loses its connection."""
+"""Every bound of the protocol, in one place.  A message that goes past one is refused whole."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ PROTOCOL = (1, 1)
 MAX_HEADER_BYTES = 64 * 1024
 #: Entries of one array or map in a header.  Without it 1 MB of empty maps costs 65 MB to decode.
 MAX_HEADER_ITEMS = 4096
-#: One text or byte string in a header.
+#: One text (characters) or byte string (bytes) in a header.
 MAX_HEADER_STRING = 16 * 1024
-#: Nesting of a header: op, list of items, item, list of columns, column, dims.
+#: Nesting of a header, itself included.  Six are needed: header, list of items, item, list of
+#: columns, column, dims.
 MAX_HEADER_DEPTH = 8
 #: Frames of one message, the header included.
 MAX_FRAMES = 1 + 256
@@ -23,5 +24,3 @@ MAX_UPLOAD_BYTES = 64 * 1024**2
 MAX_COLUMNS = 1024
 MAX_RANK = 32
 MAX_NAME = 256
-#: Batches that one trainer may hold or have under way at once.
-MAX_CREDITS = 256

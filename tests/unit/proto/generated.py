@@ -44,7 +44,7 @@ def plain(depth: int) -> st.SearchStrategy[Any]:
     return atoms | lists | st.dictionaries(st.text(max_size=6), inner, max_size=3)
 
 
-#: By the check of a field; records and their like by their type.
+#: By the check of a field; others by its type.
 _BY_CHECK = {
     get_args(alias)[1]: strategy
     for alias, strategy in (
@@ -57,12 +57,6 @@ _BY_CHECK = {
         (checks.Seconds, st.floats(0, 1e9, exclude_max=True)),
         (checks.Plain, plain(3)),
     )
-}
-_BY_TYPE = {
-    tuple[str, ...]: st.lists(st.text(max_size=30), max_size=5).map(tuple),
-    tuple[tuple[str, int, int], ...]: st.lists(
-        st.tuples(st.text(max_size=9), counts, counts), max_size=5
-    ).map(tuple),
 }
 
 
@@ -77,7 +71,14 @@ def of_kind(kind: type) -> st.SearchStrategy[Any]:
 
 
 def _of_type(type_: Any) -> st.SearchStrategy[Any]:
-    if type_ in _BY_TYPE:
-        return _BY_TYPE[type_]
-    record = get_args(type_)[0]
-    return st.lists(of_kind(record), max_size=4).map(tuple)
+    """By the type of the field: tuples of texts, of records, of tuples."""
+    if type_ is str:
+        return st.text(max_size=20)
+    if type_ is int:
+        return counts
+    if dataclasses.is_dataclass(type_):
+        return of_kind(type_)
+    members = get_args(type_)
+    if members[-1] is ...:
+        return st.lists(_of_type(members[0]), max_size=4).map(tuple)
+    return st.tuples(*map(_of_type, members))

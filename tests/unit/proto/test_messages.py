@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_proto import checks, errors, limits
+from headrace_proto.dtypes import BYTES, DTYPES
 from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import (
     FROM_SERVER,
@@ -128,6 +129,11 @@ def test_the_document_lists_every_message_with_its_number_and_fields(registry):
 
 def test_the_document_lists_the_fields_of_a_delivery():
     assert f"A `Delivery` is the list {described(Delivery)}." in DOCUMENT.read_text()
+
+
+def test_the_document_lists_every_dtype():
+    listed = DOCUMENT.read_text().split("The dtypes are ")[1].split(".")[0]
+    assert set(re.findall(r"`(\w+)`", listed)) == DTYPES - {BYTES}
 
 
 def test_the_document_gives_every_limit_as_it_is():

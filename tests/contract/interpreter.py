@@ -1,0 +1,39 @@
+"""A fresh interpreter that imports what this one imports, for tests of what an import does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+#: Goes before a script: imports of these packages fail as if they were not installed.
+BLOCKER = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in BLOCKED:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def run(script: str, *, without: tuple[str, ...] = ()) -> str:
+    """What a script prints.  ``without``: packages that are to be missing."""
+    if without:
+        script = f"BLOCKED = {without!r}\n{BLOCKER}\n{script}"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        env={**os.environ, "PYTHONPATH": python_path()},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def python_path() -> str:
+    return os.pathsep.join(os.path.abspath(entry) for entry in sys.path)

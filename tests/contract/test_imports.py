@@ -1,0 +1,126 @@
+"""What an import loads and costs, and which package may import which."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .interpreter import python_path, run
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ("tensorflow", "torch", "jax", "keras", "pyarrow", "fsspec", "pandas", "ml_dtypes")
+#: Beyond numpy, zmq and msgpack.  It is some 30 ms; a busy machine may take many times that.
+CLIENT_IMPORT_S = 0.35
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Modules that a statement loads in a fresh interpreter."""
+    script = f"import sys, json\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
+    return set(json.loads(run(script)))
+
+
+def packages(modules: set[str]) -> set[str]:
+    return {module.split(".")[0] for module in modules}
+
+
+def test_the_client_loads_no_framework_and_nothing_of_the_server():
+    found = packages(loaded_by("import headrace"))
+    assert {"headrace", "headrace_proto", "numpy", "zmq", "msgpack"} <= found
+    assert not found & {*HEAVY, "headrace_server", "google_crc32c"}
+
+
+def test_the_server_loads_no_package_of_a_source_that_is_not_used_and_nothing_of_the_client():
+    found = packages(loaded_by("import headrace_server"))
+    assert "headrace_server" in found
+    assert not found & {*HEAVY, "headrace", "google_crc32c"}
+
+
+@pytest.mark.parametrize("process", ["router", "worker"])
+def test_a_process_of_the_server_loads_nothing_that_only_some_sources_need(process):
+    found = packages(loaded_by(f"import headrace_server.shell.{process}"))
+    assert not found & {*HEAVY, "headrace"}
+
+
+def test_the_protocol_loads_nothing_that_does_input_or_output():
+    found = packages(loaded_by("import headrace_proto.messages, headrace_proto.layout"))
+    assert not found & {*HEAVY, "headrace", "headrace_server", "zmq"}
+
+
+def test_the_client_is_cheap_to_import():
+    script = """
+import time
+import numpy, zmq, msgpack
+began = time.perf_counter()
+import headrace
+print(time.perf_counter() - began)
+"""
+    fastest_s = min(float(run(script)) for _ in range(3))
+    print(f"import headrace: {fastest_s * 1000:.0f} ms beyond numpy, zmq and msgpack")
+    assert fastest_s < CLIENT_IMPORT_S
+
+
+@pytest.mark.parametrize(
+    ("framework", "package", "line"),
+    [
+        ("tf", "tensorflow", 'framework="tf" needs TensorFlow: pip install "headrace[tf]"'),
+        ("torch", "torch", 'framework="torch" needs PyTorch: pip install "headrace[torch]"'),
+        ("jax", "jax", 'framework="jax" needs JAX: pip install "headrace[jax]"'),
+    ],
+)
+def test_a_framework_that_is_missing_gives_the_pip_line_before_anything_is_connected(
+    framework, package, line
+):
+    script = f"""
+import threading
+import headrace
+try:
+    headrace.connect("tcp://127.0.0.1:1", framework={framework!r}, timeout=0.01)
+except ImportError as error:
+    print(error)
+print(threading.active_count())
+"""
+    assert run(script, without=(package,)).splitlines() == [line, "1"]
+
+
+def test_a_package_of_a_source_that_is_missing_gives_the_pip_line():
+    script = """
+import headrace, headrace_server
+from headrace_server.feed.extras import require
+try:
+    require("pyarrow.parquet", "arrow", "read_parquet")
+except ImportError as error:
+    assert isinstance(error, headrace.HeadraceError)
+    print(error)
+"""
+    said = run(script, without=("pyarrow",)).strip()
+    assert said == (
+        "read_parquet needs pyarrow (No module named 'pyarrow'): pip install 'headrace[arrow]'"
+    )
+
+
+def test_both_ends_can_be_imported_without_anything_optional():
+    script = "import headrace, headrace_server; print(headrace.__version__)"
+    optional = (*HEAVY, "google_crc32c", "psutil", "yaml")
+    assert run(script, without=optional).strip()
+
+
+def test_packages_import_each_other_only_as_the_architecture_says():
+    """The contracts stand in pyproject.toml."""
+    beside = Path(sys.executable).with_name("lint-imports")
+    command = str(beside) if beside.exists() else shutil.which("lint-imports")
+    assert command, "lint-imports is not installed: pip install import-linter"
+    done = subprocess.run(
+        [command, "--no-cache"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": python_path()},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 broken" in done.stdout

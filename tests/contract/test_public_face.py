@@ -1,0 +1,77 @@
+"""The public names, as they are promised: none less, and none more by accident."""
+
+import inspect
+import re
+
+import pytest
+
+import headrace
+import headrace_proto
+import headrace_server
+
+CLIENT = {
+    *("__version__", "connect", "Feed", "Batch", "Field"),
+    *("HeadraceError", "DataError", "FilesMissing", "ProtocolError", "VersionMismatch"),
+    *("ConnectionLost", "DeadlineExceeded", "UnknownFeed", "LimitExceeded", "ServerError"),
+    *("StaleLease", "StateError", "Cancelled", "FeedClosed", "ForkedProcess"),
+}
+SERVER = {
+    *("__version__", "run", "Server"),
+    *("Pipeline", "Declaration", "Feature", "scalar", "sequence", "fixed"),
+    *("read_tfrecord", "read_arrow", "read_parquet", "read_jsonl", "read_csv", "read_npz"),
+    *("read_tar", "from_function", "from_examples"),
+}
+
+
+@pytest.mark.parametrize(
+    ("package", "names"), [(headrace, CLIENT), (headrace_server, SERVER)], ids=["client", "server"]
+)
+def test_a_package_exports_exactly_what_it_promises(package, names):
+    assert sorted(package.__all__) == sorted(names)
+    assert all(getattr(package, name) is not None for name in names)
+
+
+@pytest.mark.parametrize("package", [headrace, headrace_server], ids=lambda p: p.__name__)
+def test_every_public_thing_says_what_it_is(package):
+    public = [getattr(package, name) for name in package.__all__ if name != "__version__"]
+    assert all(inspect.getdoc(thing) for thing in public)
+    assert package.__doc__
+
+
+def test_one_version_stands_for_all_three_packages():
+    assert headrace.__version__ == headrace_server.__version__ == headrace_proto.__version__
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.?\w+)?", headrace.__version__)
+
+
+def test_connect_takes_what_is_promised_with_the_promised_defaults():
+    parameters = inspect.signature(headrace.connect).parameters
+    assert list(parameters) == [
+        *("address", "feed", "framework", "prefetch", "rank", "world_size", "timeout")
+    ]
+    defaults = {name: p.default for name, p in parameters.items() if name != "timeout"}
+    assert defaults == {
+        "address": inspect.Parameter.empty,
+        "feed": None,
+        "framework": "numpy",
+        "prefetch": 2,
+        "rank": None,
+        "world_size": None,
+    }
+    named_only = [p.kind is inspect.Parameter.KEYWORD_ONLY for p in parameters.values()]
+    assert named_only == [False, *[True] * 6]
+
+
+def test_run_takes_what_is_promised_and_all_but_the_pipelines_by_name():
+    pipelines, *options = inspect.signature(headrace_server.run).parameters.values()
+    assert pipelines.name == "pipelines"
+    assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in options)
+    defaults = {p.name: p.default for p in options}
+    promised = {"workers": 1, "partitions": None, "bind": None, "state_dir": None}
+    assert defaults.items() >= promised.items()
+
+
+def test_a_feed_and_a_batch_can_do_what_is_promised():
+    for name in ("__iter__", "__next__", "__enter__", "__exit__", "drain", "close", "as_dataset"):
+        assert callable(getattr(headrace.Feed, name))
+    for name in ("keys", "items", "values", "get", "__getitem__", "__len__", "__contains__"):
+        assert callable(getattr(headrace.Batch, name))

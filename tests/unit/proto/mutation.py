@@ -1,0 +1,76 @@
+"""Broken headers, made from whole ones by chance: half by structure, half by bytes."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgpack
+
+#: What a peer may put in the place of anything.
+NASTY: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 7, 255, 2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 1, -(2**63)),
+    *(0.0, -0.0, 1.5, 1e308, float("inf"), -float("inf"), float("nan")),
+    *("", "x", "x" * 300, "\0", "水", b"", b"\0", b"x" * 300, b"\xff\xfe"),
+    *([], [[]], {}, {"": {}}, [None] * 40, {"k": [1]}, [[1, 2, [3]]], [[[[[[[[[1]]]]]]]]]),
+    *({b"k": 1}, {"a": {"b": {"c": {"d": {"e": {"f": {"g": {"h": {}}}}}}}}}),
+    *(msgpack.ExtType(5, b""), msgpack.ExtType(1, b"abcd"), msgpack.Timestamp(1, 2)),
+)
+#: First bytes of every kind of length, and text that is none.
+TAGS = (
+    *(b"\xc1", b"\xc4\xff", b"\xc6\xff\xff\xff\xff", b"\xc7\x00\xff", b"\xc9\xff\xff\xff\xff\x01"),
+    *(b"\xca\x7f\xc0\x00\x00", b"\xcf\xff", b"\xd6\xff\x00\x00\x00\x01", b"\xdc\x10\x00" * 40),
+    *(b"\xdd\x7f\xff\xff\xff", b"\xde\x0f\xff", b"\xdf\xff\xff\xff\xff", b"\xdb\x00\x01\x00\x00"),
+    *(b"\xa1\xff", b"\xa3\xed\xa0\x80", b"\x91" * 60, b"\x91" * 1100, b"\x81\xa0" * 60),
+)
+
+
+def mutant(chance: random.Random, samples: list[bytes]) -> bytes:
+    """One broken header, or one that came through whole."""
+    header = chance.choice(samples)
+    if chance.random() < 0.5:
+        value = msgpack.unpackb(header)
+        for _ in range(chance.randint(1, 2)):
+            value = _changed(chance, value)
+        return msgpack.packb(value)
+    data = bytearray(header)
+    for _ in range(chance.randint(1, 2)):
+        _scratch(chance, data, samples)
+    return bytes(data)
+
+
+def _changed(chance: random.Random, value: Any) -> Any:
+    """The value with one part of it replaced, removed, repeated or moved."""
+    if not isinstance(value, list) or not value or chance.random() < 0.05:
+        return chance.choice(NASTY)
+    value = list(value)
+    at = chance.randrange(len(value))
+    how = chance.random()
+    if how < 0.4:
+        value[at] = chance.choice(NASTY)
+    elif how < 0.7:
+        value[at] = _changed(chance, value[at])
+    elif how < 0.8:
+        del value[at]
+    elif how < 0.9:
+        value.insert(at, chance.choice(NASTY))
+    else:
+        other = chance.randrange(len(value))
+        value[at], value[other] = value[other], value[at]
+    return value
+
+
+def _scratch(chance: random.Random, data: bytearray, samples: list[bytes]) -> None:
+    at = chance.randrange(len(data) + 1)
+    how = chance.random()
+    if how < 0.4 and at < len(data):
+        data[at] ^= 1 << chance.randrange(8)
+    elif how < 0.6:
+        data[at:at] = chance.choice(TAGS)
+    elif how < 0.75:
+        del data[at : at + chance.randint(1, 9)]
+    elif how < 0.9:
+        data[at : at + 1] = bytes([chance.randrange(256)])
+    else:
+        other = chance.choice(samples)
+        data[at:] = other[chance.randrange(len(other)) :]

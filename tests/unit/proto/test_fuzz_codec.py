@@ -1,0 +1,187 @@
+"""No header, however broken, does more than raise one ProtocolError, and none costs much."""
+
+import random
+import time
+import tracemalloc
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace_proto import limits
+from headrace_proto.errors import ProtocolError
+from headrace_proto.messages import (
+    FROM_SERVER,
+    FROM_TRAINER,
+    Attach,
+    Bye,
+    Deliver,
+    Delivery,
+    Drain,
+    Drained,
+    Ended,
+    Hello,
+    Outcome,
+    Pulse,
+    Refused,
+    Renew,
+    Retired,
+    Step,
+    Unknown,
+    Welcome,
+)
+from headrace_server.shell.worker_messages import FROM_ROUTER, FROM_WORKER
+
+from .generated import REGISTRIES, atoms, plain, steady
+from .mutation import mutant
+
+COLUMNS = [[0, 4096, [32, 32]], [4096, 300, [32]]]
+ITEM = Delivery(5, 9, 0, 4, 32, 4400, COLUMNS, {"bucket": 2}, "slab-0-1-2", 8192, 0, True)
+SCHEMA = [["x", "float32", [-1, 32]], ["utt", "bytes", [-1]]]
+MESSAGES = {
+    FROM_TRAINER: [
+        Hello(1, 1, "0.1.0", "speech", b"\x01" * 16, 1, 2, 99, (3, 4)),
+        Attach(7, b"\x02" * 16),
+        Step(7, 20, (1, 2**40), (3,), (4, 5)),
+        Renew(7, 20, 99, (3, 4)),
+        Drain(7, True),
+        Bye(7),
+    ],
+    FROM_SERVER: [
+        Welcome(1, "0.1.0", 7, "speech", SCHEMA, 1.0, 30.0, 64, "/d", "/d/f", True, {"a": 1}),
+        Refused("feed", "there is no feed 'x'; this server has 'y'"),
+        Deliver(7, (ITEM, ITEM)),
+        Outcome(7, (1, 2), (3,)),
+        Pulse(7, "batch 4 of partition 0 is being made"),
+        Ended(7, "data", "a file went away"),
+        Unknown(7),
+        Retired(7, ("slab-0-1-2",)),
+        Drained(7),
+    ],
+}
+
+
+def decoded(registry, header):
+    """The message, or None where it was refused; any other error is the test's."""
+    try:
+        return registry.decode(header)
+    except ProtocolError as error:
+        text = str(error)
+    assert len(text) < 500
+    return None
+
+
+def check(registry, header):
+    message = decoded(registry, header)
+    if message is not None:
+        again = registry.encode(message)
+        assert registry.encode(registry.decode(again)) == again
+
+
+def test_every_message_of_the_protocol_is_fuzzed():
+    for registry, messages in MESSAGES.items():
+        assert {type(m) for m in messages} == set(registry.kinds)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mutants_of_every_message_are_messages_or_protocol_errors(seed):
+    """50,000 rounds each."""
+    chance = random.Random(seed)
+    samples = {r: [r.encode(m) for m in messages] for r, messages in MESSAGES.items()}
+    refused = 0
+    for _ in range(25_000):
+        for registry, headers in samples.items():
+            header = mutant(chance, headers)
+            message = decoded(registry, header)
+            if message is None:
+                refused += 1
+            else:
+                again = registry.encode(message)
+                assert registry.encode(registry.decode(again)) == again
+    assert 10_000 < refused < 45_000  # both outcomes are tried
+
+
+@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda r: r.name)
+@steady
+@given(
+    op=st.integers(0, 12) | atoms,
+    fields=st.lists(plain(2) | st.lists(st.lists(plain(2), max_size=13), max_size=2), max_size=13),
+)
+def test_plain_data_in_any_field_is_a_message_or_a_protocol_error(registry, op, fields):
+    check(registry, msgpack.packb([op, *fields]))
+
+
+@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda r: r.name)
+@steady
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_message_or_a_protocol_error(registry, data):
+    check(registry, data)
+    check(registry, b"\x9c\x03" + data)
+
+
+FULL = limits.MAX_HEADER_BYTES
+#: Schema and properties may be anything, so what they cost is what decoding costs.
+WELCOME = b"\x99\x01\x01\xa0\x01\xa0"
+
+
+def filled(unit: bytes, head: bytes = WELCOME + b"\x9f") -> bytes:
+    """As many lists of 4,095 units as a header has room for."""
+    part = b"\xdc\x0f\xff" + unit * 4095
+    return (head + part * (FULL // len(part) + 1))[:FULL]
+
+
+EXPENSIVE = {
+    "lists that announce more than there is": b"\xdc\x10\x00" * (FULL // 3),
+    "the same, few of them": b"\xdc\x10\x00" * 1000,
+    "the same, fewer": b"\xdc\x01\xff" * 170,
+    "maps that announce more than there is": b"\xde\x10\x00\xa0" * (FULL // 4),
+    "empty maps": filled(b"\x80"),
+    "empty maps, and the message whole": (
+        WELCOME + b"\x9f" + (b"\xdc\x0f\xff" + b"\x80" * 4095) * 15 + msgpack.packb(1.0) * 2 + b"\1"
+    ),
+    "a megabyte of empty maps": b"\xdd\x00\x0f\xff\xff" + b"\x80" * 2**20,
+    "small maps": filled(b"\x81\xa0\xc0"),
+    "empty lists": filled(b"\x90"),
+    "lists of one": filled(b"\x91\xc0"),
+    "nothing": filled(b"\xc0"),
+    "numbers": filled(b"\xcb" + b"\xff" * 8),
+    "one-letter texts": filled(b"\xa1x"),
+    "wide texts": b"\x92\x02\xda\xff\x00" + "🚰".encode() * 16_320,
+    "deep lists": b"\x91" * FULL,
+    "deep maps": b"\x81\xa0" * (FULL // 2),
+    "deep keys": b"\x81" * FULL,
+    "deep lists in a number": b"\x92\x06" + b"\x91" * 1000 + b"\xc0",
+    "a text of 4 GB": b"\x92\x02\xdb\xff\xff\xff\xff",
+    "bytes of 4 GB": b"\x92\x02\xc6\xff\xff\xff\xff",
+    "an extension of 4 GB": b"\x92\x02\xc9\xff\xff\xff\xff\x05",
+    "a list of 4 billion": b"\x92\x02\xdd\xff\xff\xff\xff",
+    "a map of 4 billion": b"\x92\x02\xdf\xff\xff\xff\xff",
+    "counts that are none": b"\x96\x03\x01\x01" + b"\xdc\x10\x00" + b"\x01" * 4095 + b"\xc0",
+    "deliveries that are none": b"\x93\x03\x01" + b"\xdc\x10\x00" + b"\x9c\x01" * 4096,
+}
+
+
+@pytest.mark.parametrize("header", EXPENSIVE.values(), ids=EXPENSIVE)
+@pytest.mark.parametrize("registry", [FROM_TRAINER, FROM_SERVER], ids=lambda r: r.name)
+def test_no_header_takes_much_time_or_memory(registry, header):
+    """The bounds are wide, for a busy machine: most take less than 1 ms, none 8 MB."""
+    fastest_s = 1e9
+    for _ in range(3):
+        began = time.thread_time()
+        decoded(registry, header)
+        fastest_s = min(fastest_s, time.thread_time() - began)
+    tracemalloc.start()
+    try:
+        decoded(registry, header)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert fastest_s < 0.025
+    assert peak < 16e6
+
+
+def test_workers_and_the_router_talk_in_numbers_of_their_own():
+    """A trainer's message is not taken for a worker's: the registries are apart."""
+    assert not set(FROM_WORKER.kinds) & set(FROM_ROUTER.kinds)
+    assert decoded(FROM_WORKER, FROM_TRAINER.encode(Bye(7))) is None
