@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -141,12 +143,14 @@ class _Signals:
 
 def _load(targets: Sequence[str]) -> dict[str, Pipeline]:
     """The pipelines that the command line names."""
+    if os.getcwd() not in map(os.path.abspath, sys.path):
+        sys.path.insert(0, os.getcwd())  # an installed script does not see modules that lie here
     pipelines: dict[str, Pipeline] = {}
     for target in targets:
         value: Any = resolve(target)
         name = target.rpartition(":")[2].rpartition(".")[2]
         if callable(value) and not isinstance(value, Pipeline):
-            value = value()
+            value = _called(target, value)
         found = value if isinstance(value, Mapping) else {name: value}
         for feed, pipeline in found.items():
             if not isinstance(pipeline, Pipeline):
@@ -155,6 +159,19 @@ def _load(targets: Sequence[str]) -> dict[str, Pipeline]:
                 raise ValueError(f"two pipelines are called {feed!r}: name them in a dict")
             pipelines[feed] = pipeline
     return pipelines
+
+
+def _called(target: str, function: Callable[[], Any]) -> Any:
+    """What a user's function returns; where it raises, the place stands in for a traceback."""
+    try:
+        return function()
+    except HeadraceError:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise ImportError(
+            f"{target} raised {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
+        ) from error
 
 
 if __name__ == "__main__":

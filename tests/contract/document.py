@@ -1,0 +1,139 @@
+"""Runs the code of one document, block by block, in the current directory.
+
+    python document.py README.md REPOSITORY PORT
+
+    ```python        runs; all blocks of a document share one namespace
+    ```python        with ``# name.py`` as its first line: becomes that file
+    ```sh            headrace serve: in the background, until the end; other headrace and python
+                     lines: to their end; make and pip lines: their targets and extras exist
+    <!-- setup: … --> Python, run where it stands; for data that the reader is spared
+
+The port 5557 of the documents is replaced by a free one.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_DEFAULT_PORT = "5557"
+_LIMIT_S = 60
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$|^<!-- setup:\n(.*?)^-->$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"# ([\w-]+\.\w+)\n")
+
+
+class Block(NamedTuple):
+    """A fenced block; a setup comment has the language ``setup``."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(document: str) -> list[Block]:
+    """The blocks of a document in their order."""
+    found = []
+    for match in _BLOCK.finditer(document):
+        language, text, setup = match.groups()
+        line = document.count("\n", 0, match.start()) + 1
+        found.append(Block("setup", setup, line) if setup else Block(language, text, line))
+    return found
+
+
+class Runner:
+    """One document."""
+
+    def __init__(self, name: str, repository: Path, port: str) -> None:
+        self._name = name
+        self._repository = repository
+        self._port = port
+        self._namespace: dict[str, Any] = {"__name__": "document"}
+        self._servers: list[subprocess.Popen[str]] = []
+
+    def run(self, document: str) -> None:
+        try:
+            for block in blocks(document):
+                text = block.text.replace(_DEFAULT_PORT, self._port)
+                if block.language == "sh":
+                    for line in text.replace("\\\n", " ").splitlines():
+                        self._command(shlex.split(line, comments=True))
+                elif block.language in ("python", "setup"):
+                    self._python(text, block.line)
+            for server in self._servers:
+                self._stop(server)
+        finally:
+            for server in self._servers:
+                server.kill()
+                server.wait()
+
+    def _python(self, text: str, line: int) -> None:
+        named = _FILE.match(text)
+        if named:
+            Path(named[1]).write_text(text)
+            return
+        # Tracebacks then name the line of the document.
+        code = compile("\n" * line + text, self._name, "exec")
+        exec(code, self._namespace)
+
+    def _command(self, words: list[str]) -> None:
+        match words:
+            case []:
+                return
+            case ["headrace", "serve", *rest] if "--help" not in rest:
+                self._serve(words)
+            case ["headrace", *rest]:
+                self._finish([sys.executable, "-m", "headrace_server.cli", *rest])
+            case ["python", *rest]:
+                self._finish([sys.executable, *rest])
+            case ["make", *targets]:
+                known = (self._repository / "Makefile").read_text()
+                for target in targets:
+                    assert re.search(rf"^{target}:", known, re.MULTILINE), f"no target {target}"
+            case ["pip", "install", wanted]:
+                self._check_extras(wanted)
+            case _:
+                raise AssertionError(f"{' '.join(words)}: no test knows how to run this line")
+
+    def _check_extras(self, wanted: str) -> None:
+        parts = re.fullmatch(r"(?:\.|headrace)(?:\[([\w,]+)\])?", wanted)
+        assert parts, f"pip install {wanted}: not this project"
+        project = tomllib.loads((self._repository / "pyproject.toml").read_text())["project"]
+        extras = set(parts[1].split(",")) if parts[1] else set()
+        missing = extras - set(project["optional-dependencies"])
+        assert not missing, f"pip install {wanted}: no extras {missing}"
+
+    def _finish(self, command: list[str]) -> None:
+        subprocess.run(command, check=True, timeout=_LIMIT_S)
+
+    def _serve(self, words: list[str]) -> None:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "headrace_server.cli", *words[1:]],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._servers.append(server)
+        assert server.stdout is not None
+        said = server.stdout.readline()
+        assert said.startswith("headrace serves at"), f"{' '.join(words)}: said {said!r}"
+
+    def _stop(self, server: subprocess.Popen[str]) -> None:
+        if server.poll() is None:
+            server.send_signal(signal.SIGTERM)
+        code = server.wait(_LIMIT_S)
+        assert code == 0, f"a server ended with exit code {code}"
+
+
+def main() -> None:
+    document, repository, port = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    sys.path.insert(0, "")
+    Runner(document.name, repository, port).run(document.read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""The command ``headrace``, as a user meets it: in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace_proto import __version__
+
+FEEDS = """
+import headrace_server as hs
+
+def numbers():
+    return hs.from_examples([{"x": i} for i in range(40)]).batch(4)
+
+def doubled():
+    return hs.from_examples([{"x": i} for i in range(40)]).map(double).batch(4)
+
+def double(example):
+    return {"x": example["x"] * 2}
+
+def failing():
+    return hs.from_examples([{"x": i} for i in range(40)]).map(fail).batch(4)
+
+def fail(example):
+    raise RuntimeError("this function of a user's fails")
+
+def absent():
+    return hs.read_jsonl("absent-*.jsonl").batch(4)
+
+def broken():
+    return no_such_name
+
+several = {"a": numbers(), "b": doubled()}
+unshaped = hs.from_examples([{"x": 1}])
+three = 3
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A directory with a user's files."""
+    (tmp_path / "feeds.py").write_text(FEEDS)
+    (tmp_path / "syntax.py").write_text("def (:\n")
+    return tmp_path
+
+
+def _environment() -> dict[str, str]:
+    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def headrace_command(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command, run to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "headrace_server.cli", *arguments],
+        cwd=here,
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@contextmanager
+def served(here: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server that runs, and its address."""
+    # -P: the directory is not on the path, as where a script is installed.
+    command = [sys.executable, "-P", "-m", "headrace_server.cli", "serve"]
+    process = subprocess.Popen(
+        [*command, "--bind", "tcp://127.0.0.1:*", *arguments],
+        cwd=here,
+        env=_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None and process.stderr is not None
+        assert select.select([process.stdout], [], [], 60)[0], "it said nothing for 60 s"
+        said = process.stdout.readline()
+        assert said.startswith("headrace serves at "), said + process.stderr.read()
+        yield process, said.split()[-1]
+    finally:
+        # Killed, it would leave its directory in shared memory to the next start.
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        try:
+            process.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise
+
+
+def rows(address: str, feed: str | None = None) -> list[int]:
+    with headrace.connect(address, feed=feed, timeout=30) as batches:
+        return [x for batch in batches for x in batch["x"].tolist()]
+
+
+def test_version_is_that_of_the_package(here: Path) -> None:
+    done = headrace_command(here, "--version")
+    assert (done.returncode, done.stdout) == (0, f"headrace {__version__}\n")
+
+
+def test_serve_help_names_the_defaults(here: Path) -> None:
+    done = headrace_command(here, "serve", "--help")
+    assert done.returncode == 0
+    assert "--workers" in done.stdout and "tcp://127.0.0.1:5557" in done.stdout
+
+
+def test_a_function_in_a_file_is_served_under_its_name(here: Path) -> None:
+    with served(here, "feeds.py:doubled", "--workers", "2", "--partitions", "2") as (_, address):
+        assert sorted(rows(address, "doubled")) == list(range(0, 80, 2))
+
+
+def test_a_function_in_a_module_is_served_under_its_name(here: Path) -> None:
+    with served(here, "feeds:doubled") as (_, address):
+        assert rows(address, "doubled") == list(range(0, 80, 2))
+
+
+def test_a_dict_of_pipelines_gives_a_feed_for_each_of_its_names(here: Path) -> None:
+    with served(here, "feeds.py:several", "feeds.py:numbers") as (_, address):
+        assert rows(address, "a") == rows(address, "numbers") == list(range(40))
+        assert rows(address, "b") == list(range(0, 80, 2))
+
+
+def test_exit_when_done_ends_after_the_last_commit(here: Path) -> None:
+    with served(here, "feeds.py:numbers", "--exit-when-done") as (process, address):
+        assert len(rows(address)) == 40
+        assert process.wait(30) == 0
+
+
+def test_sigterm_waits_for_the_commit_of_what_is_out_and_ends_with_0(here: Path) -> None:
+    with served(here, "feeds.py:numbers", "--drain-timeout", "60") as (process, address):
+        feed = headrace.connect(address, timeout=30, prefetch=0)
+        next(feed)
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
+        feed.close()  # commits
+        assert process.wait(30) == 0
+
+
+def test_a_trainer_that_asks_for_more_while_the_server_drains_is_told_of_its_end(
+    here: Path,
+) -> None:
+    with served(here, "feeds.py:numbers") as (process, address):
+        feed = headrace.connect(address, timeout=30, prefetch=0)
+        next(feed)
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(headrace.ConnectionLost, match="the server was stopped"):
+            list(feed)
+        feed.close()
+        assert process.wait(30) == 0
+
+
+def test_the_drain_timeout_ends_the_wait_for_a_trainer_that_never_commits(here: Path) -> None:
+    with served(here, "feeds.py:numbers", "--drain-timeout", "0.3") as (process, address):
+        feed = headrace.connect(address, timeout=30, prefetch=0)
+        next(feed)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        with pytest.raises(headrace.ConnectionLost):
+            next(feed)
+        feed.close()
+
+
+def test_a_second_signal_ends_at_once(here: Path) -> None:
+    with served(here, "feeds.py:numbers", "--drain-timeout", "300") as (process, address):
+        feed = headrace.connect(address, timeout=30, prefetch=0)
+        next(feed)
+        started = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)  # not SIGTERM again: two of one kind may become one
+        assert process.wait(30) == 0
+        assert time.monotonic() - started < 20
+        with pytest.raises(headrace.ConnectionLost):
+            next(feed)
+        feed.close()
+
+
+def test_a_feed_that_failed_tells_its_trainers_and_makes_the_exit_code_1(here: Path) -> None:
+    with served(here, "feeds.py:failing", "feeds.py:numbers") as (process, address):
+        with pytest.raises(headrace.DataError, match="this function of a user's fails"):
+            rows(address, "failing")
+        assert len(rows(address, "numbers")) == 40  # it does not stop the others
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 1
+
+
+def test_exit_when_done_ends_with_1_when_the_feed_has_failed(here: Path) -> None:
+    done = headrace_command(
+        *(here, "serve", "feeds.py:failing", "--exit-when-done", "--bind", "tcp://127.0.0.1:*")
+    )
+    assert done.returncode == 1
+    assert "feed 'failing' failed" in done.stderr
+    assert "this function of a user's fails" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["feeds.py:missing"], "there is no 'missing'"),
+        (["missing.py:numbers"], "there is no such Python file"),
+        (["no_module:numbers"], "there is no module 'no_module'"),
+        (["feeds.py"], "not of the form module:name or path.py:name"),
+        (["feeds.py:three"], "gives a int, not a pipeline"),
+        (["feeds.py:unshaped"], "has no shape"),
+        (["feeds.py:broken"], "NameError: name 'no_such_name' is not defined"),
+        (["syntax.py:numbers"], "SyntaxError"),
+        (["feeds.py:numbers", "feeds.py:numbers"], "two pipelines are called 'numbers'"),
+        (["feeds.py:numbers", "--workers", "0"], "workers=0"),
+        (["feeds.py:numbers", "--workers", "many"], "--workers"),
+        (["feeds.py:numbers", "--partitions", "-1"], "partitions=-1"),
+        (["feeds.py:numbers", "--bind", "nonsense"], "bind='nonsense'"),
+        (["feeds.py:numbers", "--lease-ttl", "0"], "lease_ttl_s"),
+        (["feeds.py:numbers", "--shm-dir", "absent"], "shm_dir"),
+        (["feeds.py:numbers", "--nonsense"], "--nonsense"),
+        ([], "FILE.py:NAME"),
+    ],
+)
+def test_a_mistake_in_the_command_line_is_one_readable_paragraph_and_exit_code_2(
+    here: Path, arguments: list[str], words: str
+) -> None:
+    done = headrace_command(here, "serve", *arguments)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_files_that_are_not_there_are_one_readable_paragraph_and_exit_code_1(here: Path) -> None:
+    done = headrace_command(here, "serve", "feeds.py:absent")
+    assert done.returncode == 1
+    assert "absent-*.jsonl' matches no file" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_address_that_is_in_use_is_named_and_exit_code_1(here: Path) -> None:
+    with served(here, "feeds.py:numbers") as (_, address):
+        done = headrace_command(here, "serve", "feeds.py:numbers", "--bind", address)
+    assert done.returncode == 1
+    assert address in done.stderr and "in use" in done.stderr
