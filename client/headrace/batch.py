@@ -49,9 +49,13 @@ def slots_of(delivery: Delivery, schema: Mapping[str, Field]) -> dict[str, Slot]
     for (name, field), column in zip(schema.items(), columns, strict=True):
         try:
             offset, nbytes, shape = column
+            if not all(type(v) is int for v in (offset, nbytes, *shape)):
+                raise ValueError(f"{column!r:.80} are not [offset, nbytes, [dimension, …]]")
             slot = Slot(field.dtype, tuple(shape), offset, nbytes)
             check_slot(slot, delivery.nbytes)
-        except (TypeError, ValueError) as error:
+            if not field.admits(slot.shape):
+                raise ValueError(f"its shape {shape} is not one of {field}")
+        except (TypeError, ValueError, ProtocolError) as error:
             raise ProtocolError(
                 f"column {name!r} of a batch is described wrongly: {error}"
             ) from None

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace_proto.address import check_address
 from headrace_proto.errors import FeedClosed, ForkedProcess, ProtocolError
 from headrace_proto.messages import Delivery
 from headrace_proto.schema import Field, schema_from_wire
@@ -45,10 +46,7 @@ def connect(
     coordinated: every round gives each rank one batch.  ``timeout`` is the deadline in seconds of
     every wait.
     """
-    if not isinstance(address, str):
-        raise TypeError(f"address={address!r} is not a string")
-    if not address.startswith(("tcp://", "ipc://")):
-        raise ValueError(f"address={address!r} is not like tcp://host:port")
+    check_address("address", address)
     if framework not in _FRAMEWORKS:
         raise ValueError(f"framework={framework!r} is not one of {', '.join(_FRAMEWORKS)}")
     if isinstance(prefetch, bool) or not isinstance(prefetch, int):

@@ -138,4 +138,5 @@ class BufferPool:
                 break
             if nbytes <= memory.nbytes <= 2 * nbytes + 4096:
                 return memory
+            self._free.append(memory)  # for another batch; the oldest goes where it is one too many
         return aligned_bytes(nbytes)

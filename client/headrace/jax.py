@@ -16,6 +16,18 @@ except ImportError as error:
 
 __all__ = ["Jax"]
 
+#: Types that numpy exports by DLPack and JAX takes in.  (The kind of a dtype does not tell: that of
+#: ml_dtypes' float8_e5m2 is "f".)
+_EXPORTED = frozenset(
+    f"{kind}{bits}"
+    for kind, sizes in (
+        ("int", (8, 16, 32, 64)),
+        ("uint", (8, 16, 32, 64)),
+        ("float", (16, 32, 64)),
+    )
+    for bits in sizes
+)
+
 
 class Jax:
     """Arrays on the memory of a batch (CPU), or copied to the default device."""
@@ -26,14 +38,9 @@ class Jax:
         self._direct = jax.default_backend() == "cpu"
 
     def numbers(self, array: np.ndarray, dtype: str) -> Any:
-        # Without x64 JAX narrows 64-bit types, and it takes in others only by a copy.
-        wide = (
-            array.dtype.itemsize == 8
-            and array.dtype.kind in "iuf"
-            and not jax.config.jax_enable_x64
-        )
-        plain = array.dtype.kind in "iuf" and array.dtype.isnative and not wide
-        if self._direct and plain and array.size and array.ctypes.data % ALIGNMENT == 0:
+        # Without x64 JAX narrows 64-bit types, which takes a copy.
+        exported = dtype in _EXPORTED and (array.itemsize < 8 or jax.config.jax_enable_x64)
+        if self._direct and exported and array.size and array.ctypes.data % ALIGNMENT == 0:
             return jnp.from_dlpack(array)
         return jnp.array(array)
 

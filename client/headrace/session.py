@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace_proto import __version__, limits
-from headrace_proto.errors import HeadraceError, StaleLease, from_code
+from headrace_proto.errors import HeadraceError, ProtocolError, StaleLease, from_code
 from headrace_proto.messages import (
     Bye,
     Deliver,
@@ -40,6 +40,8 @@ __all__ = ["Received", "Session"]
 _HELLO_S = 1.0
 #: Heartbeats without a word from the server after which it counts as lost: each is answered.
 _SILENT = 2.5
+#: Released batches in one message: any number of views may go at once, a header is bounded.
+_PER_MESSAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +75,19 @@ class Session:
     _open: bool = False
     _said_at: float = -1e9
     _last_seq: int = 0
-    _taken: int = 0  # deliveries of this session that were taken
     _wanting: bool = False
     _held: set[int] = field(default_factory=set)  # leases: ready, or in the trainer's hands
     _unanswered: dict[int, None] = field(default_factory=dict)  # commits
     _commits: list[int] = field(default_factory=list)  # not yet said
     _returned: list[int] = field(default_factory=list)
+    _mapped: set[int] = field(default_factory=set)  # batches in shared memory, not yet released
     _released: deque[int] = field(default_factory=deque)
+    # Said, and perhaps lost on the way: the answer to a commit that was said later ends the doubt.
+    _unsure: deque[int] = field(default_factory=deque)
+    _fence: tuple[int, int] | None = None  # that commit, and how many it ends the doubt of
     _said_window: int = 0
-    _drain: Drain | None = None
+    _drain: Drain | None = None  # until it is answered
+    _said_drain: bool = False
 
     # The trainer
 
@@ -89,7 +95,6 @@ class Session:
         """The next batch, if there is one."""
         if not self.ready:
             return None
-        self._taken += 1
         self._wanting = False
         return self.ready.popleft()
 
@@ -112,12 +117,14 @@ class Session:
 
     def release(self, token: int) -> None:
         """Nobody reads a batch's shared memory any more.  Safe in any thread."""
+        self._mapped.discard(token)
         self._released.append(token)
 
     def drain(self, cancel: bool) -> None:
         """Ask the server to close the feed's input."""
         self.drained = False
         self._drain = Drain(0, cancel)
+        self._said_drain = False
 
     @property
     def settled(self) -> bool:
@@ -154,43 +161,66 @@ class Session:
             self.retired.extend(message.segments)
         elif isinstance(message, Drained):
             self.drained = True
+            self._drain = None
         elif isinstance(message, Unknown):
             self._open = False
             self._said_at = -1e9
 
     def _on_welcome(self, welcome: Welcome) -> None:
         known = self.welcome
-        if known is not None and known.schema and welcome.schema != known.schema:
+        changed = known is not None and welcome.schema != known.schema
+        if known is not None and known.schema and welcome.schema and changed:
             self.failure = from_code(
                 "protocol",
                 f"the feed {welcome.feed!r} has another schema since the reconnection: "
                 f"{welcome.schema} instead of {known.schema}",
             )
             return
-        if not welcome.resumed:
-            # Another session counts anew; batches that wait untaken went back with the old one.
+        if welcome.resumed:
+            self._released.extendleft(reversed(self._unsure))
+        else:
+            # Another session counts anew.  Batches that wait untaken go back, whether the server
+            # took them for lost or believes that the new session holds them.
             for received in self.ready:
-                self._held.discard(received.delivery.token)
+                token = received.delivery.token
+                self._held.discard(token)
+                self._returned.append(token)
                 if received.delivery.segment:
-                    self._released.append(received.delivery.token)
+                    self.release(token)
             self.ready.clear()
-            self._taken = self._last_seq = 0
+            self._last_seq = 0
+        self._unsure.clear()
+        self._fence = None
         self._said_window = 0
+        self._said_drain = False
         self.welcome = welcome
         self._open = True
         self._commits = list(self._unanswered)
 
     def _on_deliver(self, message: Deliver, frames: list[Any]) -> None:
         for delivery in message.items:
+            if not delivery.segment and not 0 < delivery.frame <= len(frames):
+                raise ProtocolError(
+                    f"batch {delivery.partition}/{delivery.number} is said to be in frame "
+                    f"{delivery.frame}; {len(frames)} frames came"
+                )
+        for delivery in message.items:
+            token, inline = delivery.token, not delivery.segment
             if delivery.seq <= self._last_seq:  # sent twice
+                if not inline and token not in self._mapped:
+                    self._released.append(token)  # the server believes it mapped again
                 continue
             self._last_seq = delivery.seq
-            self._held.add(delivery.token)
-            inline = not delivery.segment
-            frame = frames[delivery.frame - 1] if inline else None
-            self.ready.append(Received(delivery, frame))
+            self._held.add(token)
+            if not inline:
+                self._mapped.add(token)
+            self.ready.append(Received(delivery, frames[delivery.frame - 1] if inline else None))
 
     def _on_outcome(self, message: Outcome) -> None:
+        if self._fence is not None and self._fence[0] in (*message.committed, *message.stale):
+            for _ in range(self._fence[1]):
+                self._unsure.popleft()
+            self._fence = None
         for token in message.committed:
             self._unanswered.pop(token, None)
         for token in message.stale:
@@ -199,8 +229,8 @@ class Session:
                 self.stale.append(
                     StaleLease(
                         "a batch was committed after its lease had ended, and its rows went to "
-                        "another trainer: this work counts twice.  The trainer must have been "
-                        "silent for longer than the server's lease_ttl_s"
+                        "another trainer: this work counts twice.  Either this trainer was silent "
+                        "for longer than the server's lease_ttl_s, or the server was started anew"
                     )
                 )
 
@@ -229,7 +259,12 @@ class Session:
         assert self.welcome is not None
         number = self.welcome.session
         messages: list[Any] = []
-        window = self._taken + max(self.prefetch, self._wanting)
+        # Whatever was sent before the last delivery that came was taken, waits here, or is lost.
+        window = self._last_seq - len(self.ready) + max(self.prefetch, self._wanting)
+        while len(self._released) > _PER_MESSAGE:
+            some = tuple(self._released.popleft() for _ in range(_PER_MESSAGE))
+            self._unsure.extend(some)
+            messages.append(Step(number, 0, (), some))
         released = []
         while self._released:
             released.append(self._released.popleft())
@@ -238,10 +273,13 @@ class Session:
                 number, window, tuple(self._commits), tuple(released), tuple(self._returned)
             )
             messages.append(step)
+            self._unsure.extend(released)
+            if self._commits and self._fence is None:
+                self._fence = (self._commits[-1], len(self._unsure))
             self._commits, self._returned, self._said_window = [], [], window
-        if self._drain is not None:
+        if self._drain is not None and not self._said_drain:
             messages.append(Drain(number, self._drain.cancel))
-            self._drain = None
+            self._said_drain = True
         if now - self._said_at >= self.welcome.heartbeat_s:
             self._said_at = now
             messages.append(Renew(number, window, self._last_seq, tuple(sorted(self._held))))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import numbers
+import operator
 import os
 import re
 import sys
@@ -11,8 +13,11 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from headrace_proto.address import check_address
+
 from .feed.manifest import resolve
 from .pipeline import Pipeline
+from .shell.child import ParentPipe
 from .shell.config import FeedConfig, RunConfig
 from .shell.rundir import RunDirectory
 from .shell.supervisor import Supervisor
@@ -24,6 +29,8 @@ logger = logging.getLogger("headrace.server")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 #: Part of the free shared memory that all slabs together may take.
 _SHARE_OF_MEMORY = 0.8
+_PAGE = 4096
+_DAY_S = 86_400.0
 
 
 class Server:
@@ -108,7 +115,7 @@ def run(
     state_dir: str | os.PathLike[str] | None = None,
     lease_ttl_s: float = 30.0,
     slab_bytes: int | None = None,
-    shm_dir: str | None = None,
+    shm_dir: str | os.PathLike[str] | None = None,
     start_timeout_s: float = 120.0,
 ) -> Server:
     """Start a server for one pipeline (its feed is called ``default``) or several by name.
@@ -120,8 +127,14 @@ def run(
     A trainer that is not heard of for ``lease_ttl_s`` loses what it holds.  ``slab_bytes`` bounds
     the shared memory of each worker, in ``shm_dir`` (default /dev/shm).
     """
-    count = _positive("partitions", partitions, 4096) if partitions is not None else 1
-    workers = _positive("workers", workers, 1024)
+    if ParentPipe.made:
+        raise RuntimeError(
+            "hs.run was called by a worker that imports a file for the functions in it: in that "
+            "file put hs.run, and all that is not to run in workers, under "
+            'if __name__ == "__main__":'
+        )
+    count = 1 if partitions is None else _integer("partitions", partitions, 1, 4096)
+    workers = _integer("workers", workers, 1, 1024)
     if workers > count:
         logger.warning(
             "workers=%d and partitions=%d: a worker runs whole partitions, so %d would idle and "
@@ -129,20 +142,20 @@ def run(
             *(workers, count, workers - count, workers),
         )
         workers = count
-    if not 0.1 <= lease_ttl_s <= 86_400:
-        raise ValueError(f"lease_ttl_s={lease_ttl_s!r} does not lie in 0.1 … 86400 seconds")
+    lease_ttl_s = _seconds("lease_ttl_s", lease_ttl_s)
+    start_timeout_s = _seconds("start_timeout_s", start_timeout_s)
     config = RunConfig(
         feeds=tuple(_feeds(pipelines, count)),
         directory="",
         binds=tuple(_binds(bind)),
         workers=workers,
-        lease_ttl_s=float(lease_ttl_s),
+        lease_ttl_s=lease_ttl_s,
         heartbeat_s=min(1.0, lease_ttl_s / 4),
-        slab_bytes=0 if slab_bytes is None else _positive("slab_bytes", slab_bytes, 2**50),
+        slab_bytes=0 if slab_bytes is None else _integer("slab_bytes", slab_bytes, _PAGE, 2**50),
         index_directory=None if state_dir is None else _index_directory(state_dir),
         python_path=tuple(os.path.abspath(entry) for entry in sys.path),
     )
-    return Server(config, shm_dir, start_timeout_s)
+    return Server(config, None if shm_dir is None else _path("shm_dir", shm_dir), start_timeout_s)
 
 
 def _feeds(pipelines: Pipeline | Mapping[str, Pipeline], partitions: int) -> list[FeedConfig]:
@@ -161,28 +174,49 @@ def _feeds(pipelines: Pipeline | Mapping[str, Pipeline], partitions: int) -> lis
     return feeds
 
 
-def _positive(name: str, value: Any, most: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name}={value!r} is not an integer")
-    if not 1 <= int(value) <= most:
-        raise ValueError(f"{name}={value!r} does not lie in 1 … {most}")
-    return int(value)
+def _integer(name: str, value: Any, least: int, most: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r:.80} is not an integer")
+    if not least <= number <= most:
+        raise ValueError(f"{name}={value!r} does not lie in {least} … {most}")
+    return number
+
+
+def _seconds(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name}={value!r:.80} is not a number of seconds")
+    seconds = float(value)
+    if not 0.1 <= seconds <= _DAY_S:
+        raise ValueError(f"{name}={value!r} does not lie in 0.1 … {_DAY_S:.0f} seconds")
+    return seconds
+
+
+def _path(name: str, value: Any) -> str:
+    try:
+        return os.fsdecode(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r:.80} is not a path") from None
 
 
 def _binds(bind: str | list[str] | None) -> list[str]:
     if bind is None:
         return ["tcp://127.0.0.1:*"]
+    if not isinstance(bind, (str, list, tuple)):
+        raise TypeError(f"bind={bind!r:.80} is neither an address nor a list of them")
     binds = [bind] if isinstance(bind, str) else list(bind)
     for address in binds:
-        if not isinstance(address, str) or not address.startswith(("tcp://", "ipc://")):
-            raise ValueError(f"bind={address!r} is not an address like tcp://127.0.0.1:5557")
+        check_address("bind", address)
     if not binds:
         raise ValueError("bind=[] names no address")
     return binds
 
 
 def _index_directory(state_dir: str | os.PathLike[str]) -> str:
-    path = os.path.join(os.path.abspath(os.fspath(state_dir)), "index")
+    path = os.path.join(os.path.abspath(_path("state_dir", state_dir)), "index")
     os.makedirs(path, exist_ok=True)
     return path
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,10 +20,12 @@ HERE = Path(__file__).parent
 class Process:
     """A subprocess whose JSON lines can be waited for."""
 
-    def __init__(self, *arguments: str, cwd: Path | None = None) -> None:
+    def __init__(
+        self, *arguments: str, cwd: Path | None = None, before: Sequence[str] = ()
+    ) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         self._process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [*before, sys.executable, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

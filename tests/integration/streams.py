@@ -80,7 +80,7 @@ def padded(examples: list[Mapping[str, Any]], name: str) -> np.ndarray:
     if out is None:
         out = np.zeros((len(rows), *shape), rows[0].dtype)
     for i, row in enumerate(rows):
-        out[i][tuple(slice(0, d) for d in row.shape)] = row
+        out[(i, *(slice(0, d) for d in row.shape))] = row if row.ndim else row[()]
     if strings:
         flat = out.reshape(-1)
         for i, text in enumerate(flat.tolist()):

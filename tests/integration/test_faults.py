@@ -225,5 +225,3 @@ def test_a_feed_that_waits_tells_for_what_when_its_deadline_passes():
             with headrace.connect(server.address, timeout=2) as feed:
                 with pytest.raises(headrace.DeadlineExceeded, match="leased, the longest to"):
                     next(feed)
-
-

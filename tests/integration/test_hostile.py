@@ -76,7 +76,13 @@ def answer(peer: zmq.Socket[bytes]) -> object:
 
 
 def hello(**changes: object) -> bytes:
-    values: dict[str, object] = {"oldest": 1, "newest": 1, "library": "t", "feed": "", "nonce": b"n"}
+    values: dict[str, object] = {
+        "oldest": 1,
+        "newest": 1,
+        "library": "t",
+        "feed": "",
+        "nonce": b"n",
+    }
     return FROM_TRAINER.encode(Hello(**{**values, **changes}))  # type: ignore[arg-type]
 
 
@@ -185,7 +191,10 @@ def test_a_storm_of_raw_connections_leaves_the_server_as_it_was(server):
     ]
     with honest_trainer(server):
         for _ in range(3000):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 2) as raw:
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", port), 2) as raw,
+            ):
                 raw.sendall(chance.choice(openings) + chance.randbytes(chance.randrange(64)))
     deadline = time.monotonic() + 15
     while router.num_fds() > base_fds + 3 and time.monotonic() < deadline:

@@ -7,6 +7,9 @@
 The pipe is the lifeline: a child that reads end-of-file has lost its parent and ends at once, so
 nothing is left behind when the parent is killed.  Children are started anew, never forked: no
 thread, lock or socket of the parent is in them, and the user's main script is not run again.
+
+Processes that user code starts in a child may outlive it and hold its pipes open.  So the parent
+reads until the child is dead and what it wrote is read, and waits for no end-of-file.
 """
 
 from __future__ import annotations
@@ -16,29 +19,40 @@ import contextlib
 import faulthandler
 import json
 import os
+import select
 import signal
 import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import msgpack
 
 __all__ = ["Child", "ParentPipe"]
 
 _LAST_WORDS = 80
+_READ_BYTES = 1 << 16
+#: A line that is longer is handed on in pieces: a progress bar may never end its line.
+_LONGEST_LINE = 1 << 16
+#: What is read at most after a child's death; a pipe holds 64 KiB, unless others still write.
+_MOST_LEFT_BYTES = 1 << 20
 
 
 class ParentPipe:
     """The child's end.  Make it first: it takes stdout away from user code, which prints there."""
 
+    made: ClassVar[bool] = False  # whether this process is a child
+
     def __init__(self) -> None:
+        ParentPipe.made = True
         self._out = os.fdopen(os.dup(1), "w", buffering=1)
         os.dup2(2, 1)
         self._in = os.fdopen(os.dup(0), "rb", buffering=0)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
         faulthandler.enable()
         # Ctrl-C in a terminal reaches the whole group; the parent decides what it means.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -51,7 +65,7 @@ class ParentPipe:
     def _read_exactly(self, n: int) -> bytes:
         parts = bytearray()
         while len(parts) < n:
-            part = self._in.read(n - len(parts))
+            part = self._in.read(min(n - len(parts), 1 << 20))
             if not part:
                 os._exit(1)
             parts += part
@@ -62,7 +76,7 @@ class ParentPipe:
 
     def read_orders(self) -> list[dict[str, Any]]:
         """Orders that have arrived, when the pipe is readable.  Ends the process on end-of-file."""
-        data = self._in.read(65536)
+        data = self._in.read(_READ_BYTES)
         if not data:
             os._exit(0)
         *lines, self._rest = (self._rest + data).split(b"\n")
@@ -108,10 +122,11 @@ class Child:
         self.pidfd = os.pidfd_open(self.pid)
         self._on_event = on_event
         assert self._process.stdin and self._process.stdout and self._process.stderr
+        out, err = self._process.stdout.fileno(), self._process.stderr.fileno()
         self._threads = [
             threading.Thread(target=self._send_config, args=(config,), daemon=True),
-            threading.Thread(target=self._read_events, args=(self._process.stdout,), daemon=True),
-            threading.Thread(target=self._read_stderr, args=(self._process.stderr,), daemon=True),
+            threading.Thread(target=self._read_events, args=(out,), daemon=True),
+            threading.Thread(target=self._read_stderr, args=(err,), daemon=True),
         ]
         self._config_sent = threading.Event()
         for thread in self._threads:
@@ -126,27 +141,59 @@ class Child:
             stdin.flush()
         self._config_sent.set()
 
-    def _read_events(self, pipe: IO[bytes]) -> None:
-        for line in pipe:
+    def _lines(self, fd: int) -> Iterator[bytes]:
+        """Lines of a pipe until its end, or until the child is dead and they are read."""
+        os.set_blocking(fd, False)
+        poller = select.poll()
+        poller.register(fd, select.POLLIN)
+        poller.register(self.pidfd, select.POLLIN)
+        left, rest = _MOST_LEFT_BYTES, b""
+        while left > 0:
+            dead = any(ready == self.pidfd for ready, _ in poller.poll())
+            try:
+                data = os.read(fd, _READ_BYTES)
+            except BlockingIOError:
+                if dead:
+                    break
+                continue
+            if not data:
+                break
+            left -= len(data) if dead else 0
+            *lines, rest = (rest + data).split(b"\n")
+            yield from lines
+            if len(rest) > _LONGEST_LINE:
+                yield rest
+                rest = b""
+        if rest:
+            yield rest
+
+    def _read_events(self, fd: int) -> None:
+        for line in self._lines(fd):
             with contextlib.suppress(ValueError):
                 self._on_event(self, json.loads(line))
 
-    def _read_stderr(self, pipe: IO[bytes]) -> None:
-        for line in pipe:
-            text = line.decode(errors="replace").rstrip("\n")
+    def _read_stderr(self, fd: int) -> None:
+        for line in self._lines(fd):
+            text = line.decode(errors="replace")
             self.last_words.append(text)
-            print(text, file=sys.stderr, flush=True)
+            # Where ours is closed or broken the child's must be read all the same.
+            with contextlib.suppress(OSError, ValueError):
+                print(text, file=sys.stderr, flush=True)
 
     def words(self, lines: int = 25) -> str:
         """The last lines that it printed; of a crash, from where it tells of itself."""
         last = list(self.last_words)
-        for mark in ("Fatal Python error:", "Current thread ", "Traceback "):
+        for mark in ("Fatal Python error:", "Current thread "):
             starts = [i for i, line in enumerate(last) if line.startswith(mark)]
             if starts:
-                head = [last[starts[-1]]] if mark != "Traceback " else []
-                body = last[starts[-1] + len(head) :]
+                head, body = last[starts[-1]], last[starts[-1] + 1 :]
                 current = [i for i, line in enumerate(body) if line.startswith("Current thread ")]
-                return "\n".join([*head, *body[current[-1] if current else 0 :]][:lines])
+                return "\n".join([head, *body[current[-1] if current else 0 :]][:lines])
+        starts = [i for i, line in enumerate(last) if line.startswith("Traceback ")]
+        if starts:
+            last = last[starts[-1] :]
+            if len(last) > lines:  # its head says that it is one, its end what was raised
+                last = [last[0], "  ...", *last[2 - lines :]]
         return "\n".join(last[-lines:])
 
     def order(self, **values: Any) -> None:
@@ -175,8 +222,10 @@ class Child:
     def close(self) -> None:
         """After its death: join the readers, close the pipes."""
         assert self._process.stdin and self._process.stdout and self._process.stderr
-        for thread in self._threads:
+        for thread in self._threads:  # each ends with the process
             thread.join(5)
+        if any(thread.is_alive() for thread in self._threads):
+            return  # one waits for our own stderr, say, and to close under it would wait too
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.stdout.close()

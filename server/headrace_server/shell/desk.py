@@ -7,6 +7,7 @@ messages.  Payload is never looked at: a batch is a place in a segment.
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,8 @@ logger = logging.getLogger("headrace.router")
 _Name = tuple[str, int, int]
 #: Freed blocks in one message: a trainer's death can free any number at once, a header is bounded.
 _PER_MESSAGE = 256
+#: Of an error's text: it must fit a message's header, in any script.
+_LONGEST_TEXT = 8000
 
 
 @dataclass(slots=True)
@@ -89,7 +92,9 @@ class Desk:
     def __init__(self, config: FeedConfig, run: RunConfig) -> None:
         self.name = config.name
         self.partitions = config.partitions
-        self.dispatcher = Dispatcher(config.partitions, run.lease_ttl_s, run.max_credits)
+        # Tokens of an earlier server on this address must not be taken for ours.
+        epoch = secrets.randbits(31)
+        self.dispatcher = Dispatcher(config.partitions, run.lease_ttl_s, run.max_credits, epoch)
         self.schema: Any = None
         self.failure: tuple[str, str] | None = None
         self.closing: Close | None = None  # what workers of this feed are to be told
@@ -101,7 +106,7 @@ class Desk:
         self._cursors: dict[int, bytes] = {}
         self._dropped: dict[int, dict[str, int]] = {}
         self._blocks_in: dict[str, int] = {}  # segment → batches in it
-        self.retired: list[str] = []  # segments to be removed
+        self.retired: list[str] = []  # segments of the dead that this feed needs no more
 
     @property
     def opened(self) -> bool:
@@ -160,7 +165,7 @@ class Desk:
     def fail(self, code: str, text: str) -> None:
         """The feed stops; the first reason stands."""
         if self.failure is None:
-            self.failure = (code, text)
+            self.failure = (code, text[:_LONGEST_TEXT])
             logger.error("feed %r failed: %s", self.name, text)
 
     def close(self, cancel: bool) -> None:
@@ -197,5 +202,6 @@ class Desk:
         if owner is not None:
             owner.count_taken(self.name)
 
-    def segments_in_use(self) -> set[str]:
-        return {segment for segment, n in self._blocks_in.items() if n}
+    def uses(self, segment: str) -> bool:
+        """Whether a batch of this feed lies in a segment, and is not free."""
+        return bool(self._blocks_in.get(segment))

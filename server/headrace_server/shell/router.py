@@ -49,6 +49,10 @@ _TICK_S = 0.1
 _BURST = 256
 
 
+class _CanNotBind(ValueError):
+    """An address that a user gave is taken, or is not this machine's."""
+
+
 class Router:
     """One router."""
 
@@ -76,7 +80,7 @@ class Router:
             try:
                 self._public.bind(bind)
             except zmq.ZMQError as error:
-                raise ValueError(f"bind={bind!r}: {error}") from None
+                raise _CanNotBind(f"bind={bind!r}: {error}") from None
             endpoint = self._public.get_string(zmq.LAST_ENDPOINT)
             addresses.append(endpoint.rstrip("\0"))
         return addresses
@@ -123,6 +127,10 @@ class Router:
                 self._on_worker(worker, life, message, payload)
 
     def _on_up(self, worker: int, life: int) -> None:
+        # Where we were held up the supervisor's word may still wait in its pipe, and announcements
+        # of the life before in another queue.  They come too late: the batches are made again.
+        for earlier in [name for name in self._news if name[0] == worker]:
+            self._bury(*earlier)
         self._news[worker, life] = News()
         for desk in self._desks.values():
             if desk.failure is not None:
@@ -162,8 +170,7 @@ class Router:
         if kind == "worker_died":
             # What it announced before its death still waits in our queue, and counts.
             self._hear_workers_out()
-            self._news.pop((order["worker"], order["life"]), None)
-            self._retire_segments(order["worker"], order["life"])
+            self._bury(order["worker"], order["life"])
         elif kind == "fail":
             for desk in self._desks.values():
                 if not desk.over:
@@ -179,12 +186,15 @@ class Router:
         while self._private.poll(0):
             self._hear_workers()
 
-    def _retire_segments(self, worker: int, life: int) -> None:
-        """Segments of a dead worker go at once where no batch of theirs is out."""
-        used = set().union(*(desk.segments_in_use() for desk in self._desks.values()))
+    def _bury(self, worker: int, life: int) -> None:
+        """Listen to a dead worker no more.  Its segments go where no batch of theirs is out."""
+        self._news.pop((worker, life), None)
         for path in self._directory.glob(f"slab-{worker}-{life}-*"):
-            if path.name not in used:
-                self._reception.retire(path.name)
+            self._retire(path.name)
+
+    def _retire(self, segment: str) -> None:
+        if not any(desk.uses(segment) for desk in self._desks.values()):
+            self._reception.retire(segment)
 
     # Effects
 
@@ -210,7 +220,7 @@ class Router:
             elif isinstance(effect, Finish):
                 self._reception.finish(effect.session)
         for segment in desk.retired:
-            self._reception.retire(segment)
+            self._retire(segment)  # of several feeds the last one's batch empties it
         desk.retired.clear()
         if desk.closing is not None and not desk.closing_told:
             desk.closing_told = True
@@ -248,7 +258,8 @@ def main() -> None:
             router.close()
     except BaseException as error:
         pipe.tell("dying", text=f"{error}", kind=type(error).__name__)
-        traceback.print_exc()
+        if not isinstance(error, _CanNotBind):
+            traceback.print_exc()
         sys.exit(1)
 
 

@@ -6,8 +6,8 @@
         slab-<worker>-<life>-<n>       segments
         trainer-<session>              16 random bytes; a trainer on this host holds a shared flock
 
-A flock dies with its process, however it dies.  So a directory whose lock is free belongs to a
-server that is gone, and the next start on this machine removes it.
+A flock dies with its process, however it dies.  So a directory whose lock is free, or is removed
+already, belongs to a server that is gone, and the next start on this machine removes it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 import shutil
 from pathlib import Path
@@ -22,6 +23,8 @@ from pathlib import Path
 __all__ = ["RunDirectory", "is_locked", "sweep"]
 
 _PREFIX = "headrace"
+#: What the kernel takes as the path of a socket (sun_path, less its final 0).
+_SOCKET_PATH = 107
 
 
 def _parent(shm_dir: str | None) -> Path:
@@ -49,10 +52,12 @@ def is_locked(path: Path) -> bool:
 def sweep(parent: Path) -> list[Path]:
     """Remove this user's run directories whose server is gone.  Returns those removed."""
     removed = []
+    ours = re.compile(rf"{_PREFIX}-{os.getuid()}-[0-9]+-[0-9a-f]{{8}}")
     for path in parent.glob(f"{_PREFIX}-{os.getuid()}-*"):
-        lock = path / "lock"
         try:
-            if path.stat().st_uid != os.getuid() or not lock.exists() or is_locked(lock):
+            if not ours.fullmatch(path.name) or path.lstat().st_uid != os.getuid():
+                continue
+            if is_locked(path / "lock"):
                 continue
         except OSError:  # another start sweeps at the same time
             continue
@@ -65,21 +70,33 @@ class RunDirectory:
     """A run directory that this process owns until ``close``."""
 
     def __init__(self, shm_dir: str | None = None) -> None:
-        parent = _parent(shm_dir)
+        parent = _parent(shm_dir).absolute()  # trainers find it from wherever they run
         if not parent.is_dir():
             raise ValueError(f"shm_dir={str(parent)!r} is not a directory")
-        sweep(parent)
         # A directory gets its final name only after its lock is held: a sweep never sees it free.
         name = f"{_PREFIX}-{os.getuid()}-{os.getpid()}-{secrets.token_hex(4)}"
+        longest = len(os.fsencode(parent / name / "workers"))
+        if longest > _SOCKET_PATH:
+            raise ValueError(
+                f"shm_dir={str(parent)!r} is too long by {longest - _SOCKET_PATH} bytes: the path "
+                f"of a socket in it has at most {_SOCKET_PATH}"
+            )
+        sweep(parent)
         draft = parent / f".{name}"
         draft.mkdir(mode=0o700)
         self._fd = os.open(draft / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         self.path = parent / name
         draft.rename(self.path)
+        self._pid = os.getpid()
 
     def close(self) -> None:
-        """Remove the directory.  Mappings that trainers still have stay valid."""
+        """Remove the directory.  Mappings that trainers still have stay valid.
+
+        Nothing happens in a forked child of its owner: the directory is not the child's.
+        """
+        if os.getpid() != self._pid:
+            return
         shutil.rmtree(self.path, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.close(self._fd)

@@ -78,7 +78,8 @@ class SessionTable:
         session = self._by_nonce.get(nonce)
         if session is None or session.feed != feed:
             return None
-        self._by_identity.pop(session.identity, None)
+        if self._by_identity.get(session.identity) is session:
+            del self._by_identity[session.identity]
         session.identity = identity
         self._by_identity[identity] = session
         return session
@@ -105,8 +106,10 @@ class SessionTable:
     def leave(self, session: Session) -> None:
         """The trainer is gone; its memory may still be mapped."""
         session.present = False
-        self._by_nonce.pop(session.nonce, None)
-        self._by_identity.pop(session.identity, None)
+        if self._by_nonce.get(session.nonce) is session:
+            del self._by_nonce[session.nonce]
+        if self._by_identity.get(session.identity) is session:
+            del self._by_identity[session.identity]
 
     def dead(self) -> Iterator[Session]:
         """Sessions of which nothing is left, once each: nobody reads what they had mapped."""

@@ -58,6 +58,8 @@ class Supervisor:
     """One running server."""
 
     def __init__(self, config: RunConfig, directory: RunDirectory, start_timeout_s: float) -> None:
+        self._finalizer = weakref.finalize(self, directory.close)
+        self._pid = os.getpid()
         self._config = replace(config, directory=str(directory.path))
         self._directory = directory
         self._lock = threading.Condition()
@@ -75,7 +77,6 @@ class Supervisor:
         self.failure: HeadraceError | None = None
         self._wake_r, self._wake_w = os.pipe()
         self._watcher: threading.Thread | None = None
-        self._finalizer = weakref.finalize(self, directory.close)
         try:
             self._start(time.monotonic() + start_timeout_s, start_timeout_s)
         except BaseException:
@@ -137,7 +138,7 @@ class Supervisor:
             extra = {"worker": slot.number, "life": slot.life}
             name = f"worker-{slot.number}-{slot.life}"
             slot.child = self._spawn(name, "headrace_server.shell.worker", extra)
-        self._wake()
+            self._wake()  # under the lock: after a stop the pipe's number may be another file's
 
     # Events
 
@@ -166,7 +167,10 @@ class Supervisor:
         """Wait for children to die."""
         while True:
             children = {c.pidfd: c for c in self._children()}
-            readable, _, _ = select.select([self._wake_r, *children], [], [])
+            poller = select.poll()  # select takes no number beyond 1023
+            for fd in (self._wake_r, *children):
+                poller.register(fd, select.POLLIN)
+            readable = [fd for fd, _ in poller.poll()]
             if self._wake_r in readable:
                 os.read(self._wake_r, 4096)
             with self._lock:
@@ -218,10 +222,11 @@ class Supervisor:
 
     def _obituary(self, child: Child, code: int | None) -> str:
         if code is not None and code < 0:
-            end = f"was killed by {signal.Signals(-code).name}"
+            end = f"was killed by {_signal_name(-code)}"
         else:
             end = f"ended with exit code {code}"
-        said = self._dying.pop(child.name, None)
+        with self._lock:
+            said = self._dying.pop(child.name, None)
         last = child.words()
         text = f"{child.name} {end}"
         if said:
@@ -266,7 +271,12 @@ class Supervisor:
             return self._lock.wait_for(lambda: self._idle or self.failure is not None, timeout_s)
 
     def stop(self) -> None:
-        """End all children and remove the shared memory.  Harmless when repeated."""
+        """End all children and remove the shared memory.  Harmless when repeated.
+
+        Nothing happens in a forked child of the process that started the server.
+        """
+        if os.getpid() != self._pid:
+            return
         with self._lock:
             if self._stopping:
                 return
@@ -291,3 +301,10 @@ class Supervisor:
         os.close(self._wake_r)
         os.close(self._wake_w)
         self._finalizer()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name
+        return f"signal {number}"

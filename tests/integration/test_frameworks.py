@@ -1,0 +1,162 @@
+"""torch and JAX get what numpy gets, and a fork of a trainer does no harm to it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import select
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+
+from .streams import NUMERIC, every_dtype, padded, values_of
+
+
+def pipeline(n: int = 24) -> hs.Pipeline:
+    return hs.from_examples([{"i": i} for i in range(n)]).batch(4)
+
+
+def bits(array: Any) -> bytes:
+    return np.ascontiguousarray(array).view(np.uint8).tobytes()
+
+
+# Forks
+
+
+def fails_in_the_child(feed: headrace.Feed) -> str:
+    """The name of the error that a forked child gets; this process goes on."""
+    read_fd, write_fd = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            try:
+                next(feed)
+                text = "nothing"
+            except BaseException as error:
+                text = f"{type(error).__name__}: {error}"
+            feed.close()
+            os.write(write_fd, text.encode())
+        finally:
+            os._exit(0)
+    os.close(write_fd)
+    try:
+        assert select.select([read_fd], [], [], 20)[0], "the child hangs"
+        text = os.read(read_fd, 65536).decode()
+    finally:
+        os.close(read_fd)
+    os.waitpid(child, 0)
+    return text
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:os.fork:RuntimeWarning")
+def test_a_forked_child_is_told_so_and_the_parent_goes_on(way: str) -> None:
+    with (
+        hs.run(pipeline()) as server,
+        headrace.connect(server.address, timeout=20) as feed,
+    ):
+        rows = next(feed)["i"].tolist()
+        text = fails_in_the_child(feed)
+        assert text.startswith("ForkedProcess: ")
+        assert f"connected in process {os.getpid()}" in text and "DataLoader" in text
+        for batch in feed:
+            rows += batch["i"].tolist()
+        assert sorted(rows) == list(range(24))
+
+
+def _use(feed: headrace.Feed, connection: Any) -> None:
+    try:
+        connection.send(list(feed))
+    except headrace.ForkedProcess as error:
+        connection.send(str(error))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:os.fork:RuntimeWarning")
+def test_worker_processes_of_a_loader_are_told_to_connect_themselves() -> None:
+    """A feed handed to forked workers is refused in each; one that they connect works."""
+    context = multiprocessing.get_context("fork")
+    with (
+        hs.run(pipeline()) as server,
+        headrace.connect(server.address, timeout=20) as feed,
+    ):
+        first = next(feed)["i"].copy()
+        for _ in range(2):
+            here, there = context.Pipe()
+            process = context.Process(target=_use, args=(feed, there))
+            process.start()
+            assert here.poll(20), "the worker hangs"
+            assert "connect in the process that uses it" in here.recv()
+            process.join(20)
+            assert process.exitcode == 0
+            process.close()
+            here.close()
+            there.close()
+        rest = [batch["i"] for batch in feed]
+        assert sorted(np.concatenate([first, *rest]).tolist()) == list(range(24))
+
+
+# torch
+
+
+def test_torch_gets_every_dtype_on_the_memory_of_the_batch(way: str) -> None:
+    torch = pytest.importorskip("torch")
+    examples = every_dtype(8)
+    with (
+        hs.run(hs.from_examples(examples).batch(8, dynamic_pad=True)) as server,
+        headrace.connect(server.address, framework="torch", timeout=20) as feed,
+    ):
+        batch = next(feed)
+        for dtype in NUMERIC:
+            tensor = batch[dtype]
+            assert tensor.dtype == getattr(torch, dtype)
+            assert tuple(tensor.shape) == (8, 3)
+            want = np.stack([values_of(dtype, i) for i in range(8)])
+            carrier = tensor.view(torch.uint8).numpy()
+            assert bits(carrier) == bits(want), dtype
+            assert carrier.ctypes.data == batch.array(dtype).ctypes.data, dtype
+        assert batch["text"] == padded(examples, "text").tolist()
+        assert tuple(batch["none"].shape) == (8, 0, 3)
+        kept = batch["int64"]
+    assert kept[3, 2] == 3
+
+
+# JAX
+
+
+def test_jax_gets_every_dtype_that_it_has(way: str) -> None:
+    jax = pytest.importorskip("jax")
+    examples = every_dtype(8)
+    with (
+        hs.run(hs.from_examples(examples).batch(8, dynamic_pad=True)) as server,
+        headrace.connect(server.address, framework="jax", timeout=20) as feed,
+    ):
+        batch = next(feed)
+        for dtype in NUMERIC:
+            want = np.stack([values_of(dtype, i) for i in range(8)])
+            with np.errstate(over="ignore"):  # without x64, JAX has no 64-bit types
+                want = want.astype(jax.dtypes.canonicalize_dtype(want.dtype))
+                got = np.asarray(batch[dtype])
+            assert got.dtype == want.dtype, dtype
+            assert bits(got) == bits(want), dtype
+        assert batch["text"] == padded(examples, "text").tolist()
+        kept = batch["float32"]
+    assert bits(np.asarray(kept)[5]) == bits(values_of("float32", 5))
+
+
+def test_a_framework_that_is_not_there_names_the_line_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import sys
+
+    for name, module, extra in (
+        ("tf", "tensorflow", "tf"),
+        ("torch", "torch", "torch"),
+        ("jax", "jax", "jax"),
+    ):
+        monkeypatch.setitem(sys.modules, module, None)
+        monkeypatch.delitem(sys.modules, f"headrace.{name}", raising=False)
+        with pytest.raises(ImportError, match=rf"pip install .headrace\[{extra}\]"):
+            headrace.connect("tcp://127.0.0.1:1", framework=name, timeout=1)

@@ -1,0 +1,193 @@
+"""Memory of batches: kept as long as anybody looks at it, not longer, and never seen by others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import headrace
+import headrace_server as hs
+
+from . import user_functions
+from .processes import Process
+
+_MIB = 1 << 20
+_HOLDER = """
+import json, sys, time
+import headrace
+feed = headrace.connect(sys.argv[1], timeout=20)
+kept = []
+for batch in feed:
+    kept.append(batch["x"])
+    if len(kept) == int(sys.argv[2]):
+        print(json.dumps({"event": "holds", "number": batch.number}), flush=True)
+        time.sleep(600)
+"""
+
+
+def blocks(n: int, nbytes: int = 64 * 1024, batch_size: int = 16) -> hs.Pipeline:
+    """Batches of a MiB, whose rows can be told from each other."""
+    return hs.from_function(user_functions.numbered, n, nbytes).batch(batch_size)
+
+
+def is_right(batch: Any) -> bool:
+    """Whether every byte of a batch is as it was made."""
+    x, i = np.asarray(batch["x"]), np.asarray(batch["i"])
+    return bool((x == (i % 251).astype(np.uint8)[:, None]).all())
+
+
+@pytest.mark.parametrize("framework", ["numpy", "tf"])
+def test_all_batches_can_be_kept_though_they_do_not_fit_the_slab(
+    framework: str, way: str, request: pytest.FixtureRequest
+) -> None:
+    if framework == "tf":
+        request.getfixturevalue("tf")
+    with (
+        hs.run(blocks(40 * 16), slab_bytes=8 * _MIB) as server,
+        headrace.connect(server.address, framework=framework, timeout=20) as feed,
+    ):
+        kept = [dict(batch) for batch in feed]
+        assert all(is_right(batch) for batch in kept)
+    assert len(kept) == 40
+    assert all(is_right(batch) for batch in kept)
+
+
+def test_batches_of_half_the_slab_can_be_kept_too() -> None:
+    pipeline = blocks(12 * 4, _MIB, 4)
+    with (
+        hs.run(pipeline, slab_bytes=8 * _MIB) as server,
+        headrace.connect(server.address, timeout=20) as feed,
+    ):
+        kept = [dict(batch) for batch in feed]
+    assert len(kept) == 12 and all(is_right(batch) for batch in kept)
+
+
+def test_two_trainers_that_keep_all_do_not_stop_each_other() -> None:
+    with hs.run(blocks(40 * 16), workers=2, partitions=2, slab_bytes=8 * _MIB) as server:
+        kept = []
+        with (
+            headrace.connect(server.address, timeout=20) as one,
+            headrace.connect(server.address, timeout=20) as two,
+        ):
+            for _ in range(10):
+                kept += [dict(next(one)), dict(next(two))]
+            two.close()
+            kept += [dict(batch) for batch in one]
+    rows = np.concatenate([batch["i"] for batch in kept])
+    assert sorted(rows.tolist()) == list(range(40 * 16))
+    assert all(is_right(batch) for batch in kept)
+
+
+def test_what_a_trainer_writes_into_a_batch_stays_its_own() -> None:
+    """The same memory is used again and again: a later batch and another trainer see none of it."""
+    pipeline = hs.from_function(user_functions.numbered, 64, 16 * 1024).repeat(40).batch(16)
+    with hs.run(pipeline, slab_bytes=4 * _MIB) as server:
+        seen = {0: 0, 1: 0}
+        with (
+            headrace.connect(server.address, timeout=20) as one,
+            headrace.connect(server.address, timeout=20) as two,
+        ):
+            for step in range(120):
+                which = step % 2
+                batch = next((one, two)[which])
+                assert is_right(batch), f"step {step}"
+                if which == 0:
+                    batch["x"][:] = 255
+                    batch["i"][:] = -1
+                seen[which] += 1
+        assert seen == {0: 60, 1: 60}
+
+
+def test_a_batch_that_was_written_into_and_given_back_goes_out_as_it_was_made(way: str) -> None:
+    with hs.run(blocks(32)) as server:
+        with (
+            contextlib.suppress(KeyboardInterrupt),
+            headrace.connect(server.address, prefetch=0, timeout=20) as feed,
+        ):
+            batch = next(feed)
+            first = batch.number
+            batch["x"][:] = 255
+            raise KeyboardInterrupt
+        with headrace.connect(server.address, timeout=20) as feed:
+            again = list(feed)
+    assert again[0].number == first == 0
+    assert all(is_right(batch) for batch in again) and len(again) == 2
+
+
+def test_views_outlive_the_feed_the_server_and_its_files(tmp_path: Path) -> None:
+    with hs.run(blocks(64), shm_dir=str(tmp_path)) as server:
+        feed = headrace.connect(server.address, timeout=20)
+        batches = [next(feed) for _ in range(3)]
+        views = [batch["x"][2:5, ::7] for batch in batches]
+        numbers = [batch["i"][2:5] for batch in batches]
+        del batches
+        feed.close()
+        assert list(tmp_path.glob("headrace-*/slab-*"))
+    assert not list(tmp_path.iterdir())
+    for x, i in zip(views, numbers, strict=True):
+        assert (x == (i % 251).astype(np.uint8)[:, None]).all()
+        x += 1
+
+
+def test_a_killed_trainer_gives_back_its_batches_and_the_memory_it_had_mapped() -> None:
+    """1. A trainer keeps views of as much of the slab as it is allowed to, and is killed.
+    2. Another gets every row that was not committed.
+    3. All of the slab is there again: its batches of half the slab come through.
+    """
+    with hs.run(blocks(12 * 4, _MIB, 4), slab_bytes=8 * _MIB) as server:
+        with Process("-c", _HOLDER, server.address, "2") as holder:
+            holder.wait_for("holds")
+            holder.signal(signal.SIGKILL)
+            holder.finish()
+        with headrace.connect(server.address, timeout=20) as feed:
+            got = []
+            for batch in feed:
+                assert is_right(batch)
+                got.append(batch.number)
+    # Batch 0 was committed when 1 was asked for, if the word of it had left.
+    assert sorted(got) in (list(range(12)), list(range(1, 12)))
+
+
+def resources(pids: list[int]) -> tuple[list[float], list[int]]:
+    """Resident MiB (shared memory aside) and open files of processes."""
+    processes = [psutil.Process(pid) for pid in pids]
+    private = [(p.memory_info().rss - p.memory_info().shared) / _MIB for p in processes]
+    return private, [p.num_fds() for p in processes]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["shared memory", "tcp"])
+def test_nothing_grows_over_many_epochs_and_many_trainers(
+    path: str, request: pytest.FixtureRequest
+) -> None:
+    if path == "tcp":
+        request.getfixturevalue("over_tcp")
+    pipeline = hs.from_function(user_functions.numbered, 256, 4096).repeat().batch(16)
+    with hs.run(pipeline, workers=2, partitions=1) as server:
+        pids = [os.getpid(), *server.pids.values()]
+
+        def work(seconds: float) -> int:
+            steps = 0
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                with headrace.connect(server.address, timeout=20) as feed:
+                    for _, batch in zip(range(200), feed, strict=False):
+                        batch["x"][0, 0] += 1
+                        steps += 1
+            return steps
+
+        work(1.5)
+        before = resources(pids)
+        assert work(3.5) > 500
+        after = resources(pids)
+    grown = [b - a for a, b in zip(before[0], after[0], strict=True)]
+    assert max(grown) < 8, f"MiB grown of client, router, worker: {grown}"
+    assert max(b - a for a, b in zip(before[1], after[1], strict=True)) <= 2

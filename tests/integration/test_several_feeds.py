@@ -1,0 +1,151 @@
+"""Feeds and trainers of one server: they share it, and no row is lost or given out twice."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import headrace
+import headrace_server as hs
+
+_TIMEOUT_S = 20
+
+
+def numbered(n: int, batch_size: int = 4) -> hs.Pipeline:
+    return hs.from_examples([{"i": i} for i in range(n)]).batch(batch_size, True)
+
+
+def in_threads(work: list[Callable[[], Any]]) -> list[Any]:
+    """What each gives, all run at once."""
+    with ThreadPoolExecutor(len(work)) as pool:
+        return [future.result(60) for future in [pool.submit(one) for one in work]]
+
+
+def test_trainers_that_come_and_go_get_every_row_of_every_feed_once() -> None:
+    """Trainers take a few batches and leave: in good order, by an exception, or by dropping the
+    feed.  Only rows of batches in hand at an exception go out again."""
+    feeds = {"a": 300, "b": 200, "c": 100}
+    pipelines = {name: numbered(n) for name, n in feeds.items()}
+
+    def visit(name: str, seed: int) -> list[int]:
+        chance = random.Random(seed)
+        rows: list[int] = []
+        while True:
+            try:
+                with headrace.connect(
+                    server.address, feed=name, prefetch=chance.randrange(4), timeout=_TIMEOUT_S
+                ) as feed:
+                    for _ in range(chance.randint(1, 12)):
+                        batch = next(feed, None)
+                        if batch is None:
+                            return rows
+                        if chance.random() < 0.1:
+                            raise InterruptedError
+                        rows += batch["i"].tolist()
+            except InterruptedError:
+                continue
+
+    with hs.run(pipelines, workers=2, partitions=2) as server:
+        work = [lambda n=name, s=seed: (n, visit(n, s)) for name in feeds for seed in range(3)]
+        got: dict[str, Counter[int]] = {name: Counter() for name in feeds}
+        for name, rows in in_threads(work):
+            got[name].update(rows)
+        assert server.wait(10) and not server.failed_feeds()
+    for name, n in feeds.items():
+        assert got[name] == Counter(range(n)), name
+
+
+def test_a_feed_that_nobody_reads_does_not_hold_up_another() -> None:
+    pipelines = {"idle": numbered(4000), "busy": numbered(4000), "late": numbered(40)}
+    with hs.run(pipelines) as server:
+        for name, n in (("busy", 4000), ("late", 40)):
+            with headrace.connect(server.address, feed=name, timeout=_TIMEOUT_S) as feed:
+                assert sum(batch.rows for batch in feed) == n
+
+
+def test_a_feed_that_nobody_reads_leaves_room_in_a_small_slab() -> None:
+    rows = [{"x": bytes(256 * 1024)} for _ in range(40)]
+    pipeline = hs.from_examples(rows).batch(4)
+    with (
+        hs.run({"idle": pipeline, "busy": pipeline}, slab_bytes=6 << 20) as server,
+        headrace.connect(server.address, feed="busy", timeout=_TIMEOUT_S) as feed,
+    ):
+        assert len(list(feed)) == 10
+
+
+def test_a_feed_that_fails_leaves_the_others_alone() -> None:
+    bad = hs.from_examples([{"i": i} for i in range(40)]).map(
+        "tests.integration.user_functions:fail_at_20"
+    )
+    with hs.run({"bad": bad.batch(4), "good": numbered(400)}) as server:
+        with headrace.connect(server.address, feed="good", timeout=_TIMEOUT_S) as good:
+            next(good)
+            with pytest.raises(headrace.HeadraceError, match="the twentieth is one too many"):
+                list(headrace.connect(server.address, feed="bad", timeout=_TIMEOUT_S))
+            assert sum(batch.rows for batch in good) == 396
+        assert server.wait(10)
+        assert list(server.failed_feeds()) == ["bad"]
+
+
+# Coordinated
+
+
+def of_rank(address: str, rank: int, world_size: int) -> list[int]:
+    with headrace.connect(address, rank=rank, world_size=world_size, timeout=_TIMEOUT_S) as feed:
+        return [int(batch["i"][0]) for batch in feed]
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_each_rank_gets_its_batch_of_every_round(world_size: int) -> None:
+    """22 batches: the last round can not be completed, so it is dropped and all end together."""
+    with hs.run(numbered(22, 1), workers=2, partitions=2) as server:
+        got = in_threads(
+            [lambda r=rank: of_rank(server.address, r, world_size) for rank in range(world_size)]
+        )
+        with_all = server.wait(10)
+        dropped = server.dropped["default"]
+    rounds = 22 // world_size
+    assert [len(rows) for rows in got] == [rounds] * world_size
+    # One trainer alone would get 0, 11, 1, 12, …: number by number, partition by partition.
+    stream = [i + 11 * partition for i in range(11) for partition in range(2)]
+    assert [row for one_round in zip(*got, strict=True) for row in one_round] == stream[
+        : rounds * world_size
+    ]
+    assert with_all and dropped.get("incomplete_round", 0) == 22 % world_size
+
+
+def test_a_rank_waits_for_the_others_and_says_so() -> None:
+    with (
+        hs.run(numbered(8, 1)) as server,
+        headrace.connect(server.address, rank=0, world_size=2, timeout=1.5) as feed,
+    ):
+        next(feed)
+        with pytest.raises(headrace.DeadlineExceeded, match="have not joined"):
+            list(feed)
+
+
+def test_ranks_that_do_not_go_together_are_refused() -> None:
+    with (
+        hs.run(numbered(8, 1)) as server,
+        headrace.connect(server.address, rank=0, world_size=2, timeout=10),
+    ):
+        with pytest.raises(headrace.ProtocolError, match="rank=0 is taken"):
+            headrace.connect(server.address, rank=0, world_size=2, timeout=10)
+        with pytest.raises(headrace.ProtocolError, match="world_size=3 differs from 2"):
+            headrace.connect(server.address, rank=1, world_size=3, timeout=10)
+        with pytest.raises(headrace.ProtocolError, match="coordinated mode with world_size=2"):
+            headrace.connect(server.address, timeout=10)
+
+
+def test_a_rank_does_not_join_trainers_without_one() -> None:
+    with (
+        hs.run(numbered(8, 1)) as server,
+        headrace.connect(server.address, timeout=10),
+        pytest.raises(headrace.ProtocolError, match="shared by trainers without rank"),
+    ):
+        headrace.connect(server.address, rank=0, world_size=2, timeout=10)

@@ -1,0 +1,258 @@
+"""TensorFlow works on the memory of the batches, and as a dataset."""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+from headrace_proto.layout import aligned_bytes
+
+from . import user_functions
+from .streams import NUMERIC, every_dtype, padded, values_of
+
+pytestmark = pytest.mark.tf
+
+
+def address_of(tensor: Any) -> int:
+    """Where the tensor's numbers lie: its buffer as numpy sees it, without a copy."""
+    return int(np.frombuffer(memoryview(tensor), np.uint8).ctypes.data)
+
+
+def is_in_a_segment(address: int) -> bool:
+    """Whether a mapping of shared memory holds the address."""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            span, *_, path = line.rstrip("\n").split(" ")
+            begin, end = (int(part, 16) for part in span.split("-"))
+            if begin <= address < end:
+                return "/slab-" in path
+    return False
+
+
+def numbered(n: int, batch_size: int = 4, smaller: bool = False) -> hs.Pipeline:
+    rows = [{"i": i, "x": np.full(8, i, np.float32), "name": f"n{i}"} for i in range(n)]
+    return hs.from_examples(rows).batch(batch_size, allow_smaller_final_batch=smaller)
+
+
+def bits(array: Any) -> bytes:
+    return np.ascontiguousarray(array).view(np.uint8).tobytes()
+
+
+# Tensors
+
+
+def test_tensors_lie_in_the_shared_memory_itself(tf: Any) -> None:
+    with (
+        hs.run(numbered(32)) as server,
+        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+    ):
+        batch = next(feed)
+        assert is_in_a_segment(address_of(batch["x"]))
+        assert address_of(batch["x"]) == batch.array("x").ctypes.data
+        assert not is_in_a_segment(address_of(tf.constant([1.0, 2.0])))
+
+
+def test_every_dtype_becomes_a_tensor_with_the_same_bits(tf: Any, way: str) -> None:
+    examples = every_dtype(9)
+    with (
+        hs.run(hs.from_examples(examples).batch(9, dynamic_pad=True)) as server,
+        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+    ):
+        batch = next(feed)
+        for dtype in NUMERIC:
+            tensor = batch[dtype]
+            assert tensor.dtype == tf.as_dtype(dtype)
+            want = np.stack([values_of(dtype, i) for i in range(9)])
+            assert bits(tensor.numpy()) == bits(want), dtype
+            assert bits(tf.identity(tensor).numpy()) == bits(want), dtype
+        for name in ("text", "texts", "words"):
+            assert batch[name].dtype == tf.string
+            assert batch[name].numpy().tolist() == padded(examples, name).tolist()
+        for name in ("steps", "grid", "none"):
+            assert np.array_equal(batch[name].numpy(), padded(examples, name)), name
+            assert batch[name].shape == padded(examples, name).shape
+
+
+def test_memory_that_is_not_aligned_is_copied_instead_of_aborting(tf: Any) -> None:
+    from headrace.tf import TensorFlow
+
+    memory = aligned_bytes(4096)
+    odd = memory[8 : 8 + 400].view(np.float32)
+    odd[:] = np.arange(100)
+    tensor = TensorFlow().numbers(odd, "float32")
+    assert float(tf.reduce_sum(tensor)) == 4950
+    assert address_of(tensor) != odd.ctypes.data
+
+
+@pytest.mark.parametrize("dtype", NUMERIC)
+def test_arrays_without_elements_become_tensors(tf: Any, dtype: str) -> None:
+    from headrace.tf import TensorFlow
+    from headrace_proto.dtypes import numpy_dtype
+
+    tensor = TensorFlow().numbers(np.empty((3, 0, 2), numpy_dtype(dtype)), dtype)
+    assert tensor.shape == (3, 0, 2) and tensor.dtype == tf.as_dtype(dtype)
+
+
+def test_a_variable_made_of_a_batch_outlives_feed_and_server(tf: Any) -> None:
+    """A variable may share the tensor's memory; the block is not used again under it."""
+    pipeline = numbered(64, 16)
+    with (
+        hs.run(pipeline) as server,
+        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+    ):
+        variables = [(tf.Variable(b["x"]), b["x"][1:3], tf.identity(b["x"])) for b in feed]
+    gc.collect()
+    for k, (variable, part, same) in enumerate(variables):
+        want = np.repeat(np.arange(16 * k, 16 * k + 16, dtype=np.float32), 8).reshape(16, 8)
+        assert np.array_equal(variable.numpy(), want)
+        variable.assign_add(tf.ones_like(variable))
+        assert np.array_equal(part.numpy(), want[1:3])
+        assert np.array_equal(same.numpy(), want)
+        assert np.array_equal(variable.numpy(), want + 1)
+
+
+def test_a_function_takes_batches_without_being_traced_again(tf: Any) -> None:
+    traces = 0
+
+    @tf.function
+    def total(x: Any, name: Any) -> Any:
+        nonlocal traces
+        traces += 1
+        return tf.reduce_sum(x) + tf.cast(tf.size(name), tf.float32)
+
+    with (
+        hs.run(numbered(40)) as server,
+        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+    ):
+        for k, batch in enumerate(feed):
+            assert float(total(batch["x"], batch["name"])) == 8 * (16 * k + 6) + 4
+    assert traces == 1
+
+
+# Datasets
+
+
+def test_the_spec_of_a_dataset_knows_what_is_fixed(tf: Any) -> None:
+    for smaller, rows in ((False, 4), (True, None)):
+        pipeline = hs.from_examples(every_dtype(9)).batch(
+            4, allow_smaller_final_batch=smaller, dynamic_pad=True
+        )
+        with (
+            hs.run(pipeline) as server,
+            headrace.connect(server.address, framework="tf", timeout=20) as feed,
+        ):
+            dataset = feed.as_dataset()
+            spec = dataset.element_spec
+            shapes = {name: spec[name].shape.as_list() for name in spec}
+            assert shapes["float32"] == [rows, 3] and shapes["i"] == [rows]
+            assert shapes["steps"] == [rows, None, 2] and shapes["grid"] == [rows, None, None]
+            assert shapes["words"] == [rows, None] and spec["words"].dtype == tf.string
+            assert all(spec[dtype].dtype == tf.as_dtype(dtype) for dtype in NUMERIC)
+            sizes = [int(tf.shape(batch["i"])[0]) for batch in dataset]
+            assert sizes == ([4, 4, 1] if smaller else [4, 4])
+
+
+def test_a_dataset_gives_the_same_values_without_a_copy(tf: Any, way: str) -> None:
+    examples = every_dtype(8)
+    with (
+        hs.run(hs.from_examples(examples).batch(8, dynamic_pad=True)) as server,
+        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+    ):
+        (batch,) = list(feed.as_dataset())
+        assert is_in_a_segment(address_of(batch["float32"])) == (way == "shared memory")
+        for dtype in NUMERIC:
+            want = np.stack([values_of(dtype, i) for i in range(8)])
+            assert bits(batch[dtype].numpy()) == bits(want), dtype
+        for name in ("text", "texts", "words"):
+            assert batch[name].numpy().tolist() == padded(examples, name).tolist()
+        assert np.array_equal(batch["none"].numpy(), padded(examples, "none"))
+
+
+def test_a_dataset_that_keeps_its_elements_does_not_stall_the_feed(tf: Any) -> None:
+    pipeline = hs.from_function(user_functions.numbered, 30 * 16, 64 * 1024).batch(16)
+    with (
+        hs.run(pipeline, slab_bytes=8 << 20) as server,
+        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+    ):
+        dataset = feed.as_dataset().cache().shuffle(30, seed=1).prefetch(2)
+        batches = list(dataset)
+        assert len(batches) == 30
+        for batch in batches:
+            want = (batch["i"].numpy() % 251).astype(np.uint8)[:, None]
+            assert (batch["x"].numpy() == want).all()
+
+
+def test_keras_fits_on_a_dataset_for_several_epochs(tf: Any) -> None:
+    with (
+        hs.run(_supervised()) as server,
+        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+    ):
+        dataset = feed.as_dataset().map(lambda batch: (batch["x"], batch["y"]))
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+        model.compile(optimizer=tf.keras.optimizers.SGD(0.05), loss="mse")
+        history = model.fit(dataset, epochs=3, steps_per_epoch=8, shuffle=False, verbose=0)
+    assert len(history.history["loss"]) == 3
+    assert history.history["loss"][-1] < history.history["loss"][0]
+
+
+def _supervised() -> hs.Pipeline:
+    chance = np.random.default_rng(0)
+    rows = [{"x": x, "y": x.sum(keepdims=True)} for x in chance.normal(size=(64, 4))]
+    examples = [{name: value.astype(np.float32) for name, value in row.items()} for row in rows]
+    return hs.from_examples(examples).shuffle(seed=1).repeat(3).batch(8)
+
+
+def test_an_error_of_the_feed_comes_through_the_dataset_with_its_text(tf: Any) -> None:
+    """What is wrong lies further ahead than a worker goes before anybody reads."""
+    rows = [{"x": np.zeros(1 + i // 498, np.float32)} for i in range(500)]
+    pipeline = hs.from_examples(rows).batch(5)
+    with (
+        hs.run(pipeline) as server,
+        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+        pytest.raises(tf.errors.OpError, match="rows of one batch have unequal shapes"),
+    ):
+        list(feed.as_dataset())
+
+
+def test_a_dataset_taken_twice_goes_on_with_the_rest(tf: Any) -> None:
+    with (
+        hs.run(numbered(40)) as server,
+        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+    ):
+        rows = [batch["i"].numpy().tolist() for batch in feed.as_dataset().take(3)]
+        rest = feed.as_dataset()
+        rows += [batch["i"].numpy().tolist() for batch in rest]
+        assert list(rest) == []
+    flat = [i for row in rows for i in row]
+    assert len(flat) == len(set(flat)) and flat == sorted(flat) and flat[-1] == 39
+
+
+def test_a_dataset_left_early_does_not_hold_up_the_close(tf: Any) -> None:
+    """The feed never ends and its next batch never comes: a thread of TensorFlow waits for it."""
+    with hs.run(numbered(8)) as server:
+        other = headrace.connect(server.address, prefetch=0, timeout=60)
+        next(other)  # never committed, so the feed does not end
+        feed = headrace.connect(server.address, framework="tf", timeout=60)
+        iterator = iter(feed.as_dataset().prefetch(4))
+        next(iterator)
+        started = time.monotonic()
+        feed.close()
+        del iterator
+        gc.collect()
+        assert time.monotonic() - started < 10
+        other.close()
+
+
+def test_only_a_feed_for_tensorflow_gives_a_dataset() -> None:
+    with (
+        hs.run(numbered(8)) as server,
+        headrace.connect(server.address, timeout=20) as feed,
+        pytest.raises(ValueError, match=r'as_dataset\(\) needs framework="tf".*\'numpy\''),
+    ):
+        feed.as_dataset()

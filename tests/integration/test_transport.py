@@ -1,0 +1,245 @@
+"""Every value arrives as it was, whichever way it comes, and every wait has an end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+
+from . import user_functions
+from .processes import Process
+from .streams import digest, every_dtype, frozen, frozen_array, padded
+
+_N = 22
+_READER = """
+import json, sys
+import headrace
+from tests.integration.streams import digest
+with headrace.connect(sys.argv[1], timeout=20) as feed:
+    print(json.dumps({"event": "read", "local": feed.local, "digest": digest(feed)}), flush=True)
+"""
+
+
+def numbered(n: int, batch_size: int = 1) -> hs.Pipeline:
+    return hs.from_examples([{"i": i} for i in range(n)]).batch(batch_size, True)
+
+
+# Values
+
+
+def test_every_dtype_and_every_ragged_row_arrives_as_it_was(way: str) -> None:
+    examples = every_dtype(_N)
+    with (
+        hs.run(hs.from_examples(examples).batch(4, True, dynamic_pad=True)) as server,
+        headrace.connect(server.address, timeout=20) as feed,
+    ):
+        assert feed.local == (way == "shared memory")
+        seen = 0
+        for batch in feed:
+            rows = examples[seen : seen + 4]
+            seen += batch.rows
+            assert set(batch) == set(rows[0])
+            for name in batch:
+                got, want = frozen_array(batch[name]), frozen_array(padded(rows, name))
+                assert got == want, name
+                spec = feed.schema[name]
+                assert spec.dtype == got[0] and spec.admits(got[1]), name
+        assert seen == _N
+
+
+def test_arrays_are_aligned_and_writable_whichever_way_they_come(way: str) -> None:
+    with (
+        hs.run(hs.from_examples(every_dtype(_N)).batch(4, dynamic_pad=True)) as server,
+        headrace.connect(server.address, timeout=20) as feed,
+    ):
+        for batch in feed:
+            for name in batch:
+                array = batch[name]
+                assert array.flags.writeable
+                assert array.dtype == object or not array.size or array.ctypes.data % 64 == 0
+
+
+def test_a_trainer_that_can_not_see_the_memory_gets_the_same_batches(elsewhere: list[str]) -> None:
+    pipeline = hs.from_examples(every_dtype(_N)).batch(4, True, dynamic_pad=True)
+    with hs.run({"here": pipeline, "there": pipeline}, workers=2, partitions=2) as server:
+        with headrace.connect(server.address, feed="here", timeout=20) as feed:
+            assert feed.local
+            here = digest(feed)
+        script = _READER.replace("timeout=20", 'timeout=20, feed="there"')
+        with Process("-c", script, server.address, before=elsewhere) as process:
+            told = process.wait_for("read")
+            assert not told["local"]
+            assert told["digest"] == here
+            assert process.finish() == 0
+
+
+def test_batches_of_19_megabytes_arrive_whole(way: str) -> None:
+    pipeline = hs.from_function(user_functions.images, 3 * 128).batch(128)
+    want = {row["i"]: row["image"] for row in user_functions.images(3 * 128)}
+    with (
+        hs.run(pipeline) as server,
+        headrace.connect(server.address, timeout=30) as feed,
+    ):
+        count = 0
+        for batch in feed:
+            assert batch["image"].nbytes == 128 * 224 * 224 * 3
+            for image, i in zip(batch["image"], batch["i"].tolist(), strict=True):
+                assert np.array_equal(image, want.pop(i))
+            count += 1
+    assert count == 3 and not want
+
+
+# Addresses
+
+
+def test_one_feed_is_served_at_several_addresses_at_once(tmp_path: Path) -> None:
+    binds = [f"ipc://{tmp_path}/feed", "tcp://127.0.0.1:*"]
+    with hs.run(numbered(40), bind=binds) as server:
+        assert server.addresses[0] == server.address == binds[0]
+        assert server.addresses[1].startswith("tcp://127.0.0.1:")
+        with (
+            headrace.connect(server.addresses[0], timeout=20, prefetch=0) as one,
+            headrace.connect(server.addresses[1], timeout=20, prefetch=0) as two,
+        ):
+            got = [int(next(feed)["i"][0]) for _ in range(10) for feed in (one, two)]
+            assert got == list(range(20))
+            rest = [int(batch["i"][0]) for batch in _finish(one, two)]
+            assert rest == list(range(20, 40))
+
+
+def _finish(feed: headrace.Feed, other: headrace.Feed) -> list[headrace.Batch]:
+    other.close()
+    return list(feed)
+
+
+def test_bytes_come_over_ipc_too(tmp_path: Path, over_tcp: None) -> None:
+    pipeline = hs.from_examples(every_dtype(_N)).batch(4, True, dynamic_pad=True)
+    with hs.run({"a": pipeline, "b": pipeline}, bind=f"ipc://{tmp_path}/feed") as server:
+        with headrace.connect(server.address, feed="a", timeout=20) as feed:
+            assert not feed.local
+            assert digest(feed)
+            first = digest(headrace.connect(server.address, feed="b", timeout=20))
+        with hs.run(pipeline) as again:
+            assert digest(headrace.connect(again.address, timeout=20)) == first
+
+
+@pytest.mark.parametrize("bind", ["tcp://127.0.0.1:99999", "tcp://300.1.1.1:5000"])
+def test_an_address_that_can_not_be_bound_is_named(bind: str) -> None:
+    with pytest.raises((headrace.ServerError, ValueError), match=bind):
+        hs.run(numbered(1), bind=bind)
+
+
+def test_a_server_that_is_not_there_is_given_up_in_time() -> None:
+    started = time.monotonic()
+    with pytest.raises(
+        headrace.ConnectionLost,
+        match=r"no server answered at tcp://127\.0\.0\.1:1 within timeout=0\.5 s",
+    ):
+        headrace.connect("tcp://127.0.0.1:1", timeout=0.5)
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1", "tcp://127.0.0.1:port", "tcp://"])
+def test_an_address_that_is_none_is_refused_at_once(address: str) -> None:
+    with pytest.raises(ValueError, match="address="):
+        headrace.connect(address, timeout=5)
+
+
+def test_a_wait_ends_when_another_thread_closes_the_feed() -> None:
+    with (
+        hs.run(numbered(1)) as server,
+        headrace.connect(server.address, prefetch=0, timeout=60) as other,
+    ):
+        next(other)  # the only batch, so that nothing comes and the feed does not end
+        feed = headrace.connect(server.address, timeout=60)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(next, feed)
+            until = time.monotonic() + 10
+            while not feed._link.session._wanting and time.monotonic() < until:
+                time.sleep(0.001)
+            feed.close()
+            with pytest.raises(headrace.FeedClosed, match="closed while this thread waited"):
+                waiting.result(5)
+
+
+# Names of feeds
+
+
+def test_an_unknown_feed_is_answered_with_those_there_are() -> None:
+    with hs.run({"train": numbered(2), "valid": numbered(2)}) as server:
+        with pytest.raises(headrace.UnknownFeed, match=r"no feed 'test'.*'train', 'valid'"):
+            headrace.connect(server.address, feed="test", timeout=10)
+        with pytest.raises(headrace.UnknownFeed, match=r"feed= is needed.*'train', 'valid'"):
+            headrace.connect(server.address, timeout=10)
+
+
+def test_the_one_feed_needs_no_name() -> None:
+    with (
+        hs.run({"train": numbered(2)}) as server,
+        headrace.connect(server.address, timeout=10) as feed,
+    ):
+        assert feed.name == "train"
+        assert len(list(feed)) == 2
+
+
+# Prefetch
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2, 8])
+def test_a_trainer_never_holds_more_than_prefetch_and_one(prefetch: int, way: str) -> None:
+    """1. The first trainer takes one batch and works on it for long.
+    2. The second gets all but what the first may hold, without waiting for it.
+    3. The first leaves: what it held ahead comes to the second, what it used does not.
+    """
+    n = 24
+    with (
+        hs.run(numbered(n)) as server,
+        headrace.connect(server.address, prefetch=0, timeout=10) as second,
+    ):
+        first = headrace.connect(server.address, prefetch=prefetch, timeout=10)
+        used = int(next(first)["i"][0])
+        got = [int(next(second)["i"][0]) for _ in range(n - (prefetch + 1))]
+        assert used not in got
+        first.close()
+        got += [int(batch["i"][0]) for batch in second]
+        assert sorted([*got, used]) == list(range(n))
+
+
+def test_prefetched_batches_are_there_without_asking() -> None:
+    with (
+        hs.run(numbered(12)) as server,
+        headrace.connect(server.address, prefetch=3, timeout=10) as one,
+        headrace.connect(server.address, prefetch=0, timeout=1.5) as two,
+    ):
+        next(one)
+        got: list[Any] = []
+        with pytest.raises(headrace.DeadlineExceeded, match=r"4 batches are leased"):
+            got.extend(two)
+
+
+def test_the_order_of_a_stream_does_not_depend_on_the_way(over_tcp: None) -> None:
+    pipeline = (
+        hs.from_examples(every_dtype(_N)).shuffle(seed=1).repeat(3).batch(4, dynamic_pad=True)
+    )
+    with hs.run({"a": pipeline, "b": pipeline}, workers=2, partitions=2) as server:
+        with headrace.connect(server.address, feed="a", prefetch=8, timeout=20) as feed:
+            one = [frozen(batch) for batch in feed]
+        with headrace.connect(server.address, feed="b", prefetch=0, timeout=20) as feed:
+            assert [frozen(batch) for batch in feed] == one
+
+
+def test_importing_the_client_needs_no_server_parts() -> None:
+    script = "import sys, headrace; print([m for m in sys.modules if 'headrace_server' in m])"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
