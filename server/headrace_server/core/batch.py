@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .plan import Draft, Part
+from .plan import Draft, Part, stored
 
 __all__ = ["PlainBatches"]
 
@@ -88,12 +88,17 @@ class PlainBatches:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        if state["batch_size"] != self.batch_size:
+        batch_size, waiting, finished, dropped = stored(
+            state,
+            "a shape 'batch'",
+            {"batch_size": int, "waiting": list, "finished": bool, "dropped": dict},
+        )
+        if batch_size != self.batch_size:
             raise ValueError(
-                f"the snapshot was taken with batch_size={state['batch_size']}, "
+                f"the snapshot was taken with batch_size={batch_size}, "
                 f"the pipeline has batch_size={self.batch_size}"
             )
-        self._waiting = deque((c, a, b) for c, a, b in state["waiting"])
+        self._waiting = deque((c, a, b) for c, a, b in waiting)
         self._rows = sum(b - a for _, a, b in self._waiting)
-        self._finished = state["finished"]
-        self._dropped = dict(state["dropped"])
+        self._finished = finished
+        self._dropped = dict(dropped)

@@ -1,37 +1,36 @@
 """Who gets which batch: the hand-over of one feed, as a pure machine.
 
-    made() ─► ready, by partition ─► next in turn ─► Send to a trainer with window ─► commit()
-                    ▲                                   │ left, lost, expired, returned
-                    └────────── waiting again ◄─────────┘
+    made() ─► stream ─► next in turn ─► Send to a trainer with window ─► commit()
+                 ▲                       │
+                 └── waiting again ◄─────┘ left, lost, expired, returned
 
-The order of a feed is by (number, partition): batch 0 of every partition, then batch 1 …  A
-batch that is not there yet is waited for, so one trainer sees the same stream whatever the number
-of workers.  Batches that came back go out before new ones.
+The order of a feed is by (number, partition), see stream.py; batches that came back go out before
+new ones.  In coordinated mode the same stream is dealt in rounds, see rounds.py.  A round that can
+not be completed at the end of the feed is dropped, so that all ranks finish together.
 
-In coordinated mode the stream is dealt in rounds, one batch of one kind to each rank.  A round
-that can not be completed at the end of the feed is dropped, so that all ranks finish together.
+A trainer asks with a window: the number of the last delivery that it takes.  It never holds more
+than ``max_window`` batches, whatever it asks for.
 
-Memory: a batch is Freed when it is settled and nobody has it pinned (a trainer that maps it, a
-frame of it that is still being sent).
+Memory: a batch is Freed, once, when it is settled and nobody has it pinned (a trainer that maps
+it, a frame of it that is still being sent).
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Hashable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from itertools import islice
 
-from .handover import Answer, Batch, Effect, Finish, Freed, JoinRefused, Send, Taken
+from .handover import Answer, Batch, Effect, Finish, Freed, JoinRefused, Send, Taken, Waiting
 from .lease import Lease, LeaseTable, Verdict
+from .rounds import Rounds
+from .stream import Stream
 
 __all__ = ["Dispatcher"]
 
-#: Ranks of a coordinated feed: each costs a queue.
+#: No run has so many ranks; a number from the wire must not become so many queues.
 MAX_WORLD = 65_536
-#: Batches that wait to go out, smallest order first.
-_Queue = list[tuple[tuple[int, int], Batch]]
 
 
 @dataclass(slots=True)
@@ -45,27 +44,26 @@ class _Trainer:
     told: bool = False  # of the end
 
 
-@dataclass(slots=True)
-class _Partition:
-    ready: deque[Batch] = field(default_factory=deque)
-    next_number: int = 0
-    ended: bool = False
-
-
 class Dispatcher:
-    """The hand-over of one feed.  After every event, ``take_effects`` says what to do."""
+    """The hand-over of one feed.  After every event, ``take_effects`` says what to do.
 
-    def __init__(self, partitions: int, lease_ttl_s: float, max_window: int = 64) -> None:
-        self._partitions = [_Partition() for _ in range(partitions)]
-        self._turn = (0, 0)  # order of the batch that is next in the stream
-        self._leases: LeaseTable[Batch] = LeaseTable(lease_ttl_s)
-        self._max_window = max_window  # deliveries that a trainer may ask for at once
+    ``epoch`` makes the tokens of one life of a server differ from those of all others.
+    """
+
+    def __init__(
+        self, partitions: int, lease_ttl_s: float, max_window: int = 64, epoch: int = 0
+    ) -> None:
+        self._stream = Stream(partitions)
+        self._leases: LeaseTable[Batch] = LeaseTable(lease_ttl_s, epoch)
+        self._max_window = max_window
         self._trainers: dict[int, _Trainer] = {}
-        self._asking: deque[int] = deque()  # sessions with window, the longest waiting first
-        self._again: _Queue = []  # shared mode: came back
-        self._world = 0  # 0: shared mode
-        self._rounds: dict[Any, list[Batch]] = {}  # coordinated: not yet one for each rank
-        self._dealt: list[_Queue] = []  # coordinated: for each rank
+        self._by_rank: dict[int, _Trainer] = {}
+        # Trainers that want more, the longest waiting first.  Those that _deal need not look at
+        # are known to get nothing: only what is new in the stream can serve them.
+        self._asking: OrderedDict[int, _Trainer] = OrderedDict()
+        self._due: deque[int] = deque()  # coordinated: ranks that may have something dealt to them
+        self._again = Waiting()  # came back, and is no rank's
+        self._rounds = Rounds(0)
         self._open = 0  # batches made and not settled
         self.paused = False  # hands out nothing more; commits still count
         self._effects: list[Effect] = []
@@ -76,72 +74,65 @@ class Dispatcher:
 
     def made(self, batch: Batch) -> None:
         """A worker made the next batch of a partition."""
-        partition = self._partitions[batch.partition]
-        if partition.ended or batch.number != partition.next_number:
-            raise ValueError(
-                f"partition {batch.partition} made batch {batch.number}; "
-                f"next is {'nothing' if partition.ended else partition.next_number}"
-            )
-        partition.next_number += 1
-        partition.ready.append(batch)
+        self._stream.made(batch)
         self._open += 1
         self._deal()
 
     def partition_ended(self, number: int) -> None:
         """No more batches of a partition will come."""
-        self._partitions[number].ended = True
+        self._stream.end(number)
         self._deal()
 
     # What trainers bring
 
     def join(self, session: int, now: float, rank: int = -1, world_size: int = 0) -> None:
         """A new session.  JoinRefused when its mode does not fit those that are there."""
-        others = self._trainers.values()
+        others = self._trainers
+        if session in others:
+            raise ValueError(f"session {session} is there already")
+        world = self._rounds.world
         if rank < 0 and not world_size:
-            if any(t.rank >= 0 for t in others):
+            if others and world:
                 raise JoinRefused(
-                    f"the feed is in coordinated mode with world_size={self._world}: "
+                    f"the feed is in coordinated mode with world_size={world}: "
                     "connect with rank= and world_size="
                 )
-            world_size = 0
         elif world_size > MAX_WORLD:
             raise JoinRefused(f"world_size={world_size} is more than {MAX_WORLD}")
         elif not 0 <= rank < world_size:
             raise JoinRefused(f"rank={rank} does not lie in 0 … world_size-1 = {world_size - 1}")
-        elif any(t.rank < 0 for t in others):
+        elif others and not world:
             raise JoinRefused("the feed is shared by trainers without rank: all or none give one")
-        elif any(t.rank == rank for t in others):
+        elif others and world_size != world:
+            raise JoinRefused(
+                f"world_size={world_size} differs from {world}, that of the others"
+            )
+        elif rank in self._by_rank:
             raise JoinRefused(f"rank={rank} is taken by another trainer")
-        if world_size != self._world:
-            if others:
-                raise JoinRefused(
-                    f"world_size={world_size} differs from {self._world}, that of the others"
-                )
-            self._undeal(world_size)
-        self._trainers[session] = _Trainer(session, now, now, rank)
+        if not others:
+            self._start_rounds(world_size)
+        trainer = self._trainers[session] = _Trainer(session, now, now, rank)
+        if rank >= 0:
+            self._by_rank[rank] = trainer
         self._deal()
 
-    def _undeal(self, world_size: int) -> None:
-        """What was dealt for another world size is dealt again."""
-        for queue in (*self._dealt, [(b.order, b) for g in self._rounds.values() for b in g]):
-            for entry in queue:
-                entry[1].rank = -1
-                _push(self._again, entry[1])
-        self._rounds.clear()
-        self._world = world_size
-        self._dealt = [[] for _ in range(world_size)]
+    def _start_rounds(self, world_size: int) -> None:
+        """The first trainer of a run, or of the rest of one, is there."""
+        if world_size == self._rounds.world:
+            left = self._rounds.realign()
+        else:
+            left = self._rounds.undeal()
+            self._rounds = Rounds(world_size)
+        for batch in left:
+            self._again.push(batch)
 
     def window(self, session: int, upto: int) -> None:
         """The session takes deliveries up to this number."""
         trainer = self._trainers.get(session)
-        upto = min(upto, 0 if trainer is None else trainer.seq + self._max_window)
-        if trainer is None or upto <= trainer.window:
-            return
-        asked = trainer.window > trainer.seq
-        trainer.window = upto
-        if not asked and trainer.window > trainer.seq:
-            self._asking.append(session)
-        self._deal()
+        if trainer is not None and upto > trainer.window:
+            trainer.window = upto
+            self._ask(session)
+            self._deal()
 
     def commit(self, session: int, tokens: tuple[int, ...]) -> None:
         """The session is done with these."""
@@ -156,22 +147,27 @@ class Dispatcher:
                 self._settle(batch)
         self.counts["stale"] += len(stale)
         self._effects.append(Answer(session, tuple(committed), tuple(stale)))
+        self._ask(session)
         self._deal()
 
     def _settle(self, batch: Batch) -> None:
+        if batch.waits_in is not None:  # it had come back, and its commit came late
+            batch.waits_in.remove(batch)
+            batch.waits_in = None
         batch.settled = True
-        batch.waiting = False
         self._open -= 1
         self.counts["batches"] += 1
         self.counts["rows"] += batch.rows
+        self._rounds.settled(batch)
         self._free_if_done(batch)
 
     def give_back(self, session: int, tokens: tuple[int, ...]) -> None:
         """The session returns batches unused."""
-        for lease in self._leases.of_session(session):
-            if lease.token in tokens:
-                self._take_back(lease)
-        self._deal()
+        if tokens:
+            for lease in self._leases.of_session(session):
+                if lease.token in tokens:
+                    self._take_back(lease)
+            self._deal()
 
     def renew(self, session: int, last_seq: int, held: frozenset[int], now: float) -> bool:
         """A heartbeat: alive, with these leases.  False when the session is not known.
@@ -190,20 +186,30 @@ class Dispatcher:
 
     def adopt(self, session: int, tokens: tuple[int, ...], now: float) -> None:
         """A session that was given up is back as another one, and still holds these."""
+        if session not in self._trainers:
+            raise ValueError(f"session {session} holds nothing before it has joined")
         for token in tokens:
             batch = self._leases.adopt(token, session, now)
-            if batch is not None:
-                batch.waiting = False
+            if batch is not None and batch.waits_in is not None:
+                batch.waits_in.remove(batch)
+                batch.waits_in = None
 
     def resend(self, session: int, last_seq: int) -> None:
         """The session reconnected: what it did not receive is sent again, under the same token."""
+        trainer = self._trainers.get(session)
+        if trainer is None:
+            return
+        self._leases.renew(session, trainer.seen)
+        # What was lost on the way and went to others meanwhile leaves no gap in the numbers: the
+        # trainer reckons its window by what it received.
+        trainer.seq = last_seq
         for lease in self._leases.of_session(session):
             if lease.seq > last_seq:
+                trainer.seq = max(trainer.seq, lease.seq)
                 self._effects.append(Send(session, lease.seq, lease.token, lease.batch))
-        trainer = self._trainers.get(session)
-        if trainer is not None:
-            trainer.told = False
-            self._deal()
+        trainer.told = False
+        self._ask(session)
+        self._deal()
 
     def seen(self, session: int, now: float) -> bool:
         """Any sign of life; False when the session is not known."""
@@ -215,8 +221,11 @@ class Dispatcher:
 
     def leave(self, session: int) -> None:
         """The session is over, by its own word or not: what it holds goes to others."""
-        if self._trainers.pop(session, None) is None:
+        trainer = self._trainers.pop(session, None)
+        if trainer is None:
             return
+        self._by_rank.pop(trainer.rank, None)
+        self._asking.pop(session, None)
         for lease in self._leases.of_session(session):
             self._take_back(lease)
         self._deal()
@@ -233,13 +242,19 @@ class Dispatcher:
     def _take_back(self, lease: Lease[Batch]) -> None:
         batch = self._leases.take_back(lease)
         self.counts["redelivered"] += 1
-        queue = self._again if batch.rank < 0 else self._dealt[batch.rank]
-        _push(queue, batch)
+        if batch.rank < 0:
+            self._again.push(batch)
+        else:
+            self._rounds.push(batch)
+            self._due.append(batch.rank)
+        self._ask(lease.session)
 
     # Memory
 
     def pin(self, batch: Batch, holder: Hashable) -> None:
         """Somebody reads the bytes of this batch."""
+        if batch.freed:
+            raise ValueError(f"batch {batch.order} is free: its bytes may be another's by now")
         batch.pins.add(holder)
 
     def unpin(self, batch: Batch, holder: Hashable) -> None:
@@ -250,6 +265,7 @@ class Dispatcher:
 
     def _free_if_done(self, batch: Batch) -> None:
         if batch.settled and not batch.pins:
+            batch.freed = True
             self._effects.append(Freed(batch))
 
     # The hand-over
@@ -257,28 +273,51 @@ class Dispatcher:
     @property
     def ended(self) -> bool:
         """Everything was made, handed out and committed."""
-        return not self._open and all(p.ended for p in self._partitions)
+        return not self._open and not self._stream.open
 
     def take_effects(self) -> list[Effect]:
-        """What is to be done, in order; to be asked for after every event."""
+        """What is to be done, in order; to be asked for after every event.
+
+        What was to be sent, and whose lease has ended since, is not: its memory may be free.
+        """
         effects, self._effects = self._effects, []
-        return effects
+        holds = self._leases.holds
+        return [e for e in effects if not isinstance(e, Send) or holds(e.session, e.token)]
+
+    def _wants(self, trainer: _Trainer) -> bool:
+        return (
+            trainer.window > trainer.seq and self._leases.count(trainer.session) < self._max_window
+        )
+
+    def _ask(self, session: int) -> None:
+        """Whether this trainer can be served is to be looked at."""
+        trainer = self._trainers.get(session)
+        if trainer is not None and self._wants(trainer):
+            self._asking.setdefault(session, trainer)
+            if trainer.rank >= 0:
+                self._due.append(trainer.rank)
 
     def _deal(self) -> None:
         """Hand out what can be handed out."""
-        if self.paused:
-            return
-        for _ in range(len(self._asking)):
-            trainer = self._trainers.get(self._asking.popleft())
-            while trainer is not None and trainer.window > trainer.seq:
-                batch = self._next(trainer.rank)
-                if batch is None:
-                    self._asking.append(trainer.session)
-                    break
+        while not self.paused and (self._due or self._asking):
+            due = bool(self._due)
+            trainer = (
+                self._by_rank.get(self._due.popleft()) if due else next(iter(self._asking.values()))
+            )
+            if trainer is None:
+                continue
+            batch = self._next(trainer.rank) if self._wants(trainer) else None
+            if batch is not None:
                 trainer.seq += 1
                 lease = self._leases.grant(batch, trainer.session, trainer.seq, trainer.seen)
                 self._effects.append(Send(trainer.session, lease.seq, lease.token, batch))
-        if self._world and not self._again and not self._open_stream():
+                if due:
+                    self._due.append(trainer.rank)
+            if not self._wants(trainer):
+                self._asking.pop(trainer.session, None)
+            elif batch is None and not due:
+                break
+        if self._rounds.world and not self._again and not self._stream.open:
             self._drop_rounds()
         if self.ended:
             for trainer in self._trainers.values():
@@ -288,86 +327,58 @@ class Dispatcher:
 
     def _next(self, rank: int) -> Batch | None:
         if rank < 0:
-            return _pop(self._again) or self._next_of_stream()
-        while (batch := _pop(self._dealt[rank])) is None:
-            fresh = _pop(self._again) or self._next_of_stream()
+            return self._fresh()
+        while (batch := self._rounds.pop(rank)) is None:
+            fresh = self._fresh()
             if fresh is None:
                 return None
-            group = self._rounds.setdefault(fresh.meta.get("bucket"), [])
-            group.append(fresh)
-            if len(group) == self._world:
-                del self._rounds[fresh.meta.get("bucket")]
-                for i, member in enumerate(group):
-                    member.rank = i
-                    _push(self._dealt[i], member)
+            for member in self._rounds.add(fresh):
+                self._leases.void(member)  # from here on it is this rank's
+                self._due.append(member.rank)
         return batch
 
-    def _next_of_stream(self) -> Batch | None:
-        """The batch whose turn it is, if it is there."""
-        while self._open_stream():
-            number, partition = self._turn
-            here = self._partitions[partition]
-            if not here.ready and not here.ended:
-                return None
-            after = partition + 1
-            self._turn = (number, after) if after < len(self._partitions) else (number + 1, 0)
-            if here.ready:
-                batch = here.ready.popleft()
+    def _fresh(self) -> Batch | None:
+        """What came back, else the next of the stream."""
+        batch = self._again.pop()
+        if batch is None:
+            batch = self._stream.next()
+            if batch is not None:
                 self._effects.append(Taken(batch))
-                return batch
-        return None
-
-    def _open_stream(self) -> bool:
-        return any(p.ready or not p.ended for p in self._partitions)
+        return batch
 
     def _drop_rounds(self) -> None:
-        for group in self._rounds.values():
-            for batch in group:
-                self.dropped["incomplete_round"] = (
-                    self.dropped.get("incomplete_round", 0) + batch.rows
-                )
-                batch.settled = True
-                self._open -= 1
-                self._free_if_done(batch)
-        self._rounds.clear()
+        for batch in self._rounds.drop():
+            self.dropped["incomplete_round"] = self.dropped.get("incomplete_round", 0) + batch.rows
+            self._leases.void(batch)
+            batch.settled = True
+            self._open -= 1
+            self._free_if_done(batch)
 
     # Words
 
     def describe(self, now: float) -> str:
         """What a trainer that gets nothing is waiting for."""
         reasons = []
-        if len(self._leases):
-            lease = self._leases.oldest()
-            assert lease is not None
+        if self.paused:
+            reasons.append("the server is stopping and hands out nothing more")
+        lease = self._leases.oldest()
+        if lease is not None:
             reasons.append(
                 f"{len(self._leases)} batches are leased, the longest to trainer {lease.session} "
                 f"for {now - lease.since:.0f} s"
             )
-        if self._open_stream():
-            number, partition = self._turn
-            reasons.append(f"batch {number} of partition {partition} is being made")
-        if self._world:
-            missing = set(range(self._world)) - {t.rank for t in self._trainers.values()}
-            if missing:
-                reasons.append(f"ranks {sorted(missing)} have not joined")
+        missing = self._stream.missing()
+        if missing is not None:
+            reasons.append(f"batch {missing[0]} of partition {missing[1]} is being made")
+        absent = self._rounds.world - len(self._by_rank)
+        if absent:
+            ranks = (rank for rank in range(self._rounds.world) if rank not in self._by_rank)
+            listed = ", ".join(map(str, islice(ranks, 8)))
+            more = ", …" if absent > 8 else ""
+            reasons.append(f"{absent} ranks have not joined: {listed}{more}")
         return "; ".join(reasons) or "nothing is left but the commits of this trainer"
 
     @property
     def leased(self) -> int:
         """Number of batches in trainers' hands, or on their way there."""
         return len(self._leases)
-
-
-def _push(queue: _Queue, batch: Batch) -> None:
-    batch.waiting = True
-    heapq.heappush(queue, (batch.order, batch))
-
-
-def _pop(queue: _Queue) -> Batch | None:
-    """The first batch of a queue; entries of batches that wait no more are passed over."""
-    while queue:
-        batch = heapq.heappop(queue)[1]
-        if batch.waiting:
-            batch.waiting = False
-            return batch
-    return None

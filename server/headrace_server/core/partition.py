@@ -19,11 +19,25 @@ from typing import Any
 
 import numpy as np
 
-from .plan import Draft, Part, Plan, Position, Read, Shaper
+from .plan import Draft, Part, Plan, Position, Read, Shaper, stored
 
 __all__ = ["VERSION", "Partition"]
 
 VERSION = 1
+#: An epoch may come out empty by chance, when stages drop rows and a partition is small.  After so
+#: many empty ones in a row there is nothing that would ever come.
+_HOPELESS_EPOCHS = 1000
+_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "epoch": int,
+    "epoch_rows": int,
+    "empty_epochs": int,
+    "position": object,
+    "next_chunk": int,
+    "next_number": int,
+    "finished": bool,
+    "reads": list,
+    "shaper": Mapping,
+}
 
 
 class Partition:
@@ -36,6 +50,7 @@ class Partition:
         self._epoch = 0
         self._position: Position | None = start if epochs is None or epochs > 0 else None
         self._epoch_rows = 0
+        self._empty_epochs = 0  # in a row
         self._next_chunk = 0
         self._next_number = 0
         self._reading: Read | None = None
@@ -104,21 +119,24 @@ class Partition:
         """Read no more.  With ``cancel`` rows that were read and not planned are dropped."""
         self._closed = True
         self._position = None
-        if cancel and not self._finished:
+        if cancel:
             self._finished = True
             self._shaper.finish(drop=True)
 
     def _next_epoch(self) -> None:
-        empty = self._epoch_rows == 0  # another round would be as empty, for ever
+        self._empty_epochs = 0 if self._epoch_rows else self._empty_epochs + 1
         self._epoch_rows = 0
         self._epoch += 1
-        if not empty and (self._epochs is None or self._epoch < self._epochs):
+        wanted = self._epochs is None or self._epoch < self._epochs
+        if wanted and self._empty_epochs < _HOPELESS_EPOCHS:
             self._position = self._start
 
     def committed(self, number: int) -> None:
         """The batch of a plan is done: its rows need never be read again."""
         if self._uncommitted.pop(number, None) is None:
             raise ValueError(f"batch {number} is not out: it was never planned, or is committed")
+        if self._again:  # of a restored snapshot: its old holder was faster
+            self._again = deque(plan for plan in self._again if plan.number != number)
 
     def chunks(self) -> set[int]:
         """Chunks whose payload is still needed to assemble plans to come."""
@@ -147,6 +165,7 @@ class Partition:
             "shape": self._shaper.kind,
             "epoch": self._epoch,
             "epoch_rows": self._epoch_rows,
+            "empty_epochs": self._empty_epochs,
             "position": self._position,
             "next_chunk": self._next_chunk,
             "next_number": self._next_number,
@@ -178,27 +197,30 @@ class Partition:
 
         ValueError when the state is of another version or another shape; nothing is changed then.
         """
-        if state.get("version") != VERSION:
+        version, shape = stored(state, "a partition", {"version": object, "shape": object})
+        if version != VERSION:
             raise ValueError(
-                f"a partition's state of version {state.get('version')!r} can not be restored; "
-                f"this release reads version {VERSION}"
+                f"the state of a partition has version {version!r}; this release reads {VERSION}"
             )
-        if state["shape"] != self._shaper.kind:
+        if shape != self._shaper.kind:
             raise ValueError(
-                f"the state is of shape {state['shape']!r}, the pipeline of {self._shaper.kind!r}"
+                f"the state is of shape {shape!r}, the pipeline of {self._shaper.kind!r}"
             )
-        self._shaper.restore(state["shaper"])
-        self._epoch = state["epoch"]
-        self._epoch_rows = state["epoch_rows"]
-        self._position = state["position"]
-        self._next_chunk = state["next_chunk"]
-        self._next_number = state["next_number"]
-        self._finished = state["finished"]
-        self._reading = None
-        self._reads = {chunk: Read(chunk, *rest) for chunk, *rest in state["reads"]}
-        self._uncommitted = {
+        epoch, epoch_rows, empty_epochs, position, chunk, number, finished, reads, shaper = stored(
+            state, "a partition", _FIELDS
+        )
+        known = {chunk: Read(chunk, *rest) for chunk, *rest in reads}
+        uncommitted = {
             number: Plan(number, Draft(tuple(map(Part.from_plain, parts)), meta))
             for number, parts, meta in state.get("uncommitted", ())
         }
-        self._again = deque(self._uncommitted.values())
-        return [self._reads[chunk] for chunk in sorted(self.chunks())]
+        self._shaper.restore(shaper)
+        self._epoch, self._epoch_rows, self._empty_epochs = epoch, epoch_rows, empty_epochs
+        self._position, self._next_chunk, self._next_number = position, chunk, number
+        self._finished = finished
+        self._closed = False
+        self._reading = None
+        self._reads = known
+        self._uncommitted = uncommitted
+        self._again = deque(uncommitted.values())
+        return [known[chunk] for chunk in sorted(self.chunks())]

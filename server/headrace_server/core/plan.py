@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["Draft", "Part", "Plan", "Position", "Read", "Shaper"]
+__all__ = ["Draft", "Part", "Plan", "Position", "Read", "Shaper", "stored"]
 
 #: Where a read starts: a small value of the source's own (an integer, bytes, a short list).
 Position = Any
@@ -68,6 +68,22 @@ class Plan:
     draft: Draft
 
 
+def stored(state: Any, what: str, kinds: Mapping[str, type | tuple[type, ...]]) -> list[Any]:
+    """The fields of stored plain data, in the order of ``kinds``.
+
+    ValueError names a field that is missing or is not what it should be.
+    """
+    values = []
+    for name, kind in kinds.items():
+        if not isinstance(state, Mapping) or name not in state:
+            raise ValueError(f"the state of {what} lacks its field {name!r}")
+        value = state[name]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise ValueError(f"the field {name!r} of the state of {what} can not be {value!r:.80}")
+        values.append(value)
+    return values
+
+
 class Shaper(Protocol):
     """Decides which rows go together.  Sees columns of facts about rows, never payload."""
 
@@ -79,7 +95,8 @@ class Shaper(Protocol):
     def finish(self, drop: bool = False) -> None:
         """The input has ended: what remains is given out or dropped, as the shape says.
 
-        With ``drop`` all rows that wait are dropped, counted as cancelled.
+        With ``drop`` all rows that wait are dropped, counted as cancelled, also when the input
+        had ended before.
         """
 
     def next_draft(self) -> Draft | None:
@@ -93,4 +110,5 @@ class Shaper(Protocol):
 
     def snapshot(self) -> dict[str, Any]: ...
 
-    def restore(self, state: Mapping[str, Any]) -> None: ...
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Become what a snapshot says; ValueError names the field that does not fit."""

@@ -67,13 +67,14 @@ class Rounds:
 
         For when all ranks start again: each of them goes on with the same round.
         """
-        left, whole = [], []
+        left = []
         for batch in self._of_dealt():
-            (left if batch.round in self._settled else whole).append(batch)
-        for batch in whole:
-            self.push(batch)
+            if batch.round in self._settled:
+                left.append(_undealt(batch))
+            else:
+                self.push(batch)
         self._settled.clear()
-        return [*map(_undealt, left)]
+        return left
 
     def drop(self) -> list[Batch]:
         """The batches of rounds that are not complete; they are forgotten here."""

@@ -1,0 +1,102 @@
+"""Which rows to keep so that the classes come in the wanted mix.
+
+A class that makes up ``init`` of the input and shall make up ``target`` of the output is kept with
+probability r / max(r), where r = target / init: the mix is then right, and as little is rejected
+as can be.  The ratios are float32, as in TensorFlow's stratified_sample.  Whether a row is kept
+depends on its ordinal and the seed alone, so survivors keep their order and any worker agrees.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+
+from . import chance
+
+__all__ = ["acceptance", "keep", "probabilities", "rejected_fraction"]
+
+#: Sums of probabilities may be off by less than this.
+_TOLERANCE: Final = 1e-6
+
+
+def probabilities(name: str, values: Any) -> np.ndarray:
+    """One probability per class, as float64; ValueError names the argument and what is wrong."""
+    try:
+        array = np.asarray(values).astype(np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}={values!r:.80} is not one probability per class") from None
+    if array.ndim != 1:
+        raise ValueError(
+            f"{name} has the shape {array.shape}; it must be 1-D, one probability per class"
+        )
+    bad = np.flatnonzero(~(array >= 0))
+    if bad.size:
+        raise ValueError(f"{name}[{bad[0]}]={array[bad[0]]}; a probability is 0 or more")
+    total = math.fsum(array.tolist())
+    if not abs(total - 1) < _TOLERANCE:
+        raise ValueError(f"{name} sums to {total!r}; it must sum to 1 within {_TOLERANCE}")
+    return array
+
+
+def acceptance(init: Any, target: Any) -> np.ndarray:
+    """The probability with which a row of each class is kept."""
+    return _acceptance(*_both(init, target))
+
+
+def rejected_fraction(init: Any, target: Any) -> float:
+    """The share of the input that acceptance will reject."""
+    init, target = _both(init, target)
+    return float(((1 - _acceptance(init, target)) * init).sum())
+
+
+def _both(init: Any, target: Any) -> tuple[np.ndarray, np.ndarray]:
+    init = probabilities("init_probs", init)
+    target = probabilities("target_probs", target)
+    if len(init) != len(target):
+        raise ValueError(
+            f"init_probs has {len(init)} classes and target_probs {len(target)}; "
+            "they must have the same length"
+        )
+    return init, target
+
+
+def _acceptance(init: np.ndarray, target: np.ndarray) -> np.ndarray:
+    missing = np.flatnonzero((init == 0) & (target > 0))
+    if missing.size:
+        k = missing[0]
+        raise ValueError(
+            f"init_probs[{k}]=0 but target_probs[{k}]={target[k]}; "
+            "a class that never comes can not be wanted: give it target 0"
+        )
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratio = target.astype(np.float32) / init.astype(np.float32)
+    ratio[target == 0] = 0
+    beyond = np.flatnonzero(~np.isfinite(ratio))
+    if beyond.size:
+        k = beyond[0]
+        raise ValueError(
+            f"target_probs[{k}]={target[k]} over init_probs[{k}]={init[k]} is more than float32 "
+            "holds; such a class never comes: give it target 0"
+        )
+    kept: np.ndarray = (ratio / ratio.max()).astype(np.float64)
+    return kept
+
+
+def keep(
+    seed: int, stage: int, epoch: int, ordinals: np.ndarray, accept_probs: np.ndarray
+) -> np.ndarray:
+    """Whether each row is kept; ``accept_probs`` are one for each row (numbers or bools).
+
+    Probability 1 always keeps and 0 never.  ``stage`` tells apart several samplers of one seed.
+    """
+    valid = (accept_probs >= 0) & (accept_probs <= 1)
+    if not valid.all():
+        row = int(np.flatnonzero(~valid)[0])
+        raise ValueError(
+            f"row {row} has the acceptance probability {accept_probs[row]}; it must be in [0, 1]"
+        )
+    sub_seed = chance.derive(seed, chance.ACCEPT, stage)
+    kept: np.ndarray = chance.uniform(sub_seed, chance.ACCEPT, epoch, ordinals) < accept_probs
+    return kept

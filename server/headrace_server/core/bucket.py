@@ -1,0 +1,370 @@
+"""Rows into buckets, buckets into batches: a whole chunk at once.
+
+    offer(chunk) ─► one queue per bucket ─► batches, in the order in which they became full
+    finish()     ─► the remainders of the buckets, ascending bucket id, or dropped
+
+Inside a bucket rows keep their order.  A batch becomes full with the row that reaches the bucket's
+batch size.  With a budget (``max_padded_elements``) a batch also becomes full when the row arrives
+that does not fit: with it, the largest length times the number of rows would exceed the budget.
+That row opens the next batch, so a row longer than the budget is a batch of its own.  A row costs
+at least one element, whatever its length.  At the end of the input a batch that no row of any
+length would fit is a full one, not a remainder.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from .plan import Draft, Part, stored
+
+__all__ = ["Buckets", "RowQueue", "decoded", "queues_of"]
+
+_MAX = 2**63 - 1  # counters saturate here: what is sent and stored are 64-bit integers
+
+
+class RowQueue:
+    """Rows that wait, first in first out; each may bring its length."""
+
+    __slots__ = ("_segments", "rows")
+
+    def __init__(self) -> None:
+        self._segments: deque[tuple[int, np.ndarray, np.ndarray | None]] = deque()
+        self.rows = 0
+
+    def append(self, chunk: int, rows: np.ndarray, lengths: np.ndarray | None = None) -> None:
+        self._segments.append((chunk, rows, lengths))
+        self.rows += len(rows)
+
+    def take(self, count: int) -> tuple[list[Part], int, int]:
+        """The first rows, the largest of their lengths, and their sum (0 where none are known)."""
+        parts, longest, total = [], 0, 0
+        self.rows -= count
+        while count:
+            chunk, rows, lengths = self._segments.popleft()
+            if len(rows) > count:
+                rest = None if lengths is None else lengths[count:]
+                self._segments.appendleft((chunk, rows[count:], rest))
+                rows, lengths = rows[:count], None if lengths is None else lengths[:count]
+            count -= len(rows)
+            parts.append(_part(chunk, rows))
+            if lengths is not None:
+                largest = int(lengths.max())
+                longest = max(longest, largest)
+                exact = largest * len(lengths) <= _MAX
+                total += int(lengths.sum()) if exact else sum(lengths.tolist())
+        return parts, longest, total
+
+    def drop_last(self, count: int) -> None:
+        self.rows -= count
+        while count:
+            chunk, rows, lengths = self._segments.pop()
+            kept = max(len(rows) - count, 0)
+            count -= len(rows) - kept
+            if kept:
+                rest = None if lengths is None else lengths[:kept]
+                self._segments.append((chunk, rows[:kept], rest))
+
+    def longest_of_last(self, count: int) -> int:
+        longest = 0
+        for _, _, lengths in reversed(self._segments):
+            if not count or lengths is None:
+                break
+            last = lengths[-count:]
+            longest = max(longest, int(last.max()))
+            count -= len(last)
+        return longest
+
+    def chunks(self) -> set[int]:
+        return {chunk for chunk, _, _ in self._segments}
+
+    def to_plain(self) -> list[list[Any]]:
+        return [
+            [chunk, rows.tolist()] if lengths is None else [chunk, rows.tolist(), lengths.tolist()]
+            for chunk, rows, lengths in self._segments
+        ]
+
+    @classmethod
+    def from_plain(cls, plain: list[list[Any]]) -> RowQueue:
+        queue = cls()
+        for chunk, rows, *lengths in plain:
+            arrays = [np.array(values, np.int64) for values in (rows, *lengths)]
+            if len(arrays) > 2 or not rows or len({array.shape for array in arrays}) > 1:
+                raise ValueError(f"chunk {chunk} of a queue has rows {rows!r:.60}")
+            queue.append(int(chunk), *arrays)
+        return queue
+
+
+def _part(chunk: int, rows: np.ndarray) -> Part:
+    first, last = int(rows[0]), int(rows[-1])
+    if last - first + 1 == len(rows):  # rows of a chunk ascend in every queue
+        return Part(chunk, slice(first, last + 1))
+    return Part(chunk, rows)
+
+
+class Buckets:
+    """Shaper of ``.bucket`` and ``.bucket_by_sequence_length``.
+
+    Facts: ``bucket`` (ids in [0, K)) and, optionally, ``length`` (which a budget needs).  With
+    lengths, ``meta`` tells what a batch holds padded to its longest row and what of it is real.
+    """
+
+    kind = "bucket"
+
+    def __init__(
+        self,
+        batch_sizes: Sequence[int | None],
+        allow_smaller_final_batch: bool = False,
+        max_padded_elements: int | None = None,
+    ) -> None:
+        self.batch_sizes = tuple(batch_sizes)
+        self.allow_smaller = allow_smaller_final_batch
+        self.max_padded_elements = max_padded_elements
+        if not self.batch_sizes:
+            raise ValueError("batch_sizes is empty; give one batch size for each bucket")
+        for bucket, size in enumerate(self.batch_sizes):
+            if size is None and max_padded_elements is None:
+                raise ValueError(
+                    f"batch_sizes[{bucket}] is None; without max_padded_elements "
+                    "every bucket needs a batch size"
+                )
+            if size is not None and size < 1:
+                raise ValueError(f"batch_sizes[{bucket}]={size}; the least is 1")
+        if max_padded_elements is not None and max_padded_elements < 1:
+            raise ValueError(f"max_padded_elements={max_padded_elements}; the least is 1")
+        count = len(self.batch_sizes)
+        # Few values in a narrow type sort by radix, several times as fast.
+        self._narrow = np.min_scalar_type(count - 1) if count <= 2**16 else np.dtype(np.int64)
+        self._queues = [RowQueue() for _ in range(count)]
+        self._full: deque[tuple[int, int]] = deque()  # bucket, rows: the first ones of its queue
+        self._open = [0] * count  # rows of each queue that are in no full batch
+        self._longest = [0] * count  # of the open rows; kept only with a budget
+        self._with_lengths: bool | None = None
+        self._waste: dict[int, tuple[int, int]] = {}
+        self._dropped: dict[str, int] = {}
+        self._finished = False
+
+    def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
+        ids, lengths = self._checked(chunk, rows, facts)
+        if not rows:
+            return
+        self._with_lengths = lengths is not None
+        ids = ids.astype(self._narrow)
+        order = np.argsort(ids, kind="stable")
+        if lengths is not None:
+            lengths = np.maximum(lengths[order], 0)
+        counts = np.bincount(ids, minlength=len(self._queues))
+        buckets = counts.nonzero()[0].tolist()
+        full: list[tuple[int, int, int]] = []  # the row that filled it, bucket, rows
+        start = 0
+        for bucket in buckets:
+            stop = start + int(counts[bucket])
+            # Copies, so that a few waiting rows do not keep the whole chunk's arrays alive.
+            own = order[start:stop].copy()
+            own_lengths = None if lengths is None else lengths[start:stop].copy()
+            self._queues[bucket].append(chunk, own, own_lengths)
+            if self.max_padded_elements is None or own_lengths is None:
+                size = self.batch_sizes[bucket] or 0
+                ends = own[size - self._open[bucket] - 1 :: size].tolist()
+                full += [(row, bucket, size) for row in ends]
+                self._open[bucket] += len(own) - size * len(ends)
+            else:
+                full += self._fill_budget(bucket, own, own_lengths)
+            start = stop
+        full.sort(key=itemgetter(0))
+        self._full.extend((bucket, size) for _, bucket, size in full)
+
+    def _checked(
+        self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        if self._finished:
+            raise ValueError(f"chunk {chunk} is offered after the input has ended")
+        if "bucket" not in facts:
+            raise ValueError(f"chunk {chunk} comes without the fact 'bucket'")
+        ids, lengths = facts["bucket"], facts.get("length")
+        for name, fact in (("bucket", ids), ("length", lengths)):
+            if fact is not None and (fact.shape != (rows,) or fact.dtype.kind not in "iu"):
+                raise ValueError(
+                    f"the fact {name!r} of chunk {chunk} is {fact.dtype}{list(fact.shape)}; "
+                    f"it must be an integer for each of {rows} rows"
+                )
+        if rows and (ids.min() < 0 or ids.max() >= len(self._queues)):
+            row = int(np.flatnonzero((ids < 0) | (ids >= len(self._queues)))[0])
+            raise ValueError(
+                f"row {row} of chunk {chunk} has bucket {ids[row]}; "
+                f"buckets are 0 … {len(self._queues) - 1}"
+            )
+        if rows and lengths is None and self.max_padded_elements is not None:
+            raise ValueError(
+                f"chunk {chunk} comes without the fact 'length', which max_padded_elements needs"
+            )
+        if rows and self._with_lengths not in (None, lengths is not None):
+            raise ValueError(f"chunk {chunk} differs from those before it in having 'length'")
+        if lengths is not None:
+            # The clip is for uint64, of which the upper half would turn negative.
+            lengths = np.minimum(lengths, lengths.dtype.type(_MAX & np.iinfo(lengths.dtype).max))
+            lengths = lengths.astype(np.int64)
+        return ids, lengths
+
+    def _fill_budget(
+        self, bucket: int, rows: np.ndarray, lengths: np.ndarray
+    ) -> list[tuple[int, int, int]]:
+        """Full batches of a bucket under the budget; a step for each batch, not for each row."""
+        budget, size = self.max_padded_elements or 0, self.batch_sizes[bucket] or len(rows) + _MAX
+        held, longest, at = self._open[bucket], self._longest[bucket], 0
+        full: list[tuple[int, int, int]] = []
+        window = 64  # rows looked at in one step, of the order of a batch
+        while at < len(rows):
+            room = min(size - held, len(rows) - at)
+            look = min(window, room)
+            # Compared by division: a product could exceed 64 bits.
+            grown = np.maximum.accumulate(np.maximum(lengths[at : at + look], max(longest, 1)))
+            too_much = grown > budget // np.arange(held + 1, held + look + 1)
+            if not held:
+                too_much[0] = False  # a row alone always fits
+            misfit = int(too_much.argmax()) if too_much.any() else look
+            if misfit:
+                held, longest, at = held + misfit, int(grown[misfit - 1]), at + misfit
+            if misfit == look and held < size:
+                window *= 2
+                continue
+            full.append((int(rows[at] if misfit < look else rows[at - 1]), bucket, held))
+            window = max(64, held)
+            held = longest = 0
+        self._open[bucket], self._longest[bucket] = held, longest
+        return full
+
+    def finish(self, drop: bool = False) -> None:
+        self._finished = True
+        if drop:
+            self._drop("cancelled", [queue.rows for queue in self._queues])
+            self._full.clear()
+            return
+        left = [0] * len(self._queues)
+        for bucket, held in enumerate(self._open):
+            if held and (self.allow_smaller or self._fits_no_more(bucket)):
+                self._full.append((bucket, held))
+            else:
+                left[bucket] = held
+        self._drop("remainder", left)
+
+    def _fits_no_more(self, bucket: int) -> bool:
+        budget = self.max_padded_elements
+        longest = max(self._longest[bucket], 1)
+        return budget is not None and longest * (self._open[bucket] + 1) > budget
+
+    def _drop(self, reason: str, last: list[int]) -> None:
+        if total := sum(last):
+            self._dropped[reason] = self._dropped.get(reason, 0) + total
+        for queue, count in zip(self._queues, last, strict=True):
+            queue.drop_last(count)
+        self._open = [0] * len(self._queues)
+        self._longest = [0] * len(self._queues)
+
+    def next_draft(self) -> Draft | None:
+        if not self._full:
+            return None
+        bucket, count = self._full.popleft()
+        parts, longest, real = self._queues[bucket].take(count)
+        meta = {"bucket": bucket}
+        if self._with_lengths:
+            meta["padded"], meta["real"] = min(longest * count, _MAX), min(real, _MAX)
+            padded_before, real_before = self._waste.get(bucket, (0, 0))
+            self._waste[bucket] = (
+                min(padded_before + meta["padded"], _MAX),
+                min(real_before + meta["real"], _MAX),
+            )
+        return Draft(tuple(parts), meta)
+
+    def waiting(self) -> int:
+        """Rows held, those of full batches that were not taken included."""
+        return sum(queue.rows for queue in self._queues)
+
+    def waste(self) -> list[tuple[int, int]]:
+        """For each bucket, over all batches given out: elements padded, elements real."""
+        return [self._waste.get(bucket, (0, 0)) for bucket in range(len(self._queues))]
+
+    def chunks(self) -> set[int]:
+        return set().union(*(queue.chunks() for queue in self._queues if queue.rows))
+
+    def dropped(self) -> Mapping[str, int]:
+        return self._dropped
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "batch_sizes": list(self.batch_sizes),
+            "max_padded_elements": self.max_padded_elements,
+            "lengths": None if self._with_lengths is None else int(self._with_lengths),
+            "waiting": [[b, q.to_plain()] for b, q in enumerate(self._queues) if q.rows],
+            "full": [list(entry) for entry in self._full],
+            "waste": [[bucket, *pair] for bucket, pair in sorted(self._waste.items())],
+            "finished": self._finished,
+            "dropped": dict(self._dropped),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        sizes, budget, lengths, waiting, full, waste, finished, dropped = stored(
+            state,
+            "a shape 'bucket'",
+            {
+                "batch_sizes": list,
+                "max_padded_elements": (int, type(None)),
+                "lengths": (int, type(None)),
+                "waiting": list,
+                "full": list,
+                "waste": list,
+                "finished": bool,
+                "dropped": dict,
+            },
+        )
+        for name, then, now in (
+            ("batch_sizes", sizes, list(self.batch_sizes)),
+            ("max_padded_elements", budget, self.max_padded_elements),
+        ):
+            if then != now:
+                raise ValueError(
+                    f"the snapshot was taken with {name}={then}, the pipeline has {name}={now}"
+                )
+        count = len(self._queues)
+        queues = decoded("waiting", lambda: queues_of(waiting, count))
+        entries = decoded("full", lambda: [(_below(b, count), int(n)) for b, n in full])
+        wasted = decoded("waste", lambda: {_below(b, count): (int(p), int(r)) for b, p, r in waste})
+        held = [queue.rows for queue in queues]
+        for bucket, size in entries:
+            held[bucket] -= size
+            if size < 1 or held[bucket] < 0:
+                raise ValueError(f"the field 'full' has more of bucket {bucket} than 'waiting'")
+        self._queues, self._full, self._waste = queues, deque(entries), wasted
+        self._open = held
+        self._with_lengths = None if lengths is None else bool(lengths)
+        self._longest = [0] * count
+        if self.max_padded_elements is not None:
+            self._longest = [q.longest_of_last(n) for q, n in zip(queues, held, strict=True)]
+        self._finished = finished
+        self._dropped = dict(dropped)
+
+
+def decoded(name: str, read: Callable[[], Any]) -> Any:
+    """What a field of a snapshot holds, or a ValueError that names the field."""
+    try:
+        return read()
+    except (TypeError, ValueError, IndexError, OverflowError) as error:
+        raise ValueError(f"the field {name!r} of the snapshot can not be read: {error}") from error
+
+
+def _below(number: int, limit: int) -> int:
+    if not 0 <= number < limit:
+        raise ValueError(f"{number} is not in 0 … {limit - 1}")
+    return number
+
+
+def queues_of(waiting: list[Any], count: int) -> list[RowQueue]:
+    """One queue for each bucket or class, from those that a snapshot lists."""
+    queues = [RowQueue() for _ in range(count)]
+    for number, plain in waiting:
+        queues[_below(number, count)] = RowQueue.from_plain(plain)
+    return queues

@@ -1,0 +1,299 @@
+"""Batches of a wanted mix of classes, when nothing is known of the mix of the input.
+
+    offer(chunk) ─► one queue per class ─► batch n, once every class has the rows it owes to it
+
+How many rows each class owes to batch n is multinomial(batch_size, probs), by chance keyed by n.
+Rows of a batch are grouped by ascending class; each class is first in, first out.  A row that is
+not wanted now waits for its turn.  Reading must go on while any class is missing, so that
+something has to bound the rows of the classes that come too often:
+
+* A class may always hold ``queue_capacity`` rows, and whatever it owes to the next batch: a flood
+  of one class neither displaces a rare one nor stops the feed.
+* Beyond that a row waits while fewer than ``max_examples_in_flight`` rows do, all classes together,
+  and is dropped (counted as ``overflow``) otherwise.  No more rows ever wait between chunks than
+  ``max_examples_in_flight + num_classes * queue_capacity + batch_size``.
+* Rows of a class of probability 0 would wait for ever: they are dropped as they come (counted as
+  ``never_wanted``), and so are those that wait when its probability becomes 0.
+
+A batch is formed with the row that completes it, so nothing depends on how rows are cut into
+chunks.  When the input has ended, the batch that lacks rows can never come: that is the end, and
+what waits is dropped (counted as ``remainder``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from . import chance
+from .accept import probabilities
+from .bucket import RowQueue, decoded, queues_of
+from .plan import Draft, Part, stored
+
+__all__ = ["ClassQueues", "multinomial"]
+
+#: Changes of the mix that are remembered: a snapshot stays small whatever a trainer does.
+_REMEMBERED: Final = 64
+
+
+def multinomial(count: int, probs: np.ndarray, seed: int, number: int) -> np.ndarray:
+    """How many of ``count`` draws fall to each class; draw ``number`` of this seed."""
+    edges = np.cumsum(probs)
+    counters = np.arange(number * count, (number + 1) * count)
+    drawn = chance.uniform(seed, chance.CLASSES, 0, counters) * edges[-1]
+    classes = np.searchsorted(edges, drawn, side="right")
+    last = int(np.flatnonzero(probs)[-1])  # a product may round up to the very last edge
+    return np.bincount(np.minimum(classes, last), minlength=len(probs))
+
+
+class ClassQueues:
+    """Shaper of ``.stratified_sample_unknown_dist``.  Fact: ``label``, ids in [0, K).
+
+    ``seed`` is the partition's own; ``stage`` tells apart several samplers of one seed.
+    ``meta`` is {"counts": rows of each class}.
+    """
+
+    kind = "classes"
+
+    def __init__(
+        self,
+        num_classes: int,
+        probs: Any,
+        batch_size: int,
+        queue_capacity: int = 16,
+        seed: int = 0,
+        stage: int = 0,
+        max_examples_in_flight: int = 65536,
+    ) -> None:
+        for name, value in (
+            ("num_classes", num_classes),
+            ("batch_size", batch_size),
+            ("queue_capacity", queue_capacity),
+            ("max_examples_in_flight", max_examples_in_flight),
+        ):
+            if value < 1:
+                raise ValueError(f"{name}={value}; the least is 1")
+        self.num_classes = num_classes
+        self.batch_size = batch_size
+        self.queue_capacity = queue_capacity
+        self.max_examples_in_flight = max_examples_in_flight
+        self._seed = chance.derive(seed, chance.CLASSES, stage)
+        self._queues = [RowQueue() for _ in range(num_classes)]
+        self._open = np.zeros(num_classes, np.int64)  # rows that are in no formed batch
+        self._formed: deque[np.ndarray] = deque()  # counts by class, of the first rows
+        self._number = 0  # of the next batch to be formed
+        self._changes: list[tuple[int, np.ndarray]] = [(0, self._mix(probs))]
+        self._wanted = self._draw()
+        self._dropped: dict[str, int] = {}
+        self._finished = False
+
+    @property
+    def probs(self) -> np.ndarray:
+        return self._changes[-1][1]
+
+    @property
+    def changes(self) -> list[tuple[int, list[float]]]:
+        """From which batch on which mix holds; the oldest of very many are forgotten."""
+        return [(number, probs.tolist()) for number, probs in self._changes]
+
+    def set_probs(self, probs: Any) -> int:
+        """Another mix from the next batch on that is not yet formed; returns its number."""
+        mix, since = self._mix(probs), self._number
+        known = [change for change in self._changes if change[0] != since]
+        self._changes = [*known, (since, mix)][-_REMEMBERED:]
+        self._wanted = self._draw()
+        for label in np.flatnonzero((mix == 0) & (self._open > 0)).tolist():
+            self._count("never_wanted", int(self._open[label]))
+            self._queues[label].drop_last(int(self._open[label]))
+            self._open[label] = 0
+        while not self._finished and (self._open >= self._wanted).all():
+            self._form()
+        return since
+
+    def _mix(self, probs: Any) -> np.ndarray:
+        mix = probabilities("probs", probs)
+        if len(mix) != self.num_classes:
+            raise ValueError(f"probs has {len(mix)} classes; there are {self.num_classes}")
+        return mix
+
+    def _draw(self) -> np.ndarray:
+        return multinomial(self.batch_size, self.probs, self._seed, self._number)
+
+    def _form(self) -> None:
+        self._formed.append(self._wanted)
+        self._open -= self._wanted
+        self._number += 1
+        self._wanted = self._draw()
+
+    def _count(self, reason: str, rows: int) -> None:
+        if rows:
+            self._dropped[reason] = self._dropped.get(reason, 0) + rows
+
+    def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
+        labels = self._checked(chunk, rows, facts)
+        wanted_rows = np.flatnonzero(self.probs[labels] > 0)
+        self._count("never_wanted", rows - len(wanted_rows))
+        labels = labels[wanted_rows]
+        order = np.argsort(labels, kind="stable")  # positions grouped by class
+        ends = np.cumsum(np.bincount(labels, minlength=self.num_classes))
+        nexts = ends - np.bincount(labels, minlength=self.num_classes)  # in order, by class
+        kept = np.ones(len(labels), bool)
+        at = 0
+        while True:  # a step for each batch: the rows up to the one that completes it
+            need = np.maximum(self._wanted - self._open, 0)
+            owing = np.flatnonzero(need)
+            last = nexts[owing] + need[owing] - 1
+            complete = bool((last < ends[owing]).all())
+            stop = len(labels)
+            if complete:
+                stop = max(int(order[last].max()) + 1, at) if owing.size else at
+            self._admit(labels, kept, at, stop)
+            nexts += np.bincount(labels[at:stop], minlength=self.num_classes)
+            if not complete:
+                break
+            self._form()
+            at = stop
+        own = wanted_rows[order[kept[order]]]
+        counts = np.bincount(labels[kept], minlength=self.num_classes)
+        start = 0
+        for label in np.flatnonzero(counts).tolist():
+            self._queues[label].append(chunk, own[start : start + counts[label]].copy())
+            start += int(counts[label])
+
+    def _admit(self, labels: np.ndarray, kept: np.ndarray, start: int, stop: int) -> None:
+        """Rows come to wait while one batch is gathered; those that find no place are marked."""
+        came = labels[start:stop]
+        free = max(self.max_examples_in_flight - int(self._open.sum()), 0)
+        if len(came) > free:
+            places = np.maximum(self.queue_capacity, self._wanted) - self._open
+            order = np.argsort(came, kind="stable")
+            counts = np.bincount(came, minlength=self.num_classes)
+            before = np.empty(len(came), np.int64)  # rows of the same class that came before
+            before[order] = np.arange(len(came)) - np.repeat(np.cumsum(counts) - counts, counts)
+            crowded = before >= places[came]
+            crowded[:free] = False
+            kept[start:stop] = ~crowded
+            self._count("overflow", int(crowded.sum()))
+            came = came[~crowded]
+        self._open += np.bincount(came, minlength=self.num_classes)
+
+    def _checked(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> np.ndarray:
+        if self._finished:
+            raise ValueError(f"chunk {chunk} is offered after the input has ended")
+        labels = facts.get("label")
+        if labels is None or labels.shape != (rows,) or labels.dtype.kind not in "iu":
+            got = "nothing" if labels is None else f"{labels.dtype}{list(labels.shape)}"
+            raise ValueError(
+                f"chunk {chunk} needs the fact 'label', an integer for each of {rows} rows; "
+                f"got {got}"
+            )
+        bad = np.flatnonzero((labels < 0) | (labels >= self.num_classes))
+        if bad.size:
+            raise ValueError(
+                f"row {bad[0]} of chunk {chunk} has label {labels[bad[0]]}; "
+                f"labels are 0 … {self.num_classes - 1}"
+            )
+        return labels.astype(np.int64)
+
+    def finish(self, drop: bool = False) -> None:
+        self._finished = True
+        if drop:
+            self._count("cancelled", self.waiting())
+            self._formed.clear()
+            self._queues = [RowQueue() for _ in self._queues]
+        else:
+            self._count("remainder", int(self._open.sum()))
+            for queue, rows in zip(self._queues, self._open.tolist(), strict=True):
+                queue.drop_last(rows)
+        self._open[:] = 0
+
+    def next_draft(self) -> Draft | None:
+        if not self._formed:
+            return None
+        counts = self._formed.popleft().tolist()
+        parts: list[Part] = []
+        for label, count in enumerate(counts):
+            if count:
+                parts += self._queues[label].take(count)[0]
+        return Draft(tuple(parts), {"counts": counts})
+
+    def waits_for(self) -> str:
+        """What the next batch lacks, for the text of a deadline error."""
+        if self._formed or self._finished:
+            return "nothing"
+        lacking = np.flatnonzero(self._wanted > self._open).tolist()
+        named = ", ".join(
+            f"class {k} ({self._open[k]} of {self._wanted[k]} rows are here)" for k in lacking[:5]
+        )
+        more = f" and {len(lacking) - 5} more classes" if len(lacking) > 5 else ""
+        return f"batch {self._number} waits for {named}{more}"
+
+    def waiting(self) -> int:
+        """Rows held, those of formed batches that were not taken included."""
+        return sum(queue.rows for queue in self._queues)
+
+    def waiting_by_class(self) -> list[int]:
+        return [queue.rows for queue in self._queues]
+
+    def chunks(self) -> set[int]:
+        return set().union(*(queue.chunks() for queue in self._queues if queue.rows))
+
+    def dropped(self) -> Mapping[str, int]:
+        return self._dropped
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "num_classes": self.num_classes,
+            "batch_size": self.batch_size,
+            "number": self._number,
+            "changes": [[number, probs.tolist()] for number, probs in self._changes],
+            "waiting": [[k, q.to_plain()] for k, q in enumerate(self._queues) if q.rows],
+            "formed": [counts.tolist() for counts in self._formed],
+            "finished": self._finished,
+            "dropped": dict(self._dropped),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Become what a snapshot says.  The mix is the snapshot's: it may have been changed."""
+        classes, batch_size, number, changes, waiting, formed, finished, dropped = stored(
+            state,
+            "a shape 'classes'",
+            {
+                "num_classes": int,
+                "batch_size": int,
+                "number": int,
+                "changes": list,
+                "waiting": list,
+                "formed": list,
+                "finished": bool,
+                "dropped": dict,
+            },
+        )
+        for name, then, now in (
+            ("num_classes", classes, self.num_classes),
+            ("batch_size", batch_size, self.batch_size),
+        ):
+            if then != now:
+                raise ValueError(
+                    f"the snapshot was taken with {name}={then}, the pipeline has {name}={now}"
+                )
+        known = decoded("changes", lambda: [(int(n), self._mix(probs)) for n, probs in changes])
+        if not known:
+            raise ValueError("the field 'changes' is empty; one mix must be in force")
+        queues = decoded("waiting", lambda: queues_of(waiting, classes))
+        held = np.array([queue.rows for queue in queues], np.int64)
+        batches = decoded("formed", lambda: [np.array(counts, np.int64) for counts in formed])
+        for counts in batches:
+            if counts.shape != (classes,) or counts.sum() != batch_size or counts.min() < 0:
+                raise ValueError(f"the field 'formed' has a batch of {counts.tolist()}")
+            held -= counts
+        if held.min() < 0:
+            raise ValueError("the field 'formed' has more rows than 'waiting'")
+        self._queues, self._open, self._formed = queues, held, deque(batches)
+        self._number, self._changes = number, known
+        self._wanted = self._draw()
+        self._finished = finished
+        self._dropped = dict(dropped)

@@ -1,0 +1,290 @@
+"""Buckets batch rows exactly as one row after another would, chunk by chunk."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace_server.core.bucket import Buckets
+
+steady = settings(derandomize=True, deadline=None, database=None)
+
+
+def by_hand(ids, lengths, sizes, budget, smaller):
+    """One row at a time: batches as (bucket, row numbers), and how many rows are dropped."""
+    opened = [[] for _ in sizes]
+    batches = []
+    for row, bucket in enumerate(ids):
+        mine = opened[bucket]
+        if budget is not None and mine:
+            longest = max(max(lengths[r], 1) for r in [*mine, row])
+            if longest * (len(mine) + 1) > budget:
+                batches.append((bucket, list(mine)))
+                mine.clear()
+        mine.append(row)
+        if len(mine) == sizes[bucket]:
+            batches.append((bucket, list(mine)))
+            mine.clear()
+    dropped = 0
+    for bucket, mine in enumerate(opened):
+        longest = max((max(lengths[r], 1) for r in mine), default=0)
+        packed = budget is not None and longest * (len(mine) + 1) > budget
+        if mine and (smaller or packed):
+            batches.append((bucket, mine))
+        else:
+            dropped += len(mine)
+    return batches, dropped
+
+
+def drafts(shape):
+    while (draft := shape.next_draft()) is not None:
+        yield draft
+
+
+def rows_of(draft, starts):
+    """Row numbers over all chunks."""
+    rows = []
+    for part in draft.parts:
+        own = part.rows
+        own = range(own.start, own.stop) if isinstance(own, slice) else own.tolist()
+        rows += [starts[part.chunk] + row for row in own]
+    return rows
+
+
+def feed(shape, ids, lengths, cuts, taking, each_step=lambda shape: shape):
+    """Offer rows cut into chunks; ``taking`` says after which chunks batches are taken."""
+    edges = [0, *sorted(cuts), len(ids)]
+    starts = dict(enumerate(edges[:-1]))
+    out = []
+
+    def take_all(shape):
+        while (draft := shape.next_draft()) is not None:
+            out.append((draft.meta, rows_of(draft, starts)))
+            shape = each_step(shape)
+        return shape
+
+    for chunk, (start, stop) in enumerate(pairwise(edges)):
+        facts = {"bucket": np.array(ids[start:stop], np.int64)}
+        if lengths is not None:
+            facts["length"] = np.array(lengths[start:stop], np.int64)
+        shape.offer(chunk, stop - start, facts)
+        shape = each_step(shape)
+        if chunk in taking:
+            shape = take_all(shape)
+    shape.finish()
+    shape = each_step(shape)
+    return take_all(shape), out
+
+
+@st.composite
+def inputs(draw):
+    count = draw(st.integers(1, 4))
+    rows = draw(st.integers(0, 60))
+    budget = draw(st.none() | st.integers(1, 40))
+    size = st.integers(1, 7) if budget is None else st.none() | st.integers(1, 7)
+    sizes = draw(st.lists(size, min_size=count, max_size=count))
+    ids = draw(st.lists(st.integers(0, count - 1), min_size=rows, max_size=rows))
+    lengths = draw(st.lists(st.integers(0, 12), min_size=rows, max_size=rows))
+    cuts = draw(st.lists(st.integers(0, rows), max_size=5))
+    taking = draw(st.sets(st.integers(0, 6)))
+    return ids, lengths, sizes, budget, draw(st.booleans()), cuts, taking
+
+
+@steady
+@given(inputs())
+def test_batches_are_those_of_one_row_at_a_time_however_the_rows_are_cut(given):
+    ids, lengths, sizes, budget, smaller, cuts, taking = given
+    shape, out = feed(Buckets(sizes, smaller, budget), ids, lengths, cuts, taking)
+    expected, dropped = by_hand(ids, lengths, sizes, budget, smaller)
+    assert [(meta["bucket"], rows) for meta, rows in out] == expected
+    assert shape.dropped() == ({"remainder": dropped} if dropped else {})
+    assert shape.waiting() == 0
+    assert shape.chunks() == set()
+    for meta, rows in out:
+        own = [lengths[row] for row in rows]
+        assert meta["padded"] == max(own) * len(own)
+        assert meta["real"] == sum(own)
+    for bucket, (padded, real) in enumerate(shape.waste()):
+        metas = [meta for meta, _ in out if meta["bucket"] == bucket]
+        assert padded == sum(meta["padded"] for meta in metas)
+        assert real == sum(meta["real"] for meta in metas)
+
+
+@steady
+@given(inputs())
+def test_a_restore_at_every_step_changes_nothing(given):
+    ids, lengths, sizes, budget, smaller, cuts, taking = given
+
+    def restored(shape):
+        other = Buckets(sizes, smaller, budget)
+        other.restore(json.loads(json.dumps(shape.snapshot())))
+        assert other.snapshot() == shape.snapshot()
+        assert other.chunks() == shape.chunks()
+        assert other.waiting() == shape.waiting()
+        return other
+
+    straight, expected = feed(Buckets(sizes, smaller, budget), ids, lengths, cuts, taking)
+    shape, out = feed(Buckets(sizes, smaller, budget), ids, lengths, cuts, taking, restored)
+    assert out == expected
+    assert shape.dropped() == straight.dropped()
+    assert shape.waste() == straight.waste()
+
+
+def test_budgets_hold_over_long_chunks_and_many_batches():
+    rng = np.random.default_rng(5)
+    ids, lengths = rng.integers(0, 3, 3000), rng.integers(0, 50, 3000)
+    lengths[1000:2000] = 0  # batches of hundreds of rows
+    arguments = ids.tolist(), lengths.tolist()
+    _, out = feed(Buckets([None, 300, None], True, 400), *arguments, [700], {0})
+    expected, _ = by_hand(*arguments, [None, 300, None], 400, True)
+    assert [(meta["bucket"], rows) for meta, rows in out] == expected
+    assert max(len(rows) for _, rows in out) > 128
+    assert all(meta["padded"] <= 400 for meta, _ in out)
+
+
+def test_batches_come_in_the_order_of_the_rows_that_filled_them():
+    shape = Buckets([2, 2, 1])
+    shape.offer(7, 6, {"bucket": np.array([1, 0, 2, 0, 1, 0], np.uint8)})
+    out = [(d.meta, [p.to_plain() for p in d.parts]) for d in drafts(shape)]
+    assert out == [
+        ({"bucket": 2}, [[7, 2, 3]]),
+        ({"bucket": 0}, [[7, [1, 3]]]),
+        ({"bucket": 1}, [[7, [0, 4]]]),
+    ]
+    assert shape.waiting() == 1 and shape.chunks() == {7}
+
+
+def test_a_row_longer_than_the_budget_is_a_batch_of_its_own():
+    shape = Buckets([None], max_padded_elements=10)
+    facts = {"bucket": np.zeros(5, int), "length": np.array([4, 99, 3, 3, 3])}
+    shape.offer(0, 5, facts)
+    assert [(d.rows, d.meta["padded"]) for d in drafts(shape)] == [(1, 4), (1, 99)]
+    shape.finish()  # three of length 3: no fourth row of any length would fit, so they are full
+    assert [(d.rows, d.meta["padded"]) for d in drafts(shape)] == [(3, 9)]
+    assert not shape.dropped()
+
+
+def test_lengths_at_the_extremes_neither_overflow_nor_go_below_zero():
+    shape = Buckets([None], True, max_padded_elements=2**40)
+    lengths = np.array([2**63 - 1, -(2**63), -1, 2**63 - 1])
+    shape.offer(0, 4, {"bucket": np.zeros(4, int), "length": lengths})
+    shape.finish()
+    assert [(d.rows, d.meta["real"]) for d in drafts(shape)] == [
+        (1, 2**63 - 1),
+        (2, 0),
+        (1, 2**63 - 1),
+    ]
+    assert shape.waste() == [(2**63 - 1, 2**63 - 1)]
+    shape = Buckets([2])
+    shape.offer(0, 2, {"bucket": np.zeros(2, int), "length": np.array([2**63 - 1, 5])})
+    assert shape.next_draft().meta == {"bucket": 0, "padded": 2**63 - 1, "real": 2**63 - 1}
+
+
+@pytest.mark.parametrize("dtype", "bBhHiIqQ")
+def test_ids_and_lengths_may_be_of_any_integer_dtype(dtype):
+    shape = Buckets([2, 1], True)
+    shape.offer(0, 3, {"bucket": np.array([0, 1, 0], dtype), "length": np.array([3, 4, 5], dtype)})
+    assert [(d.meta["bucket"], d.meta["real"]) for d in drafts(shape)] == [(1, 4), (0, 8)]
+
+
+def test_an_unsigned_length_beyond_int64_is_the_longest_there_is():
+    shape = Buckets([1])
+    shape.offer(0, 1, {"bucket": np.zeros(1, int), "length": np.array([2**64 - 1], np.uint64)})
+    assert shape.next_draft().meta["real"] == 2**63 - 1
+
+
+def test_a_bucket_that_never_fills_stops_no_other():
+    shape = Buckets([1000, 4])
+    for chunk in range(50):
+        shape.offer(chunk, 5, {"bucket": np.array([0, 1, 1, 1, 1])})
+        assert shape.next_draft().meta == {"bucket": 1}
+        assert shape.next_draft() is None
+    assert shape.waiting() == 50
+
+
+def test_cancelling_drops_full_batches_and_open_rows_and_is_harmless_twice():
+    shape = Buckets([2], True)
+    shape.offer(0, 5, {"bucket": np.zeros(5, int)})
+    shape.finish()
+    assert shape.next_draft().rows == 2
+    shape.finish(drop=True)
+    shape.finish(drop=True)
+    assert shape.next_draft() is None
+    assert shape.dropped() == {"cancelled": 3}
+    assert shape.chunks() == set()
+    with pytest.raises(ValueError, match="chunk 1 is offered after the input has ended"):
+        shape.offer(1, 1, {"bucket": np.zeros(1, int)})
+
+
+def test_many_buckets_are_told_apart():
+    shape = Buckets([1] * 70_000)
+    shape.offer(0, 3, {"bucket": np.array([69_999, 0, 65_536])})
+    assert [draft.meta["bucket"] for draft in drafts(shape)] == [69_999, 0, 65_536]
+
+
+@pytest.mark.parametrize(
+    ("facts", "text"),
+    [
+        ({}, "without the fact 'bucket'"),
+        ({"bucket": np.array([0, 2])}, "row 1 of chunk 3 has bucket 2; buckets are 0 … 1"),
+        ({"bucket": np.array([-1, 0])}, "row 0 of chunk 3 has bucket -1"),
+        ({"bucket": np.array([0.0, 1.0])}, r"'bucket' of chunk 3 is float64\[2\]"),
+        ({"bucket": np.array([0])}, "for each of 2 rows"),
+        ({"bucket": np.array([0, 1]), "length": np.array([1])}, "'length' of chunk 3"),
+    ],
+)
+def test_facts_that_do_not_fit_are_refused_and_change_nothing(facts, text):
+    shape = Buckets([2, 2])
+    before = shape.snapshot()
+    with pytest.raises(ValueError, match=text):
+        shape.offer(3, 2, facts)
+    assert shape.snapshot() == before
+
+
+def test_lengths_come_always_or_never_and_a_budget_needs_them():
+    shape = Buckets([2])
+    shape.offer(0, 1, {"bucket": np.zeros(1, int)})
+    with pytest.raises(ValueError, match="differs from those before"):
+        shape.offer(1, 1, {"bucket": np.zeros(1, int), "length": np.ones(1, int)})
+    with pytest.raises(ValueError, match="which max_padded_elements needs"):
+        Buckets([2], max_padded_elements=9).offer(1, 1, {"bucket": np.zeros(1, int)})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (([],), "batch_sizes is empty"),
+        (([3, 0],), r"batch_sizes\[1\]=0; the least is 1"),
+        (([3, None],), r"batch_sizes\[1\] is None"),
+        (([3], False, 0), "max_padded_elements=0"),
+    ],
+)
+def test_sizes_that_make_no_batch_are_refused(arguments, text):
+    with pytest.raises(ValueError, match=text):
+        Buckets(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"batch_sizes": [2, 3]}, r"batch_sizes=\[2, 3\], the pipeline has batch_sizes=\[2, 2\]"),
+        ({"max_padded_elements": 5}, "max_padded_elements=5"),
+        ({"waiting": None}, "'waiting'"),
+        ({"waiting": [[2, [[0, [1]]]]]}, "'waiting' of the snapshot can not be read: 2 is not"),
+        ({"waiting": [[0, [[0, [1], [1, 2]]]]]}, "'waiting'"),
+        ({"full": [[0, 9]]}, "'full' has more of bucket 0"),
+        ({"full": [[0]]}, "'full'"),
+        ({"waste": [[0, "x", 1]]}, "'waste'"),
+        ({"finished": 1}, "'finished'"),
+    ],
+)
+def test_a_snapshot_that_does_not_fit_is_refused_by_field_and_changes_nothing(change, text):
+    shape = Buckets([2, 2])
+    shape.offer(0, 3, {"bucket": np.array([0, 1, 0])})
+    before = shape.snapshot()
+    with pytest.raises(ValueError, match=text):
+        shape.restore({**before, **change})
+    assert shape.snapshot() == before

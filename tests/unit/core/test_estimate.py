@@ -1,0 +1,172 @@
+"""The estimator counts the very row that it judges, however rows are cut into chunks."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace_server.core import estimate
+from headrace_server.core.accept import keep, rejected_fraction
+from headrace_server.core.estimate import ClassEstimator
+
+steady = settings(derandomize=True, deadline=None, database=None)
+
+TARGETS = [[0.2, 0.3, 0.5], [1.0, 0.0, 0.0], [0.6, 0.4, 0.0]]
+
+
+def by_hand(labels, changes):
+    """One row at a time: estimates and acceptance; ``changes`` maps rows to targets."""
+    counts, target, estimates, accepted = [10, 10, 10], None, [], []
+    for row, label in enumerate(labels):
+        target = changes.get(row, target)
+        counts[label] += 1
+        share = np.array([c / sum(counts) for c in counts]).astype(np.float32)
+        ratio = np.array(target, np.float32) / share
+        estimates.append(share.tolist())
+        accepted.append(float((ratio / ratio.max())[label]))
+    return estimates, accepted
+
+
+labels_and_cuts = st.lists(st.integers(0, 2), max_size=50).flatmap(
+    lambda labels: st.tuples(
+        st.just(labels), st.lists(st.integers(0, len(labels)), max_size=4), st.integers(0, 50)
+    )
+)
+
+
+def pieces(labels, cuts):
+    edges = [0, *sorted(cuts), len(labels)]
+    return [np.array(labels[a:b], np.int16) for a, b in pairwise(edges)]
+
+
+def restored(estimator):
+    other = ClassEstimator(3, TARGETS[2])
+    other.restore(json.loads(json.dumps(estimator.snapshot())))
+    assert other.snapshot() == estimator.snapshot()
+    assert other.changes == estimator.changes
+    return other
+
+
+@steady
+@given(labels_and_cuts)
+def test_rows_are_judged_as_one_at_a_time_with_restores_and_a_change_of_target(given):
+    labels, cuts, change = given
+    expected, accepted = by_hand(labels, {0: TARGETS[0], change: TARGETS[1]})
+    judging, counting = ClassEstimator(3, TARGETS[0]), ClassEstimator(3, TARGETS[0])
+    judging.set_target(TARGETS[1], row=change)
+    got, estimates = [], []
+    for piece in pieces(labels, cuts):
+        judging, counting = restored(judging), restored(counting)
+        got += judging.accept_estimated(piece).tolist()
+        estimates += counting.estimate(piece).tolist()
+    assert got == accepted
+    assert estimates == expected
+    assert judging.rows == counting.rows == len(labels)
+    assert judging.counts.tolist() == np.bincount(labels, minlength=3).tolist()
+
+
+def test_blocks_of_rows_are_judged_like_a_whole(monkeypatch):
+    labels = np.arange(500) * 7 % 3
+    whole = ClassEstimator(3, TARGETS[0]).accept_estimated(labels)
+    monkeypatch.setattr(estimate, "_BLOCK", 30)
+    assert np.array_equal(ClassEstimator(3, TARGETS[0]).accept_estimated(labels), whole)
+
+
+def test_a_target_holds_from_the_next_row_on_or_from_a_row_to_come():
+    estimator = ClassEstimator(3, TARGETS[0])
+    estimator.accept_estimated(np.zeros(5, int))
+    assert estimator.set_target(TARGETS[1]) == 5
+    assert estimator.set_target(TARGETS[2], row=9) == 9
+    assert estimator.set_target(TARGETS[2]) == 5  # the last word on a row counts
+    assert estimator.changes == [(0, TARGETS[0]), (5, TARGETS[2]), (9, TARGETS[2])]
+    with pytest.raises(ValueError, match="row 4 was judged already; the next row is 5"):
+        estimator.set_target(TARGETS[0], row=4)
+
+
+def test_a_target_that_changes_without_end_does_not_grow_the_snapshot():
+    estimator = ClassEstimator(3, TARGETS[0])
+    for i in range(300):
+        estimator.set_target(TARGETS[i % 3])
+        estimator.accept_estimated(np.zeros(1, int))
+    assert len(estimator.changes) == 64
+    assert estimator.changes[-1] == (299, TARGETS[299 % 3])
+
+
+@pytest.mark.parametrize("init", [[0.2, 0.3, 0.5], [0.9, 0.06, 0.04]])
+def test_the_mix_reaches_the_target_and_nothing_is_thrown_away_for_counting(init):
+    """50,000 rows of a fixed mix.  The first 5,000 are left out of the comparison; behind them the
+    counts of 10 at the start still shift the estimate of a rare class by up to 4 %, and so the mix
+    by less than 0.01."""
+    ordinals, target = np.arange(50_000), np.array(TARGETS[0])
+    drawn = ordinals * 0.6180339887498949 % 1
+    labels = np.searchsorted(np.cumsum(init), drawn, side="right").clip(0, 2)
+    accepted = ClassEstimator(3, target).accept_estimated(labels)
+    kept = keep(11, 0, 0, ordinals, accepted)
+    kept[:5000] = False
+    mix = np.bincount(labels[kept], minlength=3) / kept.sum()
+    sigma = np.sqrt(target * (1 - target) / kept.sum())
+    assert (np.abs(mix - target) < 5 * sigma + 0.01).all()
+    assert kept.sum() > 0.9 * 45_000 * (1 - rejected_fraction(init, target))
+
+
+@pytest.mark.parametrize("dtype", "bBhHiIqQ")
+def test_labels_may_be_of_any_integer_dtype(dtype):
+    labels = np.array([0, 1, 2, 2])
+    expected = ClassEstimator(3, TARGETS[0]).accept_estimated(labels)
+    accepted = ClassEstimator(3, TARGETS[0]).accept_estimated(labels.astype(dtype))
+    assert np.array_equal(accepted, expected)
+
+
+def test_alternating_labels_are_all_judged_by_their_own():
+    accepted = ClassEstimator(2, [0.5, 0.5]).accept_estimated(np.arange(2000) % 2)
+    assert accepted.min() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("labels", "text"),
+    [
+        (np.array([0, 3]), "row 1 has label 3; labels are 0 … 2"),
+        (np.array([-1]), "row 0 has label -1"),
+        (np.array([2**64 - 1], np.uint64), "row 0 has label 18446744073709551615"),
+        (np.array([0.0]), r"labels are float64\[1\]"),
+        (np.zeros((1, 1), int), r"labels are int64\[1, 1\]"),
+    ],
+)
+def test_labels_that_are_none_are_refused_and_not_counted(labels, text):
+    estimator = ClassEstimator(3, TARGETS[0])
+    for judge in (estimator.accept_estimated, estimator.estimate):
+        with pytest.raises(ValueError, match=text):
+            judge(labels)
+    assert estimator.rows == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"counts": [10, 10]}, "'counts' has 2 classes, the pipeline 3"),
+        ({"counts": [10, 10, 10]}, "'counts' does not add up to rows=2"),
+        ({"rows": "2"}, "'rows'"),
+        ({"changes": []}, "'changes'"),
+        ({"changes": [[3, TARGETS[0]]]}, "'changes' has rows"),
+        ({"changes": [[0, [1.0]]]}, "target_probs has 1 classes; there are 3"),
+    ],
+)
+def test_a_snapshot_that_does_not_fit_is_refused_by_field(change, text):
+    estimator = ClassEstimator(3, TARGETS[0])
+    estimator.estimate(np.array([0, 1]))
+    before = estimator.snapshot()
+    with pytest.raises(ValueError, match=text):
+        estimator.restore({**before, **change})
+    assert estimator.snapshot() == before
+
+
+def test_arguments_are_checked():
+    with pytest.raises(ValueError, match="num_classes=0"):
+        ClassEstimator(0, [])
+    with pytest.raises(ValueError, match="target_probs has 3 classes; there are 2"):
+        ClassEstimator(2, TARGETS[0])
+    with pytest.raises(ValueError, match="target_probs sums to"):
+        ClassEstimator(2, [0.5, 0.6])

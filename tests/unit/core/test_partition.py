@@ -1,0 +1,375 @@
+"""A partition reads and batches every row once per epoch, and goes on from any point.
+
+``Driver`` plays the worker: it answers reads from a table that stands for the data, and keeps
+the payload of chunks only for as long as the machine says that it is needed.
+"""
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace_server.core.batch import PlainBatches
+from headrace_server.core.partition import VERSION, Partition
+from headrace_server.core.plan import Draft, Part, Plan, Read
+
+LIMITS = st.lists(st.integers(1, 7), min_size=1, max_size=5)
+
+
+class Driver:
+    """A worker of ``examples`` rows, of which stages drop those that ``drops`` says."""
+
+    def __init__(
+        self, examples, batch_size=4, smaller=False, epochs=1, limits=(3,), drops=lambda e, i: False
+    ):
+        self.examples = examples
+        self.new = lambda: Partition(PlainBatches(batch_size, smaller), 0, epochs)
+        self.machine = self.new()
+        self.limits = limits
+        self.drops = drops
+        self.chunks = {}
+        self.steps = 0
+        self.most_chunks = 0
+        self.batches = {}  # number → rows, of all plans given out
+
+    def rows(self, read):
+        stop = min(read.position + read.limit, self.examples)
+        rows = [
+            (read.epoch, i) for i in range(read.position, stop) if not self.drops(read.epoch, i)
+        ]
+        return rows, stop if stop < self.examples else None
+
+    def step(self):
+        """One step of work: whether there is more."""
+        limit = self.limits[self.steps % len(self.limits)]
+        self.steps += 1
+        step = self.machine.next_step(limit)
+        if step is None:
+            return False
+        if isinstance(step, Read):
+            assert 0 < step.limit == limit
+            self.chunks[step.chunk], position = self.rows(step)
+            self.machine.arrived(step, len(self.chunks[step.chunk]), position)
+        else:
+            rows = [row for part in step.draft.parts for row in self.chunks[part.chunk][part.rows]]
+            assert self.batches.get(step.number, rows) == rows, "a number names one batch only"
+            self.batches[step.number] = rows
+            needed = self.machine.chunks()
+            self.chunks = {chunk: self.chunks[chunk] for chunk in sorted(needed)}
+            self.most_chunks = max(self.most_chunks, len(needed))
+            self.machine.forget_reads()
+        return True
+
+    def run(self, steps=10**6):
+        while steps and self.step():
+            steps -= 1
+        return self
+
+    def restored(self, state):
+        """Another worker that goes on from a state."""
+        other = Driver.__new__(Driver)
+        other.__dict__.update(self.__dict__, chunks={}, batches={})
+        other.machine = self.new()
+        for read in other.machine.restore(msgpack.unpackb(msgpack.packb(state))):
+            other.chunks[read.chunk] = other.rows(read)[0]
+        return other
+
+    def stream(self):
+        assert list(self.batches) == sorted(self.batches)
+        return [row for n in sorted(self.batches) for row in self.batches[n]]
+
+
+def expected(examples, epochs, drops=lambda e, i: False):
+    return [(e, i) for e in range(epochs) for i in range(examples) if not drops(e, i)]
+
+
+@given(
+    examples=st.integers(0, 30),
+    batch_size=st.integers(1, 8),
+    smaller=st.booleans(),
+    epochs=st.integers(0, 3),
+    limits=LIMITS,
+    one=st.integers(2, 5),
+)
+def test_every_row_comes_once_per_epoch_in_order_whatever_the_reads(
+    examples, batch_size, smaller, epochs, limits, one
+):
+    def drops(e, i):
+        return (e + i) % one == 0
+
+    driver = Driver(examples, batch_size, smaller, epochs, limits, drops).run()
+    rows = expected(examples, epochs, drops)
+    rest = 0 if smaller else len(rows) % batch_size
+    assert driver.stream() == rows[: len(rows) - rest]
+    assert list(driver.batches) == list(range(len(driver.batches)))
+    assert [len(b) for b in driver.batches.values()][:-1] == [batch_size] * (
+        len(driver.batches) - 1
+    )
+    assert driver.machine.dropped() == ({"remainder": rest} if rest else {})
+    assert not driver.step() and driver.machine.chunks() == set()
+
+
+def test_batches_run_over_the_end_of_an_epoch():
+    driver = Driver(5, batch_size=4, epochs=2, smaller=True).run()
+    assert driver.batches[1] == [(0, 4), (1, 0), (1, 1), (1, 2)]
+    assert driver.batches[2] == [(1, 3), (1, 4)] and driver.machine.epoch == 2
+
+
+def test_without_a_number_of_epochs_there_is_no_end():
+    driver = Driver(3, batch_size=2, epochs=None).run(steps=100)
+    assert driver.stream() == expected(3, 100)[: len(driver.stream())]
+    assert driver.machine.next_number == len(driver.batches) > 40
+
+
+@pytest.mark.parametrize("epochs", [None, 5000])
+def test_a_partition_without_rows_ends_though_it_is_repeated(epochs):
+    assert Driver(0, epochs=epochs).run(steps=5000).batches == {}
+    driver = Driver(4, epochs=epochs, drops=lambda e, i: True).run(steps=5000)
+    assert driver.batches == {} and not driver.step()
+
+
+@pytest.mark.parametrize("epochs", [None, 40])
+def test_an_epoch_that_is_empty_by_chance_is_not_the_end(epochs):
+    """Stages may drop all rows of a small partition in one epoch, and not in the next."""
+    driver = Driver(2, batch_size=1, epochs=epochs, drops=lambda e, i: e % 13 != 0).run(steps=60)
+    assert driver.stream()[:6] == [(0, 0), (0, 1), (13, 0), (13, 1), (26, 0), (26, 1)]
+
+
+# The end by order
+
+
+def test_a_closed_partition_reads_no_more_and_gives_out_what_it_has():
+    driver = Driver(100, batch_size=4, smaller=True, limits=(6,)).run(steps=1)
+    driver.machine.close()
+    driver.run()
+    assert [len(b) for b in driver.batches.values()] == [4, 2]
+    assert driver.stream() == expected(6, 1)
+
+
+def test_what_was_being_read_when_a_partition_was_closed_still_counts():
+    machine = Partition(PlainBatches(2, True), 0, None)
+    read = machine.next_step(3)
+    machine.close()
+    machine.arrived(read, 3, 3)
+    plans = [machine.next_step(3), machine.next_step(3), machine.next_step(3)]
+    assert [plan and plan.draft.rows for plan in plans] == [2, 1, None]
+
+
+@pytest.mark.parametrize("closed_before", [False, True])
+def test_a_cancelled_partition_drops_what_it_has(closed_before):
+    driver = Driver(100, batch_size=4, smaller=True, limits=(6,)).run(steps=2)
+    if closed_before:
+        driver.machine.close()
+    driver.machine.close(cancel=True)
+    driver.run()
+    assert driver.stream() == expected(4, 1)
+    assert driver.machine.dropped() == {"cancelled": 2}
+
+
+def test_cancel_drops_the_last_batch_of_an_input_that_has_ended():
+    machine = Partition(PlainBatches(2, True), 0, 1)
+    machine.arrived(machine.next_step(9), 3, None)
+    machine.next_step(9)
+    machine.close()
+    machine.close(cancel=True)
+    assert machine.next_step(9) is None and machine.dropped() == {"cancelled": 1}
+
+
+def test_rows_that_arrive_after_a_cancel_are_not_planned():
+    machine = Partition(PlainBatches(2, True), 0, 1)
+    read = machine.next_step(9)
+    machine.close(cancel=True)
+    machine.arrived(read, 5, None)
+    assert machine.next_step(9) is None
+
+
+# Going on elsewhere
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    examples=st.integers(0, 20),
+    batch_size=st.integers(1, 6),
+    smaller=st.booleans(),
+    limits=LIMITS,
+    data=st.data(),
+)
+def test_a_cursor_at_every_step_continues_the_same_stream(
+    examples, batch_size, smaller, limits, data
+):
+    def drops(e, i):
+        return (7 * e + i) % 5 == 0
+
+    whole = Driver(examples, batch_size, smaller, 2, limits, drops).run()
+    driver = Driver(examples, batch_size, smaller, 2, limits, drops)
+    while True:
+        before = dict(driver.batches)
+        other = driver.restored(driver.machine.cursor())
+        other.limits = data.draw(LIMITS)  # another machine, another pace
+        assert {**before, **other.run().batches} == whole.batches
+        assert not before.keys() & other.batches.keys()
+        assert other.machine.dropped() == whole.machine.dropped()
+        assert other.machine.epoch == whole.machine.epoch
+        if not driver.step():
+            break
+
+
+@settings(max_examples=60, deadline=None)
+@given(examples=st.integers(0, 20), batch_size=st.integers(1, 6), limits=LIMITS, data=st.data())
+def test_a_snapshot_at_every_step_repeats_what_is_not_committed_and_goes_on(
+    examples, batch_size, limits, data
+):
+    whole = Driver(examples, batch_size, True, 2, limits).run()
+    driver = Driver(examples, batch_size, True, 2, limits)
+    committed = {}
+    while True:
+        other = driver.restored(driver.machine.snapshot())
+        again = {n: rows for n, rows in driver.batches.items() if n not in committed}
+        other.run(len(again))
+        assert other.batches == again
+        second = other.restored(other.machine.snapshot())
+        second.run()
+        assert {**committed, **second.batches} == whole.batches
+        assert not committed.keys() & second.batches.keys()
+        for number in sorted(second.batches):
+            second.machine.committed(number)
+        assert second.machine.snapshot()["uncommitted"] == []
+        assert second.machine.snapshot()["reads"] == []
+        if not driver.step():
+            break
+        out = sorted(driver.batches.keys() - committed.keys())
+        if out and data.draw(st.booleans()):
+            number = data.draw(st.sampled_from(out))
+            driver.machine.committed(number)
+            committed[number] = driver.batches[number]
+
+
+def test_a_snapshot_that_is_restored_half_way_through_its_repeats_repeats_the_rest_too():
+    driver = Driver(20, batch_size=4, limits=(10,)).run(steps=4)
+    assert sorted(driver.batches) == [0, 1]
+    other = driver.restored(driver.machine.snapshot())
+    assert other.machine.next_number == 2
+    other.run(steps=1)
+    with pytest.raises(ValueError, match=r"there is no cursor while .* plans are repeated"):
+        other.machine.cursor()
+    third = other.restored(other.machine.snapshot()).run()
+    assert third.stream() == expected(20, 1)
+
+
+def test_a_batch_that_its_old_holder_committed_is_not_repeated():
+    driver = Driver(12, batch_size=4, limits=(12,)).run(steps=4)
+    other = driver.restored(driver.machine.snapshot())
+    other.machine.committed(1)
+    assert list(other.run().batches) == [0, 2]
+
+
+def test_a_closed_partition_stays_closed_in_another_worker():
+    driver = Driver(100, batch_size=4, smaller=True, epochs=None, limits=(6,)).run(steps=1)
+    driver.machine.close()
+    for state in (driver.machine.cursor(), driver.machine.snapshot()):
+        assert driver.restored(state).run(steps=20).stream() == expected(6, 1)
+
+
+def test_an_empty_epoch_more_or_less_is_remembered_by_the_cursor():
+    driver = Driver(3, epochs=None, drops=lambda e, i: True).run(steps=900)
+    other = driver.restored(driver.machine.cursor()).run(steps=101)
+    assert not other.step() and other.machine.epoch == 1000
+
+
+def test_a_machine_that_was_used_becomes_what_the_state_says():
+    driver = Driver(30, batch_size=4, limits=(7,)).run(steps=5)
+    state = driver.machine.cursor()
+    rest = driver.restored(state).run().batches
+    used = Driver(30, batch_size=4, limits=(7,)).run()
+    used.machine.close(cancel=True)
+    used.batches, used.chunks = {}, {}
+    for read in used.machine.restore(state):
+        used.chunks[read.chunk] = used.rows(read)[0]
+    assert used.run().batches == rest
+
+
+def test_a_cursor_stays_small_however_long_the_run_and_however_much_is_uncommitted():
+    driver = Driver(10**6, batch_size=32, epochs=None, limits=(48,)).run(steps=3000)
+    assert len(driver.batches) > 1500
+    assert len(msgpack.packb(driver.machine.cursor())) < 300
+    assert driver.most_chunks == 1
+
+
+def test_rows_that_are_other_than_neighbours_survive_a_snapshot():
+    part = Part(3, np.array([5, 1, 9]))
+    again = Part.from_plain(msgpack.unpackb(msgpack.packb(part.to_plain())))
+    assert again.chunk == 3 and again.rows.tolist() == [5, 1, 9] and len(again) == 3
+    assert Part.from_plain(Part(3, slice(2, 6)).to_plain()).rows == slice(2, 6)
+    plan = Plan(7, Draft((part, Part(4, slice(2, 6))), {"bucket": 1}))
+    assert plan.draft.rows == 7
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("version", VERSION + 1),
+        ("shape", "bucket"),
+        ("epoch", "1"),
+        ("epoch_rows", None),
+        ("empty_epochs", 0.5),
+        ("next_chunk", True),
+        ("next_number", None),
+        ("finished", 0),
+        ("reads", 3),
+        ("shaper", None),
+        ("position", ...),
+    ],
+)
+def test_a_state_that_can_not_be_honoured_is_refused_by_its_field_and_changes_nothing(name, value):
+    driver = Driver(30, batch_size=4, limits=(7,)).run(steps=5)
+    good = driver.machine.snapshot()
+    machine = driver.new()
+    machine.restore(good)
+    bad = dict(good)
+    if value is not ...:
+        bad[name] = value
+        with pytest.raises(ValueError, match=name):
+            machine.restore(bad)
+    del bad[name]
+    with pytest.raises(ValueError, match=f"the state of a partition lacks its field '{name}'"):
+        machine.restore(bad)
+    assert machine.snapshot() == good
+
+
+def test_the_refusal_of_a_shape_that_changed_says_both_and_changes_nothing():
+    state = Driver(30, batch_size=5, limits=(7,)).run(steps=5).machine.cursor()
+    driver = Driver(30, batch_size=4, limits=(7,)).run(steps=5)
+    before = driver.machine.snapshot()
+    with pytest.raises(ValueError, match="batch_size=5, the pipeline has batch_size=4"):
+        driver.machine.restore(state)
+    assert driver.machine.snapshot() == before
+    with pytest.raises(ValueError, match="of a partition has version 9; this release reads 1"):
+        driver.machine.restore({**state, "version": 9})
+    with pytest.raises(ValueError, match="of shape 'bucket', the pipeline of 'batch'"):
+        driver.machine.restore({**state, "shape": "bucket"})
+
+
+def test_events_out_of_turn_are_refused_and_change_nothing():
+    machine = Partition(PlainBatches(2), 0, 1)
+    read = machine.next_step(4)
+    for call in (lambda: machine.next_step(4), machine.cursor, machine.snapshot):
+        with pytest.raises(ValueError, match=r"is being read|while a chunk is read"):
+            call()
+    with pytest.raises(ValueError, match="chunk 1 was not being read"):
+        machine.arrived(Read(1, 0, 0, 4), 4, None)
+    with pytest.raises(ValueError, match="chunk 0 was not being read"):
+        machine.arrived(Read(0, 0, 0, 5), 4, None)
+    machine.arrived(read, 4, None)
+    with pytest.raises(ValueError, match="chunk 0 was not being read"):
+        machine.arrived(read, 4, None)
+    plan = machine.next_step(4)
+    with pytest.raises(ValueError, match="batch 1 is not out"):
+        machine.committed(1)
+    machine.committed(plan.number)
+    with pytest.raises(ValueError, match="batch 0 is not out: it was never planned, or is comm"):
+        machine.committed(0)
+    assert machine.next_step(4).number == 1

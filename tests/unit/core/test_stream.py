@@ -1,0 +1,64 @@
+"""New batches come in the order of (number, partition), and one that is missing is waited for."""
+
+import pytest
+
+from headrace_server.core.handover import Batch
+from headrace_server.core.stream import Stream
+
+
+def test_every_partition_gives_one_batch_in_each_turn():
+    s = Stream(2)
+    for partition, number in [(1, 0), (1, 1), (0, 0), (0, 1)]:
+        s.made(Batch(partition, number, 1))
+    assert [s.next().order for _ in range(4)] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert s.next() is None and s.open and s.missing() == (2, 0)
+
+
+def test_a_batch_that_is_not_there_yet_is_waited_for():
+    s = Stream(3)
+    s.made(Batch(0, 0, 1)), s.made(Batch(2, 0, 1))
+    assert s.missing() is None
+    assert s.next().order == (0, 0)
+    assert s.next() is None and s.missing() == (0, 1)
+    s.made(Batch(1, 0, 1))
+    assert [s.next().order for _ in range(2)] == [(0, 1), (0, 2)]
+
+
+@pytest.mark.parametrize("dry", [0, 1, 2])
+def test_a_partition_that_has_ended_is_not_waited_for(dry):
+    s = Stream(3)
+    s.made(Batch(dry, 0, 1))
+    s.end(dry)
+    assert s.open
+    for number in range(3):
+        for partition in {0, 1, 2} - {dry}:
+            s.made(Batch(partition, number, 1))
+    orders = []
+    while (batch := s.next()) is not None:
+        orders.append(batch.order)
+    assert orders == sorted(orders) and len(orders) == 7
+    assert s.missing() == (3, min({0, 1, 2} - {dry}))
+    for partition in range(3):
+        s.end(partition)
+    assert not s.open and s.missing() is None and s.next() is None
+
+
+def test_the_last_in_the_turn_may_end_while_it_is_waited_for():
+    s = Stream(2)
+    s.made(Batch(0, 0, 1)), s.made(Batch(0, 1, 1))
+    assert s.next().order == (0, 0) and s.next() is None
+    s.end(1)
+    assert s.missing() is None and s.next().order == (1, 0)
+
+
+def test_a_batch_out_of_order_is_refused_and_changes_nothing():
+    s = Stream(1)
+    with pytest.raises(ValueError, match="partition 0 made batch 1; next is 0"):
+        s.made(Batch(0, 1, 1))
+    assert s.missing() == (0, 0)
+    s.end(0), s.end(0)
+    with pytest.raises(ValueError, match="partition 0 made batch 0; next is nothing"):
+        s.made(Batch(0, 0, 1))
+    with pytest.raises(ValueError, match="partition 1 does not lie in 0 … 0, those of this feed"):
+        s.end(1)
+    assert not s.open
