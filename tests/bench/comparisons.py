@@ -1,0 +1,39 @@
+"""Which comparisons there are, and what each aims at."""
+
+from __future__ import annotations
+
+from . import workloads
+from .contestants import CONTESTANTS
+from .pairs import Comparison
+
+_W1 = workloads.BATCH
+_W3 = workloads.IMAGE_BATCH
+
+_ALL = [
+    Comparison("W1 first epoch", "headrace first epoch", "tf.data service first epoch", 1.5, _W1),
+    Comparison("W1", "headrace shm tf", "tf.data service", 3.0, _W1),
+    Comparison("W1", "headrace shm tf, prefetch 16", "tf.data service", 3.0, _W1),
+    Comparison("W1", "headrace shm numpy", "tf.data service", None, _W1, quick=False),
+    Comparison("W1", "headrace tcp tf", "tf.data service", None, _W1),
+    Comparison("W1", "headrace shm tf", "tf.data in process", None, _W1),
+    Comparison("W1", "headrace shm tf", "tf.data service by record", 15.0, _W1),
+    Comparison("W1", "headrace shm tf", "tf.data in process by record", None, _W1, quick=False),
+    Comparison("W1", "headrace shm tf", "torch DataLoader, 2 workers", 4.0, _W1),
+    Comparison("W3", "headrace images shm", "tf.data service images", 8.0, _W3),
+    Comparison("W3", "headrace images shm", "shared-memory ring", 0.8, _W3),
+    Comparison("W3", "headrace images tcp", "tf.data service images", None, _W3, quick=False),
+    Comparison("W3", "headrace images tcp", "raw TCP", 0.7, _W3),
+    Comparison("latency", "headrace one at a time", "ZeroMQ round trip", None, _W1, latency=True),
+]
+
+
+def comparisons(quick: bool, only: str) -> list[Comparison]:
+    """Those that this machine can run and the caller wants."""
+    return [
+        c
+        for c in _ALL
+        if c.ours in CONTESTANTS
+        and c.peer in CONTESTANTS
+        and (c.quick or not quick)
+        and only in f"{c.workload}: {c.ours} / {c.peer}"
+    ]

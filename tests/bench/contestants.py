@@ -1,0 +1,263 @@
+"""The contestants: each a generator that brings up its server, then takes batch after batch.
+
+    yields LOADED when its framework is imported, READY when its server serves, then 1 per batch
+    taken, and ENDED after the last one, while its server still runs
+
+What a trainer would touch is touched in every batch: all columns, as the tensors it would use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import socket
+from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker, shared_memory
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zmq
+
+from . import servers, workloads
+from .processes import helper, last_line
+
+LOADED, READY, ENDED = "loaded", "ready", "ended"
+Steps = Iterator[str | int]
+Contestant = Callable[[Path], Steps]
+
+
+# headrace
+
+
+def _headrace(kind: str, framework: str, *, tcp: bool = False, prefetch: int = 2) -> Contestant:
+    def steps(directory: Path) -> Steps:
+        import headrace
+
+        if framework == "tf":
+            import tensorflow  # noqa: F401
+        if tcp:
+            _blind()
+        yield LOADED
+        with helper("servers", kind, str(directory)) as server:
+            address = last_line(server)
+            yield READY
+            with headrace.connect(address, framework=framework, prefetch=prefetch) as feed:
+                if feed.local is tcp:
+                    raise AssertionError(f"shared memory: {feed.local}, where tcp is {tcp}")
+                names = list(feed.schema)
+                checked = False
+                for batch in feed:
+                    for name in names:
+                        batch[name]
+                    if not checked:
+                        checked = True
+                        if "image" in names:
+                            workloads.check_w3(batch["image"], directory)
+                        else:
+                            workloads.check_w1(batch)
+                    yield 1
+                yield ENDED
+
+    return steps
+
+
+def _blind() -> None:
+    """This process does not see the server's memory, as on another host."""
+    import headrace.link
+
+    def unseen(directory: str, session_file: str) -> None:
+        raise FileNotFoundError(session_file)
+
+    headrace.link.Attachment = unseen  # type: ignore[assignment,misc]
+
+
+# tf.data
+
+
+def _w1_dataset(directory: Path, files: int, by_record: bool) -> Any:
+    import tensorflow as tf
+
+    spec = {
+        "label": tf.io.FixedLenFeature([], tf.int64),
+        "x": tf.io.FixedLenFeature([workloads.WIDTH], tf.float32),
+        "id": tf.io.FixedLenFeature([], tf.string),
+    }
+    records = tf.data.TFRecordDataset(
+        workloads.w1_files(directory)[:files], buffer_size=8 * 1024 * 1024
+    )
+    if files == 1:
+        records = records.repeat()
+    if by_record:
+        parsed = records.map(
+            lambda record: tf.io.parse_single_example(record, spec), tf.data.AUTOTUNE
+        )
+        return parsed.batch(workloads.BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+    batched = records.batch(workloads.BATCH, drop_remainder=True)
+    return batched.map(
+        lambda records: tf.io.parse_example(records, spec), tf.data.AUTOTUNE
+    ).prefetch(tf.data.AUTOTUNE)
+
+
+def _w3_dataset(directory: Path) -> Any:
+    import tensorflow as tf
+
+    path, size = workloads.w3_file(directory), workloads.IMAGE_BYTES
+    shape = (workloads.IMAGE_BATCH, *workloads.IMAGE_SHAPE)
+
+    def batch(i: Any) -> Any:
+        text = tf.strings.substr(tf.io.read_file(path), workloads.NPY_HEADER + i * size, size)
+        return {"image": tf.reshape(tf.io.decode_raw(text, tf.uint8), shape)}
+
+    return tf.data.Dataset.range(4, output_type=tf.int32).map(batch).cache().repeat()
+
+
+def _tfdata(make: Callable[[Path], Any], *, service: bool) -> Contestant:
+    def steps(directory: Path) -> Steps:
+        import tensorflow as tf
+
+        yield LOADED
+        with contextlib.ExitStack() as stack:
+            address = None
+            if service:
+                server = stack.enter_context(helper("servers", "tfdata-service", str(directory)))
+                address = last_line(server)
+            yield READY
+            dataset = make(directory)
+            if address is not None:
+                remote = tf.data.experimental.service
+                dataset = dataset.apply(
+                    remote.distribute(remote.ShardingPolicy.OFF, address, compression=None)
+                ).prefetch(tf.data.AUTOTUNE)
+            checked = False
+            for batch in dataset:
+                for name in batch:
+                    batch[name]
+                if not checked:
+                    checked = True
+                    if "image" in batch:
+                        workloads.check_w3(batch["image"], directory)
+                    else:
+                        workloads.check_w1(batch)
+                yield 1
+            yield ENDED
+
+    return steps
+
+
+# torch
+
+
+def _torch(workers: int) -> Contestant:
+    def steps(directory: Path) -> Steps:
+        import torch
+
+        from .torch_records import Records
+
+        yield LOADED
+        yield READY
+        loader = torch.utils.data.DataLoader(
+            Records(workloads.w1_files(directory)[0]),
+            batch_size=workloads.BATCH,
+            num_workers=workers,
+            drop_last=True,
+        )
+        checked = False
+        for label, x, name in loader:
+            if not checked:
+                checked = True
+                workloads.check_w1({"label": label, "x": x, "id": np.array(name, object)})
+            yield 1
+
+    return steps
+
+
+# Floors: what the machine itself can do
+
+
+def _ring(directory: Path) -> Steps:
+    yield LOADED
+    with helper("servers", "ring", str(directory)) as server:
+        address, name = last_line(server).split()
+        memory = shared_memory.SharedMemory(name)
+        resource_tracker.unregister(memory._name, "shared_memory")  # type: ignore[attr-defined]
+        size = workloads.IMAGE_BYTES
+        slots: list[np.ndarray] = []
+        shape = (workloads.IMAGE_BATCH, *workloads.IMAGE_SHAPE)
+        try:
+            slots += [
+                np.ndarray(shape, np.uint8, memory.buf, i * size) for i in range(servers.RING_SLOTS)
+            ]
+            with zmq.Context() as context, context.socket(zmq.PAIR) as pair:
+                pair.linger = 0
+                pair.connect(address)
+                yield READY
+                workloads.check_w3(slots[number := int(pair.recv())], directory)
+                while True:
+                    slots[number][0, 0, 0, 0]
+                    yield 1
+                    pair.send(b"%d" % number)
+                    number = int(pair.recv())
+        finally:
+            slots.clear()
+            memory.close()
+
+
+def _raw_tcp(directory: Path) -> Steps:
+    yield LOADED
+    with helper("servers", "raw-tcp", str(directory)) as server:
+        host, port = last_line(server).split(":")
+        buffer = np.zeros((workloads.IMAGE_BATCH, *workloads.IMAGE_SHAPE), np.uint8)
+        view = memoryview(buffer.reshape(-1))
+        with socket.create_connection((host, int(port))) as peer:
+            yield READY
+            checked = False
+            while True:
+                got = 0
+                while got < view.nbytes:
+                    got += peer.recv_into(view[got:])
+                if not checked:
+                    checked = True
+                    workloads.check_w3(buffer, directory)
+                yield 1
+
+
+def _zmq_echo(directory: Path) -> Steps:
+    yield LOADED
+    with (
+        helper("servers", "zmq-echo", str(directory)) as server,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as dealer,
+    ):
+        dealer.linger = 0
+        dealer.connect(last_line(server))
+        yield READY
+        while True:
+            dealer.send(b"x" * 64)
+            dealer.recv()
+            yield 1
+
+
+ONE, ALL = 1, workloads.LINKS
+
+CONTESTANTS: dict[str, Contestant] = {
+    "headrace shm tf": _headrace("headrace-w1", "tf"),
+    "headrace shm numpy": _headrace("headrace-w1", "numpy"),
+    "headrace tcp tf": _headrace("headrace-w1", "tf", tcp=True),
+    "headrace shm tf, prefetch 16": _headrace("headrace-w1", "tf", prefetch=16),
+    "headrace first epoch": _headrace("headrace-w1-once", "tf"),
+    "headrace one at a time": _headrace("headrace-w1", "numpy", prefetch=0),
+    "headrace images shm": _headrace("headrace-w3", "tf"),
+    "headrace images tcp": _headrace("headrace-w3", "tf", tcp=True),
+    "tf.data in process": _tfdata(lambda d: _w1_dataset(d, ONE, False), service=False),
+    "tf.data in process by record": _tfdata(lambda d: _w1_dataset(d, ONE, True), service=False),
+    "tf.data service": _tfdata(lambda d: _w1_dataset(d, ONE, False), service=True),
+    "tf.data service by record": _tfdata(lambda d: _w1_dataset(d, ONE, True), service=True),
+    "tf.data service first epoch": _tfdata(lambda d: _w1_dataset(d, ALL, False), service=True),
+    "tf.data service images": _tfdata(_w3_dataset, service=True),
+    "shared-memory ring": _ring,
+    "raw TCP": _raw_tcp,
+    "ZeroMQ round trip": _zmq_echo,
+}
+if importlib.util.find_spec("torch") is not None:
+    CONTESTANTS["torch DataLoader, 2 workers"] = _torch(2)

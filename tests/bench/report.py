@@ -1,0 +1,114 @@
+"""Outcomes as a table, as JSON, and as an entry of the log."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .pairs import Outcome
+
+_HEAD = (
+    "workload",
+    "ours / peer",
+    "ours per s",
+    "peer per s",
+    "ratio (min–max)",
+    "aim",
+    "CPU s per 1,000: ours / peer",
+    "CPU ratio",
+    "peak RSS MB: ours / peer",
+    "PSS MB beyond the trainer's framework: ours / peer",
+)
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    with open("/proc/meminfo") as lines:
+        memory_gib = int(next(lines).split()[1]) / 2**20
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(memory_gib, 1),
+        "python": platform.python_version(),
+        "linux": platform.release(),
+    }
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Markdown: a row per comparison, medians of the windows, then the latencies."""
+    rows = [_row(outcome) for outcome in outcomes if not outcome.comparison.latency]
+    if rows:
+        rows[:0] = [_HEAD, tuple("---" for _ in _HEAD)]
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    latencies = [outcome for outcome in outcomes if outcome.comparison.latency]
+    if latencies:
+        lines += [""] if lines else []
+        lines += ["| one batch at a time | p50 µs | p99 µs |", "| --- | --- | --- |"]
+        for outcome in latencies:
+            for side, name in (
+                ("ours", outcome.comparison.ours),
+                ("peer", outcome.comparison.peer),
+            ):
+                p50, p99 = (outcome.median(side, key) for key in ("p50_us", "p99_us"))
+                lines.append(f"| {name} | {p50:.0f} | {p99:.0f} |")
+    return "\n".join(lines)
+
+
+def _row(outcome: Outcome) -> tuple[str, ...]:
+    c = outcome.comparison
+    ratios = outcome.ratios()
+    ratio = statistics.median(ratios)
+
+    def both(name: str, form: str) -> str:
+        return " / ".join(format(outcome.median(side, name), form) for side in ("ours", "peer"))
+
+    unit = "batches" if c.workload.startswith("W3") else "rows"
+    per = 1 if unit == "batches" else c.rows
+
+    def rate(side: str) -> str:
+        return f"{outcome.median(side, 'batches_per_s') * per:,.0f} {unit}"
+
+    aim = "" if c.aim is None else f"{c.aim:g} {'met' if ratio >= c.aim else 'missed'}"
+    return (
+        c.workload,
+        f"{c.ours} / {c.peer}",
+        rate("ours"),
+        rate("peer"),
+        f"{ratio:.2f} ({min(ratios):.2f}–{max(ratios):.2f})",
+        aim,
+        both("cpu_s_per_1000", ".2f"),
+        f"{statistics.median(outcome.ratios('cpu_s_per_1000')):.2f}",
+        both("peak_rss_mb", ".0f"),
+        both("pss_beyond_framework_mb", ".0f"),
+    )
+
+
+def as_json(outcomes: Sequence[Outcome]) -> str:
+    """Everything that was measured."""
+    plain = {"machine": machine(), "outcomes": [outcome.plain() for outcome in outcomes]}
+    return json.dumps(plain, indent=1)
+
+
+def log_entry(outcomes: Sequence[Outcome], pairs: int, seconds: float) -> str:
+    """A section for docs/log.md."""
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    loads = [load for outcome in outcomes for load in outcome.load]
+    here = machine()
+    return (
+        f"\n## {today}: bench, {pairs} pairs of {seconds:g} s\n\n"
+        f"{here['cores']} cores, {here['memory_gib']} GiB, Python {here['python']}; load average "
+        f"before each pair {min(loads):.1f}–{max(loads):.1f} (median "
+        f"{statistics.median(loads):.1f}; the benchmark itself is part of it).\n\n"
+        f"{table(outcomes)}\n"
+    )
+
+
+def append_to_log(path: Path, entry: str) -> None:
+    """Add a section at the end of the log."""
+    with open(path, "a") as log:
+        log.write(entry)

@@ -1,0 +1,99 @@
+"""One contestant in a process of its own: ``python -m tests.bench.window NAME DIRECTORY``.
+
+    LOADED ─► warm-up ─► {"seconds": 2.5} ─► run-in, window ─► result ─► {"seconds": …} ─► …
+
+A contestant that ends (an epoch) is begun anew for every window, with a new server, and timed from
+the moment that its server serves.  One that does not is paused between windows with its server
+running: what it makes ahead meanwhile is used up in a run-in that is not timed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from array import array
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from .contestants import CONTESTANTS, ENDED, LOADED, READY, Steps
+from .processes import Usage, usage
+
+#: A first pass of W1, so that later windows see files that are indexed.
+_WARM_STEPS = 1200
+_WARM_AT_MOST_S = 6.0
+_RUN_IN_S = 0.4
+
+
+def _begin(name: str, directory: Path) -> tuple[Steps, Usage]:
+    steps = CONTESTANTS[name](directory)
+    assert next(steps) == LOADED
+    loaded = usage()
+    assert next(steps) == READY
+    return steps, loaded
+
+
+def _run(steps: Steps, seconds: float, times: array[float] | None = None) -> bool:
+    """Step for so long; False when it ended."""
+    deadline = perf_counter() + seconds
+    now = perf_counter()
+    for step in steps:
+        if step == ENDED:
+            return False
+        before, now = now, perf_counter()
+        if times is not None:
+            times.append(now - before)
+        if now >= deadline:
+            return True
+    raise RuntimeError("a contestant ended without a word")
+
+
+def _result(times: array[float], wall_s: float, before: Usage, loaded: Usage) -> dict[str, Any]:
+    after = usage()
+    ordered = sorted(times)
+    return {
+        "batches": len(times),
+        "batches_per_s": len(times) / wall_s,
+        "cpu_s_per_1000": (after.cpu_s - before.cpu_s) / len(times) * 1000,
+        "p50_us": ordered[len(ordered) // 2] * 1e6,
+        "p99_us": ordered[int(len(ordered) * 0.99)] * 1e6,
+        "peak_rss_mb": after.peak_rss_mb,
+        "pss_beyond_framework_mb": after.pss_mb - loaded.pss_mb,
+    }
+
+
+def _window(steps: Steps, seconds: float, loaded: Usage) -> dict[str, Any]:
+    times: array[float] = array("d")
+    before = usage()
+    started = perf_counter()
+    _run(steps, seconds, times)
+    return _result(times, perf_counter() - started, before, loaded)
+
+
+def main() -> None:
+    name, directory = sys.argv[1], Path(sys.argv[2])
+    once = name.endswith("first epoch")
+    steps: Steps | None = None
+    if not once:
+        steps, loaded = _begin(name, directory)
+        started = perf_counter()
+        for warm, _ in enumerate(steps):
+            if warm >= _WARM_STEPS or perf_counter() - started > _WARM_AT_MOST_S:
+                break
+    print(json.dumps({"warm": True}), flush=True)
+    for line in sys.stdin:
+        seconds = json.loads(line)["seconds"]
+        if steps is not None:
+            _run(steps, _RUN_IN_S)
+            result = _window(steps, seconds, loaded)
+        else:
+            epoch, loaded = _begin(name, directory)
+            result = _window(epoch, 3600.0, loaded)
+            epoch.close()  # type: ignore[attr-defined]
+        print(json.dumps(result), flush=True)
+    if steps is not None:
+        steps.close()  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    main()

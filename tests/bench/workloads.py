@@ -1,0 +1,89 @@
+"""The data: made once, the same for every contestant, and checked in every contestant's hands.
+
+W1   TFRecord of tf.train.Example, 200,000 records: label int64 0 … 999, x float32[64], id 10 bytes
+W3   images ready in memory: uint8 [512, 224, 224, 3], four batches of 128 (19 MB each)
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RECORDS = 200_000
+BATCH = 256
+WIDTH = 64
+#: Names of the one W1 file, so that a first pass lasts long enough to be timed.
+LINKS = 8
+
+IMAGES = 512
+IMAGE_BATCH = 128
+IMAGE_SHAPE = (224, 224, 3)
+IMAGE_BYTES = IMAGE_BATCH * int(np.prod(IMAGE_SHAPE))
+NPY_HEADER = 128
+
+_VERSION = 1
+
+
+def w1_columns(n: int = RECORDS) -> dict[str, np.ndarray]:
+    """What the first records hold."""
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 1000, RECORDS)[:n]
+    x = np.random.default_rng(2).standard_normal((n, WIDTH), np.float32)
+    ids = np.array([b"id%08d" % i for i in range(n)], object)
+    return {"label": labels, "x": x, "id": ids}
+
+
+def w1_files(directory: Path) -> list[str]:
+    """The links to the one file, all of the same records."""
+    return [str(directory / f"w1-{i}.tfrecord") for i in range(LINKS)]
+
+
+def w3_file(directory: Path) -> str:
+    return str(directory / "image.npy")
+
+
+def prepare(directory: Path) -> None:
+    """Make the data unless it is there.  Loads TensorFlow: call it in a process of its own."""
+    done = directory / f"done-{_VERSION}"
+    if done.exists():
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    for stale in directory.iterdir():
+        stale.unlink()
+    import tensorflow as tf
+
+    columns = w1_columns()
+    first, *others = w1_files(directory)
+    with tf.io.TFRecordWriter(first) as writer:
+        for label, x, name in zip(columns["label"], columns["x"], columns["id"], strict=True):
+            example = tf.train.Example()
+            example.features.feature["label"].int64_list.value.append(int(label))
+            example.features.feature["x"].float_list.value.extend(x.tolist())
+            example.features.feature["id"].bytes_list.value.append(name)
+            writer.write(example.SerializeToString())
+    for other in others:
+        os.link(first, other)
+    images = np.random.default_rng(3).integers(0, 256, (IMAGES, *IMAGE_SHAPE), np.uint8)
+    np.save(w3_file(directory), images)
+    done.touch()
+
+
+def check_w1(batch: Any) -> None:
+    """A first batch must hold the first records, in every framework."""
+    expected = w1_columns(BATCH)
+    for name, values in expected.items():
+        if not np.array_equal(np.asarray(batch[name]), values):
+            raise AssertionError(f"column {name!r} of the first batch is not what the file holds")
+
+
+def check_w3(images: Any, directory: Path) -> None:
+    """A batch must be one of the four of the file."""
+    stored = np.load(w3_file(directory), mmap_mode="r")
+    got = np.asarray(images)
+    if not any(
+        np.array_equal(got, stored[at : at + IMAGE_BATCH]) for at in range(0, IMAGES, IMAGE_BATCH)
+    ):
+        raise AssertionError("a batch of images is not what the file holds")
