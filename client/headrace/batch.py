@@ -11,7 +11,7 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import Slot, array_at, check_slot, strings_at
 from headrace_proto.messages import Delivery
-from headrace_proto.schema import Field
+from headrace_proto.schema import RESERVED, Field
 
 __all__ = ["Batch", "Framework", "NumpyFramework", "slots_of"]
 
@@ -73,6 +73,7 @@ class Batch(Mapping[str, Any]):
     __slots__ = (
         "_block",
         "_cache",
+        "_facts",
         "_framework",
         "_slots",
         "meta",
@@ -94,7 +95,8 @@ class Batch(Mapping[str, Any]):
         self.number = delivery.number
         self.rows = delivery.rows
         self.meta: Mapping[str, Any] = delivery.meta
-        self._slots = slots
+        self._slots = {name: s for name, s in slots.items() if name[0] != RESERVED}
+        self._facts = {name[1:]: s for name, s in slots.items() if name[0] == RESERVED}
         self._block = block
         self._framework = framework
         self._cache: dict[str, Any] = {}
@@ -109,6 +111,40 @@ class Batch(Mapping[str, Any]):
         framework = self._framework
         value = framework.strings(array) if dtype == BYTES else framework.numbers(array, dtype)
         self._cache[name] = value
+        return value
+
+    @property
+    def bucket(self) -> int:
+        """The bucket that all rows are of.  AttributeError where the feed has no buckets."""
+        bucket = self.meta.get("bucket")
+        if bucket is None:
+            raise AttributeError("batch.bucket: this feed has no buckets")
+        return int(bucket)
+
+    @property
+    def length(self) -> Any:
+        """Each row's length, where the feed is bucketed by length."""
+        return self._fact("length", "it is not bucketed by length")
+
+    @property
+    def label(self) -> Any:
+        """Each row's class, where the feed is stratified."""
+        return self._fact("label", "it is not stratified")
+
+    @property
+    def rate(self) -> Any:
+        """The rate at which each row was resampled, where the feed is weighted."""
+        return self._fact("rate", "it has no weighted_resample")
+
+    def _fact(self, name: str, why_not: str) -> Any:
+        key = RESERVED + name
+        value = self._cache.get(key)
+        if value is None:
+            slot = self._facts.get(name)
+            if slot is None:
+                raise AttributeError(f"batch.{name}: this feed tells none; {why_not}")
+            value = self._framework.numbers(array_at(self._block, slot), slot.dtype)
+            self._cache[key] = value
         return value
 
     def array(self, name: str) -> np.ndarray:

@@ -6,7 +6,7 @@ import os
 import secrets
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from headrace_proto.address import check_address
 from headrace_proto.errors import FeedClosed, ForkedProcess, ProtocolError
 from headrace_proto.messages import Delivery
-from headrace_proto.schema import Field, schema_from_wire
+from headrace_proto.schema import RESERVED, Field, schema_from_wire
 
 from .batch import Batch, Framework, NumpyFramework, slots_of
 from .holding import BufferPool
@@ -108,6 +108,7 @@ class Feed:
         self._in_hand: int | None = None
         self._closed = False
         self._schema: dict[str, Field] | None = None
+        self._layout: dict[str, Field] = {}  # the schema, and what is told of rows beside it
         self._finalizer = weakref.finalize(self, _abandon, link, self._pid)
 
     # What it is
@@ -127,7 +128,8 @@ class Feed:
                 if self._link.session.failure is not None:
                     raise self._link.session.failure
                 return {}
-            self._schema = schema_from_wire(welcome.schema)
+            self._layout = schema_from_wire(welcome.schema)
+            self._schema = {n: f for n, f in self._layout.items() if n[0] != RESERVED}
         return self._schema
 
     @property
@@ -174,6 +176,19 @@ class Feed:
         """
         self._check()
         self._link.drain(cancel)
+
+    def set_target_probs(self, probs: Sequence[float]) -> dict[int, int]:
+        """Change the proportions of classes that a stratified feed draws, for all trainers.
+
+        Returns for each partition the number of the first batch that the new ones reach; batches
+        before it are made or being made.  ValueError when the feed can not draw them.
+        """
+        self._check()
+        wanted = tuple(float(p) for p in probs)
+        answer = self._link.retarget(wanted)
+        if answer.fault:
+            raise ValueError(f"set_target_probs({list(wanted)}): {answer.fault}")
+        return dict(answer.since)
 
     def close(self) -> None:
         """Leave the feed.  The batch in hand is committed unless an exception is being handled."""
@@ -233,7 +248,8 @@ class Feed:
 
     def _batch(self, received: Received) -> Batch:
         delivery = received.delivery
-        slots = slots_of(delivery, self.schema)
+        _ = self.schema  # learnt at the first batch where a feed had none when it was joined
+        slots = slots_of(delivery, self._layout)
         return Batch(delivery, slots, self._block(delivery, received.frame), self._framework)
 
     def _block(self, delivery: Delivery, frame: Any) -> np.ndarray:

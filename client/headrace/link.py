@@ -28,7 +28,7 @@ from headrace_proto.errors import (
     HeadraceError,
     ProtocolError,
 )
-from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Welcome
+from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Retargeted, Welcome
 
 from .holding import Attachment
 from .session import Received, Session
@@ -95,6 +95,16 @@ class Link:
             self.session.drain(cancel)
         self.wake()
         self._wait(lambda s: s.drained, self._timeout_s, "the answer to drain", or_end=True)
+
+    def retarget(self, probs: tuple[float, ...]) -> Retargeted:
+        """Ask for other proportions of classes, and wait for the answer."""
+        with self._changed:
+            self.session.retarget(probs)
+        self.wake()
+        answer: Retargeted = self._wait(
+            lambda s: s.retargeted, self._timeout_s, "the answer to set_target_probs"
+        )
+        return answer
 
     def settle(self) -> None:
         """Wait until every commit was answered."""
@@ -249,7 +259,7 @@ class Link:
         attach = None
         with self._changed:
             for message, frames in heard:
-                if isinstance(message, Welcome) and not message.resumed:
+                if isinstance(message, Welcome) and not self.session.continues(message):
                     attach = self._attach(message)
                 self.session.receive(message, frames, now)
             if self.attachment is not None:

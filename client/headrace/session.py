@@ -28,6 +28,8 @@ from headrace_proto.messages import (
     Pulse,
     Refused,
     Renew,
+    Retarget,
+    Retargeted,
     Retired,
     Step,
     Unknown,
@@ -88,6 +90,10 @@ class Session:
     _said_window: int = 0
     _drain: Drain | None = None  # until it is answered
     _said_drain: bool = False
+    retargeted: Retargeted | None = None  # the answer to the last request
+    _retarget: Retarget | None = None  # until it is answered
+    _said_retarget: bool = False
+    _requests: int = 0
 
     # The trainer
 
@@ -138,6 +144,13 @@ class Session:
     def held(self) -> int:
         return len(self._held)
 
+    def retarget(self, probs: tuple[float, ...]) -> None:
+        """Ask for other proportions of classes."""
+        self._requests += 1
+        self._retarget = Retarget(0, self._requests, probs)
+        self._said_retarget = False
+        self.retargeted = None
+
     # The server
 
     def receive(self, message: Any, frames: list[Any], now: float) -> None:
@@ -159,12 +172,27 @@ class Session:
             self._on_ended(message)
         elif isinstance(message, Retired):
             self.retired.extend(message.segments)
+        elif isinstance(message, Retargeted):
+            if self._retarget is not None and message.request == self._retarget.request:
+                self._retarget, self.retargeted = None, message
         elif isinstance(message, Drained):
             self.drained = True
             self._drain = None
         elif isinstance(message, Unknown):
             self._open = False
             self._said_at = -1e9
+
+    def continues(self, welcome: Welcome) -> bool:
+        """Whether this is the session that is known here.
+
+        The server may have resumed one whose Welcome never came: for us that is a new one.
+        """
+        known = self.welcome
+        return (
+            welcome.resumed
+            and known is not None
+            and (known.session, known.session_file) == (welcome.session, welcome.session_file)
+        )
 
     def _on_welcome(self, welcome: Welcome) -> None:
         known = self.welcome
@@ -176,7 +204,7 @@ class Session:
                 f"{welcome.schema} instead of {known.schema}",
             )
             return
-        if welcome.resumed:
+        if self.continues(welcome):
             self._released.extendleft(reversed(self._unsure))
         else:
             # Another session counts anew.  Batches that wait untaken go back, whether the server
@@ -193,6 +221,7 @@ class Session:
         self._fence = None
         self._said_window = 0
         self._said_drain = False
+        self._said_retarget = False
         self.welcome = welcome
         self._open = True
         self._commits = list(self._unanswered)
@@ -250,10 +279,11 @@ class Session:
             self._said_at = now
             oldest, newest = limits.PROTOCOL
             held = tuple(sorted(self._held))
+            known = "" if self.welcome is None else self.welcome.session_file
             return [
                 Hello(
                     *(oldest, newest, __version__, self.feed, self.nonce),
-                    *(self.rank, self.world_size, self._last_seq, held),
+                    *(self.rank, self.world_size, self._last_seq, held, known),
                 )
             ]
         assert self.welcome is not None
@@ -280,6 +310,9 @@ class Session:
         if self._drain is not None and not self._said_drain:
             messages.append(Drain(number, self._drain.cancel))
             self._said_drain = True
+        if self._retarget is not None and not self._said_retarget:
+            messages.append(Retarget(number, self._retarget.request, self._retarget.probs))
+            self._said_retarget = True
         if now - self._said_at >= self.welcome.heartbeat_s:
             self._said_at = now
             messages.append(Renew(number, window, self._last_seq, tuple(sorted(self._held))))

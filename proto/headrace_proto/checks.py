@@ -22,6 +22,7 @@ __all__ = [
     "Seconds",
     "Signed",
     "Text",
+    "check_number",
     "check_text",
     "list_of",
 ]
@@ -71,6 +72,12 @@ def _seconds(value: Any) -> float:
     if type(value) in (int, float) and 0 <= value < 1e9:
         return float(value)
     raise ProtocolError(f"{value!r:.40} is not a duration in seconds")
+
+
+def check_number(value: Any) -> float:
+    if type(value) in (int, float):
+        return float(value)
+    raise ProtocolError(f"{value!r:.40} is not a number")
 
 
 def _plain(value: Any) -> Any:

@@ -23,7 +23,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from .checks import Blob, Count, Counts, Flag, Plain, Seconds, Signed, Text, check_text, list_of
+from .checks import (
+    Blob,
+    Count,
+    Counts,
+    Flag,
+    Plain,
+    Seconds,
+    Signed,
+    Text,
+    check_number,
+    check_text,
+    list_of,
+)
 from .codec import Registry, record_check
 
 __all__ = [
@@ -41,6 +53,8 @@ __all__ = [
     "Pulse",
     "Refused",
     "Renew",
+    "Retarget",
+    "Retargeted",
     "Retired",
     "Step",
     "Unknown",
@@ -65,6 +79,7 @@ class Hello:
     world_size: Count = 0
     last_seq: Count = 0
     held: Counts = ()  # tokens of leases in hand
+    known: Text = ""  # session_file of the session that last_seq counts in
 
 
 @FROM_TRAINER.message(2)
@@ -114,6 +129,16 @@ class Bye:
     """The trainer leaves; what it holds goes to others."""
 
     session: Count
+
+
+@FROM_TRAINER.message(7)
+@dataclass(frozen=True, slots=True)
+class Retarget:
+    """Draw classes in other proportions from now on."""
+
+    session: Count
+    request: Count  # the answer carries it
+    probs: Annotated[tuple[float, ...], list_of(check_number)]
 
 
 @FROM_SERVER.message(1)
@@ -223,3 +248,14 @@ class Drained:
     """The feed's input is closed."""
 
     session: Count
+
+
+@FROM_SERVER.message(10)
+@dataclass(frozen=True, slots=True)
+class Retargeted:
+    """Other proportions hold: per partition ``[partition, first batch]``; or why they can not."""
+
+    session: Count
+    request: Count
+    since: Plain
+    fault: Text = ""

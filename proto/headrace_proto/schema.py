@@ -14,7 +14,12 @@ from typing import Any
 from . import dtypes, limits
 from .errors import ProtocolError
 
-__all__ = ["Field", "Schema", "schema_from_wire", "schema_to_wire"]
+__all__ = ["RESERVED", "Field", "Schema", "schema_from_wire", "schema_to_wire"]
+
+
+#: What a batch tells of its rows beside the columns (``length``, ``label``, ``rate``) travels as
+#: columns whose names start with this; a user's can not.
+RESERVED = "@"
 
 
 @dataclass(frozen=True, slots=True)

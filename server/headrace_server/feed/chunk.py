@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -50,21 +50,34 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
-    """Examples as columns.  ``ordinals`` number them within the source; chance is keyed by them."""
+    """Examples as columns.  ``ordinals`` number them within the source; chance is keyed by them.
+
+    ``facts`` are what stages found out about each row (its class, its rate …): they go along with
+    it, and user functions do not see them.
+    """
 
     columns: Mapping[str, Column]
     ordinals: np.ndarray  # int64 [n]
     origin: Origin
+    facts: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.ordinals)
 
     def take(self, rows: np.ndarray | slice) -> Chunk:
         columns = {name: take(column, rows) for name, column in self.columns.items()}
-        return Chunk(columns, self.ordinals[rows], self.origin.take(rows))
+        facts = {name: fact[rows] for name, fact in self.facts.items()}
+        return Chunk(columns, self.ordinals[rows], self.origin.take(rows), facts)
 
     def with_columns(self, columns: Mapping[str, Column]) -> Chunk:
-        return Chunk(dict(columns), self.ordinals, self.origin)
+        return Chunk(dict(columns), self.ordinals, self.origin, self.facts)
+
+    def with_fact(self, name: str, fact: np.ndarray) -> Chunk:
+        return Chunk(self.columns, self.ordinals, self.origin, {**self.facts, name: fact})
+
+    def without_fact(self, name: str) -> Chunk:
+        facts = {known: fact for known, fact in self.facts.items() if known != name}
+        return Chunk(self.columns, self.ordinals, self.origin, facts)
 
     @staticmethod
     def join(chunks: Iterable[Chunk]) -> Chunk:
@@ -79,4 +92,5 @@ class Chunk:
             {name: concatenate([part.columns[name] for part in parts]) for name in names},
             np.concatenate([part.ordinals for part in parts]),
             Origin.join([part.origin for part in parts]),
+            {name: np.concatenate([p.facts[name] for p in parts]) for name in parts[0].facts},
         )

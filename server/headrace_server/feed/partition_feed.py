@@ -13,24 +13,28 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from headrace_proto.codec import pack
 from headrace_proto.errors import DataError
 from headrace_proto.layout import Slot
 from headrace_proto.schema import Field
 
 from ..core.arena import Block
-from ..core.batch import PlainBatches
 from ..core.partition import Partition
-from ..core.plan import Plan, Read, Shaper
-from ..pipeline.declaration import Declaration, Shape
+from ..core.plan import Plan, Position, Read
+from ..pipeline.declaration import Declaration
+from ..pipeline.selectors import RESERVED
 from .assemble import Assembly, batch_schema
 from .chunk import Chunk
 from .order import PartitionReader
 from .reader import BadRecords, IndexedReader, Reader
+from .sampling import Stratified
+from .shaping import Shaping, with_facts
 from .slab import Slab
 from .stages import RowStages
 
-__all__ = ["Blocked", "Busy", "Done", "MadeBatch", "PartitionFeed", "shaper_of"]
+__all__ = ["Blocked", "Busy", "Done", "MadeBatch", "PartitionFeed"]
 
 #: A chunk should take about this long to read and map: long enough to work on whole arrays, short
 #: enough that commits and new orders are heard in between.
@@ -67,14 +71,6 @@ class MadeBatch:
     cursor: bytes
 
 
-def shaper_of(shape: Shape) -> Shaper:
-    """The machine of a declared shape."""
-    options = shape.options
-    if shape.kind == "batch":
-        return PlainBatches(options["batch_size"], options["allow_smaller_final_batch"])
-    raise ValueError(f"unknown shape {shape.kind!r}")
-
-
 class PartitionFeed:
     """One partition of one feed, in a worker."""
 
@@ -90,19 +86,26 @@ class PartitionFeed:
         self._bad = bad  # shared by the partitions of a reader: emptied after each read
         self._dropped: dict[str, int] = {}
         self._reader = PartitionReader(reader, declaration.order, partition, partitions)
+        # With fewer streams than partitions each of them reads, and finds bad, the same records.
+        few_streams = not isinstance(reader, IndexedReader) and reader.streams < partitions
+        self._counted_elsewhere = few_streams and partition > 0
         self._stages = RowStages(declaration.stages, reader.fields)
         self._count_dropped()  # what showed when the source was opened
         if self._stages.fields is None:
             _probe(reader, self._stages)
             bad.counts.clear()  # the same rows are read again, and counted, in their turn
+        self._shaping = Shaping(declaration.shape, partition)
         self._machine = Partition(
-            shaper_of(declaration.shape), self._reader.start(), declaration.order.epochs
+            self._shaping.machine, self._reader.start(), declaration.order.epochs
         )
-        self._shape = declaration.shape
+        # Rates are told for whole groups of the source, so a group is what is read at once.
+        self._group = max((s.options.get("group") or 0 for s in declaration.stages), default=0)
+        self._before: dict[int, Any] = {}  # chunk → what the stages remembered before it
         self._slab = slab
         self._chunks: dict[int, Chunk] = {}
         self._blocked: tuple[Plan, Assembly] | None = None
         self._limit = _FIRST_CHUNK
+        self._most_rows = self._shaping.most_rows or _LARGEST_CHUNK
 
     @property
     def next_number(self) -> int:
@@ -112,9 +115,39 @@ class PartitionFeed:
     @property
     def schema(self) -> dict[str, Field]:
         """The schema of a batch."""
-        options = self._shape.options
-        size = None if options["allow_smaller_final_batch"] else options["batch_size"]
-        return batch_schema(self._stages.fields or {}, size)
+        return batch_schema(self._fields, self._shaping.batch_size)
+
+    @property
+    def _fields(self) -> dict[str, Field]:
+        """Columns of a batch, with the facts that travel as columns."""
+        known = self._stages.fields
+        if known is None:
+            return {}
+        facts = self._shaping.fields_after(self._stages.fact_fields)
+        return {**known, **{RESERVED + name: field for name, field in facts.items()}}
+
+    @property
+    def capacity(self) -> int | None:
+        """Batches that may be made ahead of the trainers, where the pipeline says it."""
+        return self._shaping.capacity
+
+    def stats(self) -> dict[str, Any] | None:
+        """Counters by class, where there are classes."""
+        told = [s.stats() for s in self._stages.samplers if isinstance(s, Stratified)]
+        told += self._shaping.stats()
+        return told[-1] if told else None
+
+    def set_target_probs(self, probs: list[float]) -> int:
+        """Other proportions of classes from now on; the number of the first batch they reach."""
+        samplers = [s for s in self._stages.samplers if isinstance(s, Stratified)]
+        targets: list[Stratified | Shaping] = [*samplers, *self._shaping.retargetable()]
+        if len(targets) != 1:
+            raise ValueError(
+                f"the feed has {len(targets)} stages with target proportions; "
+                "set_target_probs() needs exactly one"
+            )
+        since = targets[0].set_target(probs, self.next_number)
+        return int(since)
 
     def dropped(self) -> dict[str, int]:
         """Rows dropped so far, by reason; those that broke a rule start with ``bad:``."""
@@ -132,9 +165,16 @@ class PartitionFeed:
 
     def restore(self, cursor: Mapping[str, Any]) -> None:
         """Go on after the batch that the cursor came with."""
+        before = dict(cursor["before"])
         for read in self._machine.restore(cursor["machine"]):
-            chunk, _ = self._reader.read(read.epoch, read.position, read.limit)
-            self._chunks[read.chunk] = self._stages.apply(chunk, self._bad)
+            if read.chunk in before:
+                self._before[read.chunk] = before[read.chunk]
+                self._stages.restore(before[read.chunk])
+            self._chunks[read.chunk] = self._chunk(read)[0]
+        self._stages.restore(cursor["stages"])
+        epoch, position = cursor["machine"]["epoch"], cursor["machine"]["position"]
+        if isinstance(position, list) and position[2]:
+            self._reader.read(epoch, position, 1)  # amid a window, which is remembered from here on
         # What was dropped in these chunks was counted when they were first read.
         self._stages.counts.clear()
         self._bad.counts.clear()
@@ -152,26 +192,40 @@ class PartitionFeed:
         """One step of work."""
         if self._blocked is not None:
             return self._place(*self._blocked)
-        step = self._machine.next_step(self._limit)
+        step = self._machine.next_step(self._group or min(self._limit, self._most_rows))
         if step is None:
             return Done
         if isinstance(step, Read):
             self._read(step)
             return Busy
         parts = [(self._chunks[part.chunk], part.rows) for part in step.draft.parts]
-        assembly = Assembly(
-            parts, self._stages.fields or {}, self._shape.options.get("dynamic_pad", False)
-        )
-        return self._place(step, assembly)
+        return self._place(step, Assembly(parts, self._fields, self._shaping.dynamic_pad))
+
+    def _chunk(self, read: Read) -> tuple[Chunk, Mapping[str, np.ndarray], Position | None]:
+        """The rows of a read after the stages, the facts about them, and where to read next."""
+        chunk, position = self._reader.read(read.epoch, read.position, read.limit)
+        if self._group and len(chunk) < read.limit and position is not None:
+            parts = [chunk]
+            while position is not None and (left := read.limit - sum(map(len, parts))):
+                chunk, position = self._reader.read(read.epoch, position, left)
+                parts.append(chunk)
+            chunk = Chunk.join(parts)
+        if self._counted_elsewhere:
+            self._bad.counts.clear()
+        chunk = self._stages.apply(chunk, self._bad, read.epoch)
+        chunk, facts = self._shaping.facts(chunk, self._bad)
+        return with_facts(chunk), facts, position
 
     def _read(self, read: Read) -> None:
         started = time.monotonic()
-        chunk, position = self._reader.read(read.epoch, read.position, read.limit)
-        chunk = self._stages.apply(chunk, self._bad)
+        before = self._stages.state()
+        chunk, facts, position = self._chunk(read)
         self._count_dropped()
         if len(chunk):
             self._chunks[read.chunk] = chunk
-        self._machine.arrived(read, len(chunk), position)
+            if before is not None:
+                self._before[read.chunk] = before
+        self._machine.arrived(read, len(chunk), position, facts)
         seconds = time.monotonic() - started
         if seconds > 2 * _CHUNK_SECONDS:
             self._limit = max(1, self._limit // 2)
@@ -188,8 +242,16 @@ class PartitionFeed:
         needed = self._machine.chunks()
         for number in [number for number in self._chunks if number not in needed]:
             del self._chunks[number]
+            self._before.pop(number, None)
         self._machine.forget_reads()
-        cursor = pack({"machine": self._machine.cursor(), "dropped": self._dropped})
+        cursor = pack(
+            {
+                "machine": self._machine.cursor(),
+                "dropped": self._dropped,
+                "stages": self._stages.state(),
+                "before": list(self._before.items()),
+            }
+        )
         return MadeBatch(
             plan.number,
             assembly.rows,

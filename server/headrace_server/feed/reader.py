@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
+
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 

@@ -1,6 +1,6 @@
 """Row stages: what happens to examples between reader and shape.
 
-    chunk ─► map ─► filter ─► select ─► … ─► chunk       in the declared order
+    chunk ─► map ─► filter ─► select ─► samplers ─► … ─► chunk       in the declared order
 
 What a map gives is declared, or learnt from the first rows that reach it and fixed from then on.
 An example that breaks a rule (a function raises on it, or gives what does not fit) is named by
@@ -21,9 +21,11 @@ from headrace_proto.schema import Field, schema_from_wire
 
 from ..pipeline.declaration import Stage
 from ..pipeline.naming import resolve
+from ..pipeline.selectors import RESERVED
 from .chunk import Chunk
 from .columns import column_from_rows
 from .reader import BadRecords
+from .sampling import SAMPLERS, Sampler, sampler_of
 from .user_columns import Given, collect, columns_of, examples_of, learn
 
 __all__ = ["RowStages"]
@@ -38,6 +40,20 @@ class _Step(Protocol):
     def apply(self, chunk: Chunk, before: Fields, bad: BadRecords) -> Chunk: ...
 
 
+class _Sampled:
+    """A sampler as a step: it keeps the columns, and wants to know the epoch."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self.sampler = sampler
+        self.epoch = 0
+
+    def fields_after(self, before: Fields | None) -> Fields | None:
+        return before
+
+    def apply(self, chunk: Chunk, before: Fields, bad: BadRecords) -> Chunk:
+        return self.sampler.apply(chunk, self.epoch, bad)
+
+
 class RowStages:
     """The stages of one pipeline, for chunks of ``fields``.  ImportError where a function of the
     user's is not found."""
@@ -46,7 +62,14 @@ class RowStages:
         #: Rows dropped on purpose, by reason.
         self.counts: dict[str, int] = {}
         self._source = fields
-        self._steps = [_step(stage, self.counts) for stage in stages]
+        self._steps = [_step(stage, i, self.counts) for i, stage in enumerate(stages)]
+        self._sampled = [step for step in self._steps if isinstance(step, _Sampled)]
+        for name in fields:
+            if name.startswith(RESERVED):
+                raise DataError(
+                    f"the source has a column {name!r}: names that start with {RESERVED!r} are for "
+                    "what headrace tells of rows; rename it by map"
+                )
         _ = self.fields  # a column that is missing is told now
 
     @property
@@ -57,8 +80,37 @@ class RowStages:
             known = step.fields_after(known)
         return known
 
-    def apply(self, chunk: Chunk, bad: BadRecords) -> Chunk:
+    @property
+    def samplers(self) -> list[Sampler]:
+        """The stages that draw by chance, in their order."""
+        return [step.sampler for step in self._sampled]
+
+    @property
+    def fact_fields(self) -> dict[str, Field]:
+        """What the samplers tell of each row."""
+        known: Fields | None = self._source
+        facts: dict[str, Field] = {}
+        for step in self._steps:
+            if isinstance(step, _Sampled):
+                facts.update(step.sampler.fact_fields(known))
+            known = step.fields_after(known)
+        return facts
+
+    def state(self) -> list[Any] | None:
+        """What the samplers remember of all rows before, as plain data; None if nothing."""
+        states = [step.sampler.state() for step in self._sampled]
+        return states if any(state is not None for state in states) else None
+
+    def restore(self, states: list[Any] | None) -> None:
+        """Become what ``state`` said."""
+        for step, state in zip(self._sampled, states or [], strict=False):
+            if state is not None:
+                step.sampler.restore(state)
+
+    def apply(self, chunk: Chunk, bad: BadRecords, epoch: int = 0) -> Chunk:
         """The chunk after all stages: the rows that are left, in their order."""
+        for sampled in self._sampled:
+            sampled.epoch = epoch
         fields: Fields | None = self._source
         for step in self._steps:
             if not len(chunk):
@@ -76,10 +128,11 @@ class RowStages:
 
         Rows that break a rule teach nothing here; they are reported when they come in their turn.
         """
-        before = dict(self.counts)
+        before, states = dict(self.counts), self.state()
         self.apply(chunk, _Quiet())
         self.counts.clear()
         self.counts.update(before)
+        self.restore(states)
         return self.fields
 
 
@@ -88,8 +141,10 @@ class _Quiet(BadRecords):
         pass
 
 
-def _step(stage: Stage, counts: dict[str, int]) -> _Step:
+def _step(stage: Stage, number: int, counts: dict[str, int]) -> _Step:
     options = stage.options
+    if stage.kind in SAMPLERS:
+        return _Sampled(sampler_of(stage, number, counts))
     if stage.kind == "select":
         return _Select(options["names"])
     if stage.kind not in ("map", "filter"):
@@ -288,7 +343,7 @@ class _Map:
             return chunk.with_columns(columns)
         if len(keep):
             self._fields = fields
-        return Chunk(columns, chunk.ordinals[keep], chunk.origin.take(keep))
+        return chunk.take(keep).with_columns(columns)
 
     def _fault(self, result: Any, n: int | None, names: list[str] | None = None) -> str:
         """What is wrong with a result as a whole; ``n`` rows are wanted of a vectorized one."""

@@ -2,7 +2,8 @@
 
     read_…() ─► .shuffle .repeat      the order, and how often      (each at most once)
              ─► .map .filter .select  stages, in the order of the calls
-             ─► .batch                the shape: exactly one, last
+             ─► .rejection_sample .stratified_sample .resample_at_rate .weighted_resample
+             ─► .batch .bucket …      the shape: exactly one, last
     .options() goes anywhere.  .declaration() is what a server is given.
 
 A mistake is a TypeError or ValueError of the call that makes it, and names argument, value and
@@ -18,6 +19,7 @@ from typing import Any, Literal
 
 from headrace_proto.schema import Field, schema_from_wire, schema_to_wire
 
+from .bucketing import MAX_BATCH_SIZE
 from .checks import (
     checked_flag,
     checked_int,
@@ -28,15 +30,21 @@ from .checks import (
 from .declaration import Declaration, Feature, Order, Policy, Shape, Source, Stage, jsonable
 from .examples import packed_fields
 from .naming import name_of
+from .sampling import Sampling
 
 __all__ = ["MAX_BATCH_SIZE", "Pipeline"]
 
-#: A batch of more rows than this is a mistake in a unit, and its indices alone weigh 8 MiB.
-MAX_BATCH_SIZE = 2**20
 #: Rows of a window lie in memory, and a position in it fits 32 bits.
 _MAX_WINDOW = 2**31 - 1
 _MAX_COUNT = 2**62
-_SHAPES = (".batch(batch_size)",)
+_SHAPES = (
+    ".batch(batch_size)",
+    ".bucket(which_bucket, batch_size, num_buckets)",
+    ".bucket_by_sequence_length(input_length, batch_size, bucket_boundaries)",
+    ".rejection_sample(accept_prob, batch_size)",
+    ".stratified_sample(labels, target_probs, batch_size)",
+    ".stratified_sample_unknown_dist(labels, probs, batch_size)",
+)
 _IN_ORDER = Order()
 _STRICT = Policy()
 
@@ -45,7 +53,7 @@ Function = Callable[..., Any] | str
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Pipeline:
+class Pipeline(Sampling):
     """A pipeline as far as it has been declared.  Never changes: every call gives another one.
 
     Made by ``read_tfrecord`` and its like.  Pipelines that declare the same are equal.
@@ -160,7 +168,7 @@ class Pipeline:
             ),
             "dynamic_pad": checked_flag("dynamic_pad", dynamic_pad),
         }
-        return replace(self, _shape=Shape("batch", options))
+        return self._with_shape(Shape("batch", options))
 
     # The feed
 
@@ -216,6 +224,10 @@ class Pipeline:
     def _with_stage(self, stage: Stage) -> Pipeline:
         return replace(self, _stages=(*self._stages, stage))
 
+    def _with_shape(self, shape: Shape) -> Pipeline:
+        stages = tuple(_grouped(stage, shape) for stage in self._stages)
+        return replace(self, _stages=stages, _shape=shape)
+
     def _identity(self) -> str:
         shape = self._shape or Shape("", {})
         whole = Declaration(self._source, self._order, self._stages, shape, self._policy)
@@ -249,6 +261,19 @@ class Pipeline:
             }
             lines.append(_call("options", asked))
         return "\n  .".join(lines)
+
+
+def _grouped(stage: Stage, shape: Shape) -> Stage:
+    """A weighted resampling that was told no group takes the batch size for one."""
+    if stage.kind != "weighted_resample" or stage.options["group"] is not None:
+        return stage
+    sizes = shape.options.get("batch_sizes") or [shape.options["batch_size"]]
+    known = [size for size in sizes if size is not None]
+    if not known:
+        raise ValueError(
+            "weighted_resample() needs group=: the batches have no size to take for it"
+        )
+    return Stage(stage.kind, {**stage.options, "group": max(known)})
 
 
 def _fields_of(source: Source) -> dict[str, Field] | None:

@@ -17,7 +17,16 @@ from headrace_proto.messages import Delivery
 from ..core.dispatch import Dispatcher
 from ..core.handover import Batch, Freed, Send, Taken
 from .config import FeedConfig, RunConfig
-from .worker_messages import Close, Failed, Finished, Made, Opened, Settled
+from .worker_messages import (
+    Close,
+    Failed,
+    Finished,
+    Made,
+    Opened,
+    Retarget,
+    Retargeted,
+    Settled,
+)
 
 __all__ = ["Desk", "News", "delivery_of"]
 
@@ -86,6 +95,30 @@ def delivery_of(effect: Send, frame: int | None) -> Delivery:
     )
 
 
+@dataclass(slots=True)
+class _Retargeting:
+    """A trainer's request for other proportions, until all partitions have answered."""
+
+    session: int
+    request: int
+    waiting: set[int]
+    since: list[list[int]] = field(default_factory=list)
+    fault: str = ""
+
+
+def _added(stats: list[dict[str, Any]]) -> dict[str, Any]:
+    """Counters by class, over partitions; where targets changed, each partition's own list."""
+    total: dict[str, Any] = {}
+    for of_partition in stats:
+        for name, counts in of_partition.items():
+            if name == "changes":
+                total.setdefault(name, []).append(counts)
+            else:
+                before = total.get(name) or [0] * len(counts)
+                total[name] = [a + b for a, b in zip(before, counts, strict=True)]
+    return total
+
+
 class Desk:
     """One feed."""
 
@@ -99,12 +132,18 @@ class Desk:
         self.failure: tuple[str, str] | None = None
         self.closing: Close | None = None  # what workers of this feed are to be told
         self.closing_told = False
+        self.retarget: Retarget | None = None  # the last one, also for workers to come
+        self.retarget_told = False
+        self._retargets: dict[int, _Retargeting] = {}  # those that are not answered, by request
+        self._requests = 0
         self._policy = config.declaration.policy
         self._run = run
         self._opened: set[int] = set()
         self._finished: set[int] = set()
         self._cursors: dict[int, bytes] = {}
         self._dropped: dict[int, dict[str, int]] = {}
+        self._stats: dict[int, dict[str, Any]] = {}  # by class, of partitions that have classes
+        self._padding: dict[int, list[int]] = {}  # bucket → elements with padding, and without
         self._blocks_in: dict[str, int] = {}  # segment → batches in it
         self.retired: list[str] = []  # segments of the dead that this feed needs no more
 
@@ -140,6 +179,7 @@ class Desk:
     def on_made(self, message: Made, cursor: bytes, worker: int, life: int) -> None:
         self._cursors[message.partition] = cursor
         self._note_dropped(message.partition, message.dropped)
+        self._note_stats(message)
         place = Place(
             worker,
             life,
@@ -157,6 +197,10 @@ class Desk:
     def on_finished(self, message: Finished) -> None:
         self._finished.add(message.partition)
         self._note_dropped(message.partition, message.dropped)
+        if message.stats is not None:
+            self._stats[message.partition] = message.stats
+        for asked in self._retargets.values():
+            asked.waiting.discard(message.partition)
         self.dispatcher.partition_ended(message.partition)
 
     def on_failed(self, message: Failed) -> None:
@@ -174,6 +218,38 @@ class Desk:
             self.closing = Close(self.name, cancel)
             self.closing_told = False
 
+    def on_retarget(self, session: int, request: int, probs: tuple[float, ...]) -> None:
+        """A trainer wants other proportions of classes."""
+        self._requests += 1
+        self.retarget = Retarget(self.name, self._requests, probs)
+        self.retarget_told = False
+        waiting = set(range(self.partitions)) - self._finished
+        self._retargets[self._requests] = _Retargeting(session, request, waiting)
+
+    def on_retargeted(self, message: Retargeted) -> None:
+        asked = self._retargets.get(message.request)
+        if asked is not None and message.partition in asked.waiting:
+            asked.waiting.discard(message.partition)
+            asked.fault = asked.fault or message.fault
+            asked.since.append([message.partition, message.since])
+
+    def retargeted(self) -> list[_Retargeting]:
+        """The requests that all partitions have answered, once each."""
+        done = {n: asked for n, asked in self._retargets.items() if not asked.waiting}
+        for number in done:
+            del self._retargets[number]
+        return list(done.values())
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of the feed so far, as plain data."""
+        padding = {str(bucket): list(counts) for bucket, counts in sorted(self._padding.items())}
+        return {
+            **self.dispatcher.counts,
+            "dropped": self.dropped(),
+            "padding": padding,
+            "classes": _added(list(self._stats.values())),
+        }
+
     def _note_dropped(self, partition: int, counts: dict[str, int]) -> None:
         self._dropped[partition] = counts
         limit = self._policy.max_bad_examples
@@ -182,6 +258,14 @@ class Desk:
             if sum(bad.values()) > limit:
                 listed = ", ".join(f"{n} {reason[4:]}" for reason, n in sorted(bad.items()))
                 self.fail("data", f"more than max_bad_examples={limit} bad examples: {listed}")
+
+    def _note_stats(self, message: Made) -> None:
+        if message.stats is not None:
+            self._stats[message.partition] = message.stats
+        if "padded" in message.meta:
+            counts = self._padding.setdefault(message.meta["bucket"], [0, 0])
+            counts[0] += message.meta["padded"]
+            counts[1] += message.meta["real"]
 
     # Memory
 

@@ -38,6 +38,8 @@ from headrace_proto.messages import (
     Pulse,
     Refused,
     Renew,
+    Retarget,
+    Retargeted,
     Retired,
     Step,
     Unknown,
@@ -134,6 +136,11 @@ class Reception:
         elif isinstance(message, Drain):
             desk.close(message.cancel)
             self._send(identity, Drained(session.number))
+        elif isinstance(message, Retarget):
+            if desk.over:
+                self.retargeted(session.number, message.request, [], "the feed has ended")
+            else:
+                desk.on_retarget(session.number, message.request, message.probs)
         elif isinstance(message, Bye):
             self._leave(session, desk)
 
@@ -167,7 +174,9 @@ class Reception:
         if desk.failure is not None:
             self._send(identity, Ended(session.number, *desk.failure))
         elif resumed:
-            desk.dispatcher.resend(session.number, hello.last_seq)
+            # A trainer that never heard of this session counts in another.
+            ours = hello.known in ("", str(session.path))
+            desk.dispatcher.resend(session.number, hello.last_seq if ours else 0)
 
     def _admit(self, identity: bytes, hello: Hello) -> tuple[Session, bool]:
         oldest, newest = limits.PROTOCOL
@@ -286,6 +295,13 @@ class Reception:
         session = self._sessions.get(number)
         if session is not None:
             self._send(session.identity, Ended(number))
+
+    def retargeted(self, number: int, request: int, since: list[list[int]], fault: str) -> None:
+        """Answer a trainer that wants other proportions of classes."""
+        session = self._sessions.get(number)
+        if session is not None:
+            answer = Retargeted(number, request, sorted(since), fault[:1000])
+            self._send(session.identity, answer)
 
     def end(self, feed: str | None, code: str, text: str) -> None:
         """Tell all trainers of a feed (None: of all) that it stops, and why."""

@@ -37,6 +37,7 @@ from .worker_messages import (
     Made,
     Opened,
     Removed,
+    Retargeted,
     Up,
 )
 
@@ -137,8 +138,9 @@ class Router:
                 continue
             for partition, cursor in desk.open_partitions(worker):
                 self._tell_worker(worker, life, Assign(desk.name, partition), cursor)
-            if desk.closing is not None:
-                self._tell_worker(worker, life, desk.closing)
+            for order in (desk.retarget, desk.closing):
+                if order is not None:
+                    self._tell_worker(worker, life, order)
 
     def _on_worker(self, worker: int, life: int, message: Any, payload: list[bytes]) -> None:
         if isinstance(message, Removed):
@@ -156,6 +158,8 @@ class Router:
             desk.on_finished(message)
         elif isinstance(message, Failed):
             desk.on_failed(message)
+        elif isinstance(message, Retargeted):
+            desk.on_retargeted(message)
 
     def _tell_worker(self, worker: int, life: int, message: Any, *payload: bytes) -> None:
         identity = f"{worker}-{life}".encode()
@@ -179,6 +183,9 @@ class Router:
             for desk in self._desks.values():
                 desk.dispatcher.paused = True
             self._pausing = True
+        elif kind == "stats":
+            feeds = {name: desk.stats() for name, desk in self._desks.items()}
+            self._pipe.tell("stats", request=order["request"], feeds=feeds)
         elif kind == "stop":
             self._stopping = True
 
@@ -222,6 +229,12 @@ class Router:
         for segment in desk.retired:
             self._retire(segment)  # of several feeds the last one's batch empties it
         desk.retired.clear()
+        if desk.retarget is not None and not desk.retarget_told:
+            desk.retarget_told = True
+            for worker, life in self._news:
+                self._tell_worker(worker, life, desk.retarget)
+        for asked in desk.retargeted():
+            self._reception.retargeted(asked.session, asked.request, asked.since, asked.fault)
         if desk.closing is not None and not desk.closing_told:
             desk.closing_told = True
             for worker, life in self._news:

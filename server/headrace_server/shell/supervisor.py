@@ -72,6 +72,8 @@ class Supervisor:
         self._dying: dict[str, str] = {}  # child's name → what it said before its end
         self._over: dict[str, tuple[str, str]] = {}
         self._dropped: dict[str, dict[str, int]] = {}
+        self._requests = 0
+        self._stats: tuple[int, dict[str, Any]] = (0, {})
         self._timers: list[threading.Timer] = []
         self.addresses: list[str] = []
         self.failure: HeadraceError | None = None
@@ -154,6 +156,8 @@ class Supervisor:
                 self._open = True
             elif kind == "idle":
                 self._idle = True
+            elif kind == "stats":
+                self._stats = (event["request"], dict(event["feeds"]))
             elif kind == "over":
                 self._over[event["feed"]] = (event["code"], event["text"])
                 self._dropped[event["feed"]] = dict(event["dropped"])
@@ -252,6 +256,22 @@ class Supervisor:
         with self._lock:
             return {f: (*end, self._dropped.get(f, {})) for f, end in self._over.items()}
 
+    def stats(self, timeout_s: float = 10.0) -> dict[str, Any]:
+        """Counters of every feed, fresh from the router."""
+        with self._lock:
+            self._requests += 1
+            request = self._requests
+        self._order(order="stats", request=request)
+        with self._lock:
+            answered = self._lock.wait_for(
+                lambda: self._stats[0] >= request or self.failure is not None, timeout_s
+            )
+            if self.failure is not None:
+                raise self.failure
+            if not answered:
+                raise ServerError(f"the router gave no counters within {timeout_s:g} s")
+            return self._stats[1]
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until every feed is over, or the server has failed."""
         with self._lock:
@@ -287,8 +307,10 @@ class Supervisor:
         if self._watcher is not None:
             self._watcher.join()
         with self._lock:
-            router = self._router
+            router, self._router = self._router, None
             workers = [slot.child for slot in self._slots if slot.child is not None]
+            for slot in self._slots:
+                slot.child = None
         for child in workers:
             child.kill(signal.SIGKILL)  # they hold nothing that a kill could hurt
         if router is not None:

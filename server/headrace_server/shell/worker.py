@@ -40,6 +40,8 @@ from .worker_messages import (
     Made,
     Opened,
     Removed,
+    Retarget,
+    Retargeted,
     Settled,
     Up,
 )
@@ -74,8 +76,8 @@ class Worker:
         self._running: dict[_Name, PartitionFeed] = {}
         self._failed: set[str] = set()
         self._blocks: dict[tuple[str, int, int], Block] = {}
-        # By feed: bytes of batches made and not taken, oldest first; how many were taken.
-        self._untaken: dict[str, list[int]] = {name: [] for name in self._feeds}
+        # By feed: partition and bytes of batches made and not taken, oldest first; how many were.
+        self._untaken: dict[str, list[tuple[int, int]]] = {name: [] for name in self._feeds}
         self._taken = dict.fromkeys(self._feeds, 0)
         several = len(self._feeds) > 1
         self._always = 1 if several else 2
@@ -98,15 +100,28 @@ class Worker:
     def _turn(self) -> _Name | None:
         """The partition that makes the next batch, unless enough is made ahead."""
         resting = {feed for feed, ahead in self._untaken.items() if self._enough(ahead)}
-        return min(
-            (name for name in self._running if name[0] not in resting),
-            key=lambda name: (self._running[name].next_number, name),
-            default=None,
+        while True:
+            name = min(
+                (name for name in self._running if name[0] not in resting),
+                key=lambda name: (self._running[name].next_number, name),
+                default=None,
+            )
+            if name is None or not self._at_capacity(name):
+                return name
+            resting.add(name[0])
+
+    def _enough(self, ahead: list[tuple[int, int]]) -> bool:
+        return len(ahead) >= self._always and (
+            len(ahead) >= self._config.max_ahead
+            or sum(nbytes for _, nbytes in ahead) >= self._max_ahead_bytes
         )
 
-    def _enough(self, ahead: list[int]) -> bool:
-        return len(ahead) >= self._always and (
-            len(ahead) >= self._config.max_ahead or sum(ahead) >= self._max_ahead_bytes
+    def _at_capacity(self, name: _Name) -> bool:
+        """Whether a partition has made as many batches ahead as its pipeline allows."""
+        capacity = self._running[name].capacity
+        feed, partition = name
+        return capacity is not None and capacity <= sum(
+            made == partition for made, _ in self._untaken[feed]
         )
 
     def _work(self, name: _Name) -> None:
@@ -120,14 +135,14 @@ class Worker:
             self._announce(name, step)
         elif step is Done:
             run = self._running.pop(name)
-            self._send(Finished(feed, partition, run.dropped()))
+            self._send(Finished(feed, partition, run.dropped(), run.stats()))
         elif step is Blocked and self._socket.poll(_IDLE_MS):
             self._hear()  # only news from the router can free a block
 
     def _announce(self, name: _Name, made: MadeBatch) -> None:
         feed, partition = name
         self._blocks[feed, partition, made.number] = made.block
-        self._untaken[feed].append(made.nbytes)
+        self._untaken[feed].append((partition, made.nbytes))
         message = Made(
             feed,
             partition,
@@ -140,6 +155,7 @@ class Worker:
             dict(made.meta),
             self._running[name].dropped(),
             self._slab.fraction_used > _CROWDED,
+            self._running[name].stats(),
         )
         self._send(message, made.cursor)
         if self._slab.removed:
@@ -159,6 +175,8 @@ class Worker:
                 self._assign(message, payload[0])
             elif isinstance(message, Close):
                 self._close(message)
+            elif isinstance(message, Retarget):
+                self._retarget(message)
             else:
                 raise ProtocolError(f"a worker does not understand {type(message).__name__}")
 
@@ -226,6 +244,17 @@ class Worker:
         for (feed, _), run in self._running.items():
             if feed == order.feed:
                 run.close(order.cancel)
+
+    def _retarget(self, order: Retarget) -> None:
+        for (feed, partition), run in self._running.items():
+            if feed != order.feed:
+                continue
+            fault = ""
+            try:
+                since = run.set_target_probs(list(order.probs))
+            except ValueError as error:
+                since, fault = 0, str(error)
+            self._send(Retargeted(feed, partition, order.request, since, fault))
 
     def _send(self, message: object, *payload: bytes) -> None:
         self._socket.send_multipart([FROM_WORKER.encode(message), *payload])

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from headrace_proto.checks import Count, Flag, Plain, Text, check_text, list_of
+from headrace_proto.checks import Count, Flag, Plain, Text, check_number, check_text, list_of
 from headrace_proto.codec import Registry
 from headrace_proto.errors import ProtocolError
 
@@ -30,6 +30,8 @@ __all__ = [
     "Made",
     "Opened",
     "Removed",
+    "Retarget",
+    "Retargeted",
     "Settled",
     "Up",
 ]
@@ -73,6 +75,7 @@ class Made:
     meta: Plain
     dropped: Plain  # rows of this partition so far, by reason
     crowded: Flag = False  # the slab is short of room: trainers should copy out
+    stats: Plain = None  # rows of this partition so far by class, where there are classes
 
 
 @FROM_WORKER.message(4)
@@ -83,6 +86,7 @@ class Finished:
     feed: Text
     partition: Count
     dropped: Plain
+    stats: Plain = None
 
 
 @FROM_WORKER.message(5)
@@ -102,6 +106,18 @@ class Removed:
     """Segments that the slab needs no more."""
 
     segments: Annotated[tuple[str, ...], list_of(check_text)]
+
+
+@FROM_WORKER.message(7)
+@dataclass(frozen=True, slots=True)
+class Retargeted:
+    """A partition draws classes in other proportions from batch ``since`` on, or why it can not."""
+
+    feed: Text
+    partition: Count
+    request: Count
+    since: Count
+    fault: Text = ""
 
 
 def _triple(value: object) -> tuple[str, int, int]:
@@ -149,3 +165,13 @@ class Close:
     feed: Text
     cancel: Flag = False
     abandon: Flag = False
+
+
+@FROM_ROUTER.message(4)
+@dataclass(frozen=True, slots=True)
+class Retarget:
+    """Draw classes in other proportions from now on."""
+
+    feed: Text
+    request: Count
+    probs: Annotated[tuple[float, ...], list_of(check_number)]

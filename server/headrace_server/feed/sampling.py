@@ -1,0 +1,299 @@
+"""Stages that drop or repeat rows by chance: chance is keyed by seed, stage, epoch and ordinal.
+
+    keep                  rows for which a value is true        (keep_input of the buckets)
+    rejection_sample      each with a probability
+    stratified_sample     so that classes come in given proportions
+    resample_at_rate      each a Poisson number of times
+    weighted_resample     the same, with rates in proportion to weights
+
+A stage's ``state`` is plain data as of the end of a chunk; with it and the chunk after it the
+stage does the same again in any process.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from headrace_proto.errors import DataError
+from headrace_proto.schema import Field
+
+from ..core.accept import acceptance, keep, probabilities, rejected_fraction
+from ..core.copies import copy_ordinals, poisson, repeat_rows
+from ..core.estimate import ClassEstimator
+from ..core.mean import RunningMean
+from ..pipeline.declaration import Stage
+from .chunk import Chunk
+from .reader import BadRecords
+from .values import Values
+
+__all__ = ["SAMPLERS", "Sampler", "sampler_of"]
+
+logger = logging.getLogger("headrace.data")
+
+Fields = Mapping[str, Field]
+SAMPLERS = (
+    "keep",
+    "rejection_sample",
+    "stratified_sample",
+    "resample_at_rate",
+    "weighted_resample",
+)
+#: Rows after which an estimate is good enough to say that most of them are rejected.
+_SETTLED = 1000
+#: Changes of the target that are told; a trainer may make any number.
+_REMEMBERED = 64
+
+
+class Sampler:
+    """What all of them share: a stage that keeps the columns."""
+
+    def __init__(self, stage: Stage, number: int, counts: dict[str, int]) -> None:
+        self.number = number  # among the stages: tells apart samplers of one seed
+        self.counts = counts
+        self.options = stage.options
+        self.seed = int(stage.options.get("seed", 0))
+
+    def fact_fields(self, before: Fields | None) -> dict[str, Field]:
+        """What it tells of each row, given the columns that it sees."""
+        return {}
+
+    def apply(self, chunk: Chunk, epoch: int, bad: BadRecords) -> Chunk:
+        raise TypeError(f"{type(self).__name__} is no stage")
+
+    def state(self) -> Any:
+        """Plain data; None for a stage that remembers nothing."""
+        return None
+
+    def restore(self, state: Any) -> None:
+        """Become what ``state`` said."""
+
+    def _drop(self, chunk: Chunk, kept: np.ndarray, reason: str) -> Chunk:
+        rows = np.flatnonzero(kept)
+        if len(rows) == len(chunk):
+            return chunk
+        self.counts[reason] = self.counts.get(reason, 0) + len(chunk) - len(rows)
+        return chunk.take(rows)
+
+
+class _Keep(Sampler):
+    def __init__(self, stage: Stage, number: int, counts: dict[str, int]) -> None:
+        super().__init__(stage, number, counts)
+        self._values = Values("bucket", "keep_input", stage.options["keep"])
+
+    def apply(self, chunk: Chunk, epoch: int, bad: BadRecords) -> Chunk:
+        chunk, values = self._values.sound(
+            chunk, bad, "it must be true or false", lambda v: (v == 0) | (v == 1), "wrong_type"
+        )
+        return self._drop(chunk, values.astype(bool), "not_kept")
+
+
+class _Reject(Sampler):
+    def __init__(self, stage: Stage, number: int, counts: dict[str, int]) -> None:
+        super().__init__(stage, number, counts)
+        self._values = Values("rejection_sample", "accept_prob", stage.options["accept_prob"])
+
+    def apply(self, chunk: Chunk, epoch: int, bad: BadRecords) -> Chunk:
+        chunk, values = self._values.sound(
+            chunk, bad, "it must lie in 0 … 1", lambda v: (v >= 0) & (v <= 1), "out_of_range"
+        )
+        kept = keep(self.seed, self.number, epoch, chunk.ordinals, values.astype(np.float64))
+        return self._drop(chunk, kept, "rejected")
+
+
+class Stratified(Sampler):
+    """``stratified_sample``: counts what it accepts and rejects by class."""
+
+    def __init__(self, stage: Stage, number: int, counts: dict[str, int]) -> None:
+        super().__init__(stage, number, counts)
+        self._values = Values("stratified_sample", "labels", stage.options["labels"])
+        self._of_column = stage.options["labels"][0] == "column"
+        self._target = list(stage.options["target_probs"])
+        self._init = stage.options["init_probs"]
+        self.num_classes = len(self._target)
+        self._estimator = None if self._init else ClassEstimator(self.num_classes, self._target)
+        self._changes: list[tuple[int, list[float]]] = [(0, self._target)]
+        self._rows = 0
+        self.accepted = np.zeros(self.num_classes, np.int64)
+        self.rejected = np.zeros(self.num_classes, np.int64)
+        self._noticed = False
+        self._notice()
+
+    def set_target(self, target_probs: list[float], number: int) -> int:
+        """Other proportions from the next row on, which goes into batch ``number`` or a later one.
+
+        Rows that were judged before and wait for their batch stay.
+        """
+        target = probabilities("target_probs", target_probs).tolist()
+        if len(target) != self.num_classes:
+            raise ValueError(
+                f"target_probs has {len(target)} classes; there are {self.num_classes}"
+            )
+        if self._estimator is not None:
+            self._estimator.set_target(target)
+        else:
+            acceptance(self._init, target)
+        self._target = target
+        self._changes = [*(c for c in self._changes if c[0] != number), (number, target)]
+        del self._changes[:-_REMEMBERED]
+        self._noticed = False
+        return number
+
+    def stats(self) -> dict[str, Any]:
+        """Rows accepted and rejected by class, and from which batch on which target holds."""
+        return {
+            "accepted": self.accepted.tolist(),
+            "rejected": self.rejected.tolist(),
+            "changes": [list(change) for change in self._changes],
+        }
+
+    def apply(self, chunk: Chunk, epoch: int, bad: BadRecords) -> Chunk:
+        chunk, labels = self._values.sound(
+            chunk,
+            bad,
+            f"it must be an integer in 0 … {self.num_classes - 1}",
+            lambda v: (v >= 0) & (v < self.num_classes) & (v == np.floor(v)),
+            "label_out_of_range",
+        )
+        classes = labels.astype(np.int64)
+        if self._estimator is not None:
+            probabilities = self._estimator.accept_estimated(classes)
+        else:
+            probabilities = acceptance(self._init, self._target)[classes]
+        kept = keep(self.seed, self.number, epoch, chunk.ordinals, probabilities)
+        self._rows += len(chunk)
+        self.accepted += np.bincount(classes[kept], minlength=self.num_classes)
+        self.rejected += np.bincount(classes[~kept], minlength=self.num_classes)
+        self._notice()
+        own = self._of_column and labels.dtype.kind in "iu"
+        told = labels if own else classes
+        return self._drop(chunk.with_fact("label", told), kept, "rejected")
+
+    def fact_fields(self, before: Fields | None) -> dict[str, Field]:
+        kind, name = self.options["labels"]
+        field = before.get(name) if kind == "column" and before is not None else None
+        integers = field is not None and np.dtype(field.dtype).kind in "iu"
+        return {"label": Field(field.dtype if field is not None and integers else "int64")}
+
+    def _notice(self) -> None:
+        """Say once that half of the source or more is thrown away."""
+        if self._noticed:
+            return
+        if self._init is not None:
+            fraction = rejected_fraction(self._init, self._target)
+        elif self._rows >= _SETTLED:
+            fraction = float(self.rejected.sum()) / self._rows
+        else:
+            return
+        self._noticed = True
+        if fraction >= 0.5:
+            logger.warning(
+                "stratified_sample rejects about %.0f %% of the examples to reach target_probs; "
+                "the source's own proportions are far from them",
+                100 * fraction,
+            )
+
+    def state(self) -> Any:
+        return {
+            "estimator": self._estimator.snapshot() if self._estimator is not None else None,
+            "target": self._target,
+            "changes": [list(change) for change in self._changes],
+            "rows": self._rows,
+            "accepted": self.accepted.tolist(),
+            "rejected": self.rejected.tolist(),
+        }
+
+    def restore(self, state: Any) -> None:
+        if self._estimator is not None:
+            self._estimator.restore(state["estimator"])
+        self._target = list(state["target"])
+        self._changes = [(row, list(target)) for row, target in state["changes"]]
+        self._rows = state["rows"]
+        self.accepted = np.array(state["accepted"], np.int64)
+        self.rejected = np.array(state["rejected"], np.int64)
+
+
+class _Copies(Sampler):
+    """Rows repeated by rates."""
+
+    def _repeat(self, chunk: Chunk, rates: np.ndarray, epoch: int) -> Chunk:
+        counts = poisson(rates, self.seed, self.number, epoch, chunk.ordinals)
+        try:
+            rows = repeat_rows(counts)
+        except ValueError as error:
+            raise DataError(f"{chunk.origin.describe(int(counts.argmax()))}: {error}") from None
+        none = int((counts == 0).sum())
+        if none:
+            self.counts["resampled_away"] = self.counts.get("resampled_away", 0) + none
+        ordinals = copy_ordinals(chunk.ordinals, counts)
+        taken = chunk.take(rows)
+        return Chunk(taken.columns, ordinals, taken.origin, taken.facts)
+
+
+def _is_rate(values: np.ndarray) -> np.ndarray:
+    return (values >= 0) & (values <= 1e6)
+
+
+class _ResampleAtRate(_Copies):
+    def __init__(self, stage: Stage, number: int, counts: dict[str, int]) -> None:
+        super().__init__(stage, number, counts)
+        self._values = Values("resample_at_rate", "rates", stage.options["rates"])
+
+    def apply(self, chunk: Chunk, epoch: int, bad: BadRecords) -> Chunk:
+        rule = "a rate is finite, 0 or more, and at most 1e6"
+        chunk, rates = self._values.sound(chunk, bad, rule, _is_rate, "out_of_range")
+        return self._repeat(chunk, rates.astype(np.float64), epoch)
+
+
+class _WeightedResample(_Copies):
+    def __init__(self, stage: Stage, number: int, counts: dict[str, int]) -> None:
+        super().__init__(stage, number, counts)
+        options = stage.options
+        self._values = Values("weighted_resample", "weights", options["weights"])
+        self._mean = RunningMean(
+            options["group"], options["overall_rate"], options["mean_decay"], options["warmup"]
+        )
+
+    def apply(self, chunk: Chunk, epoch: int, bad: BadRecords) -> Chunk:
+        chunk, weights = self._values.sound(
+            chunk,
+            bad,
+            "a weight is finite and 0 or more",
+            lambda v: (v >= 0) & (v < np.inf),
+            "out_of_range",
+        )
+        if not len(chunk):
+            return chunk
+        try:
+            # A chunk is a whole group of the source, however many rows a filter left of it.
+            rates = np.concatenate([self._mean.offer(weights), self._mean.finish()])
+        except ValueError as error:
+            fault = DataError(f"{chunk.origin.describe(0)} and those after it: {error}")
+            bad.report(fault, "zero_weights", len(chunk))
+            return chunk.take(slice(0, 0))
+        chunk = chunk.with_fact("rate", rates.astype(np.float32))
+        return self._repeat(chunk, rates, epoch)
+
+    def fact_fields(self, before: Fields | None) -> dict[str, Field]:
+        return {"rate": Field("float32")}
+
+    def state(self) -> Any:
+        return self._mean.snapshot()
+
+    def restore(self, state: Any) -> None:
+        self._mean.restore(state)
+
+
+def sampler_of(stage: Stage, number: int, counts: dict[str, int]) -> Sampler:
+    """The sampler of a declared stage, the ``number``-th of its pipeline."""
+    kinds: dict[str, type[Sampler]] = {
+        "keep": _Keep,
+        "rejection_sample": _Reject,
+        "stratified_sample": Stratified,
+        "resample_at_rate": _ResampleAtRate,
+        "weighted_resample": _WeightedResample,
+    }
+    return kinds[stage.kind](stage, number, counts)

@@ -1,0 +1,98 @@
+"""One value per row of a chunk, from what a stage was told: a column, a function, a constant.
+
+A row whose value breaks the rule of the stage is a bad example; a function that raises, or gives
+what is no value per row, makes the whole chunk bad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from headrace_proto.errors import DataError
+
+from ..pipeline.naming import resolve
+from ..pipeline.selectors import selector_text
+from .chunk import Chunk
+from .columns import Ragged, RaggedStrings, Strings
+from .reader import BadRecords
+from .user_columns import columns_of
+
+__all__ = ["Values"]
+
+
+class Values:
+    """A selector at work.  ``rule`` says what a value must be, ``wanted`` finds those that are."""
+
+    def __init__(self, stage: str, argument: str, selector: list[Any]) -> None:
+        self._kind, self._what = selector
+        self._label = f"{stage}: {argument} ({selector_text(selector)})"
+        self._function: Callable[[Any], Any] | None = None
+        if self._kind == "function":
+            self._function = resolve(self._what)
+            if not callable(self._function):
+                raise TypeError(f"{self._label} is a {type(self._function).__name__}")
+
+    def of(self, chunk: Chunk, bad: BadRecords) -> np.ndarray | None:
+        """One number or bool per row; None where the whole chunk was bad and is skipped."""
+        if self._kind == "constant":
+            return np.full(len(chunk), self._what)
+        cause = None
+        try:
+            values = self._call(chunk) if self._function else self._column(chunk)
+            if values.shape == (len(chunk),) and values.dtype.kind in "biuf":
+                return values
+            fault = (
+                f"gave {values.dtype} of shape {list(values.shape)}; it must be one number per "
+                f"row, {len(chunk)} in all"
+            )
+        except DataError:
+            raise
+        except Exception as error:
+            fault, cause = f"raised {type(error).__name__}: {error}", error
+        more = f" and the {len(chunk) - 1} after it" if len(chunk) > 1 else ""
+        whole = DataError(f"{chunk.origin.describe(0)}{more}: {self._label} {fault}")
+        whole.__cause__ = cause
+        bad.report(whole, "value_failed", len(chunk))
+        return None
+
+    def _call(self, chunk: Chunk) -> np.ndarray:
+        assert self._function is not None
+        return np.asarray(self._function(columns_of(chunk)))
+
+    def _column(self, chunk: Chunk) -> np.ndarray:
+        column = chunk.columns.get(self._what)
+        if column is None:
+            raise DataError(
+                f"{self._label}: there is no such column, only {', '.join(chunk.columns)}"
+            )
+        if isinstance(column, (Ragged, RaggedStrings)):
+            return column.extents[:, 0]
+        if isinstance(column, Strings):
+            raise DataError(f"{self._label} holds strings; it must be one number per example")
+        return column
+
+    def sound(
+        self,
+        chunk: Chunk,
+        bad: BadRecords,
+        rule: str,
+        wanted: Callable[[np.ndarray], np.ndarray],
+        reason: str,
+    ) -> tuple[Chunk, np.ndarray]:
+        """The rows whose values keep to a rule, and those values; the others are reported."""
+        values = self.of(chunk, bad)
+        if values is None:
+            return chunk.take(slice(0, 0)), np.empty(0)
+        fine = wanted(values)
+        if fine.all():
+            return chunk, values
+        for row in np.flatnonzero(~fine).tolist():
+            error = DataError(
+                f"{chunk.origin.describe(row)}: {self._label} is {values[row].item()!r}; {rule}"
+            )
+            bad.report(error, reason)
+        rows = np.flatnonzero(fine)
+        return chunk.take(rows), values[rows]

@@ -1,0 +1,189 @@
+"""The part of the builder that samples: by class, by acceptance, by weight.
+
+Stages drop or repeat examples and leave the rest in order; with a ``batch_size`` they end the
+pipeline in batches.  Names, order and defaults of arguments are those of the TensorFlow functions,
+less those that named graph nodes, sized queues of the graph or counted threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..core.accept import acceptance, probabilities
+from .bucketing import MAX_BATCH_SIZE, Bucketing
+from .checks import checked_flag, checked_int
+from .declaration import Shape, Stage
+from .selectors import Value, checked_value
+
+__all__ = ["Sampling"]
+
+_MAX_COUNT = 2**62
+
+P = TypeVar("P", bound="Sampling")
+
+
+class Sampling(Bucketing):
+    """Stages and shapes that change how often examples come."""
+
+    if TYPE_CHECKING:  # what Pipeline brings
+
+        def batch(
+            self: P,
+            batch_size: int,
+            allow_smaller_final_batch: bool = False,
+            dynamic_pad: bool = False,
+        ) -> P: ...
+
+    def rejection_sample(
+        self: P,
+        accept_prob: Value,
+        batch_size: int | None = None,
+        *,
+        seed: int = 0,
+        allow_smaller_final_batch: bool = False,
+        dynamic_pad: bool = False,
+    ) -> P:
+        """Keep each example with the probability that a column, a function or a number gives.
+
+        A bool keeps or drops for certain.  A number outside 0 … 1 is a DataError.
+        """
+        self._open("rejection_sample")
+        selector = checked_value("accept_prob", accept_prob, self.fields, constant=(0, 1))
+        options = {"accept_prob": selector, "seed": _seed(seed)}
+        sampled = self._with_stage(Stage("rejection_sample", options))
+        return _batched(sampled, batch_size, allow_smaller_final_batch, dynamic_pad)
+
+    def stratified_sample(
+        self: P,
+        labels: Value,
+        target_probs: Sequence[float],
+        batch_size: int | None = None,
+        init_probs: Sequence[float] | None = None,
+        *,
+        seed: int = 0,
+        allow_smaller_final_batch: bool = False,
+        dynamic_pad: bool = False,
+    ) -> P:
+        """Drop examples so that classes come in the proportions of ``target_probs``.
+
+        ``labels`` gives each example's class, 0 … K-1.  ``init_probs`` are the proportions that the
+        source has; without them they are estimated from the examples as they come, each of which is
+        counted before it is judged.  As few examples as possible are dropped.  ``batch.label``
+        holds the classes.
+        """
+        self._open("stratified_sample")
+        selector = checked_value("labels", labels, self.fields)
+        target = probabilities("target_probs", target_probs).tolist()
+        init = None
+        if init_probs is not None:
+            acceptance(init_probs, target)  # refuses proportions that can not be reached
+            init = probabilities("init_probs", init_probs).tolist()
+        options = {
+            "labels": selector,
+            "target_probs": target,
+            "init_probs": init,
+            "seed": _seed(seed),
+        }
+        sampled = self._with_stage(Stage("stratified_sample", options))
+        return _batched(sampled, batch_size, allow_smaller_final_batch, dynamic_pad)
+
+    def stratified_sample_unknown_dist(
+        self: P,
+        labels: Value,
+        probs: Sequence[float],
+        batch_size: int,
+        queue_capacity: int = 16,
+        *,
+        seed: int = 0,
+        dynamic_pad: bool = False,
+        max_examples_in_flight: int = 65_536,
+    ) -> P:
+        """Batches whose class counts are drawn from ``probs``, whatever the source's proportions.
+
+        Rows of a batch are grouped by ascending class; each class is first in, first out.  An
+        example that is not wanted yet waits in its class's queue, of ``queue_capacity``, and longer
+        while all classes together hold no more than ``max_examples_in_flight``.
+        """
+        self._open("stratified_sample_unknown_dist")
+        options = {
+            "labels": checked_value("labels", labels, self.fields),
+            "probs": probabilities("probs", probs).tolist(),
+            "batch_size": checked_int("batch_size", batch_size, 1, MAX_BATCH_SIZE),
+            "queue_capacity": checked_int("queue_capacity", queue_capacity, 1, _MAX_COUNT),
+            "seed": _seed(seed),
+            "dynamic_pad": checked_flag("dynamic_pad", dynamic_pad),
+            "max_examples_in_flight": checked_int(
+                "max_examples_in_flight", max_examples_in_flight, 1, _MAX_COUNT
+            ),
+            "allow_smaller_final_batch": False,
+        }
+        return self._with_shape(Shape("stratified_sample_unknown_dist", options))
+
+    def resample_at_rate(self: P, rates: Value, *, seed: int = 0) -> P:
+        """Repeat each example a Poisson number of times, with the mean that ``rates`` gives it.
+
+        Copies stand side by side.  A rate is finite and 0 or more, else a DataError.
+        """
+        self._open("resample_at_rate")
+        selector = checked_value("rates", rates, self.fields, constant=(0, 1e6))
+        return self._with_stage(Stage("resample_at_rate", {"rates": selector, "seed": _seed(seed)}))
+
+    def weighted_resample(
+        self: P,
+        weights: Value,
+        overall_rate: float,
+        mean_decay: float = 0.999,
+        warmup: int | None = 10,
+        *,
+        seed: int = 0,
+        group: int | None = None,
+    ) -> P:
+        """Repeat examples in proportion to their weights, ``overall_rate`` times on the average.
+
+        The rate of an example is its weight times ``overall_rate`` over the running mean of
+        weights; ``batch.rate`` holds it, so a loss can be weighted by 1 / rate.  The mean moves
+        once for every ``group`` examples of the source (default: the batch size) and includes them.
+        ``warmup`` groups weigh the same before the mean forgets by ``mean_decay``; with
+        ``warmup=None`` it forgets from the start and is corrected for that.
+        """
+        self._open("weighted_resample")
+        rate = _number("overall_rate", overall_rate, 0, 1e6)
+        decay = _number("mean_decay", mean_decay, 0, 1)
+        steps = checked_int("warmup", warmup, 1, _MAX_COUNT, or_none=True)
+        if steps is None and decay == 1:
+            raise ValueError("mean_decay=1 needs warmup: a mean that never moves is never learnt")
+        options = {
+            "weights": checked_value("weights", weights, self.fields),
+            "overall_rate": rate,
+            "mean_decay": decay,
+            "warmup": steps,
+            "seed": _seed(seed),
+            "group": checked_int("group", group, 1, MAX_BATCH_SIZE, or_none=True),
+        }
+        return self._with_stage(Stage("weighted_resample", options))
+
+
+def _batched(pipeline: P, batch_size: int | None, smaller: bool, pad: bool) -> P:
+    """The pipeline, ended in batches where a size is given."""
+    if batch_size is not None:
+        return pipeline.batch(batch_size, smaller, pad)
+    if checked_flag("allow_smaller_final_batch", smaller) or checked_flag("dynamic_pad", pad):
+        raise ValueError(
+            "allow_smaller_final_batch and dynamic_pad are of batches: give batch_size, or give "
+            "them to the shape that follows"
+        )
+    return pipeline
+
+
+def _seed(value: Any) -> int:
+    return int(checked_int("seed", value, -(2**63), 2**63 - 1))
+
+
+def _number(argument: str, value: Any, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{argument}={value!r:.80} is a {type(value).__name__}, not a number")
+    if not (math.isfinite(value) and low <= value <= high):
+        raise ValueError(f"{argument}={value!r} does not lie in {low:g} … {high:g}")
+    return float(value)

@@ -1,0 +1,68 @@
+"""Where a stage gets one value per example from: a column, a function of the columns, a constant.
+
+    "label"                the column of that name
+    "module:function"      a function that gets the columns of some hundred examples, as a
+    function               vectorized map does, and gives one value per example
+    0.5, True              the same value for all, where that makes sense
+
+As plain data: ``["column", name]``, ``["function", name]``, ``["constant", value]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headrace_proto.dtypes import BYTES
+from headrace_proto.schema import RESERVED, Field
+
+from .checks import checked_name
+from .naming import name_of
+
+__all__ = ["RESERVED", "Value", "checked_value", "selector_text"]
+
+#: A column's name, a function or its name, or a constant.
+Value = str | Callable[..., Any] | float | bool
+
+
+def checked_value(
+    argument: str,
+    value: Any,
+    known: Mapping[str, Field] | None,
+    *,
+    constant: tuple[float, float] | None = None,
+    sequence: bool = False,
+) -> list[Any]:
+    """A selector as plain data.
+
+    ``constant`` gives the limits of a number that may stand for all examples.  A column is one
+    number per example; with ``sequence`` it may also be a sequence, whose length counts.
+    """
+    if constant is not None and isinstance(value, (bool, int, float)):
+        low, high = constant
+        if not low <= value <= high:
+            raise ValueError(f"{argument}={value!r} does not lie in {low:g} … {high:g}")
+        return ["constant", float(value)]
+    if callable(value) or (isinstance(value, str) and ":" in value):
+        return ["function", name_of(value)]
+    if not isinstance(value, str):
+        raise TypeError(
+            f"{argument}={value!r:.80} is a {type(value).__name__}; it is a column's name or a "
+            "function of the columns"
+        )
+    name = checked_name(argument, value)
+    if known is not None:
+        field = known.get(name)
+        if field is None:
+            raise ValueError(f"{argument}={name!r} is not one of the columns {', '.join(known)}")
+        fits = field.shape == () or (sequence and field.ragged_dims == 1)
+        if not fits or (field.dtype == BYTES and field.shape == ()):
+            wanted = "one number per example" + (", or a sequence" if sequence else "")
+            raise ValueError(f"{argument}={name!r} is {field}; it must be {wanted}")
+    return ["column", name]
+
+
+def selector_text(selector: list[Any]) -> str:
+    """A selector in words, for errors."""
+    kind, value = selector
+    return f"column {value!r}" if kind == "column" else f"{kind} {value}"
