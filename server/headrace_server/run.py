@@ -137,7 +137,7 @@ def run(
     A trainer that is not heard of for ``lease_ttl_s`` loses what it holds.  ``slab_bytes`` bounds
     the shared memory of each worker, in ``shm_dir`` (default /dev/shm).
     """
-    if False:
+    if ParentPipe.made:
         raise RuntimeError(
             "hs.run was called by a worker that imports a file for the functions in it: in that "
             "file put hs.run, and all that is not to run in workers, under "

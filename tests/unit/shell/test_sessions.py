@@ -1,0 +1,175 @@
+"""A session ends when nothing of its trainer is left, and no sooner."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace_proto.errors import LimitExceeded
+from headrace_server.shell import sessions
+from headrace_server.shell.sessions import Session, SessionTable
+
+
+class Holder:
+    """A trainer's end of the session file."""
+
+    def __init__(self, path: Path) -> None:
+        self.fd = os.open(path, os.O_RDONLY)
+        fcntl.flock(self.fd, fcntl.LOCK_SH)
+        self.proof = os.pread(self.fd, 64, 0)
+
+    def let_go(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
+
+
+@pytest.fixture
+def holders() -> Iterator[list[Holder]]:
+    held: list[Holder] = []
+    yield held
+    for holder in held:
+        holder.let_go()
+
+
+def local(table: SessionTable, holders: list[Holder], name: bytes = b"n") -> tuple[Session, Holder]:
+    """A session whose trainer shares the host."""
+    session = table.open(name, "feed", b"connection " + name)
+    holders.append(Holder(session.path))
+    table.attach(session, holders[-1].proof)
+    return session, holders[-1]
+
+
+def test_a_session_has_a_file_of_16_random_bytes_for_its_owner_alone(tmp_path: Path):
+    table = SessionTable(tmp_path)
+    first, second = table.open(b"a", "f", b"1"), table.open(b"b", "f", b"2")
+    assert (first.number, second.number) == (1, 2)
+    assert first.path.read_bytes() == first.proof and len(first.proof) == 16
+    assert first.proof != second.proof
+    assert first.path.stat().st_mode & 0o777 == 0o600
+    assert first.path == tmp_path / "trainer-1"
+
+
+def test_who_tells_the_files_content_and_holds_its_lock_shares_the_host(
+    tmp_path: Path, holders: list[Holder]
+):
+    session, _ = local(SessionTable(tmp_path), holders)
+    assert session.local
+
+
+def test_who_tells_anything_else_or_holds_no_lock_does_not(tmp_path: Path, holders: list[Holder]):
+    table = SessionTable(tmp_path)
+    session = table.open(b"n", "feed", b"c")
+    table.attach(session, session.proof)
+    assert not session.local  # nobody holds the lock
+    holders.append(Holder(session.path))
+    for proof in (b"", session.proof[:-1], bytes(16), session.proof + b"x"):
+        table.attach(session, proof)
+        assert not session.local
+
+
+def test_a_local_trainer_is_dead_when_its_lock_is_free_and_that_is_told_once(
+    tmp_path: Path, holders: list[Holder]
+):
+    table = SessionTable(tmp_path)
+    session, holder = local(table, holders)
+    assert list(table.dead()) == []
+    holder.let_go()
+    assert list(table.dead()) == [session] and session.present
+    assert list(table.dead()) == [] and table.get(session.number) is None
+    assert not session.path.exists()
+
+
+def test_a_lock_dies_with_its_process_however_that_ends(tmp_path: Path):
+    table = SessionTable(tmp_path)
+    session = table.open(b"n", "feed", b"c")
+    code = (
+        "import fcntl, sys; f = open(sys.argv[1], 'rb'); fcntl.flock(f, fcntl.LOCK_SH);"
+        "print(f.read().hex(), flush=True); sys.stdin.read()"
+    )
+    trainer = subprocess.Popen(
+        [sys.executable, "-c", code, str(session.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert trainer.stdout is not None
+    table.attach(session, bytes.fromhex(trainer.stdout.readline()))
+    assert session.local and list(table.dead()) == []
+    trainer.kill()
+    trainer.communicate()
+    assert list(table.dead()) == [session]
+
+
+def test_a_local_trainer_that_left_may_still_have_memory_mapped(
+    tmp_path: Path, holders: list[Holder]
+):
+    table = SessionTable(tmp_path)
+    session, holder = local(table, holders)
+    table.leave(session)
+    assert list(table.dead()) == [] and table.present() == []
+    assert table.get(session.number) is session
+    assert table.find(session.number, session.identity) is None
+    assert table.resume(b"n", "feed", b"another") is None
+    holder.let_go()
+    assert list(table.dead()) == [session]
+
+
+def test_a_trainer_elsewhere_is_dead_as_soon_as_it_left(tmp_path: Path):
+    table = SessionTable(tmp_path)
+    session = table.open(b"n", "feed", b"c")
+    assert list(table.dead()) == []
+    table.leave(session)
+    assert list(table.dead()) == [session] and not session.path.exists()
+
+
+def test_a_nonce_names_the_session_on_another_connection(tmp_path: Path):
+    table = SessionTable(tmp_path)
+    session = table.open(b"n", "feed", b"old")
+    assert table.resume(b"n", "another feed", b"new") is None
+    assert table.resume(b"m", "feed", b"new") is None
+    assert table.resume(b"n", "feed", b"new") is session
+    assert table.of_connection(b"new") is session and table.of_connection(b"old") is None
+    assert table.find(session.number, b"new") is session
+    assert table.find(session.number, b"old") is None
+    assert table.find(session.number + 1, b"new") is None
+
+
+def test_the_end_of_a_session_does_not_touch_the_one_that_took_its_names(tmp_path: Path):
+    table = SessionTable(tmp_path)
+    first = table.open(b"n", "feed", b"c")
+    second = table.open(b"n", "other feed", b"c")  # the same nonce, on the same connection
+    table.leave(first)
+    assert table.of_connection(b"c") is second
+    assert table.resume(b"n", "other feed", b"d") is second
+    assert table.present() == [second]
+
+
+def test_a_resumed_session_leaves_the_connection_to_who_has_it_now(tmp_path: Path):
+    table = SessionTable(tmp_path)
+    first, second = table.open(b"1", "feed", b"a"), table.open(b"2", "feed", b"b")
+    table.resume(b"1", "feed", b"b")
+    assert table.of_connection(b"b") is first
+    table.resume(b"2", "feed", b"c")
+    assert table.of_connection(b"b") is first and table.of_connection(b"c") is second
+
+
+def test_sessions_are_bounded_past_ones_with_mapped_memory_among_them(
+    tmp_path: Path, holders: list[Holder], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sessions, "MAX_SESSIONS", 3)
+    table = SessionTable(tmp_path)
+    kept = [local(table, holders, name) for name in (b"1", b"2", b"3")]
+    table.leave(kept[0][0])
+    with pytest.raises(LimitExceeded, match="3 trainers"):
+        table.open(b"4", "feed", b"x")
+    assert len(list(tmp_path.iterdir())) == 3
+    kept[0][1].let_go()
+    assert list(table.dead()) == [kept[0][0]]
+    assert table.open(b"4", "feed", b"x").number == 4

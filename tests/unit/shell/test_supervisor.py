@@ -1,0 +1,182 @@
+"""The supervisor and real children: who is started, who is started again, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace_proto.errors import ServerError
+from headrace_server import pipeline as hs
+from headrace_server.shell.config import FeedConfig, RunConfig
+from headrace_server.shell.rundir import RunDirectory
+from headrace_server.shell.supervisor import Supervisor
+
+Start = Callable[..., Supervisor]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    running: list[Supervisor] = []
+
+    def make(n: int = 12, partitions: int = 1, workers: int = 1) -> Supervisor:
+        pipeline = hs.from_examples([{"i": k} for k in range(n)]).batch(4)
+        feed = FeedConfig("default", pipeline.declaration(), (), partitions)
+        config = RunConfig((feed,), "", ("tcp://127.0.0.1:*",), workers=workers, slab_bytes=1 << 20)
+        running.append(Supervisor(config, RunDirectory(str(tmp_path)), 60))
+        return running[-1]
+
+    yield make
+    for one in running:
+        one.stop()
+    assert list(tmp_path.iterdir()) == []
+
+
+def rows(supervisor: Supervisor) -> list[int]:
+    with headrace.connect(supervisor.addresses[0], timeout=20) as feed:
+        return [i for batch in feed for i in batch["i"].tolist()]
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends within 10 seconds."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    ended = bool(poller.poll(10_000))
+    os.close(fd)
+    return ended
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        threading.Event().wait(0.01)
+
+
+def test_it_starts_a_router_and_the_workers_and_ends_them(start: Start):
+    supervisor = start(n=16, partitions=2, workers=2)
+    pids = supervisor.pids()
+    assert sorted(pids) == ["router", "worker-0-0", "worker-1-0"]
+    assert sorted(rows(supervisor)) == list(range(16)) and supervisor.wait(20)
+    assert supervisor.over and supervisor.failure is None
+    supervisor.stop()
+    assert supervisor.pids() == {} and all(map(gone, pids.values()))
+
+
+def test_a_worker_that_dies_comes_back_as_its_next_life(start: Start):
+    supervisor = start(n=4000)
+    for life in range(3):
+        os.kill(supervisor.pids()[f"worker-0-{life}"], signal.SIGKILL)
+        eventually(lambda life=life: f"worker-0-{life + 1}" in supervisor.pids())
+    assert sorted(supervisor.pids()) == ["router", "worker-0-3"]
+    assert rows(supervisor) == list(range(4000))
+    assert supervisor.failure is None
+
+
+def test_the_fourth_death_within_the_window_is_the_last(start: Start):
+    supervisor = start()
+    for life in range(4):
+        eventually(lambda life=life: f"worker-0-{life}" in supervisor.pids())
+        os.kill(supervisor.pids()[f"worker-0-{life}"], signal.SIGTERM)
+    assert supervisor.wait(20)
+    assert isinstance(supervisor.failure, ServerError)
+    text = str(supervisor.failure)
+    assert "worker-0-3 was killed by SIGTERM" in text
+    assert "died 4 times within 60 s and is given up" in text
+    eventually(lambda: supervisor.over)
+    code, told, _ = supervisor.outcome()["default"]
+    assert code == "server" and "given up" in told
+
+
+def test_a_death_by_a_signal_without_a_name_is_told_by_its_number(start: Start):
+    supervisor = start()
+    os.kill(supervisor.pids()["router"], 40)
+    assert supervisor.wait(20)
+    assert str(supervisor.failure).startswith("router was killed by signal 40")
+
+
+def test_without_its_router_the_server_has_failed_and_everyone_who_waits_is_told(start: Start):
+    supervisor = start()
+    told: list[bool] = []
+    waiter = threading.Thread(target=lambda: told.append(supervisor.wait(30)))
+    drainer = threading.Thread(target=lambda: told.append(supervisor.drain(30)))
+    waiter.start()
+    os.kill(supervisor.pids()["router"], signal.SIGKILL)
+    waiter.join()
+    drainer.start()
+    drainer.join()
+    assert told == [True, True]
+    assert str(supervisor.failure) == "router was killed by SIGKILL"
+    assert "router" not in supervisor.pids()
+
+
+def test_a_stop_while_a_worker_is_being_replaced_leaves_none_behind(start: Start):
+    for _ in range(5):
+        supervisor = start()
+        pids = list(supervisor.pids().values())
+        os.kill(supervisor.pids()["worker-0-0"], signal.SIGKILL)
+        eventually(lambda s=supervisor: "worker-0-0" not in s.pids())
+        supervisor.stop()  # its successor is due in a tenth of a second
+        assert supervisor.pids() == {} and all(map(gone, pids))
+
+
+def test_stops_from_several_threads_are_one(start: Start):
+    supervisor = start()
+    threads = [threading.Thread(target=supervisor.stop) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    supervisor.stop()
+    assert supervisor.pids() == {}
+
+
+def test_a_router_that_does_not_listen_is_ended_all_the_same(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headrace_server.shell.supervisor._STOP_S", 0.3)
+    supervisor = start()
+    pids = supervisor.pids()
+    os.kill(pids["router"], signal.SIGSTOP)
+    supervisor.stop()
+    assert all(map(gone, pids.values()))
+
+
+def test_a_start_without_a_free_descriptor_leaves_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def none_left() -> tuple[int, int]:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "pipe", none_left)
+    directory = RunDirectory(str(tmp_path))
+    with pytest.raises(OSError, match="Too many open files"):
+        Supervisor(RunConfig((), "", ()), directory, 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_drain_waits_for_the_commits_of_what_is_out(start: Start):
+    supervisor = start()
+    with headrace.connect(supervisor.addresses[0], timeout=20, prefetch=0) as feed:
+        next(feed)
+        assert not supervisor.drain(0.3)
+    assert supervisor.drain(20)
+
+
+def test_what_is_left_of_a_stopped_supervisor_answers_and_does_nothing(start: Start):
+    supervisor = start()
+    supervisor.stop()
+    supervisor._order(order="pause")
+    supervisor._wake()
+    assert not supervisor.over and supervisor.outcome() == {} and not supervisor.wait(0)

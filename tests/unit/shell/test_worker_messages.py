@@ -1,0 +1,83 @@
+"""Router and workers understand each other, and nothing that only looks like a message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace_proto.codec import Registry, pack
+from headrace_proto.errors import ProtocolError
+from headrace_server.shell import worker_messages
+from headrace_server.shell.worker_messages import (
+    FROM_ROUTER,
+    FROM_WORKER,
+    Assign,
+    Close,
+    Failed,
+    Finished,
+    Made,
+    Opened,
+    Removed,
+    Retarget,
+    Retargeted,
+    Settled,
+    Up,
+)
+
+MESSAGES: list[tuple[Registry, Any]] = [
+    (FROM_WORKER, Up(3, 2**40)),
+    (FROM_WORKER, Opened("speech", 4095, [["x", "float32", [-1, 3]], ["é", "bytes", []]])),
+    (
+        FROM_WORKER,
+        Made(
+            "speech", 1, 2, 3, "slab-0-0-0", 4096, 2**40, [[0, 64, [3]]], {"b": 1}, {"x": 2}, True
+        ),
+    ),
+    (FROM_WORKER, Finished("speech", 1, {"remainder": 5})),
+    (FROM_WORKER, Failed("speech", 0, "data", "line\nof text")),
+    (FROM_WORKER, Removed(("slab-0-0-1", "slab-0-0-0"))),
+    (FROM_WORKER, Retargeted("speech", 2, 3, 2**40, "there are no classes")),
+    (FROM_ROUTER, Retarget("speech", 3, (0.25, 0.75))),
+    (FROM_ROUTER, Assign("speech", 7)),
+    (FROM_ROUTER, Settled((("speech", 0, 2**50), ("other", 1, 0)), (("speech", 3),))),
+    (FROM_ROUTER, Close("speech", cancel=True, abandon=True)),
+]
+
+
+@pytest.mark.parametrize(("registry", "message"), MESSAGES, ids=lambda v: type(v).__name__)
+def test_a_message_comes_out_as_it_went_in(registry: Registry, message: Any):
+    assert registry.decode(registry.encode(message)) == message
+
+
+def test_every_message_is_tried_above_and_can_be_imported():
+    for registry in (FROM_WORKER, FROM_ROUTER):
+        tried = {type(message) for where, message in MESSAGES if where is registry}
+        assert tried == set(registry.kinds)
+    names = {kind.__name__ for r in (FROM_WORKER, FROM_ROUTER) for kind in r.kinds}
+    assert names | {"FROM_WORKER", "FROM_ROUTER"} == set(worker_messages.__all__)
+
+
+def test_what_may_be_left_out_has_its_plain_meaning():
+    assert FROM_ROUTER.decode(pack([2])) == Settled((), ())
+    assert FROM_ROUTER.decode(pack([3, "speech"])) == Close("speech", False, False)
+
+
+@pytest.mark.parametrize(
+    ("registry", "values", "words"),
+    [
+        (FROM_ROUTER, [2, [["speech", 1]]], "is not \\(feed, partition, number\\)"),
+        (FROM_ROUTER, [2, ["abc"]], "Settled.freed"),
+        (FROM_ROUTER, [2, [], [["speech", 1, 2]]], "is not \\(feed, count\\)"),
+        (FROM_ROUTER, [1, "speech", -1], "Assign.partition"),
+        (FROM_ROUTER, [3, "speech", 1], "Close.cancel"),
+        (FROM_WORKER, [1, 0], "lacks its field 'life'"),
+        (FROM_WORKER, [6, [1]], "is not a text"),
+        (FROM_WORKER, [99], "no op 99"),
+    ],
+)
+def test_what_is_no_message_is_refused_with_its_field(
+    registry: Registry, values: list[Any], words: str
+):
+    with pytest.raises(ProtocolError, match=words):
+        registry.decode(pack(values))

@@ -1,0 +1,340 @@
+"""``hs.run`` from the outside: what it refuses, where it can be called, what it leaves."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import select
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+import headrace_server as hs
+from headrace_proto.errors import FilesMissing, ServerError
+
+
+def numbered(n: int = 12) -> hs.Pipeline:
+    return hs.from_examples([{"i": k} for k in range(n)])
+
+
+BATCHES = numbered().batch(4)
+
+
+def rows(server: hs.Server) -> list[int]:
+    with headrace.connect(server.address, timeout=20) as feed:
+        return [i for batch in feed for i in batch["i"].tolist()]
+
+
+# What is refused, before anything is started
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"workers": 0}, ValueError, "workers=0 does not lie in 1 … 1024"),
+        ({"workers": 1025}, ValueError, "workers=1025 does not lie in 1 … 1024"),
+        ({"workers": 1.0}, TypeError, "workers=1.0 is not an integer"),
+        ({"workers": True}, TypeError, "workers=True is not an integer"),
+        ({"workers": [1, 2]}, TypeError, "workers=[1, 2] is not an integer"),
+        ({"partitions": 0}, ValueError, "partitions=0 does not lie in 1 … 4096"),
+        ({"partitions": "4"}, TypeError, "partitions='4' is not an integer"),
+        ({"lease_ttl_s": 0.05}, ValueError, "lease_ttl_s=0.05 does not lie in 0.1 … 86400"),
+        ({"lease_ttl_s": float("nan")}, ValueError, "lease_ttl_s=nan does not lie in"),
+        ({"lease_ttl_s": "30"}, TypeError, "lease_ttl_s='30' is not a number of seconds"),
+        ({"start_timeout_s": 0}, ValueError, "start_timeout_s=0 does not lie in 0.1 … 86400"),
+        ({"start_timeout_s": float("inf")}, ValueError, "start_timeout_s=inf does not lie in"),
+        ({"start_timeout_s": None}, TypeError, "start_timeout_s=None is not a number"),
+        ({"slab_bytes": 4095}, ValueError, "slab_bytes=4095 does not lie in 4096 …"),
+        ({"slab_bytes": 1e9}, TypeError, "slab_bytes=1000000000.0 is not an integer"),
+        ({"bind": "localhost:5557"}, ValueError, "bind='localhost:5557' is not like tcp://"),
+        ({"bind": ["tcp://127.0.0.1:*", "udp://x"]}, ValueError, "bind='udp://x' is not like"),
+        ({"bind": []}, ValueError, "bind=[] names no address"),
+        ({"bind": 5557}, TypeError, "bind=5557 is neither an address nor a list of them"),
+        ({"bind": [5557]}, TypeError, "bind=5557 is not a string"),
+        ({"state_dir": 7}, TypeError, "state_dir=7 is not a path"),
+        ({"shm_dir": 7}, TypeError, "shm_dir=7 is not a path"),
+        ({"shm_dir": "/nowhere"}, ValueError, "shm_dir='/nowhere' is not a directory"),
+    ],
+)
+def test_a_bad_argument_is_named_with_its_value_and_the_limit(
+    arguments: dict[str, Any], error: type[Exception], words: str
+):
+    with pytest.raises(error) as caught:
+        hs.run(BATCHES, **arguments)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("pipelines", "error", "words"),
+    [
+        ({}, TypeError, "neither a pipeline nor a dict"),
+        ([BATCHES], TypeError, "neither a pipeline nor a dict"),
+        ({"a b": BATCHES}, ValueError, "feed name 'a b' is not letters"),
+        ({"": BATCHES}, ValueError, "feed name '' is not"),
+        ({3: BATCHES}, ValueError, "feed name 3 is not"),
+        ({"x" * 101: BATCHES}, ValueError, "(1 to 100)"),
+        ({"x": "y"}, TypeError, "feed 'x' is a str, not a pipeline"),
+        (numbered(), ValueError, "has no shape: end it with one of .batch"),
+    ],
+)
+def test_what_is_no_pipeline_is_named(pipelines: Any, error: type[Exception], words: str):
+    with pytest.raises(error) as caught:
+        hs.run(pipelines)
+    assert words in str(caught.value)
+
+
+def test_a_pattern_that_matches_nothing_is_told_at_once(tmp_path: Path):
+    pipeline = hs.read_tfrecord(f"{tmp_path}/no-*.tfrecord", {"x": hs.scalar("int64")}).batch(1)
+    with pytest.raises(FilesMissing, match=r"no-\*.tfrecord' matches no file"):
+        hs.run(pipeline, shm_dir=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+# What fails while it starts
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory on sys.path for modules of a user's."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "memory").mkdir()
+    yield tmp_path
+    assert list((tmp_path / "memory").iterdir()) == []  # a start that fails leaves nothing
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "there is no 'f' in broken_by_user"),
+        ("import no_such_package", "No module named 'no_such_package'"),
+        ("def f(example)\n    pass", "SyntaxError"),
+        ("raise RuntimeError('as it is')", "RuntimeError: as it is"),
+    ],
+)
+def test_a_module_that_can_not_be_imported_is_a_server_error_that_names_it(
+    text: str, words: str, module: Path
+):
+    (module / "broken_by_user.py").write_text(text)
+    with pytest.raises(ServerError) as caught:
+        hs.run(numbered().map("broken_by_user:f").batch(4), shm_dir=module / "memory")
+    assert "broken_by_user:f" in str(caught.value) and words in str(caught.value)
+
+
+def test_a_module_whose_import_ends_the_process_is_told_with_its_last_words(module: Path):
+    (module / "fatal_to_import.py").write_text("import ctypes\nctypes.string_at(0)\n")
+    with pytest.raises(ServerError) as caught:
+        hs.run(numbered().map("fatal_to_import:f").batch(4), shm_dir=module / "memory")
+    for word in ("SIGSEGV", "fatal_to_import.py", "4 times"):
+        assert word in str(caught.value)
+
+
+def test_an_address_in_use_is_named_and_no_traceback_is_shown(
+    module: Path, capfd: pytest.CaptureFixture[str]
+):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        bind = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ServerError, match=f"bind='{bind}': Address already in use"):
+            hs.run(BATCHES, bind=bind, shm_dir=module / "memory")
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_start_that_takes_too_long_says_what_it_waited_for(module: Path):
+    (module / "slow_to_import.py").write_text("import time\ntime.sleep(600)\n")
+    with pytest.raises(ServerError) as caught:
+        hs.run(
+            numbered().map("slow_to_import:f").batch(4),
+            shm_dir=module / "memory",
+            start_timeout_s=3,
+        )
+    assert "start_timeout_s=3 seconds in vain for the workers to open" in str(caught.value)
+
+
+# What runs
+
+
+def test_more_workers_than_partitions_is_a_warning_that_names_both(
+    caplog: pytest.LogCaptureFixture,
+):
+    caplog.set_level(logging.WARNING, "headrace.server")
+    with hs.run(BATCHES, workers=3) as server:
+        assert sorted(server.pids) == ["router", "worker-0-0"]
+        assert rows(server) == list(range(12))
+    assert "workers=3 and partitions=1" in caplog.records[0].message
+
+
+def test_a_server_says_when_it_is_over_and_may_be_closed_again(tmp_path: Path):
+    server = hs.run(numbered(10).batch(4), shm_dir=tmp_path)
+    assert not server.wait(0)
+    assert server.addresses == [server.address] and server.address.startswith("tcp://127.0.0.1:")
+    assert rows(server) == list(range(8))
+    assert server.wait(20)
+    assert server.failed_feeds() == {} and server.dropped == {"default": {"remainder": 2}}
+    server.close()
+    server.close()
+    assert list(tmp_path.iterdir()) == [] and server.pids == {}
+
+
+def test_every_address_of_bind_is_served(tmp_path: Path):
+    binds = [f"ipc://{tmp_path}/socket", "tcp://127.0.0.1:*"]
+    with hs.run(BATCHES, bind=binds) as server:
+        assert server.addresses[0] == binds[0] and server.address == binds[0]
+        with headrace.connect(server.addresses[1], timeout=20) as feed:
+            first = next(feed)["i"].tolist()
+        with headrace.connect(server.addresses[0], timeout=20) as feed:
+            rest = [i for batch in feed for i in batch["i"].tolist()]
+    assert first + rest == list(range(12))
+
+
+def test_a_memory_directory_is_meant_from_where_the_server_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "memory").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with hs.run(BATCHES, shm_dir="memory") as server:
+        monkeypatch.chdir("/")
+        with headrace.connect(server.address, timeout=20) as feed:
+            assert next(feed)["i"].tolist() == [0, 1, 2, 3]
+            assert feed.local
+
+
+def test_servers_run_beside_each_other_also_in_other_threads():
+    got: dict[str, list[int]] = {}
+
+    def serve(name: str) -> None:
+        with hs.run(numbered(8 if name == "a" else 4).batch(4)) as server:
+            got[name] = rows(server)
+
+    with hs.run(BATCHES) as mine:
+        threads = [threading.Thread(target=serve, args=(name,)) for name in "ab"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        got["mine"] = rows(mine)
+    assert got == {"a": list(range(8)), "b": list(range(4)), "mine": list(range(12))}
+
+
+def test_a_process_with_more_than_1024_open_files_can_serve():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2000:
+        pytest.skip(f"only {hard} files may be open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2000), hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        with hs.run(BATCHES) as server:
+            pid = server.pids["worker-0-0"]
+            os.kill(pid, 9)
+            assert rows(server) == list(range(12))
+            assert "worker-0-0" not in server.pids  # its death was noticed
+    finally:
+        for fd in files:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+# In which programs
+
+
+def python(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(os.path.abspath(p) for p in sys.path if p)
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends within 10 seconds."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    ended = bool(poller.poll(10_000))
+    os.close(fd)
+    return ended
+
+
+SCRIPT = """
+import headrace
+import headrace_server as hs
+{before}
+with hs.run(hs.from_examples([{{"i": k}} for k in range(12)]){map}.batch(4)) as server:
+    with headrace.connect(server.address, timeout=20) as feed:
+        print([i for batch in feed for i in batch["i"].tolist()])
+"""
+
+
+def test_it_runs_in_a_script_without_a_guard_and_in_one_given_by_minus_c(tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(before="", map=""))
+    for arguments in ([str(script)], ["-c", script.read_text()]):
+        done = python(*arguments, cwd=tmp_path)
+        assert done.stdout == f"{list(range(12))}\n", done.stderr
+        assert done.returncode == 0
+
+
+def test_functions_of_the_script_itself_need_the_guard_and_the_error_says_so(tmp_path: Path):
+    double = 'def double(e):\n    return {"i": e["i"] * 2}\n'
+    unguarded = tmp_path / "unguarded.py"
+    unguarded.write_text(SCRIPT.format(before=double, map=".map(double)"))
+    done = python(str(unguarded))
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("headrace_proto.errors.ServerError") and "unguarded.py" in last
+    assert 'under if __name__ == "__main__":' in last
+    guarded = tmp_path / "guarded.py"
+    text = unguarded.read_text()
+    at = text.index("with hs.run")
+    body = "".join(f"    {line}\n" for line in text[at:].splitlines())
+    guarded.write_text(f'{text[:at]}if __name__ == "__main__":\n{body}')
+    done = python(str(guarded))
+    assert done.stdout == f"{list(range(0, 24, 2))}\n", done.stderr
+
+
+FORKS = """
+import os, sys
+import headrace
+import headrace_server as hs
+with hs.run(hs.from_examples([{"i": k} for k in range(12)]).batch(4)) as server:
+    pid = os.fork()
+    if not pid:
+        sys.exit(0)  # through the end of the block, and the exit handlers
+    os.waitpid(pid, 0)
+    with headrace.connect(server.address, timeout=20) as feed:
+        print([i for batch in feed for i in batch["i"].tolist()])
+"""
+
+
+def test_a_forked_child_that_ends_does_not_end_the_server():
+    done = python("-W", "ignore", "-c", FORKS)
+    assert done.stdout == f"{list(range(12))}\n", done.stderr
+
+
+UNCLOSED = """
+import headrace_server as hs
+server = hs.run(hs.from_examples([{"i": 1}]).batch(1), shm_dir=DIRECTORY)
+print(*server.pids.values())
+"""
+
+
+def test_a_program_that_ends_without_closing_leaves_nothing(tmp_path: Path):
+    done = python("-c", UNCLOSED.replace("DIRECTORY", repr(str(tmp_path))))
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert all(gone(int(pid)) for pid in done.stdout.split())
