@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -13,7 +15,7 @@ import headrace_server as hs
 import pytest
 from headrace_server.shell.rundir import sweep
 
-from .processes import serve, trainer
+from .processes import Process, serve, trainer
 
 
 def numbered(n: int) -> hs.Pipeline:
@@ -164,15 +166,39 @@ def test_a_killed_server_leaves_no_process_and_the_next_start_sweeps_its_memory(
         "def numbers():\n"
         "    return hs.from_examples([{'i': k} for k in range(20)]).batch(4)\n"
     )
-    process, _ = serve(tmp_path, "feeds.py:numbers", "--workers", "2", "--partitions", "2")
-    with process:
-        children = children_of(process.pid)
-        assert len(children) == 3
-        process.kill()
-    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), 2)
-    assert list(Path("/dev/shm").glob(f"headrace-*-{process.pid}-*"))
-    with hs.run(numbered(4).batch(2)):
-        assert not list(Path("/dev/shm").glob(f"headrace-*-{process.pid}-*"))
+    shm = Path(tempfile.mkdtemp(dir="/dev/shm"))  # one that no other start sweeps meanwhile
+    options = ("--workers", "2", "--partitions", "2", "--shm-dir", str(shm))
+    try:
+        process, _ = serve(tmp_path, "feeds.py:numbers", *options)
+        with process:
+            children = children_of(process.pid)
+            assert len(children) == 3
+            process.kill()
+        eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), 2)
+        assert len(list(shm.iterdir())) == 1
+        with hs.run(numbered(4).batch(2), shm_dir=shm):
+            assert not list(shm.glob(f"headrace-*-{process.pid}-*"))
+        assert not list(shm.iterdir())
+    finally:
+        shutil.rmtree(shm)
+
+
+def test_a_killed_program_that_had_forked_leaves_no_process_of_its_server():
+    code = (
+        "import os, time, headrace_server as hs\n"
+        "server = hs.run(hs.from_examples([{'i': 1}]).batch(1))\n"
+        "if os.fork() == 0: time.sleep(60)\n"
+        "print(*server.pids.values(), flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with Process("-c", code) as program:
+        pids = [int(pid) for pid in (program.next_line() or "").split()]
+        assert len(pids) == 2
+        forked = [pid for pid in children_of(program.pid) if pid not in pids]
+        program.kill()
+        eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 5)
+        kill(forked[0])
+    sweep(Path("/dev/shm"))
 
 
 def test_a_killed_router_ends_the_server_and_trainers_are_told():

@@ -34,6 +34,7 @@ __all__ = ["Child", "ParentPipe"]
 
 _LAST_WORDS = 80
 _READ_BYTES = 1 << 16
+_ORPHAN_CHECK_MS = 500
 #: A line that is longer is handed on in pieces: a progress bar may never end its line.
 _LONGEST_LINE = 1 << 16
 #: What is read at most after a child's death; a pipe holds 64 KiB, unless others still write.
@@ -47,6 +48,7 @@ class ParentPipe:
 
     def __init__(self) -> None:
         ParentPipe.made = True
+        self._parent = os.getppid()
         self._out = os.fdopen(os.dup(1), "w", buffering=1)
         os.dup2(2, 1)
         self._in = os.fdopen(os.dup(0), "rb", buffering=0)
@@ -82,12 +84,24 @@ class ParentPipe:
         *lines, self._rest = (self._rest + data).split(b"\n")
         return [json.loads(line) for line in lines]
 
+    def check_parent(self) -> None:
+        """End this process when its parent is dead though its pipe is open.
+
+        A process that the user's program forked has the pipe's other end too, and keeps it.
+        """
+        if os.getppid() != self._parent:
+            os._exit(0)
+
     def watch(self) -> None:
         """End this process when the parent is gone.  For children that take no orders."""
 
         def wait() -> None:
+            poller = select.poll()
+            poller.register(self.fileno(), select.POLLIN)
             while True:
-                self.read_orders()
+                if poller.poll(_ORPHAN_CHECK_MS):
+                    self.read_orders()
+                self.check_parent()
 
         threading.Thread(target=wait, name="headrace-lifeline", daemon=True).start()
 

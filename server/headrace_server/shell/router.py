@@ -104,6 +104,7 @@ class Router:
             if now >= self._next_tick:
                 self._next_tick = now + _TICK_S
                 self._reception.tick(now)
+                self._pipe.check_parent()
             self._act()
 
     def close(self) -> None:
@@ -138,9 +139,10 @@ class Router:
                 continue
             for partition, cursor in desk.open_partitions(worker):
                 self._tell_worker(worker, life, Assign(desk.name, partition), cursor)
-            for order in (desk.retarget, desk.closing):
-                if order is not None:
-                    self._tell_worker(worker, life, order)
+            for target in desk.retargets_of_a_new_worker():
+                self._tell_worker(worker, life, target)
+            if desk.closing is not None:
+                self._tell_worker(worker, life, desk.closing)
 
     def _on_worker(self, worker: int, life: int, message: Any, payload: list[bytes]) -> None:
         if isinstance(message, Removed):
@@ -229,10 +231,10 @@ class Router:
         for segment in desk.retired:
             self._retire(segment)  # of several feeds the last one's batch empties it
         desk.retired.clear()
-        if desk.retarget is not None and not desk.retarget_told:
-            desk.retarget_told = True
+        for target in desk.retargets:
             for worker, life in self._news:
-                self._tell_worker(worker, life, desk.retarget)
+                self._tell_worker(worker, life, target)
+        desk.retargets.clear()
         for asked in desk.retargeted():
             self._reception.retargeted(asked.session, asked.request, asked.since, asked.fault)
         if desk.closing is not None and not desk.closing_told:

@@ -211,10 +211,10 @@ class Supervisor:
             timer.start()
             return
         text = f"{words}\nIt died {_FORGIVEN + 1} times within {_WINDOW_S:.0f} s and is given up."
-        self._order(order="fail", code="server", text=text)
-        with self._lock:
+        with self._lock:  # before a feed's end can wake somebody who waits
             self.failure = ServerError(text)
             self._lock.notify_all()
+        self._order(order="fail", code="server", text=text)
 
     def _forgiven(self, slot: _Slot) -> bool:
         now = time.monotonic()
