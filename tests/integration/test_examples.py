@@ -1,0 +1,112 @@
+"""The examples of the documents run to their end, check themselves, and leave their pictures."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = ("buckets", "sampling", "resampling")
+#: A picture of a page is fetched by everyone who clones; it is small.
+_MOST_BYTES = 80_000
+
+
+def _size_of_png(path: Path) -> tuple[int, int]:
+    """Width and height; the file is whole."""
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    assert data.endswith(b"IEND\xaeB`\x82")
+    width, height = struct.unpack(">II", data[16:24])
+    return width, height
+
+
+def _output_of(name: str, picture: Path) -> str:
+    """What an example prints; it ended well, and wrote nothing where it runs."""
+    pytest.importorskip("matplotlib")
+    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
+    workplace = picture.parent / "workplace"
+    workplace.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "examples" / f"{name}.py", "--out", picture],
+        cwd=workplace,
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=90)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        pytest.fail(f"{name} did not end:\n{process.communicate()[0]}")
+    assert process.returncode == 0, output
+    assert not list(workplace.iterdir())
+    width, height = _size_of_png(picture)
+    assert width > 500 and height > 200
+    return output
+
+
+@pytest.mark.slow
+def test_buckets_pad_less_than_a_third_as_much_and_a_budget_bounds_every_batch(
+    tmp_path: Path,
+) -> None:
+    output = _output_of("buckets", tmp_path / "buckets.png")
+    table = re.findall(r"^(\w+) +\d+ +\d+-\d+ +[\d,]+ +([\d.]+)% +([\d,]+) steps$", output, re.M)
+    waste = {name: float(percent) for name, percent, _ in table}
+    largest = {name: int(steps.replace(",", "")) for name, _, steps in table}
+    assert list(waste) == ["batch", "buckets", "budget"]
+    assert waste["buckets"] < waste["batch"] / 3
+    assert waste["budget"] < waste["batch"] / 3
+    assert largest["budget"] <= 4000 < largest["buckets"]
+    assert len(re.findall(r"^ +[0-6] +[\d,]+ +[\d.]+%$", output, re.M)) == 7
+
+
+@pytest.mark.slow
+def test_sampling_reaches_the_target_and_the_one_that_is_set_while_it_runs(tmp_path: Path) -> None:
+    output = _output_of("sampling", tmp_path / "sampling.png")
+    for name, wanted, tolerance in (
+        ("source", (80, 15, 5), 4),
+        ("stratified", (33, 33, 33, 20, 20, 60), 8),
+        ("exact", (33, 33, 33, 20, 20, 60), 4),
+    ):
+        line = re.search(rf"^{name} .*$", output, re.M)
+        assert line
+        shares = [int(share) for share in re.findall(r"(\d+)%", line[0])]
+        for share, target in zip(shares, wanted, strict=False):
+            assert abs(share - target) <= tolerance, line[0]
+        assert len(shares) == len(wanted) + 3  # and the recall of three classes
+
+
+@pytest.mark.slow
+def test_resampling_copies_by_weight_and_the_rate_takes_the_bias_out(tmp_path: Path) -> None:
+    output = _output_of("resampling", tmp_path / "resampling.png")
+    table = re.findall(r"^ +[\d.]+ to +[\d.]+ +4000 +([\d.]+) +([\d.]+)$", output, re.M)
+    assert len(table) == 5
+    for copies, wanted in table:
+        assert abs(float(copies) - float(wanted)) < 0.06
+    told = re.search(
+        r"mean of the source ([\d.]+)\n.* ([\d.]+); with 1 / rate ([\d.]+)$", output, re.M
+    )
+    assert told
+    truth, plain, corrected = map(float, told.groups())
+    assert plain - truth > 0.2
+    assert abs(corrected - truth) < 0.02
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_picture_of_a_page_is_there_is_shown_and_is_small(name: str) -> None:
+    picture = ROOT / "docs" / "pictures" / f"{name}.png"
+    width, height = _size_of_png(picture)
+    assert width > 500 and height > 200
+    assert picture.stat().st_size < _MOST_BYTES
+    page = (ROOT / "docs" / f"{name}.md").read_text()
+    assert f"](pictures/{name}.png)" in page
+    assert f"](../examples/{name}.py)" in page
