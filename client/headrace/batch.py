@@ -148,8 +148,11 @@ class Batch(Mapping[str, Any]):
         return value
 
     def array(self, name: str) -> np.ndarray:
-        """A column as a numpy array, whatever the framework: a view, or an array of ``bytes``."""
-        slot = self._slots.get(name)
+        """A column as a numpy array, whatever the framework: a view, or an array of ``bytes``.
+
+        What a batch tells of its rows is asked for as ``"@length"``, ``"@label"``, ``"@rate"``.
+        """
+        slot = self._facts.get(name[1:]) if name[:1] == RESERVED else self._slots.get(name)
         if slot is None:
             raise KeyError(f"{name!r} is not a column of this batch; it has {list(self._slots)}")
         if slot.dtype == BYTES:

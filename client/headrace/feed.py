@@ -133,6 +133,12 @@ class Feed:
         return self._schema
 
     @property
+    def facts(self) -> Mapping[str, Field]:
+        """What batches tell of their rows beside the columns: ``length``, ``label``, ``rate``."""
+        _ = self.schema
+        return {n[1:]: f for n, f in self._layout.items() if n[0] == RESERVED}
+
+    @property
     def local(self) -> bool:
         """Whether batches come through shared memory."""
         return self._link.attachment is not None
@@ -155,19 +161,28 @@ class Feed:
             self._give_back_in_hand()
             raise
 
-    def as_dataset(self) -> Any:
+    def as_dataset(self, facts: Sequence[str] = ()) -> Any:
         """The rest of the feed as a ``tf.data.Dataset`` with the right ``element_spec``.
 
-        A batch is committed when TensorFlow takes the next one from the feed.
+        A batch is committed when TensorFlow takes the next one from the feed.  ``facts`` are what
+        its elements hold beside the columns: ``length``, ``label`` or ``rate``, where the feed
+        tells them.
         """
         self._check()
+        wanted = [facts] if isinstance(facts, str) else list(facts)
+        for name in wanted:
+            if name not in self.facts:
+                known = ", ".join(self.facts) or "none"
+                raise ValueError(f"facts: the feed does not tell {name!r} of its rows; {known}")
+            if name in self.schema:
+                raise ValueError(f"facts: {name!r} is a column of the feed too")
         if self._framework.name != "tf":
             raise ValueError(
                 f'as_dataset() needs framework="tf"; this feed has {self._framework.name!r}'
             )
         from .tf import dataset
 
-        return dataset(self)
+        return dataset(self, wanted)
 
     def drain(self, cancel: bool = False) -> None:
         """Close the feed's input for all trainers: what was read is still handed out.

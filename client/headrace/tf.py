@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headrace_proto.dtypes import BYTES
 from headrace_proto.layout import ALIGNMENT
-from headrace_proto.schema import Field
+from headrace_proto.schema import RESERVED, Field
 
 try:
     import tensorflow as tf
@@ -56,16 +56,18 @@ def element_spec(schema: Mapping[str, Field]) -> dict[str, Any]:
     return {name: tf.TensorSpec(f.shape, _dtype(f.dtype), name) for name, f in schema.items()}
 
 
-def dataset(feed: Feed) -> Any:
+def dataset(feed: Feed, facts: Sequence[str]) -> Any:
     """A ``tf.data.Dataset`` of the rest of a feed.
 
     It is fed with arrays, not with tensors: TensorFlow takes aligned arrays without a copy, but
     makes arrays of tensors first.
     """
-    spec = element_spec(feed.schema)
+    told = {name: feed.facts[name] for name in facts}
+    spec = element_spec({**feed.schema, **told})
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
         for batch in feed:
-            yield {name: batch.array(name) for name in batch}
+            columns = {name: batch.array(name) for name in batch}
+            yield {**columns, **{name: batch.array(RESERVED + name) for name in facts}}
 
     return tf.data.Dataset.from_generator(batches, output_signature=spec)

@@ -103,7 +103,8 @@ def test_operating_names_every_option_of_serve_and_no_other() -> None:
 
 
 def test_every_option_that_a_document_names_exists_somewhere() -> None:
-    code = (ROOT / "server" / "headrace_server" / "cli.py").read_text()
+    programs = ("server/headrace_server/cli.py", "tests/bench/__main__.py")
+    code = "".join((ROOT / program).read_text() for program in programs)
     foreign = {"--help", "--shm-size"}  # of argparse and docker
     for path in DOCUMENTS:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", path.read_text()))

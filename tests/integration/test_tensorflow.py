@@ -256,3 +256,20 @@ def test_only_a_feed_for_tensorflow_gives_a_dataset() -> None:
         pytest.raises(ValueError, match=r'as_dataset\(\) needs framework="tf".*\'numpy\''),
     ):
         feed.as_dataset()
+
+
+def test_a_dataset_holds_the_facts_that_are_asked_for(tf):
+    examples = [{"x": float(i), "w": 1.0 + i % 3} for i in range(64)]
+    pipeline = hs.from_examples(examples).weighted_resample("w", 1.0).batch(8)
+    with (
+        hs.run(pipeline) as server,
+        headrace.connect(server.address, framework="tf", timeout=10) as feed,
+    ):
+        data = feed.as_dataset(facts=["rate"])
+        assert data.element_spec["rate"] == tf.TensorSpec((8,), tf.float32, "rate")
+        rows = [
+            (w, r) for e in data for w, r in zip(e["w"].numpy(), e["rate"].numpy(), strict=True)
+        ]
+        assert rows and all(0.4 < r / w < 0.7 for w, r in rows)
+        with pytest.raises(ValueError, match="does not tell 'label' of its rows; rate"):
+            feed.as_dataset(facts=["label"])
