@@ -265,20 +265,20 @@ class Feed:
         delivery = received.delivery
         _ = self.schema  # learnt at the first batch where a feed had none when it was joined
         slots = slots_of(delivery, self._layout)
-        return Batch(delivery, slots, self._block(delivery, received.frame), self._framework)
+        return Batch(delivery, slots, self._block(delivery, received.source), self._framework)
 
-    def _block(self, delivery: Delivery, frame: Any) -> np.ndarray:
+    def _block(self, delivery: Delivery, held: Any) -> np.ndarray:
         """The bytes of a batch, aligned: a view of shared memory, or this process's own."""
         token = delivery.token
         if not delivery.segment:
-            source = np.frombuffer(frame.buffer, np.uint8)
+            source = np.frombuffer(held.buffer, np.uint8)
             if source.nbytes != delivery.nbytes:
                 raise ProtocolError(f"a batch of {delivery.nbytes} bytes came with {source.nbytes}")
             return self._copied(source)
-        attachment, session, link = self._link.attachment, self._link.session, self._link
-        if attachment is None:
+        if held is None:
             raise ProtocolError("the server sent a reference to memory that was not attached")
-        block = attachment.block(
+        session, link = self._link.session, self._link
+        block: np.ndarray = held.block(
             delivery.segment, delivery.offset, delivery.nbytes, lambda: session.release(token)
         )
         if not delivery.copy_out:

@@ -261,6 +261,7 @@ class Link:
             for message, frames in heard:
                 if isinstance(message, Welcome) and not self.session.continues(message):
                     attach = self._attach(message)
+                    self.session.memory = self.attachment
                 self.session.receive(message, frames, now)
             if self.attachment is not None:
                 for segment in self.session.retired:

@@ -44,14 +44,20 @@ _HELLO_S = 1.0
 _SILENT = 2.5
 #: Released batches in one message: any number of views may go at once, a header is bounded.
 _PER_MESSAGE = 1000
+#: Mapped batches that a heartbeat lists; a trainer that keeps more of them does without.
+_MAX_MAPPED = 4000
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A delivery with the frame that carries its bytes, or None where they lie in memory."""
+    """A delivery with what holds its bytes: the frame that came, or the memory that is shared.
+
+    The memory is that of the moment of delivery: a session that is opened anew meanwhile brings
+    another, under which the server would not know that this batch is read.
+    """
 
     delivery: Delivery
-    frame: Any = None
+    source: Any = None
 
 
 @dataclass(slots=True)
@@ -73,6 +79,7 @@ class Session:
     waiting: str = ""  # what the server said that the feed waits for
     heard_at: float = 0.0  # when the server was last heard of
     retired: list[str] = field(default_factory=list)
+    memory: Any = None  # shared with the server in this session; the link says which
 
     _open: bool = False
     _said_at: float = -1e9
@@ -84,9 +91,7 @@ class Session:
     _returned: list[int] = field(default_factory=list)
     _mapped: set[int] = field(default_factory=set)  # batches in shared memory, not yet released
     _released: deque[int] = field(default_factory=deque)
-    # Said, and perhaps lost on the way: the answer to a commit that was said later ends the doubt.
-    _unsure: deque[int] = field(default_factory=deque)
-    _fence: tuple[int, int] | None = None  # that commit, and how many it ends the doubt of
+    _maps: bool = False  # batches of this session come through shared memory
     _said_window: int = 0
     _drain: Drain | None = None  # until it is answered
     _said_drain: bool = False
@@ -204,9 +209,7 @@ class Session:
                 f"{welcome.schema} instead of {known.schema}",
             )
             return
-        if self.continues(welcome):
-            self._released.extendleft(reversed(self._unsure))
-        else:
+        if not self.continues(welcome):
             # Another session counts anew.  Batches that wait untaken go back, whether the server
             # took them for lost or believes that the new session holds them.
             for received in self.ready:
@@ -217,8 +220,7 @@ class Session:
                     self.release(token)
             self.ready.clear()
             self._last_seq = 0
-        self._unsure.clear()
-        self._fence = None
+            self._maps = False
         self._said_window = 0
         self._said_drain = False
         self._said_retarget = False
@@ -234,22 +236,18 @@ class Session:
                     f"{delivery.frame}; {len(frames)} frames came"
                 )
         for delivery in message.items:
-            token, inline = delivery.token, not delivery.segment
             if delivery.seq <= self._last_seq:  # sent twice
-                if not inline and token not in self._mapped:
-                    self._released.append(token)  # the server believes it mapped again
                 continue
+            inline = not delivery.segment
             self._last_seq = delivery.seq
-            self._held.add(token)
+            self._held.add(delivery.token)
             if not inline:
-                self._mapped.add(token)
-            self.ready.append(Received(delivery, frames[delivery.frame - 1] if inline else None))
+                self._maps = True
+                self._mapped.add(delivery.token)
+            source = frames[delivery.frame - 1] if inline else self.memory
+            self.ready.append(Received(delivery, source))
 
     def _on_outcome(self, message: Outcome) -> None:
-        if self._fence is not None and self._fence[0] in (*message.committed, *message.stale):
-            for _ in range(self._fence[1]):
-                self._unsure.popleft()
-            self._fence = None
         for token in message.committed:
             self._unanswered.pop(token, None)
         for token in message.stale:
@@ -293,7 +291,6 @@ class Session:
         window = self._last_seq - len(self.ready) + max(self.prefetch, self._wanting)
         while len(self._released) > _PER_MESSAGE:
             some = tuple(self._released.popleft() for _ in range(_PER_MESSAGE))
-            self._unsure.extend(some)
             messages.append(Step(number, 0, (), some))
         released = []
         while self._released:
@@ -303,9 +300,6 @@ class Session:
                 number, window, tuple(self._commits), tuple(released), tuple(self._returned)
             )
             messages.append(step)
-            self._unsure.extend(released)
-            if self._commits and self._fence is None:
-                self._fence = (self._commits[-1], len(self._unsure))
             self._commits, self._returned, self._said_window = [], [], window
         if self._drain is not None and not self._said_drain:
             messages.append(Drain(number, self._drain.cancel))
@@ -315,8 +309,20 @@ class Session:
             self._said_retarget = True
         if now - self._said_at >= self.welcome.heartbeat_s:
             self._said_at = now
-            messages.append(Renew(number, window, self._last_seq, tuple(sorted(self._held))))
+            messages.append(self._renew(number, window))
         return messages
+
+    def _renew(self, number: int, window: int) -> Renew:
+        """The heartbeat.
+
+        It says all that is mapped, so that the server notices what got lost with a connection:
+        references that never came, and the word that memory was released.
+        """
+        mapped = sorted(self._mapped) if self._maps and len(self._mapped) <= _MAX_MAPPED else None
+        return Renew(
+            *(number, window, self._last_seq, tuple(sorted(self._held))),
+            *((tuple(mapped), self._last_seq) if mapped is not None else ()),
+        )
 
     def silence(self, now: float) -> float:
         """Seconds since the server was heard of, 0 while that is no reason to worry."""

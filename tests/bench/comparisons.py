@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from . import workloads
+from . import sequences, skewed, workloads
 from .contestants import CONTESTANTS
 from .pairs import Comparison
 
 _W1 = workloads.BATCH
+_W2 = sequences.BATCH
 _W3 = workloads.IMAGE_BATCH
 
-_ALL = [
+
+def _sampling(ours: str, peer: str, quick: bool = True) -> Comparison:
+    return Comparison("sampling", ours, peer, None, skewed.BATCH, quick=quick, read=skewed.READ)
+
+
+ALL = [
     Comparison("W1 first epoch", "headrace first epoch", "tf.data service first epoch", 1.5, _W1),
     Comparison("W1", "headrace shm tf", "tf.data service", 3.0, _W1),
     Comparison("W1", "headrace shm tf, prefetch 16", "tf.data service", 3.0, _W1),
@@ -19,6 +25,18 @@ _ALL = [
     Comparison("W1", "headrace shm tf", "tf.data service by record", 15.0, _W1),
     Comparison("W1", "headrace shm tf", "tf.data in process by record", None, _W1, quick=False),
     Comparison("W1", "headrace shm tf", "torch DataLoader, 2 workers", 4.0, _W1),
+    Comparison("W2", "headrace sequences", "tf.data service sequences", 5.0, _W2),
+    Comparison("W2", "headrace sequences", "tf.data service sequences by record", None, _W2),
+    Comparison("W2", "headrace sequences", "tf.data in process sequences", None, _W2),
+    Comparison("W2", "headrace sequences tcp", "tf.data service sequences", None, _W2, quick=False),
+    Comparison("W2", "headrace sequences from Arrow", "tf.data service sequences", 8.0, _W2),
+    _sampling("headrace stratified, known", "tf.data service resample, known"),
+    _sampling("headrace stratified, known", "tf.data in process resample, known", False),
+    _sampling("headrace stratified, estimated", "tf.data service resample, estimated"),
+    _sampling("headrace stratified, estimated", "tf.data in process resample, estimated", False),
+    _sampling("headrace rejection", "tf.data service resample, known", False),
+    _sampling("headrace rejection", "tf.data service mask by hand"),
+    _sampling("headrace stratified, known", "tf.data in process mask by hand"),
     Comparison("W3", "headrace images shm", "tf.data service images", 8.0, _W3),
     Comparison("W3", "headrace images shm", "shared-memory ring", 0.8, _W3),
     Comparison("W3", "headrace images tcp", "tf.data service images", None, _W3, quick=False),
@@ -31,7 +49,7 @@ def comparisons(quick: bool, only: str) -> list[Comparison]:
     """Those that this machine can run and the caller wants."""
     return [
         c
-        for c in _ALL
+        for c in ALL
         if c.ours in CONTESTANTS
         and c.peer in CONTESTANTS
         and (c.quick or not quick)

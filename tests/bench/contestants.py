@@ -19,18 +19,42 @@ from typing import Any
 import numpy as np
 import zmq
 
-from . import servers, workloads
+from . import sequences, servers, skewed, workloads
 from .processes import helper, last_line
 
 LOADED, READY, ENDED = "loaded", "ready", "ended"
 Steps = Iterator[str | int]
 Contestant = Callable[[Path], Steps]
+Check = Callable[[Any, Path], None]
+
+
+def _w1(batch: Any, directory: Path) -> None:
+    workloads.check_w1(batch)
+
+
+def _w2(batch: Any, directory: Path) -> None:
+    sequences.check(batch)
+
+
+def _w3(batch: Any, directory: Path) -> None:
+    workloads.check_w3(batch["image"], directory)
+
+
+def _mixed(batch: Any, directory: Path) -> None:
+    skewed.check(batch)
+    skewed.check_mix(batch)
+
+
+def _estimated(batch: Any, directory: Path) -> None:
+    skewed.check(batch)  # the mix comes with the estimate, later
 
 
 # headrace
 
 
-def _headrace(kind: str, framework: str, *, tcp: bool = False, prefetch: int = 2) -> Contestant:
+def _headrace(
+    kind: str, framework: str, check: Check, *, tcp: bool = False, prefetch: int = 2
+) -> Contestant:
     def steps(directory: Path) -> Steps:
         import headrace
 
@@ -52,10 +76,7 @@ def _headrace(kind: str, framework: str, *, tcp: bool = False, prefetch: int = 2
                         batch[name]
                     if not checked:
                         checked = True
-                        if "image" in names:
-                            workloads.check_w3(batch["image"], directory)
-                        else:
-                            workloads.check_w1(batch)
+                        check(batch, directory)
                     yield 1
                 yield ENDED
 
@@ -112,7 +133,7 @@ def _w3_dataset(directory: Path) -> Any:
     return tf.data.Dataset.range(4, output_type=tf.int32).map(batch).cache().repeat()
 
 
-def _tfdata(make: Callable[[Path], Any], *, service: bool) -> Contestant:
+def _tfdata(make: Callable[[Path], Any], check: Check, *, service: bool) -> Contestant:
     def steps(directory: Path) -> Steps:
         import tensorflow as tf
 
@@ -135,10 +156,7 @@ def _tfdata(make: Callable[[Path], Any], *, service: bool) -> Contestant:
                     batch[name]
                 if not checked:
                     checked = True
-                    if "image" in batch:
-                        workloads.check_w3(batch["image"], directory)
-                    else:
-                        workloads.check_w1(batch)
+                    check(batch, directory)
                 yield 1
             yield ENDED
 
@@ -240,21 +258,39 @@ def _zmq_echo(directory: Path) -> Steps:
 
 ONE, ALL = 1, workloads.LINKS
 
+
+def _both_ways(name: str, make: Callable[[Path], Any], check: Check) -> dict[str, Contestant]:
+    """A dataset in the trainer's process, and the same in the service."""
+    return {
+        f"tf.data in process {name}".rstrip(): _tfdata(make, check, service=False),
+        f"tf.data service {name}".rstrip(): _tfdata(make, check, service=True),
+    }
+
+
 CONTESTANTS: dict[str, Contestant] = {
-    "headrace shm tf": _headrace("headrace-w1", "tf"),
-    "headrace shm numpy": _headrace("headrace-w1", "numpy"),
-    "headrace tcp tf": _headrace("headrace-w1", "tf", tcp=True),
-    "headrace shm tf, prefetch 16": _headrace("headrace-w1", "tf", prefetch=16),
-    "headrace first epoch": _headrace("headrace-w1-once", "tf"),
-    "headrace one at a time": _headrace("headrace-w1", "numpy", prefetch=0),
-    "headrace images shm": _headrace("headrace-w3", "tf"),
-    "headrace images tcp": _headrace("headrace-w3", "tf", tcp=True),
-    "tf.data in process": _tfdata(lambda d: _w1_dataset(d, ONE, False), service=False),
-    "tf.data in process by record": _tfdata(lambda d: _w1_dataset(d, ONE, True), service=False),
-    "tf.data service": _tfdata(lambda d: _w1_dataset(d, ONE, False), service=True),
-    "tf.data service by record": _tfdata(lambda d: _w1_dataset(d, ONE, True), service=True),
-    "tf.data service first epoch": _tfdata(lambda d: _w1_dataset(d, ALL, False), service=True),
-    "tf.data service images": _tfdata(_w3_dataset, service=True),
+    "headrace shm tf": _headrace("headrace-w1", "tf", _w1),
+    "headrace shm numpy": _headrace("headrace-w1", "numpy", _w1),
+    "headrace tcp tf": _headrace("headrace-w1", "tf", _w1, tcp=True),
+    "headrace shm tf, prefetch 16": _headrace("headrace-w1", "tf", _w1, prefetch=16),
+    "headrace first epoch": _headrace("headrace-w1-once", "tf", _w1),
+    "headrace one at a time": _headrace("headrace-w1", "numpy", _w1, prefetch=0),
+    "headrace sequences": _headrace("headrace-w2", "tf", _w2),
+    "headrace sequences tcp": _headrace("headrace-w2", "tf", _w2, tcp=True),
+    "headrace sequences from Arrow": _headrace("headrace-w2-arrow", "tf", _w2),
+    "headrace images shm": _headrace("headrace-w3", "tf", _w3),
+    "headrace images tcp": _headrace("headrace-w3", "tf", _w3, tcp=True),
+    "headrace stratified, known": _headrace("headrace-known", "tf", _mixed),
+    "headrace stratified, estimated": _headrace("headrace-estimated", "tf", _estimated),
+    "headrace rejection": _headrace("headrace-rejection", "tf", _mixed),
+    **_both_ways("", lambda d: _w1_dataset(d, ONE, False), _w1),
+    **_both_ways("by record", lambda d: _w1_dataset(d, ONE, True), _w1),
+    "tf.data service first epoch": _tfdata(lambda d: _w1_dataset(d, ALL, False), _w1, service=True),
+    **_both_ways("sequences", lambda d: sequences.dataset(d, False), _w2),
+    **_both_ways("sequences by record", lambda d: sequences.dataset(d, True), _w2),
+    "tf.data service images": _tfdata(_w3_dataset, _w3, service=True),
+    **_both_ways("resample, known", lambda d: skewed.dataset(d, True), _mixed),
+    **_both_ways("resample, estimated", lambda d: skewed.dataset(d, False), _estimated),
+    **_both_ways("mask by hand", skewed.dataset_by_hand, _mixed),
     "shared-memory ring": _ring,
     "raw TCP": _raw_tcp,
     "ZeroMQ round trip": _zmq_echo,

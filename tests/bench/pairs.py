@@ -31,8 +31,9 @@ class Comparison:
     peer: str
     aim: float | None = None
     rows: int = 1  # in a batch
+    read: float = 1.0  # rows of the source for each row handed over
     latency: bool = False
-    quick: bool = True
+    quick: bool = True  # part of a quick run
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,9 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
     per = 1 if unit == "batches" else c.rows
 
     def rate(side: str) -> str:
-        return f"{outcome.median(side, 'batches_per_s') * per:,.0f} {unit}"
+        rows = outcome.median(side, "batches_per_s") * per
+        read = f" of {rows * c.read:,.0f} read" if c.read != 1 else ""
+        return f"{rows:,.0f} {unit}{read}"
 
     aim = "" if c.aim is None else f"{c.aim:g} {'met' if ratio >= c.aim else 'missed'}"
     return (

@@ -11,11 +11,12 @@ import sys
 from collections.abc import Callable
 from multiprocessing import shared_memory
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import zmq
 
-from . import workloads
+from . import sequences, skewed, workloads
 
 RING_SLOTS = 4
 
@@ -33,16 +34,20 @@ def headrace_w1(directory: Path, epochs: int | None, files: int) -> None:
         "id": hs.scalar("bytes"),
     }
     source = hs.read_tfrecord(workloads.w1_files(directory)[:files], features)
-    with hs.run(source.repeat(epochs).batch(workloads.BATCH)) as server:
-        _say(server.address)
-        sys.stdin.read()
+    headrace_serves(source.repeat(epochs).batch(workloads.BATCH))
 
 
 def headrace_w3(directory: Path) -> None:
     import headrace_server as hs
 
     source = hs.read_npz(workloads.w3_file(directory))
-    with hs.run(source.repeat().batch(workloads.IMAGE_BATCH)) as server:
+    headrace_serves(source.repeat().batch(workloads.IMAGE_BATCH))
+
+
+def headrace_serves(pipeline: Any) -> None:
+    import headrace_server as hs
+
+    with hs.run(pipeline) as server:
         _say(server.address)
         sys.stdin.read()
 
@@ -133,7 +138,16 @@ def zmq_echo(directory: Path) -> None:
 KINDS: dict[str, Callable[[Path], None]] = {
     "headrace-w1": lambda directory: headrace_w1(directory, None, 1),
     "headrace-w1-once": lambda directory: headrace_w1(directory, 1, workloads.LINKS),
+    "headrace-w2": lambda directory: headrace_serves(sequences.pipeline(directory, False)),
+    "headrace-w2-arrow": lambda directory: headrace_serves(sequences.pipeline(directory, True)),
     "headrace-w3": headrace_w3,
+    "headrace-known": lambda directory: headrace_serves(skewed.pipeline(directory, "known")),
+    "headrace-estimated": lambda directory: headrace_serves(
+        skewed.pipeline(directory, "estimated")
+    ),
+    "headrace-rejection": lambda directory: headrace_serves(
+        skewed.pipeline(directory, "rejection")
+    ),
     "tfdata-service": tfdata_service,
     "ring": ring,
     "raw-tcp": raw_tcp,

@@ -1,5 +1,7 @@
 """The data: made once, the same for every contestant, and checked in every contestant's hands.
 
+Here W1 and W3; W2 stands in ``sequences``, the source of the samplers in ``skewed``.
+
 W1   TFRecord of tf.train.Example, 200,000 records: label int64 0 … 999, x float32[64], id 10 bytes
 W3   images ready in memory: uint8 [512, 224, 224, 3], four batches of 128 (19 MB each)
 """
@@ -11,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from . import sequences, skewed
 
 RECORDS = 200_000
 BATCH = 256
@@ -46,7 +50,13 @@ def w3_file(directory: Path) -> str:
 
 
 def prepare(directory: Path) -> None:
-    """Make the data unless it is there.  Loads TensorFlow: call it in a process of its own."""
+    """Make all data unless it is there.  Loads TensorFlow: call it in a process of its own."""
+    _prepare_own(directory)
+    sequences.prepare(directory)
+    skewed.prepare(directory)
+
+
+def _prepare_own(directory: Path) -> None:
     done = directory / f"done-{_VERSION}"
     if done.exists():
         return

@@ -73,6 +73,10 @@ class PlainBatches:
                 self._waiting.appendleft((chunk, start + cut, stop))
         return Draft(tuple(parts))
 
+    def ready(self) -> int:
+        """Whole batches that were not taken."""
+        return self._rows // self.batch_size
+
     def chunks(self) -> set[int]:
         return {chunk for chunk, _, _ in self._waiting}
 

@@ -280,6 +280,10 @@ class Buckets:
             )
         return Draft(tuple(parts), meta)
 
+    def ready(self) -> int:
+        """Full batches that were not taken."""
+        return len(self._full)
+
     def waiting(self) -> int:
         """Rows held, those of full batches that were not taken included."""
         return sum(queue.rows for queue in self._queues)

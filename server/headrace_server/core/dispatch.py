@@ -198,6 +198,10 @@ class Dispatcher:
         if trainer is None:
             return
         self._leases.renew(session, trainer.seen)
+        # What was about to be sent is among it, and must not come first.
+        self._effects = [
+            e for e in self._effects if not (isinstance(e, Send) and e.session == session)
+        ]
         # What was lost on the way and went to others meanwhile leaves no gap in the numbers: the
         # trainer reckons its window by what it received.
         trainer.seq = last_seq

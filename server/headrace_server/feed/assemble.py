@@ -147,11 +147,12 @@ def _fill_ragged(block: np.ndarray, slot: Slot, columns: list[Ragged]) -> None:
         return
     row_bytes = slot.nbytes // max(1, slot.shape[0])
     at = slot.offset
+    out = block.data  # slices of it are cheaper than those of an array; filling is not
     for column in columns:
-        raw = column.raw
+        raw = column.raw.data
         sizes = (column.extents[:, 0] * column.item_bytes).tolist()
         for start, size in zip(column.starts.tolist(), sizes, strict=True):
-            block[at : at + size] = raw[start : start + size]
+            out[at : at + size] = raw[start : start + size]
             block[at + size : at + row_bytes] = 0
             at += row_bytes
 

@@ -84,7 +84,12 @@ class Strings:
         offsets = np.zeros(lengths.size + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
         starts = self.starts.reshape(-1)
-        if starts.size and np.array_equal(starts, starts[0] + offsets[:-1]):
+        # The last start alone tells most of those that are not back to back.
+        if (
+            starts.size
+            and starts[-1] - starts[0] == offsets[-2]
+            and np.array_equal(starts, starts[0] + offsets[:-1])
+        ):
             return offsets, self.data[int(starts[0]) : int(starts[0]) + int(offsets[-1])]
         return offsets, gather(self.data, starts, lengths)
 

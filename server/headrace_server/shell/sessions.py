@@ -42,7 +42,8 @@ class Session:
     local: bool = False
     present: bool = True
     seen: float = 0.0
-    mapped: dict[int, Batch] = field(default_factory=dict)  # by token: what it may be reading
+    # By token: number of the delivery, and the batch that the trainer may be reading.
+    mapped: dict[int, tuple[int, Batch]] = field(default_factory=dict)
 
 
 class SessionTable:

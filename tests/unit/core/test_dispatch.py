@@ -182,6 +182,16 @@ def test_a_reconnected_session_is_sent_what_it_missed_under_the_same_tokens():
     assert d.take_effects() == []
 
 
+def test_what_is_sent_again_comes_in_order_with_what_was_about_to_be_sent():
+    d = filled(2)
+    d.join(1, 0.0)
+    d.window(1, 1)
+    d.take_effects()  # lost on the way
+    d.window(1, 2)
+    d.resend(1, 0)
+    assert [e.seq for e in kinds(d.take_effects(), Send)] == [1, 2]
+
+
 def test_what_was_lost_and_expired_leaves_no_gap_in_a_session_that_is_resumed():
     d = filled(4)
     d.join(1, 0.0)
@@ -900,7 +910,7 @@ def test_a_rank_that_comes_back_takes_up_its_own_batches():
 
 
 def test_a_round_that_was_dealt_anew_is_nobody_elses():
-    """1 both ranks die with a round in hand, 2 one trainer starts alone, 3 the old ones are back."""
+    """1 both ranks die with a round in hand, 2 one trainer starts alone, 3 an old one is back."""
     d = coordinated(2, 2)
     d.window(1, 1), d.window(2, 1)
     old = [e.token for e in kinds(d.take_effects(), Send)]

@@ -158,7 +158,12 @@ class LeaseHistories(RuleBasedStateMachine):
         verdict, settled = self.table.commit(token, session)
         if self.settled.get(batch) == token:
             expected = Verdict.DUPLICATE
-        elif self.last[batch] != token or batch in self.settled or token in self.void or self.holder.get(token, session) != session:
+        elif (
+            self.last[batch] != token
+            or batch in self.settled
+            or token in self.void
+            or self.holder.get(token, session) != session
+        ):
             expected = Verdict.STALE
         else:
             expected = Verdict.COMMITTED

@@ -277,6 +277,15 @@ def test_an_empty_epoch_more_or_less_is_remembered_by_the_cursor():
     assert not other.step() and other.machine.epoch == 1000
 
 
+def test_rows_of_an_epoch_are_remembered_by_the_cursor():
+    """A worker that dies in every epoch, after its only row, does not make epochs look empty."""
+    driver = Driver(4, batch_size=1, epochs=None, limits=(2,), drops=lambda e, i: i != 0)
+    for epoch in range(1002):
+        driver.run(steps=2 if epoch == 0 else 3)
+        assert driver.stream()[-1] == (epoch, 0)
+        driver = driver.restored(driver.machine.cursor())
+
+
 def test_a_machine_that_was_used_becomes_what_the_state_says():
     driver = Driver(30, batch_size=4, limits=(7,)).run(steps=5)
     state = driver.machine.cursor()

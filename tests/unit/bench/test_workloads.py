@@ -1,0 +1,114 @@
+"""All are compared on the same data: names exist, readers read the files, checks can fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import headrace_server as hs
+from headrace_server.feed.columns import row_of
+from headrace_server.feed.index_cache import IndexCache
+from headrace_server.feed.manifest import resolve
+from headrace_server.feed.reader import BadRecords, IndexedReader
+from headrace_server.feed.sources import open_reader
+from tests.bench import records, sequences, skewed
+from tests.bench.comparisons import ALL, comparisons
+from tests.bench.contestants import CONTESTANTS
+
+
+def test_the_writer_writes_what_a_checking_reader_reads(tmp_path: Path):
+    x = np.arange(6, dtype=np.float32)
+    rows = [{"n": 300, "name": b"first", "x": x[:4]}, {"n": 0, "name": b"", "x": x[:6]}]
+    file = tmp_path / "a.tfrecord"
+    records.write(file, map(records.example, rows))
+    features = {
+        "n": hs.scalar("int64"),
+        "name": hs.scalar("bytes"),
+        "x": hs.sequence("float32", (2,)),
+    }
+    source = hs.read_tfrecord(str(file), features).batch(1).declaration().source
+    cache = IndexCache(str(tmp_path / "index"))
+    reader = open_reader(source, resolve(source.paths), BadRecords(), cache)
+    assert isinstance(reader, IndexedReader)
+    columns = reader.slice(0, 2).columns
+    for i, row in enumerate(rows):
+        assert row_of(columns["n"], i) == row["n"]
+        assert row_of(columns["name"], i) == row["name"]
+        np.testing.assert_array_equal(row_of(columns["x"], i).reshape(-1), row["x"])
+
+
+def test_the_writer_refuses_what_it_would_write_wrongly():
+    with pytest.raises(ValueError, match=r"value=-1: .* least is 0"):
+        records.example({"n": -1})
+
+
+def test_a_file_has_its_name_only_when_it_is_complete(tmp_path: Path):
+    def broken():
+        yield b"one"
+        raise OSError("no more")
+
+    with pytest.raises(OSError, match="no more"):
+        records.write(tmp_path / "a.tfrecord", broken())
+    assert not (tmp_path / "a.tfrecord").exists()
+
+
+def sequence_batch() -> dict[str, np.ndarray]:
+    steps, numbers = sequences.lengths(), sequences.pool()
+    rows = np.flatnonzero(steps < sequences.BOUNDARIES[0])[: sequences.BATCH]
+    x = np.zeros((len(rows), int(steps[rows].max()), sequences.WIDTH), np.float32)
+    for place, row in enumerate(rows.tolist()):
+        x[place, : steps[row]] = numbers[row : row + steps[row]]
+    keys = np.array([sequences.key(row) for row in rows.tolist()], object)
+    return {"key": keys, "length": steps[rows], "x": x}
+
+
+def test_a_right_batch_of_sequences_passes_its_check():
+    sequences.check(sequence_batch())
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"), [("length", "lengths of a batch"), ("x", "sequences of a batch")]
+)
+def test_a_wrong_batch_of_sequences_does_not(name: str, complaint: str):
+    batch = sequence_batch()
+    batch[name].reshape(-1)[-1] += 1  # of x: in the padding, or the last step of the longest
+    with pytest.raises(AssertionError, match=complaint):
+        sequences.check(batch)
+
+
+def test_sequences_of_two_buckets_in_one_batch_do_not_pass():
+    steps, numbers = sequences.lengths(), sequences.pool()
+    rows = np.arange(sequences.BATCH)
+    x = np.zeros((len(rows), int(steps[rows].max()), sequences.WIDTH), np.float32)
+    for row in rows.tolist():
+        x[row, : steps[row]] = numbers[row : row + steps[row]]
+    keys = np.array([sequences.key(row) for row in rows.tolist()], object)
+    with pytest.raises(AssertionError, match="mixes buckets"):
+        sequences.check({"key": keys, "length": steps[rows], "x": x})
+
+
+def test_five_rows_are_read_for_one_of_equal_parts():
+    assert sum(skewed.SHARES) == pytest.approx(1)
+    assert pytest.approx(5) == skewed.READ
+    kept = np.array(skewed.SHARES) * skewed.ACCEPT
+    np.testing.assert_allclose(kept / kept.sum(), skewed.TARGET)
+
+
+def test_the_mix_of_the_source_itself_does_not_pass():
+    skewed.check_mix({"label": np.arange(skewed.BATCH) % len(skewed.TARGET)})
+    with pytest.raises(AssertionError, match="classes come in the shares"):
+        skewed.check_mix({"label": skewed.labels()[: skewed.BATCH]})
+
+
+def test_every_comparison_names_contestants_that_exist():
+    named = {name for c in ALL for name in (c.ours, c.peer)}
+    assert {name for name in named - set(CONTESTANTS) if "torch" not in name} == set()
+    assert {c.workload for c in comparisons(quick=True, only="")} >= {"W1", "W2", "W3", "sampling"}
+
+
+def test_comparisons_are_chosen_by_a_part_of_their_name():
+    chosen = comparisons(quick=False, only="W2: headrace sequences from Arrow")
+    assert [c.ours for c in chosen] == ["headrace sequences from Arrow"]
+    assert len(comparisons(quick=True, only="")) < len(comparisons(quick=False, only=""))

@@ -1,0 +1,752 @@
+"""A trainer's session loses nothing and says nothing twice in vain, whatever the network does.
+
+First the machine alone, message by message; then back to back with the server's dispatcher over a
+network that is cut at any moment.  Every message goes through the codec.
+"""
+
+import random
+from collections import Counter, deque
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.session import Received, Session
+from headrace_proto.errors import (
+    DataError,
+    ProtocolError,
+    ServerError,
+    StaleLease,
+    UnknownFeed,
+    VersionMismatch,
+)
+from headrace_proto.messages import (
+    FROM_SERVER,
+    FROM_TRAINER,
+    Bye,
+    Deliver,
+    Delivery,
+    Drain,
+    Drained,
+    Ended,
+    Hello,
+    Outcome,
+    Pulse,
+    Refused,
+    Renew,
+    Retired,
+    Step,
+    Unknown,
+    Welcome,
+)
+from headrace_server.core.dispatch import Dispatcher
+from headrace_server.core.handover import Answer, Batch, Finish, Freed, Send
+
+HEARTBEAT, TTL = 1.0, 10.0
+SCHEMA = [["x", "int64", [-1]]]
+
+
+def welcome(session=1, resumed=False, schema=SCHEMA, life="life"):
+    file = f"{life}/trainer-{session}"
+    return Welcome(1, "test", session, "feed", schema, HEARTBEAT, TTL, 64, "dir", file, resumed)
+
+
+def delivery(seq, token, segment="", frame=1):
+    return Delivery(
+        seq, token, 0, token, 1, 8, [[0, 8, [1]]], {}, segment, 0, 0 if segment else frame
+    )
+
+
+class Talk:
+    """A session and what it said, through the codec."""
+
+    def __init__(self, prefetch=2, **options):
+        self.session = Session("feed", b"nonce", prefetch, **options)
+        self.now = 100.0
+
+    def hear(self, *messages, frames=()):
+        for message in messages:
+            message = FROM_SERVER.decode(FROM_SERVER.encode(message))
+            self.session.receive(message, list(frames), self.now)
+
+    def deliver(self, *deliveries, session=1):
+        frames = [b"%d" % d.token for d in deliveries]
+        items = [
+            d if d.segment else delivery(d.seq, d.token, "", i + 1)
+            for i, d in enumerate(deliveries)
+        ]
+        self.hear(Deliver(session, tuple(items)), frames=frames)
+
+    def said(self, after_s=0.0):
+        self.now += after_s
+        messages = self.session.outgoing(self.now)
+        assert self.session.outgoing(self.now) == [], "said twice"
+        return [FROM_TRAINER.decode(FROM_TRAINER.encode(m)) for m in messages]
+
+    def take(self):
+        received = self.session.take()
+        return None if received is None else received.delivery.token
+
+
+def opened(prefetch=2):
+    talk = Talk(prefetch)
+    assert len(talk.said()) == 1
+    talk.hear(welcome())
+    return talk
+
+
+# Opening
+
+
+def test_hello_is_said_at_once_and_again_every_second_until_it_is_answered():
+    talk = Talk(rank=1, world_size=4)
+    (hello,) = talk.said()
+    assert isinstance(hello, Hello)
+    assert (hello.feed, hello.nonce, hello.rank, hello.world_size) == ("feed", b"nonce", 1, 4)
+    assert (hello.last_seq, hello.held) == (0, ())
+    assert talk.said(0.4) == [] and talk.session.due_in(talk.now) == pytest.approx(0.6)
+    assert talk.said(0.6) == [hello]
+    assert not talk.session.connected and talk.session.goodbye() is None
+    talk.hear(welcome())
+    assert talk.session.connected and talk.session.goodbye() == Bye(1)
+    assert talk.said() == [Step(1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [("feed", UnknownFeed), ("version", VersionMismatch), ("from a later release", ServerError)],
+)
+def test_a_refusal_is_the_error_that_it_stands_for_and_the_first_one_stays(code, kind):
+    talk = Talk()
+    talk.hear(Refused(code, "why"), Refused("data", "another"))
+    assert type(talk.session.failure) is kind and str(talk.session.failure) == "why"
+
+
+def test_what_the_server_waits_for_is_known_before_and_after_the_opening():
+    talk = Talk()
+    talk.hear(Pulse(0, "the workers open the source"))
+    assert talk.session.waiting == "the workers open the source"
+    talk.hear(welcome(), Pulse(1, "batch 3 is being made"))
+    assert talk.session.waiting == "batch 3 is being made"
+
+
+def test_messages_of_another_session_say_nothing():
+    talk = Talk()
+    talk.hear(Ended(1), Unknown(1))
+    talk.deliver(delivery(1, 10))
+    talk.hear(welcome(2), Ended(1), Outcome(1, (), (10,)), Unknown(1), Drained(1))
+    talk.hear(Retired(1, ("slab-0-0-0",)))
+    talk.deliver(delivery(1, 10))
+    session = talk.session
+    assert session.connected and not session.finished and not session.ready
+    assert not session.drained and not session.retired and not session.stale
+
+
+# Windows
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2])
+def test_the_window_lets_prefetch_batches_come_beyond_the_one_in_hand(prefetch):
+    talk = opened(prefetch)
+    assert talk.said() == ([Step(1, prefetch)] if prefetch else [])
+    for n in range(1, 6):
+        talk.session.want()
+        asked = talk.said()
+        assert asked == ([] if prefetch else [Step(1, n)])
+        for seq in range(talk.session._last_seq + 1, n - 1 + max(prefetch, 1) + 1):
+            talk.deliver(delivery(seq, seq))
+        assert len(talk.session.ready) == max(prefetch, 1)
+        assert talk.take() == n
+        assert talk.said() == ([Step(1, n + prefetch)] if prefetch else [])
+
+
+def test_a_trainer_that_waits_twice_asks_once():
+    talk = opened(0)
+    talk.session.want()
+    assert talk.said() == [Step(1, 1)]
+    talk.session.want()
+    assert talk.said() == []
+    talk.deliver(delivery(1, 1))
+    assert talk.take() == 1 and talk.take() is None
+    assert talk.said() == []
+
+
+def test_a_delivery_that_got_lost_does_not_narrow_the_window_for_ever():
+    talk = opened(1)
+    talk.said()
+    talk.deliver(delivery(4, 4))  # 1 to 3 are lost
+    assert talk.said() == [Step(1, 4)] and talk.take() == 4
+    assert talk.said() == [Step(1, 5)]
+    (renew,) = talk.said(HEARTBEAT)
+    assert renew == Renew(1, 5, 4, (4,))  # 1 to 3 are not held: the server knows
+
+
+def test_a_heartbeat_says_the_window_and_what_is_held_once_in_its_time():
+    talk = opened()
+    talk.said()
+    talk.deliver(delivery(1, 11), delivery(2, 12))
+    talk.take()
+    assert talk.said(0.9) == [Step(1, 3)]
+    assert talk.said(0.1) == [Renew(1, 3, 2, (11, 12))]
+    talk.session.commit(11)
+    assert talk.said(HEARTBEAT) == [Step(1, 3, (11,)), Renew(1, 3, 2, (12,))]
+    assert talk.session.held() == 1 and talk.session.due_in(talk.now) == HEARTBEAT
+
+
+# Deliveries
+
+
+def test_a_delivery_that_comes_twice_is_there_once():
+    talk = opened()
+    talk.deliver(delivery(1, 11), delivery(2, 12))
+    talk.deliver(delivery(1, 11), delivery(2, 12), delivery(3, 13))
+    assert [talk.take() for _ in range(4)] == [11, 12, 13, None]
+
+
+def test_inline_batches_come_with_their_frame_and_others_without():
+    talk = opened()
+    talk.deliver(delivery(1, 11), delivery(2, 12, "slab-0-0-0"), delivery(3, 13))
+    frames = [talk.session.take().source for _ in range(3)]
+    assert frames == [b"11", None, b"13"]
+
+
+@pytest.mark.parametrize("frame", [0, 3])
+def test_a_batch_whose_frame_did_not_come_is_nonsense_and_changes_nothing(frame):
+    talk = opened()
+    items = (delivery(1, 11), Delivery(2, 12, 3, 4, 1, 8, [], {}, "", 0, frame))
+    with pytest.raises(ProtocolError, match=f"batch 3/4 is said to be in frame {frame}; 2 frames"):
+        talk.hear(Deliver(1, items), frames=[b"", b""])
+    assert not talk.session.ready and talk.session.held() == 0
+    assert talk.said(HEARTBEAT)[-1] == Renew(1, 2, 0, ())
+
+
+def test_a_heartbeat_says_what_is_mapped_where_batches_come_through_memory():
+    talk = opened()
+    talk.said()
+    talk.deliver(delivery(1, 11))
+    assert talk.said(HEARTBEAT) == [Renew(1, 2, 1, (11,))]  # nothing about memory
+    talk.deliver(delivery(2, 12, "slab-0-0-0"), delivery(3, 13, "slab-0-0-0"))
+    assert talk.said(HEARTBEAT) == [Renew(1, 2, 3, (11, 12, 13), (12, 13), 3)]
+    talk.session.release(12)
+    talk.session.release(13)
+    step, renew = talk.said(HEARTBEAT)
+    assert step.released == (12, 13) and renew == Renew(1, 2, 3, (11, 12, 13), (), 3)
+    talk.hear(welcome(2))
+    talk.deliver(delivery(1, 21), session=2)
+    assert talk.said(HEARTBEAT)[-1] == Renew(2, 2, 1, (21,))
+
+
+def test_a_trainer_that_keeps_very_many_batches_says_nothing_of_them():
+    talk = opened(63)
+    for n in range(1, 4002):
+        talk.deliver(delivery(n, n, "slab-0-0-0"))
+        talk.session.give_back(n)
+    assert talk.said(HEARTBEAT)[-1] == Renew(1, 63, 4001, ())
+    talk.session.release(1)
+    assert talk.said(HEARTBEAT)[-1] == Renew(1, 63, 4001, (), tuple(range(2, 4002)), 4001)
+
+
+# Commits
+
+
+def test_a_commit_is_said_once_and_settled_when_it_is_answered():
+    talk = opened()
+    talk.said()
+    talk.deliver(delivery(1, 11))
+    assert talk.session.settled
+    talk.take()
+    talk.session.commit(11)
+    talk.session.commit(11)
+    assert not talk.session.settled
+    assert talk.said() == [Step(1, 3, (11,))]
+    assert not talk.session.settled and talk.session.held() == 0
+    talk.hear(Outcome(1, (11,)))
+    assert talk.session.settled and not talk.session.stale
+
+
+def test_a_stale_commit_is_told_once():
+    talk = opened()
+    talk.deliver(delivery(1, 11), delivery(2, 12))
+    talk.session.commit(11)
+    talk.said()
+    talk.hear(Outcome(1, (), (11, 12)), Outcome(1, (), (11,)))
+    (error,) = talk.session.stale  # 12 was never committed here
+    assert isinstance(error, StaleLease) and "lease_ttl_s" in str(error)
+    assert talk.session.settled
+
+
+def test_what_is_given_back_is_neither_held_nor_committed():
+    talk = opened()
+    talk.said()
+    talk.deliver(delivery(1, 11))
+    talk.take()
+    talk.session.give_back(11)
+    talk.session.give_back(11)
+    talk.session.commit(11)
+    assert talk.said() == [Step(1, 3, (), (), (11,))]
+    assert talk.session.settled and talk.session.held() == 0
+
+
+def test_what_was_never_delivered_is_not_committed_or_given_back():
+    talk = opened()
+    talk.said()
+    talk.session.commit(99)
+    talk.session.give_back(99)
+    assert talk.said() == [] and talk.session.settled
+
+
+def test_any_number_of_released_batches_fits_the_messages():
+    talk = opened()
+    talk.said()
+    for token in range(20_000):
+        talk.session.release(2**60 + token)
+    steps = talk.said()
+    assert [t for step in steps for t in step.released] == [2**60 + n for n in range(20_000)]
+    assert steps[-1].window == 2
+
+
+# The end
+
+
+def test_the_end_is_told_and_batches_that_wait_can_still_be_taken():
+    talk = opened()
+    talk.deliver(delivery(1, 11))
+    talk.hear(Ended(1))
+    assert talk.session.finished and talk.session.failure is None and talk.take() == 11
+
+
+def test_an_end_with_an_error_is_a_failure_and_no_end():
+    talk = opened()
+    talk.hear(Ended(1, "data", "file f: record 3"), Ended(1, "server", "later"))
+    assert not talk.session.finished
+    assert type(talk.session.failure) is DataError
+    assert str(talk.session.failure) == "file f: record 3"
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+def test_a_drain_is_said_once_in_each_connection_until_it_is_answered(cancel):
+    talk = opened()
+    talk.said()
+    talk.session.drain(cancel)
+    assert talk.said() == [Drain(1, cancel)]
+    talk.hear(Unknown(1))
+    assert isinstance(talk.said()[0], Hello)
+    talk.hear(welcome(1, resumed=True))
+    assert talk.said() == [Step(1, 2), Drain(1, cancel)]
+    talk.hear(Drained(1))
+    assert talk.session.drained
+    talk.hear(welcome(1, resumed=True))
+    assert talk.said() == [Step(1, 2)]
+
+
+def test_retired_segments_are_told_to_whoever_maps_them():
+    talk = opened()
+    talk.hear(Retired(1, ("slab-0-0-0", "slab-0-0-1")))
+    assert talk.session.retired == ["slab-0-0-0", "slab-0-0-1"]
+
+
+# Reconnection
+
+
+def test_silence_counts_only_after_some_heartbeats_without_a_word():
+    talk = opened()
+    assert talk.session.silence(talk.now + 2 * HEARTBEAT) == 0.0
+    assert talk.session.silence(talk.now + 3 * HEARTBEAT) == 3.0
+    talk.now += 3.0
+    talk.hear(Pulse(1))
+    assert talk.session.silence(talk.now) == 0.0
+
+
+def test_a_lost_server_is_greeted_again_with_what_is_held():
+    talk = opened()
+    talk.said()
+    talk.deliver(delivery(1, 11), delivery(2, 12))
+    assert talk.take() == 11
+    talk.session.lose()
+    assert not talk.session.connected and talk.session.goodbye() is None
+    (hello,) = talk.said(1.0)
+    assert (hello.nonce, hello.last_seq, hello.held) == (b"nonce", 2, (11, 12))
+    assert hello.known == "life/trainer-1"
+
+
+def test_a_resumed_session_keeps_what_it_has_and_says_its_commits_again():
+    talk = opened()
+    talk.deliver(delivery(1, 11), delivery(2, 12))
+    talk.take()
+    talk.session.commit(11)
+    assert talk.said() == [Step(1, 3, (11,))]
+    talk.hear(Unknown(1))
+    assert isinstance(talk.said()[0], Hello)
+    talk.hear(welcome(1, resumed=True))
+    assert talk.said() == [Step(1, 3, (11,))]
+    talk.hear(Outcome(1, (11,)))
+    assert talk.session.settled and talk.take() == 12
+    talk.hear(welcome(1, resumed=True))
+    assert talk.said() == [Step(1, 4)]  # an answered commit is not said again
+    talk.deliver(delivery(2, 12), delivery(3, 13))
+    assert talk.take() == 13
+
+
+def test_a_new_session_counts_anew_and_gives_back_what_was_not_taken():
+    talk = opened()
+    talk.deliver(delivery(1, 11, "slab-0-0-0"), delivery(2, 12), delivery(3, 13, "slab-0-0-0"))
+    assert talk.take() == 11
+    talk.session.commit(11)
+    talk.said()
+    assert talk.take() == 12
+    talk.hear(Unknown(1))
+    assert talk.said()[0].held == (12, 13)
+    talk.hear(welcome(2))
+    (step,) = talk.said()
+    assert step == Step(2, 2, (11,), (13,), (13,))
+    assert talk.take() is None and talk.session.held() == 1
+    talk.deliver(delivery(1, 21), session=2)
+    assert talk.take() == 21
+    talk.session.commit(12)
+    talk.said()
+    talk.hear(Outcome(2, (11,), (12,)))
+    assert talk.session.settled and len(talk.session.stale) == 1
+
+
+@pytest.mark.parametrize(
+    "other", [welcome(2, resumed=True), welcome(1, resumed=True, life="another")]
+)
+def test_a_session_whose_welcome_was_lost_is_a_new_one(other):
+    """1 a session is given up, 2 the Welcome of the next is lost, 3 the server resumes that one."""
+    talk = opened()
+    talk.deliver(delivery(1, 11), delivery(2, 12))
+    talk.take()
+    talk.session.lose()
+    assert not talk.session.continues(other)
+    talk.hear(other)
+    assert talk.said() == [Step(other.session, 2, (), (), (12,))]
+    talk.deliver(delivery(1, 21), session=other.session)
+    assert talk.take() == 21
+    assert talk.session.continues(other)
+
+
+def test_another_schema_after_a_reconnection_is_a_failure_that_says_both():
+    talk = opened()
+    talk.hear(welcome(2, schema=[["y", "int64", [-1]]]))
+    assert isinstance(talk.session.failure, ProtocolError)
+    assert "[['y', 'int64', [-1]]] instead of [['x', 'int64', [-1]]]" in str(talk.session.failure)
+    assert talk.session.welcome.session == 1
+
+
+def test_a_server_that_failed_before_it_knew_its_schema_can_say_why():
+    talk = opened()
+    talk.hear(welcome(2, schema=[]), Ended(2, "data", "no file matches"))
+    assert str(talk.session.failure) == "no file matches"
+
+
+# Back to back
+
+
+class Server:
+    """The dispatcher behind a door: sessions by nonce, connections that come and go, no payload.
+
+    A trainer of a session that is over reads its memory until it has a new one.
+    """
+
+    def __init__(self, local, batches, epoch=0):
+        self.d = Dispatcher(2, TTL, max_window=8, epoch=epoch)
+        self.local = local
+        self.now = 0.0
+        self.out = []  # (connection, header)
+        self.sessions = {}  # number → [nonce, connection, {token: (seq, batch)}, present]
+        self.freed = Counter()
+        self.batches = batches
+        self.made = [0, 0]
+        self.numbers = 0
+
+    def make(self, partition):
+        if self.made[partition] < self.batches:
+            self.d.made(Batch(partition, self.made[partition], 1))
+            self.made[partition] += 1
+        else:
+            self.d.partition_ended(partition)
+
+    def say(self, connection, message):
+        self.out.append((connection, FROM_SERVER.encode(message)))
+
+    def hear(self, connection, header):
+        message = FROM_TRAINER.decode(header)
+        if isinstance(message, Hello):
+            self.on_hello(connection, message)
+            return
+        number = message.session
+        _, where, mapped, present = self.sessions.get(number, (b"", None, {}, False))
+        if not present or where != connection:
+            self.say(connection, Unknown(number))
+            return
+        self.d.seen(number, self.now)
+        if isinstance(message, Step):
+            for token in message.released:
+                self.unmap(number, token)
+            self.d.commit(number, message.commits)
+            self.d.give_back(number, message.returned)
+            self.d.window(number, message.window)
+        elif isinstance(message, Renew):
+            self.d.window(number, message.window)
+            self.d.renew(number, message.last_seq, frozenset(message.held), self.now)
+            for token, (seq, _) in list(mapped.items()):
+                if seq <= message.mapped_upto and token not in message.mapped:
+                    self.unmap(number, token)
+            self.say(connection, Pulse(number, self.d.describe(self.now)))
+
+    def on_hello(self, connection, hello):
+        for number, session in self.sessions.items():
+            if session[3] and session[0] == hello.nonce:
+                session[1] = connection
+                self.d.seen(number, self.now)
+                self.say(connection, welcome(number, resumed=True))
+                ours = hello.known in ("", f"life/trainer-{number}")
+                self.d.resend(number, hello.last_seq if ours else 0)
+                return
+        self.numbers += 1
+        number = self.numbers
+        self.sessions[number] = [hello.nonce, connection, {}, True]
+        self.d.join(number, self.now)
+        self.d.adopt(number, hello.held, self.now)
+        self.say(connection, welcome(number))
+
+    def act(self):
+        for e in self.d.take_effects():
+            if isinstance(e, Freed):
+                self.freed[e.batch.order] += 1
+                continue
+            if not isinstance(e, (Send, Answer, Finish)):
+                continue
+            session = self.sessions[e.session]
+            if isinstance(e, Send):
+                if self.local:
+                    session[2][e.token] = (e.seq, e.batch)
+                    self.d.pin(e.batch, (e.session, e.token))
+                segment = "slab-0-0-0" if self.local else ""
+                batch = e.batch
+                item = Delivery(
+                    *(e.seq, e.token, batch.partition, batch.number, 1, 8, [[0, 8, [1]]], {}),
+                    *(segment, 0, 0 if self.local else 1),
+                )
+                self.say(session[1], Deliver(e.session, (item,)))
+            elif isinstance(e, Answer):
+                self.say(session[1], Outcome(e.session, e.committed, e.stale))
+            else:
+                self.say(session[1], Ended(e.session))
+
+    def tick(self):
+        for number in self.d.tick(self.now):
+            self.sessions[number][3] = False
+            self.d.leave(number)
+
+    def attachment_gone(self, number):
+        for token in list(self.sessions[number][2]):
+            self.unmap(number, token)
+
+    def unmap(self, number, token):
+        _, batch = self.sessions[number][2].pop(token, (0, None))
+        if batch is not None:
+            self.d.unpin(batch, (number, token))
+
+
+class Trainer:
+    """A session with a trainer that takes, commits, gives back, and keeps views for a while."""
+
+    def __init__(self, name, prefetch):
+        self.session = Session("feed", name, prefetch)
+        self.connection = (name, 0)
+        self.to_server, self.to_client = deque(), deque()
+        self.in_hand = None
+        self.views = []  # (session number, token)
+        self.numbers = set()
+        self.stale = 0
+
+    def cut(self):
+        self.to_server.clear()
+        self.to_client.clear()
+        self.connection = (self.connection[0], self.connection[1] + 1)
+
+    def speak(self, now):
+        if self.session.connected and self.session.silence(now):
+            self.session.lose()
+        for message in self.session.outgoing(now):
+            self.to_server.append((self.connection, FROM_TRAINER.encode(message)))
+
+    def listen(self, now):
+        message = FROM_SERVER.decode(self.to_client.popleft())
+        self.session.receive(message, [b"payload"], now)
+        if isinstance(message, Welcome):
+            self.numbers.add(message.session)
+        self.stale += len(self.session.stale)
+        self.session.stale.clear()
+        bound = max(self.session.prefetch, 1)
+        assert len(self.session.ready) <= bound, "more is held than was asked for"
+
+    def act(self, chance):
+        session = self.session
+        if self.in_hand is not None:
+            (session.commit if chance < 0.9 else session.give_back)(self.in_hand)
+            self.in_hand = None
+        received = session.take()
+        if received is None:
+            session.want()
+            return
+        token = self.in_hand = received.delivery.token
+        if received.delivery.segment:
+            if chance < 0.3:
+                session.release(token)  # copied out
+            else:
+                self.views.append((session.welcome.session, token))
+
+    def let_go(self, index):
+        _, token = self.views.pop(index)
+        self.session.release(token)
+
+
+class World:
+    """Trainers, a server and the network between them, drawn from one seed."""
+
+    def __init__(self, seed, local, prefetches, cuts, jumps):
+        self.random = random.Random(seed)
+        self.server = Server(local, batches=8)
+        self.trainers = [Trainer(b"%d" % i, p) for i, p in enumerate(prefetches)]
+        self.cuts, self.jumps = cuts, jumps
+
+    def turn(self, calm=False):
+        r, server = self.random, self.server
+        now = server.now
+        trainer = r.choice(self.trainers)
+        what = r.random()
+        if what < 0.25:
+            trainer.speak(now)
+        elif what < 0.45:
+            for _ in range(r.randrange(1, 4)):  # what comes in one burst is acted on together
+                waiting = [t for t in self.trainers if t.to_server]
+                if waiting:
+                    server.hear(*r.choice(waiting).to_server.popleft())
+            if r.random() < 0.8:
+                server.act()
+        elif what < 0.65 and trainer.to_client:
+            trainer.listen(now)
+        elif what < 0.8:
+            trainer.act(r.random())
+        elif what < 0.85:
+            server.make(r.randrange(2))
+        elif what < 0.9 and trainer.views:
+            trainer.let_go(r.randrange(len(trainer.views)))
+        elif what < 0.98:
+            server.now += r.random() * 0.3
+            server.tick()
+        elif not calm and r.random() < self.cuts:
+            trainer.cut()
+        elif not calm and r.random() < self.jumps:
+            server.now += r.random() * 2 * TTL
+        self.carry()
+
+    def carry(self):
+        """The server's words to where they belong; the memory of sessions that are over."""
+        for connection, header in self.server.out:
+            for trainer in self.trainers:
+                if trainer.connection == connection:
+                    trainer.to_client.append(header)
+        self.server.out.clear()
+        for number, (nonce, _, mapped, present) in self.server.sessions.items():
+            if not present and mapped:
+                (trainer,) = (t for t in self.trainers if t.connection[0] == nonce)
+                current = trainer.session.welcome
+                moved = current is not None and current.session != number
+                if moved and not any(n == number for n, _ in trainer.views):
+                    self.server.attachment_gone(number)
+
+    def over(self):
+        return all(t.session.finished and t.session.settled for t in self.trainers)
+
+    def run(self, turns):
+        for _ in range(turns):
+            self.turn()
+        for _ in range(20_000):
+            if self.over():
+                break
+            self.turn(calm=True)
+        assert self.over(), self.server.d.describe(self.server.now)
+        for trainer in self.trainers:
+            while trainer.views:
+                trainer.let_go(0)
+        for _ in range(300):
+            self.turn(calm=True)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    local=st.booleans(),
+    prefetches=st.lists(st.integers(0, 2), min_size=1, max_size=2),
+)
+def test_over_a_network_that_is_cut_every_batch_is_committed_once_and_all_memory_comes_back(
+    seed, local, prefetches
+):
+    world = World(seed, local, prefetches, cuts=0.8, jumps=0.0)
+    world.run(600)
+    every = {(n, p) for p in range(2) for n in range(8)}
+    assert world.server.d.counts["batches"] == len(every)
+    assert world.server.freed == Counter(every), "bytes that nobody gave back"
+    assert [t.stale for t in world.trainers] == [0] * len(prefetches)
+    assert all(len(t.numbers) == 1 for t in world.trainers), "no session was given up"
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    local=st.booleans(),
+    prefetches=st.lists(st.integers(0, 2), min_size=1, max_size=2),
+)
+def test_trainers_that_were_given_up_and_are_back_commit_every_batch_once_with_the_others(
+    seed, local, prefetches
+):
+    world = World(seed, local, prefetches, cuts=0.5, jumps=0.5)
+    world.run(600)
+    every = {(n, p) for p in range(2) for n in range(8)}
+    assert world.server.d.counts["batches"] == len(every)
+    assert world.server.freed == Counter(every), "bytes that nobody gave back"
+
+
+def test_a_session_makes_no_batch_of_a_server_before_its_restart_count():
+    """1 a batch is in hand, 2 the server is started anew, 3 its tokens count from elsewhere."""
+    old, new = (Server(False, batches=1, epoch=epoch) for epoch in (5, 9))
+    trainer = Trainer(b"t", 1)
+    stale = 0
+    for server in (old, new):
+        server.make(0), server.make(1)
+        for _ in range(4):
+            trainer.speak(server.now)
+            for connection, header in list(trainer.to_server):
+                server.hear(connection, header)
+            trainer.to_server.clear()
+            server.act()
+            trainer.to_client.extend(header for _, header in server.out)
+            server.out.clear()
+            while trainer.to_client:
+                trainer.listen(server.now)
+        if server is old:
+            trainer.in_hand = trainer.session.take().delivery.token
+            trainer.cut()
+            trainer.session.lose()
+            trainer.session._said_at = -1e9
+        stale += trainer.stale
+    assert [isinstance(r, Received) for r in trainer.session.ready] == [True]
+    trainer.session.commit(trainer.in_hand)
+    trainer.speak(0.0)
+    new.hear(*trainer.to_server.popleft())
+    new.act()
+    assert new.d.counts["batches"] == 0 and new.d.counts["stale"] == 1
+
+
+def test_a_reference_is_read_in_the_memory_of_its_own_session_whatever_comes_after():
+    session = Session("", b"n", prefetch=2)
+    session.outgoing(0.0)
+    session.memory = "of session 1"
+    session.receive(Welcome(1, "t", 1, "f", [], 1.0, 30.0, 64), [], 0.0)
+    session.receive(Deliver(1, (delivery(1, 10, "slab-0-0-0"),)), [], 0.0)
+    taken = session.take()
+    session.memory = "of session 2"
+    assert taken.source == "of session 1"

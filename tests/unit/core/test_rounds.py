@@ -1,0 +1,69 @@
+"""A round has one batch of one kind for each rank, and is never changed once it was dealt."""
+
+from headrace_server.core.handover import Batch
+from headrace_server.core.rounds import Rounds
+
+
+def batch(number, bucket=None):
+    return Batch(0, number, 1, meta={} if bucket is None else {"bucket": bucket})
+
+
+def test_a_round_is_complete_with_one_batch_of_one_kind_for_each_rank():
+    r = Rounds(2)
+    a, b, c, d = batch(0, 7), batch(1, 8), batch(2, 8), batch(3, 7)
+    assert r.add(a) == [] == r.add(b)
+    assert r.add(c) == [b, c] and (b.rank, c.rank, b.round, c.round) == (0, 1, 0, 0)
+    assert r.add(d) == [a, d] and (a.rank, d.rank, a.round, d.round) == (0, 1, 1, 1)
+    assert [r.pop(0), r.pop(0), r.pop(0)] == [b, a, None]
+    assert [r.pop(1), r.pop(1), r.pop(1)] == [c, d, None]
+
+
+def test_batches_without_buckets_are_all_of_one_kind():
+    r = Rounds(2)
+    first, second = batch(0), batch(1)
+    assert r.add(first) == [] and r.add(second) == [first, second]
+
+
+def test_what_came_back_is_the_ranks_next_round_again():
+    r = Rounds(1)
+    batches = [batch(n) for n in range(3)]
+    for b in batches:
+        r.add(b)
+    first, second = r.pop(0), r.pop(0)
+    r.push(second)
+    r.push(first)
+    assert [r.pop(0) for _ in range(4)] == [*batches, None]
+
+
+def test_incomplete_rounds_are_given_up_once():
+    r = Rounds(3)
+    batches = [batch(0, 1), batch(1, 2), batch(2, 1)]
+    for b in batches:
+        r.add(b)
+    assert r.drop() == [batches[0], batches[2], batches[1]] and r.drop() == []
+    assert all(b.waits_in is None for b in batches)
+
+
+def test_all_that_waits_is_given_up_for_another_world_size():
+    r = Rounds(2)
+    batches = [batch(n) for n in range(5)]
+    for b in batches:
+        r.add(b)
+    taken = r.pop(1)
+    left = r.undeal()
+    assert {b.number for b in left} == {0, 2, 3, 4} and taken is batches[1]
+    assert all((b.rank, b.round, b.waits_in) == (-1, -1, None) for b in left)
+
+
+def test_of_rounds_that_some_ranks_are_done_with_the_rest_is_dealt_anew():
+    r = Rounds(2)
+    batches = [batch(n) for n in range(6)]
+    for b in batches:
+        r.add(b)
+    for rank, done in ((0, 2), (1, 1)):
+        for _ in range(done):
+            r.settled(r.pop(rank))
+    assert r.realign() == [batches[3]]  # round 0 is done, round 1 half, round 2 untouched
+    assert (batches[3].rank, batches[3].round) == (-1, -1)
+    assert r.pop(0) is batches[4] and r.pop(1) is batches[5]
+    assert r.realign() == []
