@@ -112,6 +112,8 @@ class Renew:
     window: Count
     last_seq: Count
     held: Counts = ()
+    mapped: Counts = ()  # batches in shared memory that are read, or will be, of the deliveries …
+    mapped_upto: Count = 0  # … up to this number; 0 says nothing about memory
 
 
 @FROM_TRAINER.message(5)

@@ -20,9 +20,7 @@ TESTED_IN = {
     "headrace_server.core.plan": "test_partition.py",
     "headrace_server.feed.reader": "test_sources.py",
     "headrace_server.pipeline.declaration": "test_source_declarations.py",
-    "headrace_server.pipeline.examples": "test_packed_examples.py",
     # Parts of one machine or one reader, which is tested as a whole.
-    "headrace_server.core.rounds": "test_dispatch.py",
     "headrace_server.feed.mapped_files": "test_tfrecord.py",
     "headrace_server.feed.user_columns": "test_stages.py",
     "headrace_server.feed.sources.arrow_columns": "test_arrow.py",

@@ -90,6 +90,8 @@ class PartitionFeed:
         few_streams = not isinstance(reader, IndexedReader) and reader.streams < partitions
         self._counted_elsewhere = few_streams and partition > 0
         self._stages = RowStages(declaration.stages, reader.fields)
+        for sampler in self._stages.samplers:
+            sampler.announces = partition == 0
         self._count_dropped()  # what showed when the source was opened
         if self._stages.fields is None:
             _probe(reader, self._stages)
@@ -146,8 +148,13 @@ class PartitionFeed:
                 f"the feed has {len(targets)} stages with target proportions; "
                 "set_target_probs() needs exactly one"
             )
-        since = targets[0].set_target(probs, self.next_number)
-        return int(since)
+        # Batches of which all rows were judged before are not made yet, and keep them.
+        first = self._machine.next_number + self._shaping.ready()
+        return int(targets[0].set_target(probs, first))
+
+    def waits_for(self) -> str:
+        """What the next batch lacks, where that can be said; for a deadline's error."""
+        return self._shaping.waits_for()
 
     def dropped(self) -> dict[str, int]:
         """Rows dropped so far, by reason; those that broke a rule start with ``bad:``."""

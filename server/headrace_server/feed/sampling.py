@@ -51,6 +51,9 @@ _REMEMBERED = 64
 class Sampler:
     """What all of them share: a stage that keeps the columns."""
 
+    #: Whether it is the one of all partitions that speaks in the log.
+    announces = True
+
     def __init__(self, stage: Stage, number: int, counts: dict[str, int]) -> None:
         self.number = number  # among the stages: tells apart samplers of one seed
         self.counts = counts
@@ -120,7 +123,6 @@ class Stratified(Sampler):
         self.accepted = np.zeros(self.num_classes, np.int64)
         self.rejected = np.zeros(self.num_classes, np.int64)
         self._noticed = False
-        self._notice()
 
     def set_target(self, target_probs: list[float], number: int) -> int:
         """Other proportions from the next row on, which goes into batch ``number`` or a later one.
@@ -132,6 +134,8 @@ class Stratified(Sampler):
             raise ValueError(
                 f"target_probs has {len(target)} classes; there are {self.num_classes}"
             )
+        if target == self._target:  # told again, after the worker was replaced
+            return number
         if self._estimator is not None:
             self._estimator.set_target(target)
         else:
@@ -180,15 +184,16 @@ class Stratified(Sampler):
 
     def _notice(self) -> None:
         """Say once that half of the source or more is thrown away."""
-        if self._noticed:
+        if self._noticed or not self.announces:
             return
-        if self._init is not None:
-            fraction = rejected_fraction(self._init, self._target)
-        elif self._rows >= _SETTLED:
-            fraction = float(self.rejected.sum()) / self._rows
-        else:
-            return
+        init = self._init
+        if init is None:
+            if self._rows < _SETTLED:
+                return
+            seen = self.accepted + self.rejected + 1  # a class that never came is no fault
+            init = seen / seen.sum()
         self._noticed = True
+        fraction = rejected_fraction(init, self._target)
         if fraction >= 0.5:
             logger.warning(
                 "stratified_sample rejects about %.0f %% of the examples to reach target_probs; "
@@ -204,6 +209,7 @@ class Stratified(Sampler):
             "rows": self._rows,
             "accepted": self.accepted.tolist(),
             "rejected": self.rejected.tolist(),
+            "noticed": self._noticed,
         }
 
     def restore(self, state: Any) -> None:
@@ -214,14 +220,16 @@ class Stratified(Sampler):
         self._rows = state["rows"]
         self.accepted = np.array(state["accepted"], np.int64)
         self.rejected = np.array(state["rejected"], np.int64)
+        self._noticed = state["noticed"]
 
 
 class _Copies(Sampler):
     """Rows repeated by rates."""
 
     def _repeat(self, chunk: Chunk, rates: np.ndarray, epoch: int) -> Chunk:
-        counts = poisson(rates, self.seed, self.number, epoch, chunk.ordinals)
+        counts = np.zeros(1, np.int64)
         try:
+            counts = poisson(rates, self.seed, self.number, epoch, chunk.ordinals)
             rows = repeat_rows(counts)
         except ValueError as error:
             raise DataError(f"{chunk.origin.describe(int(counts.argmax()))}: {error}") from None
@@ -267,10 +275,12 @@ class _WeightedResample(_Copies):
         )
         if not len(chunk):
             return chunk
+        before = self._mean.snapshot()
         try:
             # A chunk is a whole group of the source, however many rows a filter left of it.
             rates = np.concatenate([self._mean.offer(weights), self._mean.finish()])
         except ValueError as error:
+            self._mean.restore(before)  # a part of the group may have been taken in
             fault = DataError(f"{chunk.origin.describe(0)} and those after it: {error}")
             bad.report(fault, "zero_weights", len(chunk))
             return chunk.take(slice(0, 0))

@@ -26,7 +26,7 @@ from ..pipeline.declaration import Shape
 from ..pipeline.selectors import RESERVED
 from .chunk import Chunk
 from .reader import BadRecords
-from .values import Values
+from .values import Values, as_int64
 
 __all__ = ["Shaping", "with_facts"]
 
@@ -69,7 +69,9 @@ class Shaping:
 
     def _values(self, argument: str, option: str) -> Values | None:
         selector = self._options.get(option)
-        return None if selector is None else Values(self._kind, argument, selector)
+        if selector is None:
+            return None
+        return Values(self._kind, argument, selector, sequence=option == "length")
 
     @property
     def batch_size(self) -> int | None:
@@ -115,9 +117,19 @@ class Shaping:
         """Itself, where it draws from proportions that can be changed."""
         return [self] if isinstance(self.machine, ClassQueues) else []
 
+    def ready(self) -> int:
+        """Batches of which all rows are there, where rows before the shape can be re-targeted."""
+        return self.machine.ready() if isinstance(self.machine, (PlainBatches, Buckets)) else 0
+
+    def waits_for(self) -> str:
+        """What the next batch lacks, where that can be said."""
+        return self.machine.waits_for() if isinstance(self.machine, ClassQueues) else ""
+
     def set_target(self, probs: list[float], number: int) -> int:
         """Other proportions; the number of the first batch that is drawn from them."""
         assert isinstance(self.machine, ClassQueues)
+        if probs == self.machine.probs.tolist():  # told again, after the worker was replaced
+            return number
         return self.machine.set_probs(probs)
 
     def fields_after(self, facts: Mapping[str, Field]) -> dict[str, Field]:
@@ -136,10 +148,9 @@ class Shaping:
             chunk, lengths = self._length.sound(
                 chunk, bad, "a length is an integer", _is_integer, "wrong_type"
             )
-            facts["length"] = lengths.astype(np.int64)
-            chunk = chunk.with_fact(
-                "length", np.clip(lengths, -(2**31), 2**31 - 1).astype(np.int32)
-            )
+            facts["length"] = as_int64(lengths)
+            told = np.clip(facts["length"], -(2**31), 2**31 - 1).astype(np.int32)
+            chunk = chunk.with_fact("length", told)
         if self._boundaries is not None:
             facts["bucket"] = np.searchsorted(self._boundaries, facts["length"], side="right")
         elif self._bucket is not None:

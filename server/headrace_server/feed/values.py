@@ -20,14 +20,20 @@ from .columns import Ragged, RaggedStrings, Strings
 from .reader import BadRecords
 from .user_columns import columns_of
 
-__all__ = ["Values"]
+__all__ = ["Values", "as_int64"]
 
 
 class Values:
-    """A selector at work.  ``rule`` says what a value must be, ``wanted`` finds those that are."""
+    """A selector at work.  ``rule`` says what a value must be, ``wanted`` finds those that are.
 
-    def __init__(self, stage: str, argument: str, selector: list[Any]) -> None:
+    Of a sequence the length counts, where ``sequence`` allows one.
+    """
+
+    def __init__(
+        self, stage: str, argument: str, selector: list[Any], sequence: bool = False
+    ) -> None:
         self._kind, self._what = selector
+        self._sequence = sequence
         self._label = f"{stage}: {argument} ({selector_text(selector)})"
         self._function: Callable[[Any], Any] | None = None
         if self._kind == "function":
@@ -39,9 +45,13 @@ class Values:
         """One number or bool per row; None where the whole chunk was bad and is skipped."""
         if self._kind == "constant":
             return np.full(len(chunk), self._what)
+        if not len(chunk):  # nothing for a function to work on, nor a row to be named
+            return np.empty(0)
         cause = None
         try:
             values = self._call(chunk) if self._function else self._column(chunk)
+            if values.dtype.kind == "V" or values.dtype == np.float16:  # bfloat16 is of kind V
+                values = values.astype(np.float32)
             if values.shape == (len(chunk),) and values.dtype.kind in "biuf":
                 return values
             fault = (
@@ -69,7 +79,11 @@ class Values:
                 f"{self._label}: there is no such column, only {', '.join(chunk.columns)}"
             )
         if isinstance(column, (Ragged, RaggedStrings)):
-            return column.extents[:, 0]
+            if self._sequence:
+                return column.extents[:, 0]
+            raise DataError(f"{self._label} holds sequences; it must be one number per example")
+        if self._sequence and len(column.shape) > 1:
+            return np.full(len(chunk), column.shape[1])
         if isinstance(column, Strings):
             raise DataError(f"{self._label} holds strings; it must be one number per example")
         return column
@@ -96,3 +110,15 @@ class Values:
             bad.report(error, reason)
         rows = np.flatnonzero(fine)
         return chunk.take(rows), values[rows]
+
+
+def as_int64(values: np.ndarray) -> np.ndarray:
+    """Whole numbers of any dtype as int64; those beyond its limits become the limits."""
+    if values.dtype.kind == "f":
+        values = values.astype(np.float64)
+        limits = np.iinfo(np.int64)
+        whole = np.clip(values, -(2.0**63), np.nextafter(2.0**63, 0)).astype(np.int64)
+        return np.where(values >= 2.0**63, limits.max, whole)
+    if values.dtype == np.uint64:
+        values = np.minimum(values, np.uint64(2**63 - 1))
+    return values.astype(np.int64)

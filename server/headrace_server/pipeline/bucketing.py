@@ -74,11 +74,9 @@ class Bucketing:
         known = self.fields
         count = checked_int("num_buckets", num_buckets, 1, _MAX_BUCKETS)
         options: dict[str, Any] = {
-            "bucket": checked_value("which_bucket", which_bucket, known),
+            "bucket": checked_value("which_bucket", which_bucket, known, integer=True),
             "boundaries": None,
-            "length": None
-            if input_length is None
-            else checked_value("input_length", input_length, known, sequence=True),
+            "length": None if input_length is None else _length(input_length, known),
         }
         options.update(
             _sizes(
@@ -127,7 +125,7 @@ class Bucketing:
         options: dict[str, Any] = {
             "bucket": None,
             "boundaries": boundaries,
-            "length": checked_value("input_length", input_length, known, sequence=True),
+            "length": _length(input_length, known),
         }
         options.update(
             _sizes(
@@ -146,10 +144,16 @@ class Bucketing:
         return _kept(self, keep_input, known)._with_shape(Shape("bucket", options))
 
 
+def _length(input_length: Value, known: Mapping[str, Field] | None) -> list[Any]:
+    return checked_value("input_length", input_length, known, sequence=True, integer=True)
+
+
 def _kept(pipeline: P, keep_input: Value | None, known: Mapping[str, Field] | None) -> P:
     if keep_input is None or keep_input is True:
         return pipeline
     selector = checked_value("keep_input", keep_input, known, constant=(0, 1))
+    if selector[0] == "constant" and selector[1] not in (0, 1):
+        raise ValueError(f"keep_input={keep_input!r} is neither true nor false")
     return pipeline._with_stage(Stage("keep", {"keep": selector}))
 
 

@@ -74,7 +74,7 @@ class Sampling(Bucketing):
         holds the classes.
         """
         self._open("stratified_sample")
-        selector = checked_value("labels", labels, self.fields)
+        selector = checked_value("labels", labels, self.fields, integer=True)
         target = probabilities("target_probs", target_probs).tolist()
         init = None
         if init_probs is not None:
@@ -108,7 +108,7 @@ class Sampling(Bucketing):
         """
         self._open("stratified_sample_unknown_dist")
         options = {
-            "labels": checked_value("labels", labels, self.fields),
+            "labels": checked_value("labels", labels, self.fields, integer=True),
             "probs": probabilities("probs", probs).tolist(),
             "batch_size": checked_int("batch_size", batch_size, 1, MAX_BATCH_SIZE),
             "queue_capacity": checked_int("queue_capacity", queue_capacity, 1, _MAX_COUNT),

@@ -32,11 +32,13 @@ def checked_value(
     *,
     constant: tuple[float, float] | None = None,
     sequence: bool = False,
+    integer: bool = False,
 ) -> list[Any]:
     """A selector as plain data.
 
     ``constant`` gives the limits of a number that may stand for all examples.  A column is one
-    number per example; with ``sequence`` it may also be a sequence, whose length counts.
+    number per example; with ``sequence`` it may also be a sequence, whose length counts, and with
+    ``integer`` it is of integers or bools.
     """
     if constant is not None and isinstance(value, (bool, int, float)):
         low, high = constant
@@ -55,10 +57,13 @@ def checked_value(
         field = known.get(name)
         if field is None:
             raise ValueError(f"{argument}={name!r} is not one of the columns {', '.join(known)}")
-        fits = field.shape == () or (sequence and field.ragged_dims == 1)
-        if not fits or (field.dtype == BYTES and field.shape == ()):
+        is_sequence = sequence and field.shape != () and field.ragged_dims < 2
+        strange = field.dtype == BYTES or field.dtype.startswith("complex")
+        if not is_sequence and (field.shape or strange):
             wanted = "one number per example" + (", or a sequence" if sequence else "")
             raise ValueError(f"{argument}={name!r} is {field}; it must be {wanted}")
+        if integer and not is_sequence and not field.dtype.startswith(("int", "uint", "bool")):
+            raise TypeError(f"{argument}={name!r} is {field}; it must be of integers")
     return ["column", name]
 
 

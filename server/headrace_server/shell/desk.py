@@ -26,6 +26,7 @@ from .worker_messages import (
     Retarget,
     Retargeted,
     Settled,
+    Waiting,
 )
 
 __all__ = ["Desk", "News", "delivery_of"]
@@ -101,6 +102,7 @@ class _Retargeting:
 
     session: int
     request: int
+    probs: tuple[float, ...]
     waiting: set[int]
     since: list[list[int]] = field(default_factory=list)
     fault: str = ""
@@ -132,8 +134,8 @@ class Desk:
         self.failure: tuple[str, str] | None = None
         self.closing: Close | None = None  # what workers of this feed are to be told
         self.closing_told = False
-        self.retarget: Retarget | None = None  # the last one, also for workers to come
-        self.retarget_told = False
+        self.retargets: list[Retarget] = []  # in the order asked, to be told to workers
+        self._target: Retarget | None = None  # the last one that could be drawn
         self._retargets: dict[int, _Retargeting] = {}  # those that are not answered, by request
         self._requests = 0
         self._policy = config.declaration.policy
@@ -144,6 +146,7 @@ class Desk:
         self._dropped: dict[int, dict[str, int]] = {}
         self._stats: dict[int, dict[str, Any]] = {}  # by class, of partitions that have classes
         self._padding: dict[int, list[int]] = {}  # bucket → elements with padding, and without
+        self._waits: dict[int, str] = {}  # what a partition lacks for its next batch
         self._blocks_in: dict[str, int] = {}  # segment → batches in it
         self.retired: list[str] = []  # segments of the dead that this feed needs no more
 
@@ -178,6 +181,7 @@ class Desk:
 
     def on_made(self, message: Made, cursor: bytes, worker: int, life: int) -> None:
         self._cursors[message.partition] = cursor
+        self._waits.pop(message.partition, None)
         self._note_dropped(message.partition, message.dropped)
         self._note_stats(message)
         place = Place(
@@ -196,12 +200,21 @@ class Desk:
 
     def on_finished(self, message: Finished) -> None:
         self._finished.add(message.partition)
+        self._waits.pop(message.partition, None)
         self._note_dropped(message.partition, message.dropped)
         if message.stats is not None:
             self._stats[message.partition] = message.stats
         for asked in self._retargets.values():
             asked.waiting.discard(message.partition)
         self.dispatcher.partition_ended(message.partition)
+
+    def on_waiting(self, message: Waiting) -> None:
+        self._waits[message.partition] = message.text
+
+    def describe(self, now: float) -> str:
+        """What a trainer waits for, for the text of its deadline error."""
+        waits = [f"partition {p}: {text}" for p, text in sorted(self._waits.items())[:3]]
+        return "; ".join([self.dispatcher.describe(now), *waits])
 
     def on_failed(self, message: Failed) -> None:
         self.fail(message.code, message.text)
@@ -221,10 +234,9 @@ class Desk:
     def on_retarget(self, session: int, request: int, probs: tuple[float, ...]) -> None:
         """A trainer wants other proportions of classes."""
         self._requests += 1
-        self.retarget = Retarget(self.name, self._requests, probs)
-        self.retarget_told = False
+        self.retargets.append(Retarget(self.name, self._requests, probs))
         waiting = set(range(self.partitions)) - self._finished
-        self._retargets[self._requests] = _Retargeting(session, request, waiting)
+        self._retargets[self._requests] = _Retargeting(session, request, probs, waiting)
 
     def on_retargeted(self, message: Retargeted) -> None:
         asked = self._retargets.get(message.request)
@@ -232,12 +244,21 @@ class Desk:
             asked.waiting.discard(message.partition)
             asked.fault = asked.fault or message.fault
             asked.since.append([message.partition, message.since])
+            if not message.fault:
+                self._target = Retarget(self.name, message.request, asked.probs)
+
+    def retargets_of_a_new_worker(self) -> list[Retarget]:
+        """What holds already, and what is asked and not answered."""
+        open_ones = [Retarget(self.name, n, asked.probs) for n, asked in self._retargets.items()]
+        return [*([] if self._target is None else [self._target]), *open_ones]
 
     def retargeted(self) -> list[_Retargeting]:
         """The requests that all partitions have answered, once each."""
         done = {n: asked for n, asked in self._retargets.items() if not asked.waiting}
-        for number in done:
+        for number, asked in done.items():
             del self._retargets[number]
+            if not asked.since:
+                asked.fault = asked.fault or "all batches of the feed were made before"
         return list(done.values())
 
     def stats(self) -> dict[str, Any]:
@@ -247,7 +268,7 @@ class Desk:
             **self.dispatcher.counts,
             "dropped": self.dropped(),
             "padding": padding,
-            "classes": _added(list(self._stats.values())),
+            "classes": _added([self._stats[partition] for partition in sorted(self._stats)]),
         }
 
     def _note_dropped(self, partition: int, counts: dict[str, int]) -> None:

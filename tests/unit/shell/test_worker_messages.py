@@ -23,6 +23,7 @@ from headrace_server.shell.worker_messages import (
     Retargeted,
     Settled,
     Up,
+    Waiting,
 )
 
 MESSAGES: list[tuple[Registry, Any]] = [
@@ -38,6 +39,7 @@ MESSAGES: list[tuple[Registry, Any]] = [
     (FROM_WORKER, Failed("speech", 0, "data", "line\nof text")),
     (FROM_WORKER, Removed(("slab-0-0-1", "slab-0-0-0"))),
     (FROM_WORKER, Retargeted("speech", 2, 3, 2**40, "there are no classes")),
+    (FROM_WORKER, Waiting("speech", 2, "batch 7 waits for class 1 (0 of 4 rows are here)")),
     (FROM_ROUTER, Retarget("speech", 3, (0.25, 0.75))),
     (FROM_ROUTER, Assign("speech", 7)),
     (FROM_ROUTER, Settled((("speech", 0, 2**50), ("other", 1, 0)), (("speech", 3),))),

@@ -1,0 +1,296 @@
+"""Buckets through the whole line: exact order, padding, budgets, and nothing lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+
+from . import user_functions_sampling as functions
+from .streams import NUMERIC, every_dtype, frozen, frozen_array, padded
+
+HERE = "tests.integration.user_functions_sampling"
+
+
+def worker_pid(server: hs.Server) -> int:
+    return next(pid for name, pid in server.pids.items() if name.startswith("worker"))
+
+
+def drained(server: hs.Server) -> list[headrace.Batch]:
+    """All batches, for those who wait for an error."""
+    with headrace.connect(server.address, timeout=20) as feed:
+        return list(feed)
+
+
+def numbered(n: int) -> hs.Pipeline:
+    return hs.from_examples([{"i": k} for k in range(n)])
+
+
+def lengths_of(n: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).integers(0, 40, n).tolist()
+
+
+def sequences(lengths: list[int]) -> hs.Pipeline:
+    """Example i is its number and a sequence of its length."""
+    rows = [{"i": i, "x": np.full(t, i + 1, np.int16)} for i, t in enumerate(lengths)]
+    return hs.from_examples(rows)
+
+
+def read(pipeline: hs.Pipeline, **run: Any) -> tuple[list[tuple[int, list[int]]], dict[str, Any]]:
+    """(bucket, numbers) of each batch, and what the server counted."""
+    with hs.run(pipeline, **run) as server:
+        with headrace.connect(server.address, timeout=20) as feed:
+            batches = [(batch.bucket, batch["i"].tolist()) for batch in feed]
+        return batches, server.stats()["default"]
+
+
+def model(
+    buckets: list[int], sizes: list[int], smaller: bool
+) -> tuple[list[tuple[int, list[int]]], int]:
+    """The batches as the contract has them, row by row; and how many rows are left."""
+    waiting: list[list[int]] = [[] for _ in sizes]
+    batches = []
+    for i, bucket in enumerate(buckets):
+        waiting[bucket].append(i)
+        if len(waiting[bucket]) == sizes[bucket]:
+            batches.append((bucket, waiting[bucket]))
+            waiting[bucket] = []
+    left = [(bucket, rows) for bucket, rows in enumerate(waiting) if rows]
+    if smaller:
+        return batches + left, 0
+    return batches, sum(len(rows) for _, rows in left)
+
+
+@pytest.mark.parametrize("smaller", [False, True])
+def test_order_inside_and_between_buckets_is_exact(smaller: bool) -> None:
+    lengths = lengths_of(3000)
+    boundaries, sizes = [0, 5, 10, 20, 39], [3, 2, 8, 16, 50, 2]
+    pipeline = sequences(lengths).bucket_by_sequence_length(
+        "x", sizes, boundaries, dynamic_pad=True, allow_smaller_final_batch=smaller
+    )
+    got, stats = read(pipeline)
+    want, left = model(np.searchsorted(boundaries, lengths, "right").tolist(), sizes, smaller)
+    assert got == want
+    assert stats["dropped"] == ({"remainder": left} if left else {})
+    assert stats["rows"] == 3000 - left and stats["batches"] == len(want)
+
+
+def test_lengths_padding_and_waste_are_told(way: str) -> None:
+    lengths = lengths_of(400)
+    pipeline = sequences(lengths).bucket_by_sequence_length(
+        "x", 7, [10, 30], dynamic_pad=True, allow_smaller_final_batch=True
+    )
+    waste: dict[str, list[int]] = {}
+    with hs.run(pipeline) as server, headrace.connect(server.address, timeout=20) as feed:
+        assert list(feed.schema) == ["i", "x"]
+        for batch in feed:
+            numbers = batch["i"].tolist()
+            assert batch.length.dtype == np.int32
+            assert batch.length.tolist() == [lengths[i] for i in numbers]
+            want = np.zeros((len(numbers), max(batch.length)), np.int16)
+            for row, i in enumerate(numbers):
+                want[row, : lengths[i]] = i + 1
+            assert (batch["x"] == want).all() and batch["x"].shape == want.shape
+            counts = waste.setdefault(str(batch.bucket), [0, 0])
+            counts[0] += want.size
+            counts[1] += int(batch.length.sum())
+            assert list(batch) == ["i", "x"]
+            for name in ("label", "rate"):
+                with pytest.raises(AttributeError, match=f"batch.{name}: this feed tells none"):
+                    getattr(batch, name)
+        assert server.stats()["default"]["padding"] == waste
+
+
+@pytest.mark.parametrize("which", [functions.tens, f"{HERE}:tens", "b"], ids=str)
+def test_a_bucket_is_told_by_a_column_or_a_function(which: Any) -> None:
+    rows = [{"i": i, "b": np.uint8(i // 10)} for i in range(95)]
+    got, _ = read(hs.from_examples(rows).bucket(which, 4, 10, allow_smaller_final_batch=True))
+    assert got == model([i // 10 for i in range(95)], [4] * 10, True)[0]
+
+
+def test_a_bucket_out_of_range_stops_the_feed_and_names_the_record(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", i=np.arange(40), b=np.r_[np.arange(37) % 3, 3, -1, 2**40])
+    pipeline = hs.read_npz(str(tmp_path / "a.npz")).bucket("b", 4, 3)
+    with (
+        hs.run(pipeline) as server,
+        pytest.raises(
+            headrace.DataError,
+            match=r"a.npz, record 37: bucket: which_bucket \(column 'b'\) is 3; it must be an "
+            r"integer in 0 … 2",
+        ),
+    ):
+        drained(server)
+    got, stats = read(pipeline.options(on_bad_example="skip", max_bad_examples=3))
+    assert got == model([i % 3 for i in range(37)], [4] * 3, False)[0]
+    assert stats["dropped"] == {"bad:bucket_out_of_range": 3, "remainder": 1}
+    with (
+        hs.run(pipeline.options(on_bad_example="skip", max_bad_examples=2)) as server,
+        pytest.raises(headrace.DataError, match=r"more than max_bad_examples=2"),
+    ):
+        drained(server)
+
+
+@pytest.mark.parametrize(
+    "keep_input", [None, True, False, "k", functions.is_odd, f"{HERE}:is_odd"], ids=str
+)
+def test_only_what_is_kept_comes_into_a_bucket(keep_input: Any) -> None:
+    source = hs.from_examples([{"i": i, "k": i % 2 == 1} for i in range(60)])
+    got, stats = read(source.bucket(functions.thirds, 5, 3, keep_input=keep_input))
+    if keep_input in (None, True):
+        assert got == model([i % 3 for i in range(60)], [5] * 3, False)[0]
+        assert stats["dropped"] == {}
+    elif keep_input is False:
+        assert got == [] and stats["dropped"] == {"not_kept": 60}
+    else:
+        assert sorted(i for _, rows in got for i in rows) == list(range(1, 60, 2))
+        assert stats["dropped"] == {"not_kept": 30}
+
+
+def test_every_dtype_and_any_number_of_ragged_dimensions_is_padded() -> None:
+    examples = [
+        {**example, "cube": np.full((i % 2, (i + 1) % 3, 2 + i % 2), i, np.float16)}
+        for i, example in enumerate(every_dtype(24))
+    ]
+    for example in examples:
+        for dtype in NUMERIC:
+            example[f"ragged {dtype}"] = example[dtype][: int(example["i"]) % 4]
+    pipeline = hs.from_examples(examples).bucket(functions.thirds, 4, 3, dynamic_pad=True)
+    with hs.run(pipeline) as server, headrace.connect(server.address, timeout=20) as feed:
+        batches = list(feed)
+        assert len(batches) == 6
+        for batch in batches:
+            rows = [examples[i] for i in batch["i"].tolist()]
+            assert list(batch) == list(examples[0])
+            for name in batch:
+                assert frozen_array(batch[name]) == frozen_array(padded(rows, name)), name
+
+
+def test_without_padding_rows_of_unequal_shapes_are_named() -> None:
+    pipeline = sequences([3, 3, 3, 4]).bucket_by_sequence_length("x", 2, [10])
+    with (
+        hs.run(pipeline) as server,
+        pytest.raises(
+            headrace.DataError,
+            match=r"\[3\] \(examples, record 2\) and \[4\] \(examples, record 3\)",
+        ),
+    ):
+        drained(server)
+
+
+def test_a_budget_is_kept_to_and_filled() -> None:
+    lengths = [*lengths_of(2000), 500, 3]
+    pipeline = sequences(lengths).bucket_by_sequence_length(
+        "x",
+        None,
+        [10, 20, 30],
+        dynamic_pad=True,
+        allow_smaller_final_batch=True,
+        max_padded_elements=120,
+    )
+    with hs.run(pipeline) as server, headrace.connect(server.address, timeout=20) as feed:
+        seen = []
+        sizes: dict[int, list[int]] = {}
+        for batch in feed:
+            seen += batch["i"].tolist()
+            sizes.setdefault(batch.bucket, []).append(batch["x"].shape)
+            assert batch["x"].size <= 120 or batch.rows == 1
+    assert sorted(seen) == list(range(2002))
+    assert (1, 500) in sizes[3]
+    for bucket in (1, 2):  # all but the last are full: the bucket has rows that do not fit beside
+        longest = 10 * (bucket + 1) - 1
+        assert all((rows + 1) * longest > 120 for rows, _ in sizes[bucket][:-1])
+
+
+@pytest.mark.parametrize(("n", "smaller"), [(0, True), (0, False), (3, True), (3, False)])
+def test_sources_smaller_than_a_batch(tmp_path: Path, n: int, smaller: bool) -> None:
+    np.savez(tmp_path / "a.npz", i=np.arange(n))
+    got, stats = read(
+        hs.read_npz(str(tmp_path / "a.npz")).bucket("i", 5, 3, allow_smaller_final_batch=smaller)
+    )
+    assert got == ([(i, [i]) for i in range(n)] if smaller else [])
+    assert stats["dropped"] == ({} if smaller or not n else {"remainder": 3})
+
+
+def test_a_bucket_that_never_fills_stops_none_and_the_bound_is_kept() -> None:
+    buckets = [1 if i % 500 == 0 else 0 for i in range(4000)]
+    rows = [{"i": i, "b": b} for i, b in enumerate(buckets)]
+    pipeline = hs.from_examples(rows).bucket(
+        "b", [4, 50], 2, capacity=2, bucket_capacities=[8, 8], max_examples_in_flight=60
+    )
+    got, stats = read(pipeline)
+    assert got == model(buckets, [4, 50], False)[0]
+    assert stats["dropped"] == {"remainder": 8}
+
+
+def test_workers_and_partitions_and_a_kill_do_not_show() -> None:
+    pipeline = (
+        sequences(lengths_of(1200))
+        .shuffle(seed=2)
+        .repeat(2)
+        .bucket_by_sequence_length("x", 6, [10, 20], dynamic_pad=True)
+    )
+
+    def stream(workers: int, kill_at: int | None = None) -> list[Any]:
+        batches = []
+        with hs.run(pipeline, workers=workers, partitions=2) as server:
+            with headrace.connect(server.address, timeout=30) as feed:
+                for batch in feed:
+                    batches.append((batch.bucket, batch.length.tolist(), frozen(batch)))
+                    if len(batches) == kill_at:
+                        os.kill(worker_pid(server), signal.SIGKILL)
+            stats = server.stats()["default"]
+        return [batches, stats["padding"], stats["dropped"]]
+
+    undisturbed = stream(1)
+    assert len(undisturbed[0]) > 380
+    assert stream(2) == undisturbed
+    assert stream(1, kill_at=100) == undisturbed
+
+
+def test_ranks_get_the_same_bucket_in_every_round() -> None:
+    lengths = lengths_of(1000)
+    pipeline = sequences(lengths).bucket_by_sequence_length("x", 4, [10, 20, 30], dynamic_pad=True)
+    told: list[list[tuple[int, list[int]]]] = [[], []]
+
+    with hs.run(pipeline) as server:
+
+        def train(rank: int) -> None:
+            with headrace.connect(server.address, rank=rank, world_size=2, timeout=20) as feed:
+                told[rank] = [(batch.bucket, batch["i"].tolist()) for batch in feed]
+
+        threads = [threading.Thread(target=train, args=(rank,)) for rank in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(told[0]) == len(told[1]) > 100
+    assert [bucket for bucket, _ in told[0]] == [bucket for bucket, _ in told[1]]
+    rows = [i for rank in told for _, batch in rank for i in batch]
+    assert len(rows) == len(set(rows))
+
+
+@pytest.mark.tf
+def test_tensorflow_gets_tensors_of_lengths_and_a_dataset(tf: Any) -> None:
+    lengths = lengths_of(80)
+    pipeline = sequences(lengths).bucket_by_sequence_length("x", 4, [20], dynamic_pad=True)
+    with (
+        hs.run(pipeline) as server,
+        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+    ):
+        batch = next(feed)
+        assert isinstance(batch.length, tf.Tensor) and batch.length.dtype == tf.int32
+        assert batch.length.numpy().tolist() == [lengths[i] for i in batch["i"].numpy()]
+        dataset = feed.as_dataset()
+        assert set(dataset.element_spec) == {"i", "x"}
+        assert dataset.element_spec["x"].shape.as_list() == [4, None]
+        rows = [(b["i"].numpy().tolist(), b["x"].shape[1]) for b in dataset]
+    assert len(rows) > 15
+    assert all(width == max(lengths[i] for i in numbers) for numbers, width in rows)

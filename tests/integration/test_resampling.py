@@ -1,0 +1,226 @@
+"""Resampling through the whole line: counts and rates of the rule, whatever the cut and workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+
+from . import user_functions_sampling as functions
+from .streams import frozen
+
+Rows = list[tuple[int, float]]
+
+
+def worker_pid(server: hs.Server) -> int:
+    return next(pid for name, pid in server.pids.items() if name.startswith("worker"))
+
+
+def drained(server: hs.Server) -> list[headrace.Batch]:
+    """All batches, for those who wait for an error."""
+    with headrace.connect(server.address, timeout=20) as feed:
+        return list(feed)
+
+
+def weights_of(n: int) -> np.ndarray:
+    return np.random.default_rng(5).exponential(size=n)
+
+
+def written(tmp_path: Path, kind: str, cuts: list[int]) -> hs.Pipeline:
+    """Numbers and weights in files that end at the cuts."""
+    weights = weights_of(cuts[-1])
+    folder = tmp_path / f"{kind}-{len(cuts)}"
+    folder.mkdir()
+    for part, (start, stop) in enumerate(zip([0, *cuts], cuts, strict=False)):
+        i, w = np.arange(start, stop), weights[start:stop]
+        if kind == "npz":
+            np.savez(folder / f"{part:03}.npz", i=i, w=w)
+        else:
+            lines = [
+                json.dumps({"i": int(k), "w": float(x)}) + "\n" for k, x in zip(i, w, strict=True)
+            ]
+            (folder / f"{part:03}.jsonl").write_text("".join(lines))
+    read = hs.read_npz if kind == "npz" else hs.read_jsonl
+    return read(str(folder / f"*.{kind}"))
+
+
+def rows_of(pipeline: hs.Pipeline, rates: bool = True, **run: Any) -> Rows:
+    """(number, rate) of every row, in the order in which they came."""
+    rows: Rows = []
+    with (
+        hs.run(pipeline, **run) as server,
+        headrace.connect(server.address, timeout=20) as feed,
+    ):
+        for batch in feed:
+            told = batch.rate.tolist() if rates else [0.0] * batch.rows
+            rows += zip(batch["i"].tolist(), told, strict=True)
+    return rows
+
+
+def model(
+    weights: list[float], group: int, overall: float, decay: float, warmup: int | None
+) -> Any:
+    """The rate of each row as the rule is written down."""
+    rates: list[float] = []
+    mean = biased = 0.0
+    for t, start in enumerate(range(0, len(weights), group), 1):
+        part = weights[start : start + group]
+        m = sum(part) / len(part)
+        if warmup is None:
+            biased = decay * biased + (1 - decay) * m
+            mean = biased / (1 - decay**t)
+        else:
+            d = min((t - 1) / min(t, warmup), decay)
+            mean = d * mean + (1 - d) * m
+        rates += [weight * overall / mean for weight in part]
+    return rates
+
+
+@pytest.mark.parametrize("rate", [0.3, 3.0, 40.0])
+def test_copies_are_poisson_and_stand_side_by_side(rate: float) -> None:
+    n = 5000
+    pipeline = hs.from_examples([{"i": k} for k in range(n)]).resample_at_rate(rate, seed=1)
+    numbers = [i for i, _ in rows_of(pipeline.batch(64, True), rates=False)]
+    assert numbers == sorted(numbers)
+    counts = np.bincount(numbers, minlength=n)
+    assert abs(counts.mean() - rate) < 4 * np.sqrt(rate / n)
+    assert abs(counts.var() - rate) < 4 * rate * np.sqrt((2 + 1 / rate) / n)
+
+
+def test_rates_come_from_a_column_and_0_is_none() -> None:
+    rows = [{"i": k, "r": np.float32([0, 50][k % 2])} for k in range(400)]
+    pipeline = hs.from_examples(rows).resample_at_rate("r").batch(10, True)
+    with hs.run(pipeline) as server:
+        with headrace.connect(server.address, timeout=20) as feed:
+            numbers = [i for batch in feed for i in batch["i"].tolist()]
+        assert server.stats()["default"]["dropped"] == {"resampled_away": 200}
+    assert set(numbers) == set(range(1, 400, 2)) and abs(len(numbers) - 10_000) < 500
+
+
+@pytest.mark.parametrize("value", [float("nan"), -1.0, float("inf")])
+@pytest.mark.parametrize("stage", ["resample_at_rate", "weighted_resample"])
+def test_a_rate_or_weight_that_is_none_names_its_record(value: float, stage: str) -> None:
+    rows = [{"i": k, "r": value if k == 30 else 1.0} for k in range(60)]
+    source = hs.from_examples(rows)
+    declared = source.resample_at_rate("r") if stage[0] == "r" else source.weighted_resample("r", 1)
+    pipeline = declared.batch(10, True)
+    with (
+        hs.run(pipeline) as server,
+        pytest.raises(headrace.DataError, match=rf"examples, record 30: {stage}: .*is {value};"),
+    ):
+        drained(server)
+    with hs.run(pipeline.options(on_bad_example="skip", max_bad_examples=1)) as server:
+        with headrace.connect(server.address, timeout=20) as feed:
+            assert 30 not in [i for batch in feed for i in batch["i"].tolist()]
+        assert server.stats()["default"]["dropped"]["bad:out_of_range"] == 1
+
+
+@pytest.mark.parametrize("warmup", [10, None])
+def test_rates_are_those_of_the_rule_and_weigh_the_loss_back(
+    tmp_path: Path, warmup: int | None
+) -> None:
+    n = 4000
+    source = written(tmp_path, "npz", [n])
+    pipeline = source.weighted_resample("w", 1.5, 0.9, warmup).batch(16, True)
+    rows = rows_of(pipeline)
+    want = model(weights_of(n).tolist(), 16, 1.5, 0.9, warmup)
+    assert np.allclose([rate for _, rate in rows], [want[i] for i, _ in rows], rtol=1e-5)
+    assert abs(len(rows) / n - 1.5) < 0.1
+    numbers = [i for i, _ in rows]
+    assert numbers == sorted(numbers)
+    # Rows weighted by 1 / rate stand for the source: the mean of anything is the source's.
+    total = sum(1 / rate for _, rate in rows)
+    assert abs(sum(i / rate for i, rate in rows) / total - n / 2) < 150
+
+
+@pytest.mark.parametrize("kind", ["npz", "jsonl"])
+def test_the_cut_of_the_files_does_not_show(tmp_path: Path, kind: str) -> None:
+    n = 600
+    whole, pieces = (
+        [
+            (i, rate)
+            for i, rate in rows_of(source.weighted_resample("w", 2.0, group=32).batch(10, True))
+        ]
+        for source in (written(tmp_path, kind, [n]), written(tmp_path, kind, [7, 100, 101, 333, n]))
+    )
+    rate_of = dict(whole)
+    want = model(weights_of(n).tolist(), 32, 2.0, 0.999, 10)
+    assert np.allclose([rate for _, rate in pieces], [want[i] for i, _ in pieces], rtol=1e-5)
+    assert all(rate == rate_of[i] for i, rate in pieces if i in rate_of)
+    if kind == "npz":  # rows are numbered over all files, so chance is the same too
+        assert pieces == whole
+
+
+def test_workers_and_a_kill_do_not_show(tmp_path: Path) -> None:
+    source = written(tmp_path, "npz", [400, 1500]).shuffle(seed=1).repeat(2)
+    pipeline = (
+        source.filter(functions.not_multiple_of_5, vectorized=True)
+        .weighted_resample("w", 1.5, 0.9, group=24)
+        .map(functions.negated, vectorized=True)
+        .rejection_sample(functions.half)
+        .bucket(functions.thirds, 9, 3, allow_smaller_final_batch=True)
+    )
+
+    def stream(kill_at: int | None = None, **run: Any) -> list[Any]:
+        batches = []
+        with hs.run(pipeline, partitions=2, **run) as server:
+            with headrace.connect(server.address, timeout=30) as feed:
+                for batch in feed:
+                    batches.append((frozen(batch), batch.bucket, batch.rate.tolist()))
+                    if len(batches) == kill_at:
+                        os.kill(worker_pid(server), signal.SIGKILL)
+            return [batches, server.stats()["default"]["dropped"]]
+
+    undisturbed = stream()
+    assert len(undisturbed[0]) > 150
+    assert stream(workers=2) == undisturbed
+    assert stream(kill_at=60) == undisturbed
+
+
+def test_every_epoch_draws_other_copies() -> None:
+    rows = [{"i": k} for k in range(500)]
+    pipeline = hs.from_examples(rows).repeat(2).resample_at_rate(1.0).batch(5)
+    numbers = [i for i, _ in rows_of(pipeline, rates=False)]
+    turn = next(k for k in range(1, len(numbers)) if numbers[k] < numbers[k - 1])
+    assert numbers[:turn] != numbers[turn:]
+    assert abs(len(set(numbers[:turn]) & set(numbers[turn:])) - 200) < 50
+
+
+def test_two_resamplers_of_one_seed_are_independent() -> None:
+    n = 4000
+    source = hs.from_examples([{"i": k} for k in range(n)])
+    twice = source.resample_at_rate(1.0, seed=7).resample_at_rate(1.0, seed=7).batch(8)
+    counts = np.bincount([i for i, _ in rows_of(twice, rates=False)], minlength=n)
+    assert abs(counts.mean() - 1) < 0.1
+    assert abs(counts.var() - 2) < 0.3  # of a branching; the same chances twice would give more
+
+
+def test_weights_that_are_all_0_are_a_bad_group_not_a_hang() -> None:
+    rows = [{"i": k, "w": float(k >= 20)} for k in range(60)]
+    pipeline = hs.from_examples(rows).weighted_resample("w", 1.0).batch(10, True)
+    with (
+        hs.run(pipeline) as server,
+        pytest.raises(headrace.DataError, match=r"record 0 and those after it: the mean of the w"),
+    ):
+        drained(server)
+    with hs.run(pipeline.options(on_bad_example="skip")) as server:
+        with headrace.connect(server.address, timeout=20) as feed:
+            told = [rate for batch in feed for rate in batch.rate.tolist()]
+        assert server.stats()["default"]["dropped"]["bad:zero_weights"] == 20
+    assert set(told) == {1.0}
+
+
+@pytest.mark.parametrize("stage", ["resample_at_rate", "weighted_resample"])
+def test_a_source_without_examples_ends(tmp_path: Path, stage: str) -> None:
+    np.savez(tmp_path / "none.npz", i=np.empty(0, int), w=np.empty(0))
+    source = hs.read_npz(str(tmp_path / "none.npz"))
+    declared = source.resample_at_rate("w") if stage[0] == "r" else source.weighted_resample("w", 1)
+    assert rows_of(declared.batch(4, True), rates=False) == []

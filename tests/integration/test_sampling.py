@@ -1,0 +1,373 @@
+"""Sampling by class and by acceptance through the whole line, and targets that change under way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+
+from . import user_functions_sampling as functions
+from .streams import frozen
+
+SKEWED = [0.7, 0.2, 0.1]
+WANTED = [0.2, 0.3, 0.5]
+
+
+def worker_pid(server: hs.Server) -> int:
+    return next(pid for name, pid in server.pids.items() if name.startswith("worker"))
+
+
+def drained(server: hs.Server) -> list[headrace.Batch]:
+    """All batches, for those who wait for an error."""
+    with headrace.connect(server.address, timeout=20) as feed:
+        return list(feed)
+
+
+def labels_of(n: int, probs: list[float] = SKEWED, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).choice(len(probs), n, p=probs)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> hs.Pipeline:
+    """20,000 rows of three classes, one of them much too frequent."""
+    y = labels_of(20_000)
+    np.savez(tmp_path / "rows.npz", i=np.arange(20_000), y=y)
+    return hs.read_npz(str(tmp_path / "rows.npz"))
+
+
+def of_classes(tmp_path: Path, y: Any) -> hs.Pipeline:
+    y = np.asarray(y)
+    np.savez(tmp_path / "classes.npz", i=np.arange(len(y)), y=y)
+    return hs.read_npz(str(tmp_path / "classes.npz"))
+
+
+def read(pipeline: hs.Pipeline, **run: Any) -> tuple[list[int], list[int], dict[str, Any]]:
+    """Numbers and classes of all rows, and what the server counted."""
+    numbers: list[int] = []
+    labels: list[int] = []
+    with hs.run(pipeline, **run) as server:
+        with headrace.connect(server.address, timeout=20) as feed:
+            for batch in feed:
+                numbers += batch["i"].tolist()
+                labels += batch.label.tolist()
+        return numbers, labels, server.stats()["default"]
+
+
+def share(labels: Any, classes: int = 3) -> np.ndarray:
+    return np.bincount(labels, minlength=classes) / len(labels)
+
+
+def within(labels: Any, target: list[float], sigmas: float = 4) -> bool:
+    """Whether the mix is the target, but for the error of sampling."""
+    error = np.sqrt(np.array(target) * (1 - np.array(target)) / len(labels))
+    return bool((np.abs(share(labels) - target) <= sigmas * error + 1e-9).all())
+
+
+def stream(pipeline: hs.Pipeline, kill_at: int | None = None, **run: Any) -> list[Any]:
+    """All batches with what is told of their rows; the worker is killed at one of them."""
+    batches = []
+    with hs.run(pipeline, **run) as server:
+        with headrace.connect(server.address, timeout=30) as feed:
+            for batch in feed:
+                told = [fact.tolist() for fact in (batch.label,)]
+                batches.append((frozen(batch), told, dict(batch.meta)))
+                if len(batches) == kill_at:
+                    os.kill(worker_pid(server), signal.SIGKILL)
+        stats = server.stats()["default"]
+    return [batches, stats["dropped"], stats["classes"]]
+
+
+# Known and estimated proportions
+
+
+@pytest.mark.parametrize("init", [SKEWED, None])
+def test_the_target_is_reached_and_every_row_is_counted(
+    source: hs.Pipeline, init: list[float] | None
+) -> None:
+    pipeline = source.stratified_sample("y", WANTED, 50, init, allow_smaller_final_batch=True)
+    numbers, labels, stats = read(pipeline)
+    assert within(labels, WANTED)
+    assert numbers == sorted(numbers) and len(set(numbers)) == len(numbers)
+    y = labels_of(20_000)
+    assert labels == y[numbers].tolist()
+    classes = stats["classes"]
+    assert np.add(classes["accepted"], classes["rejected"]).tolist() == np.bincount(y).tolist()
+    assert classes["accepted"] == np.bincount(labels).tolist()
+    assert stats["dropped"] == {"rejected": sum(classes["rejected"])}
+    # As few as can be: of the class that is wanted most, all come.
+    assert classes["rejected"][2] <= (0 if init else 30)
+    assert classes["changes"] == [[[0, WANTED]]]
+
+
+def test_one_hot_is_a_filter_and_the_source_s_own_mix_keeps_all(source: hs.Pipeline) -> None:
+    y = labels_of(20_000)
+    numbers, _, _ = read(source.stratified_sample("y", [0, 1, 0], 10, SKEWED))
+    assert numbers == np.flatnonzero(y == 1).tolist()[: len(numbers)] and len(numbers) > 3900
+    numbers, _, stats = read(source.stratified_sample("y", SKEWED, 10, SKEWED))
+    assert numbers == list(range(20_000)) and stats["dropped"] == {}
+
+
+@pytest.mark.parametrize(
+    "dtype", ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+)
+def test_labels_keep_their_dtype(tmp_path: Path, dtype: str) -> None:
+    pipeline = of_classes(tmp_path, np.tile([0, 1, 2], 40).astype(dtype))
+    same = [1 / 3, 1 / 3, 1 / 3]
+    with (
+        hs.run(pipeline.stratified_sample("y", same, 30, same)) as server,
+        headrace.connect(server.address, timeout=20) as feed,
+    ):
+        batch = next(feed)
+        assert batch.label.dtype == batch["y"].dtype == np.dtype(dtype)
+        assert batch.label.tolist() == batch["y"].tolist()
+
+
+def test_a_label_out_of_range_stops_the_feed_or_is_skipped(tmp_path: Path) -> None:
+    source = of_classes(tmp_path, [0, 1, 7, 1, -1, 0])
+    for pipeline in (
+        source.stratified_sample("y", [0.5, 0.5], 2, [0.5, 0.5]),
+        source.stratified_sample_unknown_dist("y", [0.5, 0.5], 2),
+    ):
+        with (
+            hs.run(pipeline) as server,
+            pytest.raises(headrace.DataError, match=r"record 2: .*labels \(column 'y'\) is 7"),
+        ):
+            drained(server)
+        skipping = pipeline.options(on_bad_example="skip", max_bad_examples=2)
+        numbers, _, stats = read(skipping)
+        assert stats["dropped"]["bad:label_out_of_range"] == 2 and not {2, 4} & set(numbers)
+
+
+def test_a_missing_class_and_a_flood_of_one(tmp_path: Path) -> None:
+    flood = np.zeros(5000, int)
+    flood[::1000] = 1
+    source = of_classes(tmp_path, flood)
+    _, labels, _ = read(source.stratified_sample("y", [0.5, 0.5], 2, [0.999, 0.001]))
+    assert labels.count(1) >= 4 and labels.count(0) < 30
+    numbers, _, _ = read(source.stratified_sample("y", [0.5, 0, 0.5], 2))
+    assert len(numbers) < 5000
+    # A wanted class that can not come any more is the end; what waited is counted.
+    numbers, labels, stats = read(source.stratified_sample_unknown_dist("y", [0.5, 0, 0.5], 4))
+    assert numbers == [] and sum(stats["dropped"].values()) == 5000
+
+
+def test_the_notice_that_most_is_rejected_comes_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = of_classes(tmp_path, labels_of(4000, [0.9, 0.1]))
+    read(source.stratified_sample("y", [0.1, 0.9], 8))
+    assert capfd.readouterr().err.count("stratified_sample rejects about 8") == 1
+    read(source.stratified_sample("y", [0.9, 0.1], 8))
+    assert "rejects" not in capfd.readouterr().err
+
+
+# Acceptance
+
+
+def test_rejection_sample_keeps_the_share_that_is_asked_for(source: hs.Pipeline) -> None:
+    def kept(pipeline: hs.Pipeline) -> tuple[list[int], dict[str, Any]]:
+        with hs.run(pipeline) as server:
+            with headrace.connect(server.address, timeout=20) as feed:
+                numbers = [i for batch in feed for i in batch["i"].tolist()]
+            return numbers, server.stats()["default"]["dropped"]
+
+    by_function, dropped = kept(source.rejection_sample(functions.half, 10, seed=4))
+    by_number, _ = kept(source.rejection_sample(0.5, 10, seed=4))
+    assert by_function == by_number == sorted(by_number)
+    assert abs(len(by_number) - 10_000) < 300
+    assert len(by_number) + sum(dropped.values()) == 20_000
+    again, _ = kept(source.rejection_sample(0.5).rejection_sample(0.5, 10))
+    assert abs(len(again) - 5000) < 250  # of two samplers with one seed each has its own chances
+
+
+def test_every_epoch_draws_anew(source: hs.Pipeline) -> None:
+    numbers, _, _ = read(source.repeat(2).stratified_sample("y", WANTED, 10, SKEWED))
+    turn = next(k for k in range(1, len(numbers)) if numbers[k] < numbers[k - 1])
+    first, second = set(numbers[:turn]), set(numbers[turn:])
+    common = {i for i in first | second if labels_of(20_000)[i] == 2}
+    assert common - {max(numbers)} <= first & second | common - second  # class 2 is always kept
+    assert 0.1 < len(first ^ second) / len(first | second) < 0.9
+
+
+def test_samplers_go_with_maps_filters_and_buckets(source: hs.Pipeline) -> None:
+    pipeline = (
+        source.filter(functions.not_multiple_of_5, vectorized=True)
+        .stratified_sample("y", WANTED)
+        .map(functions.negated, vectorized=True)
+        .rejection_sample(functions.half)
+        .bucket("y", 10, 3)
+    )
+    numbers = []
+    with (
+        hs.run(pipeline, partitions=2, workers=2) as server,
+        headrace.connect(server.address, timeout=20) as feed,
+    ):
+        for batch in feed:
+            assert set(batch.label.tolist()) == set(batch["y"].tolist()) == {batch.bucket}
+            assert (batch["minus"] == -batch["i"]).all() and (batch["i"] % 5 != 0).all()
+            numbers += batch["i"].tolist()
+    y = labels_of(20_000)[numbers]
+    assert len(numbers) == len(set(numbers)) and within(y, WANTED)
+
+
+# Unknown proportions
+
+
+def test_batches_are_drawn_by_class_and_grouped(source: hs.Pipeline) -> None:
+    pipeline = source.stratified_sample_unknown_dist("y", WANTED, 20, seed=3)
+    labels: list[int] = []
+    by_class: list[list[int]] = [[], [], []]
+    with hs.run(pipeline) as server:
+        with headrace.connect(server.address, timeout=20) as feed:
+            for batch in feed:
+                assert batch.rows == 20 and batch.label.dtype == np.int32
+                own = batch.label.tolist()
+                assert own == sorted(own) == batch["y"].tolist()
+                labels += own
+                for i, label in zip(batch["i"].tolist(), own, strict=True):
+                    by_class[label].append(i)
+        stats = server.stats()["default"]
+    assert within(labels, WANTED) and len(labels) > 3500
+    y = labels_of(20_000)
+    assert by_class[2] == np.flatnonzero(y == 2).tolist()[: len(by_class[2])]
+    assert all(rows == sorted(set(rows)) for rows in by_class)
+    assert len(labels) + sum(stats["dropped"].values()) == 20_000
+    assert stats["classes"]["waiting"] == [0, 0, 0]
+
+
+# A worker's death
+
+
+@pytest.mark.parametrize("name", ["estimated", "unknown"])
+def test_a_killed_worker_does_not_show(source: hs.Pipeline, name: str) -> None:
+    source = source.shuffle(seed=3)
+    pipeline = {
+        "estimated": source.stratified_sample("y", WANTED, 20),
+        "unknown": source.stratified_sample_unknown_dist("y", WANTED, 20),
+    }[name]
+    undisturbed = stream(pipeline, partitions=2)
+    assert len(undisturbed[0]) > 160
+    assert stream(pipeline, kill_at=60, partitions=2) == undisturbed
+    assert stream(pipeline, partitions=2, workers=2) == undisturbed
+
+
+# Targets that change
+
+DECLARED = {
+    "known": lambda s: s.stratified_sample("y", [1, 0, 0], 20, [1 / 3, 1 / 3, 1 / 3]),
+    "estimated": lambda s: s.stratified_sample("y", [1, 0, 0], 20),
+    "unknown": lambda s: s.stratified_sample_unknown_dist(
+        "y", [1, 0, 0], 20, max_examples_in_flight=100
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DECLARED)
+@pytest.mark.parametrize("kill", [False, True])
+def test_a_changed_target_holds_from_the_batch_that_is_told(
+    tmp_path: Path, name: str, kill: bool
+) -> None:
+    source = of_classes(tmp_path, labels_of(3000, [1 / 3, 1 / 3, 1 / 3])).repeat()
+    since: dict[int, int] = {}
+    old: set[int] = set()
+    new: set[int] = set()
+    with hs.run(DECLARED[name](source), partitions=2, workers=2) as server:
+        with headrace.connect(server.address, prefetch=0, timeout=20) as feed:
+            for k, batch in enumerate(feed):
+                if k == 10:
+                    since = feed.set_target_probs([0, 0.5, 0.5])
+                    assert set(since) == {0, 1} and min(since.values()) >= 4
+                    if kill:
+                        os.kill(worker_pid(server), signal.SIGKILL)
+                labels = set(batch.label.tolist())
+                if since and batch.number > since[batch.partition]:
+                    new |= labels
+                    if batch.number > max(since.values()) + 5:
+                        break
+                elif not since or batch.number < since[batch.partition]:
+                    old |= labels
+        changes = server.stats()["default"]["classes"]["changes"]
+    assert old == {0} and new == {1, 2}
+    target = [0, 0.5, 0.5]
+    assert changes == [[[0, [1, 0, 0]], [since[partition], target]] for partition in (0, 1)]
+
+
+def test_a_target_that_can_not_be_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    source = of_classes(tmp_path, labels_of(3000)).repeat()
+    with hs.run(source.stratified_sample("y", [0.5, 0.5, 0], 8, [0.7, 0.3, 0])) as server:
+        with headrace.connect(server.address, timeout=20) as feed:
+            next(feed)
+            for probs, text in [
+                ([0.5, 0.5], "target_probs has 2 classes; there are 3"),
+                ([0.5, 0.5, 0.5], "target_probs sums to 1.5; it must sum to 1"),
+                ([1.5, -0.5, 0], r"target_probs\[1\]=-0.5; a probability is 0 or more"),
+                ([float("nan"), 1, 0], r"target_probs\[0\]=nan"),
+                ([0, 0, 1], r"init_probs\[2\]=0 but target_probs\[2\]=1"),
+                ([], "0 classes|sums to 0"),
+            ]:
+                with pytest.raises(ValueError, match=rf"set_target_probs\(\[.*\]\): .*{text}"):
+                    feed.set_target_probs(probs)
+            assert feed.set_target_probs([0.25, 0.75, 0])[0] > 0
+            next(feed)
+        (changes,) = server.stats()["default"]["classes"]["changes"]
+    assert [target for _, target in changes] == [[0.5, 0.5, 0], [0.25, 0.75, 0]]
+
+
+def test_trainers_that_ask_at_once_are_all_answered(tmp_path: Path) -> None:
+    source = of_classes(tmp_path, labels_of(3000)).repeat()
+    answers: list[dict[int, int]] = []
+    with hs.run(source.stratified_sample("y", WANTED, 8), partitions=2) as server:
+
+        def ask() -> None:
+            with headrace.connect(server.address, timeout=20) as feed:
+                for _ in range(5):
+                    answers.append(feed.set_target_probs(SKEWED))
+                    answers.append(feed.set_target_probs(WANTED))
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(answers) == 30 and all(set(answer) == {0, 1} for answer in answers)
+
+
+def refusal(pipeline: hs.Pipeline, probs: list[float], read_all: bool = False) -> str:
+    """Why a feed does not draw what a trainer asks for."""
+    with hs.run(pipeline) as server, headrace.connect(server.address, timeout=20) as feed:
+        if read_all:
+            list(feed)
+        with pytest.raises(ValueError, match=r"set_target_probs\(") as caught:
+            feed.set_target_probs(probs)
+    return str(caught.value)
+
+
+def test_a_feed_without_classes_or_past_its_end_has_no_target(tmp_path: Path) -> None:
+    source = of_classes(tmp_path, labels_of(300))
+    no_target = "the feed has 0 stages with target proportions"
+    assert no_target in refusal(source.repeat().batch(10), [0.5, 0.5])
+    twice = source.repeat().stratified_sample("y", WANTED).stratified_sample("y", WANTED, 8)
+    assert "has 2 stages with target proportions" in refusal(twice, WANTED)
+    ended = refusal(source.stratified_sample("y", WANTED, 10), WANTED, read_all=True)
+    assert "the feed has ended" in ended or "made before" in ended
+
+
+def test_a_class_that_only_has_not_come_yet_is_named_when_the_deadline_passes(
+    tmp_path: Path,
+) -> None:
+    source = of_classes(tmp_path, np.zeros(200, int)).repeat()
+    pipeline = source.stratified_sample_unknown_dist("y", [0, 0.5, 0.5], 8)
+    with (
+        hs.run(pipeline) as server,
+        headrace.connect(server.address, timeout=4) as feed,
+        pytest.raises(headrace.DeadlineExceeded, match=r"waits for class 1 \(0 of \d rows"),
+    ):
+        next(feed)

@@ -1,0 +1,192 @@
+"""The bucketing calls: names, order and defaults of TensorFlow's; mistakes are told at once."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+from headrace_server import pipeline as hs
+
+FEATURES = {"x": hs.scalar("int64"), "v": hs.sequence("float32"), "p": hs.scalar("float32")}
+INT32_MAX = 2**31 - 1
+
+
+def source():
+    return hs.read_tfrecord("/data/a-*.tfrecord", FEATURES)
+
+
+def bucket(**arguments):
+    given = {"which_bucket": "x", "batch_size": 2, "num_buckets": 3, **arguments}
+    return source().bucket(**given).declaration()
+
+
+def by_length(**arguments):
+    given = {"input_length": "x", "batch_size": 2, "bucket_boundaries": [5, 9], **arguments}
+    return source().bucket_by_sequence_length(**given).declaration()
+
+
+def signature(method):
+    parameters = list(inspect.signature(method).parameters.values())[1:]
+    return [
+        p.name if p.default is p.empty else (p.name, p.default)
+        for p in parameters
+        if p.kind is p.POSITIONAL_OR_KEYWORD
+    ]
+
+
+def test_names_order_and_defaults_are_those_of_tensorflow():
+    rest = [
+        ("capacity", 32),
+        ("bucket_capacities", None),
+        ("dynamic_pad", False),
+        ("allow_smaller_final_batch", False),
+        ("keep_input", True),
+    ]
+    assert signature(hs.Pipeline.bucket) == ["which_bucket", "batch_size", "num_buckets", *rest]
+    assert signature(hs.Pipeline.bucket_by_sequence_length) == [
+        "input_length",
+        "batch_size",
+        "bucket_boundaries",
+        *rest,
+    ]
+
+
+def test_arguments_may_be_given_by_position():
+    by_name = source().bucket("x", 4, 2, capacity=7, bucket_capacities=[1, 2], dynamic_pad=True)
+    assert source().bucket("x", 4, 2, 7, [1, 2], True) == by_name
+    by_name = source().bucket_by_sequence_length(
+        "v", 4, [3], capacity=7, allow_smaller_final_batch=True, keep_input="x"
+    )
+    assert source().bucket_by_sequence_length("v", 4, [3], 7, None, False, True, "x") == by_name
+
+
+def test_what_is_declared():
+    options = bucket(batch_size=(2, 3, 4), bucket_capacities=[9, 8, 7]).shape.options
+    assert options["batch_sizes"] == [2, 3, 4] and options["bucket_capacities"] == [9, 8, 7]
+    assert options["bucket"] == ["column", "x"] and options["length"] is None
+    options = by_length(input_length="v", batch_size=None, max_padded_elements=100).shape.options
+    assert options["batch_sizes"] == [None] * 3 and options["max_padded_elements"] == 100
+    assert options["boundaries"] == [5, 9] and options["length"] == ["column", "v"]
+
+
+def test_the_lists_of_the_caller_stay_as_they_are():
+    sizes, bounds, capacities = [np.int64(2), 3, 4], [5, 9], [7, 8, 9]
+    bucket(batch_size=sizes, bucket_capacities=capacities)
+    by_length(batch_size=sizes, bucket_boundaries=bounds)
+    assert sizes == [2, 3, 4] and type(sizes[0]) is np.int64
+    assert bounds == [5, 9] and capacities == [7, 8, 9]
+
+
+@pytest.mark.parametrize("keep_input", [None, True])
+def test_all_is_kept_without_a_stage(keep_input):
+    assert bucket(keep_input=keep_input).stages == ()
+
+
+@pytest.mark.parametrize(
+    ("keep_input", "selector"),
+    [(False, ["constant", 0.0]), (1, ["constant", 1.0]), ("x", ["column", "x"])],
+)
+def test_what_is_kept_is_a_stage_before_the_shape(keep_input, selector):
+    (stage,) = by_length(keep_input=keep_input).stages
+    assert (stage.kind, stage.options) == ("keep", {"keep": selector})
+
+
+@pytest.mark.parametrize(
+    "boundaries",
+    [[0], [-5, 0, 5], [INT32_MAX], [-(2**63), 2**63 - 1], (1, 2), [np.int32(3), np.int64(4)]],
+)
+def test_boundaries_may_lie_anywhere(boundaries):
+    options = by_length(bucket_boundaries=boundaries).shape.options
+    assert options["boundaries"] == list(map(int, boundaries))
+    assert len(options["batch_sizes"]) == len(boundaries) + 1
+
+
+COMMON = [
+    ({"batch_size": 0}, ValueError, "batch_size=0 is too small: the least is 1"),
+    ({"batch_size": 2**20 + 1}, ValueError, "batch_size=1048577 is too large: the most is 1048576"),
+    ({"batch_size": 2.0}, TypeError, "batch_size=2.0 is a float; it is an int"),
+    ({"batch_size": True}, TypeError, "batch_size=True is a bool"),
+    ({"batch_size": [2, 3]}, ValueError, "batch_size has 2 entries; it must have exactly 3"),
+    ({"batch_size": [2, 0, 3]}, ValueError, r"batch_size\[1\]=0 is too small"),
+    ({"batch_size": [2, None, 3]}, TypeError, r"batch_size\[1\]=None is a NoneType"),
+    ({"batch_size": None}, ValueError, "batch_size=None needs max_padded_elements"),
+    ({"capacity": 0}, ValueError, "capacity=0 is too small: the least is 1"),
+    ({"capacity": "8"}, TypeError, "capacity='8' is a str"),
+    ({"bucket_capacities": [1, 2]}, ValueError, "bucket_capacities.* 2 entries.*exactly 3"),
+    ({"bucket_capacities": [1, 0, 2]}, ValueError, r"bucket_capacities\[1\]=0 is too small"),
+    ({"bucket_capacities": 5}, TypeError, "bucket_capacities=5 is a int; it is a list"),
+    ({"dynamic_pad": 1}, TypeError, "dynamic_pad=1 is a int; it is True or False"),
+    ({"allow_smaller_final_batch": None}, TypeError, "allow_smaller_final_batch=None"),
+    ({"keep_input": 0.5}, ValueError, "keep_input=0.5 is neither true nor false"),
+    ({"keep_input": 2}, ValueError, "keep_input=2 does not lie in 0 … 1"),
+    ({"keep_input": "v"}, ValueError, "keep_input='v'.*one number per example"),
+    ({"keep_input": [True]}, TypeError, r"keep_input=\[True\] is a list"),
+    ({"max_examples_in_flight": 3}, ValueError, "3 is too small: 3 buckets.*the least is 4"),
+    ({"max_examples_in_flight": 0}, ValueError, "max_examples_in_flight=0 is too small"),
+    ({"input_length": "p"}, TypeError, "input_length='p'.*it must be of integers"),
+    ({"input_length": "w"}, ValueError, "input_length='w' is not one of the columns"),
+    (
+        {"input_length": "x", "max_padded_elements": 0},
+        ValueError,
+        "max_padded_elements=0 is too small: the least is 1",
+    ),
+    ({"input_length": "x", "max_padded_elements": 1.5}, TypeError, "max_padded_elements=1.5"),
+]
+
+
+@pytest.mark.parametrize("declare", [bucket, by_length])
+@pytest.mark.parametrize(("arguments", "error", "text"), COMMON)
+def test_a_mistake_names_argument_value_and_limit(declare, arguments, error, text):
+    with pytest.raises(error, match=text):
+        declare(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"num_buckets": 0}, ValueError, "num_buckets=0 is too small: the least is 1"),
+        ({"num_buckets": 65537}, ValueError, "num_buckets=65537 is too large: the most is 65536"),
+        ({"num_buckets": 2.5}, TypeError, "num_buckets=2.5 is a float"),
+        ({"which_bucket": 0}, TypeError, "which_bucket=0 is a int"),
+        ({"which_bucket": "p"}, TypeError, "which_bucket='p'.*of integers"),
+        ({"which_bucket": "v"}, ValueError, "which_bucket='v'.*one number per example"),
+        ({"max_padded_elements": 9}, ValueError, "max_padded_elements=9 needs input_length"),
+    ],
+)
+def test_a_mistake_of_bucket_is_told(arguments, error, text):
+    with pytest.raises(error, match=text):
+        bucket(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "error", "text"),
+    [
+        ([], ValueError, "bucket_boundaries is empty"),
+        (5, TypeError, "bucket_boundaries=5 is a int; it is a list of ints"),
+        (np.array([1, 2]), TypeError, "bucket_boundaries=.*is a ndarray"),
+        ([1.0], TypeError, r"bucket_boundaries\[0\]=1.0 is a float; it is an int"),
+        ([True], TypeError, r"bucket_boundaries\[0\]=True is a bool"),
+        ([3, 3], ValueError, r"bucket_boundaries\[1\]=3 does not exceed the one before, 3"),
+        ([3, 4, 1], ValueError, r"bucket_boundaries\[2\]=1 does not exceed the one before, 4"),
+        ([2**63], ValueError, r"bucket_boundaries\[0\]=9223372036854775808 is too large"),
+    ],
+)
+def test_a_mistake_in_the_boundaries_is_told(boundaries, error, text):
+    with pytest.raises(error, match=text):
+        by_length(bucket_boundaries=boundaries)
+
+
+def test_a_budget_counts_for_the_least_that_may_be_in_flight():
+    sizes = {"batch_size": None, "max_padded_elements": 10}
+    assert by_length(**sizes, max_examples_in_flight=28).shape.options["max_examples_in_flight"]
+    with pytest.raises(
+        ValueError, match=r"=27 is too small: 3 buckets.*hold 27, so the least is 28"
+    ):
+        by_length(**sizes, max_examples_in_flight=27)
+
+
+def test_the_shape_comes_last():
+    with pytest.raises(ValueError, match=r"\.bucket\(\) comes after \.batch\(\)"):
+        source().batch(2).bucket("x", 2, 3)
+    with pytest.raises(ValueError, match=r"\.bucket_by_sequence_length\(\) comes after \.bucket"):
+        source().bucket("x", 2, 3).bucket_by_sequence_length("x", 2, [1])

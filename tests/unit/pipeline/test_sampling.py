@@ -1,0 +1,190 @@
+"""The sampling calls: names, order and defaults of TensorFlow's, and every mistake told at once."""
+
+import inspect
+
+import pytest
+
+from headrace_server import pipeline as hs
+
+FEATURES = {
+    "x": hs.scalar("int64"),
+    "w": hs.scalar("float32"),
+    "b": hs.scalar("bool"),
+    "v": hs.sequence("float32"),
+    "t": hs.scalar("bytes"),
+}
+
+
+def source():
+    return hs.read_tfrecord("/data/a-*.tfrecord", FEATURES)
+
+
+def signature(method):
+    parameters = list(inspect.signature(method).parameters.values())[1:]
+    return [
+        p.name if p.default is p.empty else (p.name, p.default)
+        for p in parameters
+        if p.kind is p.POSITIONAL_OR_KEYWORD
+    ]
+
+
+def test_names_order_and_defaults_are_those_of_tensorflow():
+    assert signature(hs.Pipeline.stratified_sample) == [
+        "labels",
+        "target_probs",
+        ("batch_size", None),
+        ("init_probs", None),
+    ]
+    assert signature(hs.Pipeline.stratified_sample_unknown_dist) == [
+        "labels",
+        "probs",
+        "batch_size",
+        ("queue_capacity", 16),
+    ]
+    assert signature(hs.Pipeline.rejection_sample) == ["accept_prob", ("batch_size", None)]
+    assert signature(hs.Pipeline.resample_at_rate) == ["rates"]
+    assert signature(hs.Pipeline.weighted_resample) == [
+        "weights",
+        "overall_rate",
+        ("mean_decay", 0.999),
+        ("warmup", 10),
+    ]
+
+
+def test_a_sampler_with_a_batch_size_ends_the_pipeline():
+    short = source().stratified_sample("x", [0.5, 0.5], 4, allow_smaller_final_batch=True)
+    assert short == source().stratified_sample("x", [0.5, 0.5]).batch(4, True)
+    short = source().rejection_sample(0.5, 4, seed=3, dynamic_pad=True)
+    assert short == source().rejection_sample(0.5, seed=3).batch(4, dynamic_pad=True)
+
+
+def test_samplers_may_follow_one_another_before_a_shape():
+    declared = (
+        source()
+        .rejection_sample("b")
+        .stratified_sample("x", (0.25, 0.75), init_probs=[0.5, 0.5])
+        .resample_at_rate(2)
+        .weighted_resample("w", 1.5)
+        .bucket("x", [4, 8], 2)
+        .declaration()
+    )
+    assert [stage.kind for stage in declared.stages] == [
+        "rejection_sample",
+        "stratified_sample",
+        "resample_at_rate",
+        "weighted_resample",
+    ]
+    assert declared.stages[3].options["group"] == 8  # the largest batch size, as none was given
+
+
+def test_a_group_is_the_batch_size_unless_it_is_given():
+    def group(pipeline):
+        return pipeline.declaration().stages[0].options["group"]
+
+    assert group(source().weighted_resample("w", 1).batch(6)) == 6
+    assert group(source().weighted_resample("w", 1, group=9).batch(6)) == 9
+    budget = {"batch_size": None, "bucket_boundaries": [3], "max_padded_elements": 99}
+    with pytest.raises(ValueError, match=r"weighted_resample\(\) needs group="):
+        source().weighted_resample("w", 1).bucket_by_sequence_length("v", **budget)
+    with_group = source().weighted_resample("w", 1, group=9)
+    assert group(with_group.bucket_by_sequence_length("v", **budget)) == 9
+
+
+BAD_PROBS = [
+    ([0.5, 0.6], "sums to 1.1; it must sum to 1 within 1e-06"),
+    ([0.5, 0.500002], "it must sum to 1 within 1e-06"),
+    ([1.5, -0.5], r"\[1\]=-0.5; a probability is 0 or more"),
+    ([float("nan"), 1], r"\[0\]=nan; a probability is 0 or more"),
+    ([float("inf"), 1], "sums to inf"),
+    ([], "sums to 0"),
+    (0.5, r"has the shape \(\); it must be 1-D"),
+    ([[0.5, 0.5]], r"has the shape \(1, 2\); it must be 1-D"),
+    ("half", "is not one probability per class"),
+    (None, "target_probs|probs"),
+    ([0.5, [0.5]], "is not one probability per class"),
+]
+
+
+@pytest.mark.parametrize(("probs", "text"), BAD_PROBS)
+def test_probabilities_that_are_none_are_told_at_once(probs, text):
+    with pytest.raises(ValueError, match=r"target_probs.*" + text):
+        source().stratified_sample("x", probs, 4)
+    with pytest.raises(ValueError, match=r"probs.*" + text):
+        source().stratified_sample_unknown_dist("x", probs, 4)
+    if probs is not None:
+        with pytest.raises(ValueError, match=r"init_probs.*" + text):
+            source().stratified_sample("x", [0.5, 0.5], 4, probs)
+
+
+def test_proportions_that_can_not_be_reached_are_told_at_once():
+    with pytest.raises(ValueError, match=r"init_probs has 3 classes and target_probs 2"):
+        source().stratified_sample("x", [0.5, 0.5], 4, [0.2, 0.3, 0.5])
+    with pytest.raises(ValueError, match=r"init_probs\[1\]=0 but target_probs\[1\]=0.5"):
+        source().stratified_sample("x", [0.5, 0.5], 4, [1, 0])
+    source().stratified_sample("x", [1, 0], 4, [1, 0])
+    source().stratified_sample("x", [0.5, 0.5 + 9e-7], 4)
+
+
+def stratified(**more):
+    return source().stratified_sample(**{"labels": "x", "target_probs": [1], **more})
+
+
+def unknown(**more):
+    given = {"labels": "x", "probs": [1], "batch_size": 2, **more}
+    return source().stratified_sample_unknown_dist(**given)
+
+
+def rejection(**more):
+    return source().rejection_sample(**{"accept_prob": 0.5, **more})
+
+
+def at_rate(**more):
+    return source().resample_at_rate(**{"rates": "w", **more})
+
+
+def weighted(**more):
+    return source().weighted_resample(**{"weights": "w", "overall_rate": 1, **more})
+
+
+@pytest.mark.parametrize(
+    ("declare", "arguments", "error", "text"),
+    [
+        (stratified, {"labels": "w"}, TypeError, "labels='w' is float32.*of integers"),
+        (stratified, {"labels": "t"}, ValueError, "labels='t'.*one number per example"),
+        (stratified, {"labels": 1}, TypeError, "labels=1 is a int"),
+        (stratified, {"labels": "v"}, ValueError, "labels='v'.*one number per example"),
+        (stratified, {"batch_size": 0}, ValueError, "batch_size=0 is too small"),
+        (stratified, {"seed": 1.5}, TypeError, "seed=1.5 is a float"),
+        (stratified, {"dynamic_pad": True}, ValueError, "give batch_size"),
+        (unknown, {"labels": "w"}, TypeError, "labels='w'.*of integers"),
+        (unknown, {"batch_size": None}, TypeError, "batch_size=None is a NoneType; it is an int"),
+        (unknown, {"queue_capacity": 0}, ValueError, "queue_capacity=0 is too small"),
+        (unknown, {"max_examples_in_flight": 0}, ValueError, "max_examples_in_flight=0"),
+        (unknown, {"dynamic_pad": "yes"}, TypeError, "dynamic_pad='yes'"),
+        (rejection, {"accept_prob": 1.5}, ValueError, "accept_prob=1.5 does not lie in 0 … 1"),
+        (rejection, {"accept_prob": "v"}, ValueError, "accept_prob='v'.*one number per example"),
+        (rejection, {"accept_prob": None}, TypeError, "accept_prob=None is a NoneType"),
+        (rejection, {"allow_smaller_final_batch": True}, ValueError, "give batch_size"),
+        (rejection, {"seed": 2**63}, ValueError, "seed=9223372036854775808 is too large"),
+        (at_rate, {"rates": -1}, ValueError, "rates=-1 does not lie in 0 … 1e"),
+        (at_rate, {"rates": float("nan")}, ValueError, "rates=nan does not lie in 0 … 1e"),
+        (at_rate, {"rates": float("inf")}, ValueError, "rates=inf does not lie in 0 … 1e"),
+        (at_rate, {"rates": "t"}, ValueError, "rates='t'.*one number per example"),
+        (weighted, {"weights": 1.0}, TypeError, "weights=1.0 is a float"),
+        (weighted, {"overall_rate": -1}, ValueError, "overall_rate=-1 does not lie in 0 … 1e"),
+        (weighted, {"overall_rate": float("nan")}, ValueError, "overall_rate=nan"),
+        (weighted, {"overall_rate": "1"}, TypeError, "overall_rate='1' is a str, not a number"),
+        (weighted, {"mean_decay": 1.5}, ValueError, "mean_decay=1.5 does not lie in 0 … 1"),
+        (weighted, {"mean_decay": 1, "warmup": None}, ValueError, "mean_decay=1 needs warmup"),
+        (weighted, {"warmup": 0}, ValueError, "warmup=0 is too small: the least is 1"),
+        (weighted, {"warmup": 1.0}, TypeError, "warmup=1.0 is a float; it is an int or None"),
+        (weighted, {"group": 0}, ValueError, "group=0 is too small: the least is 1"),
+    ],
+)
+def test_a_mistake_names_argument_value_and_limit(declare, arguments, error, text):
+    with pytest.raises(error, match=text):
+        declare(**arguments)
+
+
+def test_a_bool_column_may_keep_rate_and_label():
+    source().rejection_sample("b").resample_at_rate("b").stratified_sample("b", [0.5, 0.5], 4)

@@ -1,0 +1,69 @@
+"""A selector is a column, a function or a constant, and is checked where the columns are known."""
+
+import pytest
+
+from headrace_proto.schema import Field
+from headrace_server.pipeline.selectors import checked_value, selector_text
+
+KNOWN = {
+    "n": Field("int16"),
+    "p": Field("float32"),
+    "flag": Field("bool"),
+    "text": Field("bytes"),
+    "z": Field("complex64"),
+    "steps": Field("float32", (None, 4)),
+    "words": Field("bytes", (None,)),
+    "grid": Field("float32", (None, None)),
+    "pair": Field("float32", (2,)),
+}
+
+
+def of(columns):
+    return columns["n"]
+
+
+def test_each_kind_becomes_plain_data():
+    assert checked_value("a", "n", KNOWN) == ["column", "n"]
+    assert checked_value("a", "anything", None) == ["column", "anything"]
+    assert checked_value("a", "pkg.mod:f", KNOWN) == ["function", "pkg.mod:f"]
+    kind, name = checked_value("a", of, KNOWN)
+    assert kind == "function" and name.endswith(":of")
+    assert checked_value("a", True, KNOWN, constant=(0, 1)) == ["constant", 1.0]
+    assert checked_value("a", 0, KNOWN, constant=(0, 1)) == ["constant", 0.0]
+
+
+@pytest.mark.parametrize("name", ["steps", "words", "pair", "n", "flag"])
+def test_a_sequence_serves_where_its_length_counts(name):
+    assert checked_value("a", name, KNOWN, sequence=True, integer=True) == ["column", name]
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "error", "text"),
+    [
+        (3, {}, TypeError, "a=3 is a int; it is a column's name or a function of the columns"),
+        (None, {}, TypeError, "a=None is a NoneType"),
+        (True, {}, TypeError, "a=True is a bool"),
+        (1.5, {"constant": (0, 1)}, ValueError, "a=1.5 does not lie in 0 … 1"),
+        (float("nan"), {"constant": (0, 1)}, ValueError, "a=nan does not lie in 0 … 1"),
+        (-1, {"constant": (0, 1)}, ValueError, "a=-1 does not lie in 0 … 1"),
+        ("", {}, ValueError, "a='' has 0 characters"),
+        ("lost", {}, ValueError, "a='lost' is not one of the columns n, p, flag, text"),
+        ("text", {}, ValueError, "a='text' is bytes.*; it must be one number per example"),
+        ("z", {}, ValueError, "a='z' is complex64.*; it must be one number per example"),
+        ("pair", {}, ValueError, "a='pair' is float32.*; it must be one number per example"),
+        ("steps", {}, ValueError, "a='steps' is float32.*; it must be one number per example"),
+        ("grid", {"sequence": True}, ValueError, "a='grid'.*one number per example, or a sequence"),
+        ("text", {"sequence": True}, ValueError, "a='text'.*one number per example, or a sequence"),
+        ("p", {"integer": True}, TypeError, "a='p' is float32.*; it must be of integers"),
+        (lambda columns: 0, {}, TypeError, "is a lambda, which no import finds"),
+    ],
+)
+def test_what_is_none_is_told_with_its_argument(value, options, error, text):
+    with pytest.raises(error, match=text):
+        checked_value("a", value, KNOWN, **options)
+
+
+def test_a_selector_is_told_in_words():
+    assert selector_text(["column", "n"]) == "column 'n'"
+    assert selector_text(["function", "m:f"]) == "function m:f"
+    assert selector_text(["constant", 0.5]) == "constant 0.5"
