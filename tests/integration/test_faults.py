@@ -10,9 +10,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 import headrace
 import headrace_server as hs
-import pytest
 from headrace_server.shell.rundir import sweep
 
 from .processes import Process, serve, trainer
@@ -113,12 +114,16 @@ def test_two_trainers_with_kills_between_them_train_every_row_at_least_once_and_
 def test_an_exception_in_the_loop_body_sends_the_rows_out_again():
     with hs.run(numbered(40).batch(4)) as server:
         seen = []
-        with pytest.raises(RuntimeError, match="boom"):
+
+        def train() -> None:
             with headrace.connect(server.address, timeout=20) as feed:
                 for batch in feed:
                     if len(seen) == 3:
                         raise RuntimeError("boom")
                     seen.append(batch["i"].tolist())
+
+        with pytest.raises(RuntimeError, match="boom"):
+            train()
         with headrace.connect(server.address, timeout=20) as feed:
             rest = [batch["i"].tolist() for batch in feed]
     assert seen + rest == [list(range(k, k + 4)) for k in range(0, 40, 4)]

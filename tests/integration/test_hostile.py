@@ -12,12 +12,13 @@ import time
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-import headrace
-import headrace_server as hs
 import msgpack
 import psutil
 import pytest
 import zmq
+
+import headrace
+import headrace_server as hs
 from headrace_proto import limits
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, Refused, Renew, Step, Unknown
 

@@ -127,6 +127,11 @@ class Ragged:
         return len(self.starts)
 
     @property
+    def lengths(self) -> np.ndarray:
+        """The first dimension of each row: the steps of a sequence."""
+        return self.extents[:, 0]
+
+    @property
     def item_bytes(self) -> int:
         return int(self.dtype.itemsize) * prod(self.inner)
 

@@ -22,7 +22,7 @@ from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
 from ..core.accept import acceptance, keep, probabilities, rejected_fraction
-from ..core.copies import copy_ordinals, poisson, repeat_rows
+from ..core.copies import MAX_RATE, copy_ordinals, poisson, repeat_rows
 from ..core.estimate import ClassEstimator
 from ..core.mean import RunningMean
 from ..pipeline.declaration import Stage
@@ -242,7 +242,7 @@ class _Copies(Sampler):
 
 
 def _is_rate(values: np.ndarray) -> np.ndarray:
-    return (values >= 0) & (values <= 1e6)
+    return (values >= 0) & (values <= MAX_RATE)
 
 
 class _ResampleAtRate(_Copies):
@@ -251,7 +251,7 @@ class _ResampleAtRate(_Copies):
         self._values = Values("resample_at_rate", "rates", stage.options["rates"])
 
     def apply(self, chunk: Chunk, epoch: int, bad: BadRecords) -> Chunk:
-        rule = "a rate is finite, 0 or more, and at most 1e6"
+        rule = "a rate is finite and 0 or more"
         chunk, rates = self._values.sound(chunk, bad, rule, _is_rate, "out_of_range")
         return self._repeat(chunk, rates.astype(np.float64), epoch)
 

@@ -22,6 +22,7 @@ from ..core.batch import PlainBatches
 from ..core.bucket import Buckets
 from ..core.classes import ClassQueues
 from ..core.plan import Shaper
+from ..pipeline.bucketing import read_bound
 from ..pipeline.declaration import Shape
 from ..pipeline.selectors import RESERVED
 from .chunk import Chunk
@@ -97,14 +98,7 @@ class Shaping:
     @property
     def most_rows(self) -> int | None:
         """Rows that may be read at once, where a bound on what is held says it."""
-        options = self._options
-        bounds = list(options.get("bucket_capacities") or [])
-        most = options.get("max_examples_in_flight")
-        if self._kind == "bucket" and most is not None:
-            budget = options["max_padded_elements"]
-            held = sum((budget if size is None else size) - 1 for size in options["batch_sizes"])
-            bounds.append(most - held)
-        return min(bounds, default=None)
+        return read_bound(self._options)
 
     def stats(self) -> list[dict[str, Any]]:
         """Rows that wait by class, where the shape keeps classes apart."""

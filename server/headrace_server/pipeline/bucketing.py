@@ -15,7 +15,7 @@ from .checks import checked_flag, checked_int
 from .declaration import Shape, Stage
 from .selectors import Value, checked_value
 
-__all__ = ["MAX_BATCH_SIZE", "Bucketing"]
+__all__ = ["MAX_BATCH_SIZE", "Bucketing", "read_bound"]
 
 #: A batch of more rows than this is a mistake in a unit, and its indices alone weigh 8 MiB.
 MAX_BATCH_SIZE = 2**20
@@ -146,6 +146,17 @@ class Bucketing:
 
 def _length(input_length: Value, known: Mapping[str, Field] | None) -> list[Any]:
     return checked_value("input_length", input_length, known, sequence=True, integer=True)
+
+
+def read_bound(options: Mapping[str, Any]) -> int | None:
+    """Rows that may be read at once, where a shape bounds what a partition holds."""
+    bounds = list(options.get("bucket_capacities") or [])
+    most = options.get("max_examples_in_flight")
+    if most is not None and "batch_sizes" in options:
+        budget = options["max_padded_elements"]
+        held = sum((budget if size is None else size) - 1 for size in options["batch_sizes"])
+        bounds.append(most - held)
+    return min(bounds, default=None)
 
 
 def _kept(pipeline: P, keep_input: Value | None, known: Mapping[str, Field] | None) -> P:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from headrace_proto.schema import Field, schema_from_wire, schema_to_wire
 
-from .bucketing import MAX_BATCH_SIZE
+from .bucketing import MAX_BATCH_SIZE, read_bound
 from .checks import (
     checked_flag,
     checked_int,
@@ -226,6 +226,7 @@ class Pipeline(Sampling):
 
     def _with_shape(self, shape: Shape) -> Pipeline:
         stages = tuple(_grouped(stage, shape) for stage in self._stages)
+        _fits(stages, shape)
         return replace(self, _stages=stages, _shape=shape)
 
     def _identity(self) -> str:
@@ -274,6 +275,23 @@ def _grouped(stage: Stage, shape: Shape) -> Stage:
             "weighted_resample() needs group=: the batches have no size to take for it"
         )
     return Stage(stage.kind, {**stage.options, "group": max(known)})
+
+
+def _fits(stages: tuple[Stage, ...], shape: Shape) -> None:
+    """A group of the source is read at once: what bounds a read must have room for it."""
+    groups = {stage.options["group"] for stage in stages if stage.kind == "weighted_resample"}
+    if len(groups) > 1:
+        raise ValueError(
+            f"weighted_resample() is called with groups of {sorted(groups)}: what is read at once "
+            "is one group, so they must be alike"
+        )
+    group = max(groups, default=0)
+    bound = read_bound(shape.options)
+    if bound is not None and group > bound:
+        raise ValueError(
+            f"weighted_resample() reads group={group} examples at once, and bucket_capacities or "
+            f"max_examples_in_flight let at most {bound} in: give a smaller group, or raise them"
+        )
 
 
 def _fields_of(source: Source) -> dict[str, Field] | None:

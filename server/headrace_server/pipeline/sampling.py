@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core.accept import acceptance, probabilities
+from ..core.copies import MAX_RATE
 from .bucketing import MAX_BATCH_SIZE, Bucketing
 from .checks import checked_flag, checked_int
 from .declaration import Shape, Stage
@@ -127,7 +128,7 @@ class Sampling(Bucketing):
         Copies stand side by side.  A rate is finite and 0 or more, else a DataError.
         """
         self._open("resample_at_rate")
-        selector = checked_value("rates", rates, self.fields, constant=(0, 1e6))
+        selector = checked_value("rates", rates, self.fields, constant=(0, MAX_RATE))
         return self._with_stage(Stage("resample_at_rate", {"rates": selector, "seed": _seed(seed)}))
 
     def weighted_resample(
@@ -149,7 +150,7 @@ class Sampling(Bucketing):
         ``warmup=None`` it forgets from the start and is corrected for that.
         """
         self._open("weighted_resample")
-        rate = _number("overall_rate", overall_rate, 0, 1e6)
+        rate = _number("overall_rate", overall_rate, 0, MAX_RATE)
         decay = _number("mean_decay", mean_decay, 0, 1)
         steps = checked_int("warmup", warmup, 1, _MAX_COUNT, or_none=True)
         if steps is None and decay == 1:

@@ -166,12 +166,12 @@ def weighted(**more):
         (rejection, {"accept_prob": None}, TypeError, "accept_prob=None is a NoneType"),
         (rejection, {"allow_smaller_final_batch": True}, ValueError, "give batch_size"),
         (rejection, {"seed": 2**63}, ValueError, "seed=9223372036854775808 is too large"),
-        (at_rate, {"rates": -1}, ValueError, "rates=-1 does not lie in 0 … 1e"),
-        (at_rate, {"rates": float("nan")}, ValueError, "rates=nan does not lie in 0 … 1e"),
-        (at_rate, {"rates": float("inf")}, ValueError, "rates=inf does not lie in 0 … 1e"),
+        (at_rate, {"rates": -1}, ValueError, "rates=-1 does not lie in 0 … 4.5036e"),
+        (at_rate, {"rates": float("nan")}, ValueError, "rates=nan does not lie in 0 … 4.5036e"),
+        (at_rate, {"rates": float("inf")}, ValueError, "rates=inf does not lie in 0 … 4.5036e"),
         (at_rate, {"rates": "t"}, ValueError, "rates='t'.*one number per example"),
         (weighted, {"weights": 1.0}, TypeError, "weights=1.0 is a float"),
-        (weighted, {"overall_rate": -1}, ValueError, "overall_rate=-1 does not lie in 0 … 1e"),
+        (weighted, {"overall_rate": -1}, ValueError, "overall_rate=-1 does not lie in 0 … 4.5036e"),
         (weighted, {"overall_rate": float("nan")}, ValueError, "overall_rate=nan"),
         (weighted, {"overall_rate": "1"}, TypeError, "overall_rate='1' is a str, not a number"),
         (weighted, {"mean_decay": 1.5}, ValueError, "mean_decay=1.5 does not lie in 0 … 1"),
@@ -188,3 +188,18 @@ def test_a_mistake_names_argument_value_and_limit(declare, arguments, error, tex
 
 def test_a_bool_column_may_keep_rate_and_label():
     source().rejection_sample("b").resample_at_rate("b").stratified_sample("b", [0.5, 0.5], 4)
+
+
+def test_a_group_that_is_read_whole_must_fit_the_bounds_of_the_buckets():
+    source = hs.from_examples([{"w": 1.0, "n": 3}])
+    weighted = source.weighted_resample("w", 1.0, group=100)
+    text = "reads group=100 examples at once, and bucket_capacities .* let at most 8 in"
+    with pytest.raises(ValueError, match=text):
+        weighted.bucket_by_sequence_length("n", 4, [2], bucket_capacities=[8, 9])
+    weighted.bucket_by_sequence_length("n", 4, [2], bucket_capacities=[100, 200])
+
+
+def test_weighted_stages_of_different_groups_are_refused():
+    source = hs.from_examples([{"w": 1.0}]).weighted_resample("w", 1.0, group=4)
+    with pytest.raises(ValueError, match=r"groups of \[4, 8\]"):
+        source.weighted_resample("w", 1.0).batch(8)
