@@ -262,7 +262,9 @@ def test_counts_are_poisson_in_mean_and_variance():
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), -float("inf"), 1e16])
 def test_a_rate_that_is_none_is_a_bad_example(value):
     r = np.array([1.0, value])
-    with pytest.raises(DataError, match=r"record 1: resample_at_rate: rates .*finite and 0 or more"):
+    with pytest.raises(
+        DataError, match=r"record 1: resample_at_rate: rates .*finite and 0 or more"
+    ):
         applied(lambda s: s.resample_at_rate("r"), r=r)
     bad = BadRecords(skip=True)
     out, _ = applied(lambda s: s.resample_at_rate("r"), bad=bad, r=r)
