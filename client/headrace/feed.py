@@ -126,7 +126,7 @@ class Feed:
             welcome = self._link.session.welcome
             if welcome is None or not welcome.schema:
                 if self._link.session.failure is not None:
-                    raise self._link.session.failure
+                    raise self._link.session.failed()
                 return {}
             self._layout = schema_from_wire(welcome.schema)
             self._schema = {n: f for n, f in self._layout.items() if n[0] != RESERVED}

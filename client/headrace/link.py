@@ -146,7 +146,7 @@ class Link:
         with self._changed:
             while True:
                 if session.failure is not None:
-                    raise session.failure
+                    raise session.failed()
                 if self._closing:
                     raise FeedClosed(f"the feed was closed while this thread waited for {what}")
                 if raise_stale and session.stale:

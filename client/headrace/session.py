@@ -137,6 +137,11 @@ class Session:
         self._drain = Drain(0, cancel)
         self._said_drain = False
 
+    def failed(self) -> HeadraceError:
+        """The failure, to be raised: a copy, for a traceback would keep all that it names alive."""
+        assert self.failure is not None
+        return type(self.failure)(*self.failure.args)
+
     @property
     def settled(self) -> bool:
         """Whether every commit was answered."""

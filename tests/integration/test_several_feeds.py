@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -90,6 +92,22 @@ def test_a_feed_that_fails_leaves_the_others_alone() -> None:
             assert sum(batch.rows for batch in good) == 396
         assert server.wait(10)
         assert list(server.failed_feeds()) == ["bad"]
+
+
+def test_a_feed_that_failed_and_was_dropped_unclosed_ends_its_thread() -> None:
+    bad = hs.from_examples([{"i": i} for i in range(40)]).map(
+        "tests.integration.user_functions:fail_at_20"
+    )
+    with hs.run({"bad": bad.batch(4), "good": numbered(8)}) as server:
+        feed = headrace.connect(server.address, feed="good", timeout=_TIMEOUT_S)
+        feed._link.session.failure = headrace.DataError("planted")
+        for _ in range(2):
+            with pytest.raises(headrace.DataError, match="planted"):
+                next(feed)
+        dropped = weakref.ref(feed)
+        del feed
+        gc.collect()
+        assert dropped() is None
 
 
 # Coordinated
