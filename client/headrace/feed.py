@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from headrace_proto.address import check_address
-from headrace_proto.errors import FeedClosed, ForkedProcess, ProtocolError
+from headrace_proto.errors import ConnectionLost, FeedClosed, ForkedProcess, ProtocolError
 from headrace_proto.messages import Delivery
 from headrace_proto.schema import RESERVED, Field, schema_from_wire
 
@@ -278,9 +278,15 @@ class Feed:
         if held is None:
             raise ProtocolError("the server sent a reference to memory that was not attached")
         session, link = self._link.session, self._link
-        block: np.ndarray = held.block(
-            delivery.segment, delivery.offset, delivery.nbytes, lambda: session.release(token)
-        )
+        try:
+            block: np.ndarray = held.block(
+                delivery.segment, delivery.offset, delivery.nbytes, lambda: session.release(token)
+            )
+        except FileNotFoundError:
+            raise ConnectionLost(
+                f"the memory of the server at {link.address} is gone: it was stopped, or killed "
+                "and started anew"
+            ) from None
         if not delivery.copy_out:
             return block
         copied = self._copied(block)

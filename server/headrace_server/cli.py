@@ -83,6 +83,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     serve.add_argument("--shm-dir", metavar="DIR", help="where it lies (default: /dev/shm)")
     serve.add_argument(
+        "--start-timeout",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="how long sources may take to open and be indexed (default: 120)",
+    )
+    serve.add_argument(
         "--drain-timeout",
         type=float,
         default=20.0,
@@ -107,8 +114,10 @@ def _serve(options: argparse.Namespace) -> int:
         lease_ttl_s=options.lease_ttl,
         slab_bytes=options.slab_bytes,
         shm_dir=options.shm_dir,
+        start_timeout_s=options.start_timeout,
     )
     with server:
+        stop.started = True
         print(f"headrace serves at {' '.join(server.addresses)}", flush=True)
         return _until_stopped(server, stop, options)
 
@@ -139,10 +148,13 @@ class _Signals:
     def __init__(self) -> None:
         self.first = threading.Event()
         self.second = threading.Event()
+        self.started = False
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self.started:  # nothing is out yet: the start is given up, and cleaned up after
+            raise SystemExit(0)
         (self.second if self.first.is_set() else self.first).set()
 
 

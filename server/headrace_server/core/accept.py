@@ -34,7 +34,10 @@ def probabilities(name: str, values: Any) -> np.ndarray:
     bad = np.flatnonzero(~(array >= 0))
     if bad.size:
         raise ValueError(f"{name}[{bad[0]}]={array[bad[0]]}; a probability is 0 or more")
-    total = math.fsum(array.tolist())
+    try:
+        total = math.fsum(array.tolist())
+    except OverflowError:
+        total = math.inf
     if not abs(total - 1) < _TOLERANCE:
         raise ValueError(f"{name} sums to {total!r}; it must sum to 1 within {_TOLERANCE}")
     return array

@@ -23,6 +23,16 @@ from .plan import stored
 __all__ = ["RunningMean"]
 
 
+def _checked(weights: np.ndarray) -> np.ndarray:
+    weights = np.asarray(weights, np.float64)
+    bad = np.flatnonzero(~((weights >= 0) & (weights < math.inf)))
+    if bad.size:
+        raise ValueError(
+            f"row {bad[0]} has the weight {weights[bad[0]]}; a weight is finite and 0 or more"
+        )
+    return weights
+
+
 class RunningMean:
     """The machine of ``.weighted_resample``.  Refused weights change nothing."""
 
@@ -59,17 +69,18 @@ class RunningMean:
 
     def offer(self, weights: np.ndarray) -> np.ndarray:
         """The next rows; returns the rates of the first rows that are still owed theirs."""
-        weights = np.asarray(weights, np.float64)
-        bad = np.flatnonzero(~((weights >= 0) & (weights < math.inf)))
-        if bad.size:
-            raise ValueError(
-                f"row {bad[0]} has the weight {weights[bad[0]]}; a weight is finite and 0 or more"
-            )
-        waiting = np.concatenate([self._pending, weights])
+        waiting = np.concatenate([self._pending, _checked(weights)])
         whole = len(waiting) // self.group * self.group
         rates = self._rates(waiting[:whole].reshape(-1, self.group))
         self._pending = waiting[whole:].copy()
         return rates
+
+    def whole(self, weights: np.ndarray) -> np.ndarray:
+        """The rates of rows that are one group, however many they are."""
+        if self.pending:
+            raise ValueError(f"{self.pending} rows of an earlier group are still owed their rates")
+        weights = _checked(weights)
+        return self._rates(weights.reshape(min(len(weights), 1), len(weights)))
 
     def finish(self) -> np.ndarray:
         """The rates of the rows that are left; they are a group of their own."""

@@ -104,6 +104,7 @@ class PartitionFeed:
         self._group = max((s.options.get("group") or 0 for s in declaration.stages), default=0)
         self._before: dict[int, Any] = {}  # chunk → what the stages remembered before it
         self._slab = slab
+        self._most_bad = declaration.policy.max_bad_examples
         self._chunks: dict[int, Chunk] = {}
         self._blocked: tuple[Plan, Assembly] | None = None
         self._limit = _FIRST_CHUNK
@@ -228,16 +229,34 @@ class PartitionFeed:
         before = self._stages.state()
         chunk, facts, position = self._chunk(read)
         self._count_dropped()
+        self._check_bad()
         if len(chunk):
             self._chunks[read.chunk] = chunk
             if before is not None:
                 self._before[read.chunk] = before
         self._machine.arrived(read, len(chunk), position, facts)
+        if len(chunk) and read.chunk not in self._machine.chunks():
+            # None of its rows is wanted.  Where a batch is long in coming there may be many such.
+            self._forget({read.chunk})
         seconds = time.monotonic() - started
         if seconds > 2 * _CHUNK_SECONDS:
             self._limit = max(1, self._limit // 2)
         elif seconds < _CHUNK_SECONDS / 2:
             self._limit = min(_LARGEST_CHUNK, self._limit * 2)
+
+    def _forget(self, chunks: set[int]) -> None:
+        for number in chunks:
+            del self._chunks[number]
+            self._before.pop(number, None)
+        self._machine.forget_reads()
+
+    def _check_bad(self) -> None:
+        """No more bad examples than the feed allows; over all partitions the router counts."""
+        limit = self._most_bad
+        bad = {r[4:]: n for r, n in self._dropped.items() if r.startswith("bad:")}
+        if limit is not None and sum(bad.values()) > limit:
+            listed = ", ".join(f"{n} {reason}" for reason, n in sorted(bad.items()))
+            raise DataError(f"more than max_bad_examples={limit} bad examples: {listed}")
 
     def _place(self, plan: Plan, assembly: Assembly) -> MadeBatch | type[Blocked]:
         block = self._slab.allocate(assembly.nbytes)
@@ -246,11 +265,7 @@ class PartitionFeed:
             return Blocked
         self._blocked = None
         assembly.fill(self._slab.memory(block))
-        needed = self._machine.chunks()
-        for number in [number for number in self._chunks if number not in needed]:
-            del self._chunks[number]
-            self._before.pop(number, None)
-        self._machine.forget_reads()
+        self._forget(self._chunks.keys() - self._machine.chunks())
         cursor = pack(
             {
                 "machine": self._machine.cursor(),

@@ -38,14 +38,18 @@ class BadRecords:
 
     skip: bool = False
     counts: dict[str, int] = field(default_factory=dict)
+    logged: int = 0
 
     def report(self, error: DataError, reason: str = "bad_record", rows: int = 1) -> None:
         """Called for every record that breaks a rule.  Returns only where it is to be skipped."""
         if not self.skip:
             raise error
         self.counts[reason] = self.counts.get(reason, 0) + rows
-        if sum(self.counts.values()) <= _LOGGED_ONE_BY_ONE:
+        self.logged += 1
+        if self.logged <= _LOGGED_ONE_BY_ONE:
             logger.warning("skipped: %s", error)
+        if self.logged == _LOGGED_ONE_BY_ONE:
+            logger.warning("skipped: further bad records are counted and not logged")
 
 
 @runtime_checkable

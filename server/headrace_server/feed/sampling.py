@@ -44,8 +44,15 @@ SAMPLERS = (
 )
 #: Rows after which an estimate is good enough to say that most of them are rejected.
 _SETTLED = 1000
+#: Numbers in the changes of the target that are told with a batch.
+_TOLD = 2048
 #: Changes of the target that are told; a trainer may make any number.
 _REMEMBERED = 64
+
+
+def told_changes(num_classes: int) -> int:
+    """Changes of the target that fit a message, the last ones."""
+    return max(1, _TOLD // num_classes)
 
 
 class Sampler:
@@ -151,7 +158,9 @@ class Stratified(Sampler):
         return {
             "accepted": self.accepted.tolist(),
             "rejected": self.rejected.tolist(),
-            "changes": [list(change) for change in self._changes],
+            "changes": [
+                list(change) for change in self._changes[-told_changes(self.num_classes) :]
+            ],
         }
 
     def apply(self, chunk: Chunk, epoch: int, bad: BadRecords) -> Chunk:
@@ -275,12 +284,10 @@ class _WeightedResample(_Copies):
         )
         if not len(chunk):
             return chunk
-        before = self._mean.snapshot()
         try:
-            # A chunk is a whole group of the source, however many rows a filter left of it.
-            rates = np.concatenate([self._mean.offer(weights), self._mean.finish()])
+            # A chunk is a group of the source, however many rows the stages before made of it.
+            rates = self._mean.whole(weights)
         except ValueError as error:
-            self._mean.restore(before)  # a part of the group may have been taken in
             fault = DataError(f"{chunk.origin.describe(0)} and those after it: {error}")
             bad.report(fault, "zero_weights", len(chunk))
             return chunk.take(slice(0, 0))

@@ -27,6 +27,7 @@ from ..pipeline.declaration import Shape
 from ..pipeline.selectors import RESERVED
 from .chunk import Chunk
 from .reader import BadRecords
+from .sampling import told_changes
 from .values import Values, as_int64
 
 __all__ = ["Shaping", "with_facts"]
@@ -104,7 +105,8 @@ class Shaping:
         """Rows that wait by class, where the shape keeps classes apart."""
         if not isinstance(self.machine, ClassQueues):
             return []
-        changes = [list(change) for change in self.machine.changes]
+        last = told_changes(self.machine.num_classes)
+        changes = [list(change) for change in self.machine.changes[-last:]]
         return [{"waiting": self.machine.waiting_by_class(), "changes": changes}]
 
     def retargetable(self) -> list[Shaping]:

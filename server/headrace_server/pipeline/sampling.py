@@ -21,6 +21,8 @@ from .selectors import Value, checked_value
 __all__ = ["Sampling"]
 
 _MAX_COUNT = 2**62
+#: Counters of all classes go with every batch.
+MAX_CLASSES = 1000
 
 P = TypeVar("P", bound="Sampling")
 
@@ -76,7 +78,7 @@ class Sampling(Bucketing):
         """
         self._open("stratified_sample")
         selector = checked_value("labels", labels, self.fields, integer=True)
-        target = probabilities("target_probs", target_probs).tolist()
+        target = _mix("target_probs", target_probs)
         init = None
         if init_probs is not None:
             acceptance(init_probs, target)  # refuses proportions that can not be reached
@@ -99,7 +101,7 @@ class Sampling(Bucketing):
         *,
         seed: int = 0,
         dynamic_pad: bool = False,
-        max_examples_in_flight: int = 65_536,
+        max_examples_in_flight: int = 8192,
     ) -> P:
         """Batches whose class counts are drawn from ``probs``, whatever the source's proportions.
 
@@ -110,7 +112,7 @@ class Sampling(Bucketing):
         self._open("stratified_sample_unknown_dist")
         options = {
             "labels": checked_value("labels", labels, self.fields, integer=True),
-            "probs": probabilities("probs", probs).tolist(),
+            "probs": _mix("probs", probs),
             "batch_size": checked_int("batch_size", batch_size, 1, MAX_BATCH_SIZE),
             "queue_capacity": checked_int("queue_capacity", queue_capacity, 1, _MAX_COUNT),
             "seed": _seed(seed),
@@ -164,6 +166,13 @@ class Sampling(Bucketing):
             "group": checked_int("group", group, 1, MAX_BATCH_SIZE, or_none=True),
         }
         return self._with_stage(Stage("weighted_resample", options))
+
+
+def _mix(argument: str, value: Any) -> list[float]:
+    mix: list[float] = probabilities(argument, value).tolist()
+    if len(mix) > MAX_CLASSES:
+        raise ValueError(f"{argument} has {len(mix)} classes; the most is {MAX_CLASSES}")
+    return mix
 
 
 def _batched(pipeline: P, batch_size: int | None, smaller: bool, pad: bool) -> P:

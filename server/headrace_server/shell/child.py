@@ -155,7 +155,7 @@ class Child:
             stdin.flush()
         self._config_sent.set()
 
-    def _lines(self, fd: int) -> Iterator[bytes]:
+    def _lines(self, fd: int, longest: int | None) -> Iterator[bytes]:
         """Lines of a pipe until its end, or until the child is dead and they are read."""
         os.set_blocking(fd, False)
         poller = select.poll()
@@ -175,19 +175,19 @@ class Child:
             left -= len(data) if dead else 0
             *lines, rest = (rest + data).split(b"\n")
             yield from lines
-            if len(rest) > _LONGEST_LINE:
+            if longest is not None and len(rest) > longest:
                 yield rest
                 rest = b""
         if rest:
             yield rest
 
     def _read_events(self, fd: int) -> None:
-        for line in self._lines(fd):
+        for line in self._lines(fd, None):
             with contextlib.suppress(ValueError):
                 self._on_event(self, json.loads(line))
 
     def _read_stderr(self, fd: int) -> None:
-        for line in self._lines(fd):
+        for line in self._lines(fd, _LONGEST_LINE):
             text = line.decode(errors="replace")
             self.last_words.append(text)
             # Where ours is closed or broken the child's must be read all the same.

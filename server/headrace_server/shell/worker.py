@@ -138,21 +138,27 @@ class Worker:
             return
         if isinstance(step, MadeBatch):
             self._spoke[name] = time.monotonic()
-            self._announce(name, step)
+            try:
+                self._announce(name, step)
+            except ProtocolError as error:  # of a great many columns, say
+                self._fail(feed, partition, error)
         elif step is Busy:
-            self._tell_what_lacks(name)
+            self._tell_what_lacks(name, self._running[name].waits_for())
         elif step is Done:
             run = self._running.pop(name)
             self._send(Finished(feed, partition, run.dropped(), run.stats()))
-        elif step is Blocked and self._socket.poll(_IDLE_MS):
-            self._hear()  # only news from the router can free a block
+        elif step is Blocked:
+            full = f"the slab of worker {self._worker} is full: {self._slab.used_bytes} bytes wait "
+            self._tell_what_lacks(name, f"{full}for trainers (slab_bytes bounds it)")
+            if self._socket.poll(_IDLE_MS):
+                self._hear()  # only news from the router can free a block
 
-    def _tell_what_lacks(self, name: _Name) -> None:
+    def _tell_what_lacks(self, name: _Name, text: str) -> None:
         now = time.monotonic()
         if now - self._spoke.setdefault(name, now) < _SILENT_S:
             return
         self._spoke[name] = now
-        if text := self._running[name].waits_for():
+        if text:
             self._send(Waiting(*name, text[:1000]))
 
     def _announce(self, name: _Name, made: MadeBatch) -> None:
@@ -224,11 +230,11 @@ class Worker:
             )
             if cursor:
                 run.restore(msgpack.unpackb(cursor, strict_map_key=False))
+            self._send(Opened(order.feed, order.partition, schema_to_wire(run.schema)))
         except Exception as error:
             self._fail(order.feed, order.partition, error)
             return
         self._running[order.feed, order.partition] = run
-        self._send(Opened(order.feed, order.partition, schema_to_wire(run.schema)))
 
     def _reader(self, config: FeedConfig) -> Reader:
         reader = self._readers.get(config.name)
@@ -268,7 +274,7 @@ class Worker:
             fault = ""
             try:
                 since = run.set_target_probs(list(order.probs))
-            except ValueError as error:
+            except Exception as error:  # whatever a trainer's numbers bring out
                 since, fault = 0, str(error)
             self._send(Retargeted(feed, partition, order.request, since, fault))
 
