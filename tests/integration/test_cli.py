@@ -252,3 +252,25 @@ def test_an_address_that_is_in_use_is_named_and_exit_code_1(here: Path) -> None:
         done = headrace_command(here, "serve", "feeds.py:numbers", "--bind", address)
     assert done.returncode == 1
     assert address in done.stderr and "in use" in done.stderr
+
+
+def test_sigterm_during_the_start_gives_it_up_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import time\n"
+        "import headrace_server as hs\n"
+        "def slow():\n"
+        "    time.sleep(60)\n"
+        "    yield {'i': 1}\n"
+        "def feed():\n"
+        "    return hs.from_function(slow).batch(1)\n"
+    )
+    command = [sys.executable, "-m", "headrace_server.cli", "serve", "slow.py:feed"]
+    command += ["--bind", "tcp://127.0.0.1:*"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=_environment())
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    deadline = time.monotonic() + 20
+    while len(children.read_text().split()) < 2:  # router and worker: the source is being opened
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.terminate()
+    assert process.wait(10) == 0

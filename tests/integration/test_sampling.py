@@ -371,3 +371,14 @@ def test_a_class_that_only_has_not_come_yet_is_named_when_the_deadline_passes(
         pytest.raises(headrace.DeadlineExceeded, match=r"waits for class 1 \(0 of \d rows"),
     ):
         next(feed)
+
+
+def test_absurd_proportions_of_a_trainer_cost_only_that_call(source: hs.Pipeline):
+    pipeline = source.stratified_sample("y", [0.5, 0.3, 0.2], 16)
+    with hs.run(pipeline) as server, headrace.connect(server.address, timeout=20) as feed:
+        worker = worker_pid(server)
+        for probs in ([1e308, 1e308, 0.0], [float("nan")] * 3, [1.0], []):
+            with pytest.raises(ValueError, match="set_target_probs"):
+                feed.set_target_probs(probs)
+        assert sum(batch.rows for batch in feed) > 0
+        assert worker_pid(server) == worker

@@ -156,3 +156,13 @@ def test_a_snapshot_that_does_not_fit_is_refused_by_field(change, text):
     with pytest.raises(ValueError, match=text):
         machine.restore({**before, **change})
     assert machine.snapshot() == before
+
+
+def test_rows_that_are_one_group_move_the_mean_once_however_many_they_are():
+    one, parts = RunningMean(4, 1.0, 0.9), RunningMean(4, 1.0, 0.9)
+    weights = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    assert np.allclose(one.whole(weights), weights / 3.5)
+    parts.offer(weights)
+    assert one.snapshot() != parts.snapshot()
+    with pytest.raises(ValueError, match="2 rows of an earlier group"):
+        parts.whole(weights)

@@ -398,3 +398,28 @@ def test_bad_records_of_a_stream_that_partitions_share_are_counted_once(
     dropped = [feed.dropped() for feed in feeds]
     assert [counts.pop("bad:corrupt_record", 0) for counts in dropped] == [22, 0, 0][:partitions]
     assert sum(counts["bad:map_failed"] for counts in dropped) == failed
+
+
+def test_chunks_of_which_no_row_is_wanted_are_not_kept_while_no_batch_comes(
+    place: Callable[..., Place],
+):
+    source = hs.from_examples([{"y": 0}] * 100).repeat()
+    pipeline = source.stratified_sample_unknown_dist("y", [0.5, 0.5], 8, max_examples_in_flight=64)
+    feed = place(pipeline).feed()
+    for _ in range(300):
+        assert feed.advance() is Busy
+    assert len(feed._chunks) < 10 and len(feed._machine._reads) < 10
+    assert feed.dropped()["overflow"] > 10_000
+
+
+def test_bad_examples_beyond_the_limit_stop_the_feed_before_any_batch_is_made(
+    place: Callable[..., Place],
+):
+    pipeline = (
+        hs.from_examples([{"y": 9}] * 100)
+        .repeat()
+        .stratified_sample("y", [0.5, 0.5], 8)
+        .options(on_bad_example="skip", max_bad_examples=10)
+    )
+    with pytest.raises(DataError, match="more than max_bad_examples=10 bad examples"):
+        place(pipeline).feed().advance()

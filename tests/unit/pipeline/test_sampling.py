@@ -203,3 +203,11 @@ def test_weighted_stages_of_different_groups_are_refused():
     source = hs.from_examples([{"w": 1.0}]).weighted_resample("w", 1.0, group=4)
     with pytest.raises(ValueError, match=r"groups of \[4, 8\]"):
         source.weighted_resample("w", 1.0).batch(8)
+
+
+def test_more_classes_than_counters_fit_are_refused():
+    source = hs.from_examples([{"y": 0}])
+    with pytest.raises(ValueError, match="target_probs has 1001 classes; the most is 1000"):
+        source.stratified_sample("y", [1.0] + [0.0] * 1000)
+    with pytest.raises(ValueError, match="probs has 1001 classes; the most is 1000"):
+        source.stratified_sample_unknown_dist("y", [1.0] + [0.0] * 1000, 4)
