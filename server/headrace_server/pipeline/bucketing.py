@@ -79,18 +79,16 @@ class Bucketing:
             "length": None if input_length is None else _length(input_length, known),
         }
         options.update(
-            _sizes(
+            _shared(
                 count,
                 batch_size,
                 capacity,
                 bucket_capacities,
                 max_padded_elements,
                 max_examples_in_flight,
-            ),
-            dynamic_pad=checked_flag("dynamic_pad", dynamic_pad),
-            allow_smaller_final_batch=checked_flag(
-                "allow_smaller_final_batch", allow_smaller_final_batch
-            ),
+                dynamic_pad,
+                allow_smaller_final_batch,
+            )
         )
         if max_padded_elements is not None and input_length is None:
             raise ValueError(
@@ -128,18 +126,16 @@ class Bucketing:
             "length": _length(input_length, known),
         }
         options.update(
-            _sizes(
+            _shared(
                 len(boundaries) + 1,
                 batch_size,
                 capacity,
                 bucket_capacities,
                 max_padded_elements,
                 max_examples_in_flight,
-            ),
-            dynamic_pad=checked_flag("dynamic_pad", dynamic_pad),
-            allow_smaller_final_batch=checked_flag(
-                "allow_smaller_final_batch", allow_smaller_final_batch
-            ),
+                dynamic_pad,
+                allow_smaller_final_batch,
+            )
         )
         return _kept(self, keep_input, known)._with_shape(Shape("bucket", options))
 
@@ -168,14 +164,17 @@ def _kept(pipeline: P, keep_input: Value | None, known: Mapping[str, Field] | No
     return pipeline._with_stage(Stage("keep", {"keep": selector}))
 
 
-def _sizes(
+def _shared(
     count: int,
     batch_size: Any,
     capacity: Any,
     bucket_capacities: Any,
     max_padded_elements: Any,
     max_examples_in_flight: Any,
+    dynamic_pad: Any,
+    allow_smaller_final_batch: Any,
 ) -> dict[str, Any]:
+    """What both forms of buckets have in common, checked."""
     budget = checked_int("max_padded_elements", max_padded_elements, 1, _MAX_COUNT, or_none=True)
     sizes = _batch_sizes(batch_size, count, budget)
     bounds = None
@@ -198,6 +197,10 @@ def _sizes(
         "bucket_capacities": bounds,
         "max_padded_elements": budget,
         "max_examples_in_flight": most,
+        "dynamic_pad": checked_flag("dynamic_pad", dynamic_pad),
+        "allow_smaller_final_batch": checked_flag(
+            "allow_smaller_final_batch", allow_smaller_final_batch
+        ),
     }
 
 
