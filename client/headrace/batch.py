@@ -7,13 +7,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from headrace_proto.dtypes import BYTES
+from headrace_proto.dtypes import BYTES, name_of, numpy_dtype
 from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import Slot, array_at, check_slot, strings_at
 from headrace_proto.messages import Delivery
 from headrace_proto.schema import RESERVED, Field
 
-__all__ = ["Batch", "Framework", "NumpyFramework", "slots_of"]
+__all__ = ["Batch", "Framework", "NumpyFramework", "slot_of", "slots_of"]
 
 
 class Framework(Protocol):
@@ -27,6 +27,27 @@ class Framework(Protocol):
     def strings(self, array: np.ndarray) -> Any:
         """The framework's form of an object array of ``bytes``."""
 
+    def owns(self, value: Any) -> bool:
+        """Whether a value is a tensor of this framework."""
+
+    def described(self, value: Any) -> tuple[str, tuple[int, ...]]:
+        """Wire dtype and shape of an own tensor, wherever it lies."""
+
+    def state_in(self, value: Any, dtype: str) -> np.ndarray:
+        """An own tensor as a numpy array, copied only where it lies on another device."""
+
+    def kept(self, value: Any) -> Any:
+        """An own tensor as it is now, to be read later, on its device."""
+
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
+        """A tensor of zeros."""
+
+    def merged(
+        self, value: Any, source: np.ndarray | None, rows: np.ndarray, initial: np.ndarray
+    ) -> Any:
+        """Rows ``source`` of an own tensor (None: all of them), with ``rows`` then set to
+        ``initial``, as another tensor on its device."""
+
 
 class NumpyFramework:
     """Arrays as they are."""
@@ -39,28 +60,53 @@ class NumpyFramework:
     def strings(self, array: np.ndarray) -> Any:
         return array
 
+    def owns(self, value: Any) -> bool:
+        return isinstance(value, (np.ndarray, np.generic))
+
+    def described(self, value: Any) -> tuple[str, tuple[int, ...]]:
+        return name_of(value.dtype), value.shape
+
+    def state_in(self, value: Any, dtype: str) -> np.ndarray:
+        return np.asarray(value)
+
+    def kept(self, value: Any) -> Any:
+        return value
+
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
+        return np.zeros(shape, numpy_dtype(dtype))
+
+    def merged(
+        self, value: Any, source: np.ndarray | None, rows: np.ndarray, initial: np.ndarray
+    ) -> Any:
+        merged = np.array(value) if source is None else value[source]
+        merged[rows] = initial
+        return merged
+
 
 def slots_of(delivery: Delivery, schema: Mapping[str, Field]) -> dict[str, Slot]:
     """Where each column lies; ProtocolError when the message does not fit the schema."""
     columns = delivery.columns
     if not isinstance(columns, list) or len(columns) != len(schema):
         raise ProtocolError(f"a batch does not have the {len(schema)} columns of its feed")
-    slots = {}
-    for (name, field), column in zip(schema.items(), columns, strict=True):
-        try:
-            offset, nbytes, shape = column
-            if not all(type(v) is int for v in (offset, nbytes, *shape)):
-                raise ValueError(f"{column!r:.80} are not [offset, nbytes, [dimension, …]]")
-            slot = Slot(field.dtype, tuple(shape), offset, nbytes)
-            check_slot(slot, delivery.nbytes)
-            if not field.admits(slot.shape):
-                raise ValueError(f"its shape {shape} is not one of {field}")
-        except (TypeError, ValueError, ProtocolError) as error:
-            raise ProtocolError(
-                f"column {name!r} of a batch is described wrongly: {error}"
-            ) from None
-        slots[name] = slot
-    return slots
+    return {
+        name: slot_of(name, field, column, delivery.nbytes)
+        for (name, field), column in zip(schema.items(), columns, strict=True)
+    }
+
+
+def slot_of(name: str, field: Field, column: Any, block_bytes: int) -> Slot:
+    """Where one column lies; ProtocolError when its description does not fit."""
+    try:
+        offset, nbytes, shape = column
+        if not all(type(v) is int for v in (offset, nbytes, *shape)):
+            raise ValueError(f"{column!r:.80} are not [offset, nbytes, [dimension, …]]")
+        slot = Slot(field.dtype, tuple(shape), offset, nbytes)
+        check_slot(slot, block_bytes)
+        if not field.admits(slot.shape):
+            raise ValueError(f"its shape {shape} is not one of {field}")
+    except (TypeError, ValueError, ProtocolError) as error:
+        raise ProtocolError(f"column {name!r} of a batch is described wrongly: {error}") from None
+    return slot
 
 
 class Batch(Mapping[str, Any]):

@@ -258,8 +258,8 @@ class Feed:
         finally:
             self._finalizer.detach()
             self._link.close()
-        if commit and self._link.session.stale:
-            raise self._link.session.stale.popleft()
+        if commit and self._link.session.refused:
+            raise self._link.session.refused.popleft()
 
     def _batch(self, received: Received) -> Batch:
         delivery = received.delivery

@@ -1,4 +1,4 @@
-"""JAX: batches as arrays, without a copy where JAX allows it."""
+"""JAX: batches as arrays, without a copy where JAX allows it, and states on their device."""
 
 from __future__ import annotations
 
@@ -46,3 +46,25 @@ class Jax:
 
     def strings(self, array: np.ndarray) -> Any:
         return array.tolist()
+
+    def owns(self, value: Any) -> bool:
+        return isinstance(value, jax.Array)
+
+    def described(self, value: Any) -> tuple[str, tuple[int, ...]]:
+        return str(value.dtype), tuple(value.shape)
+
+    def state_in(self, value: Any, dtype: str) -> np.ndarray:
+        if isinstance(value, jax.core.Tracer):
+            raise ValueError("it is traced by a jax transformation; save what the function returns")
+        return np.asarray(value)
+
+    def kept(self, value: Any) -> Any:
+        return value
+
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
+        return jnp.zeros(shape, dtype)
+
+    def merged(
+        self, value: Any, source: np.ndarray | None, rows: np.ndarray, initial: np.ndarray
+    ) -> Any:
+        return (value if source is None else value[source]).at[rows].set(initial)

@@ -5,17 +5,18 @@
                                   └──────────────── wake (eventfd) ────────────┘
 
 The session machine is shared under one lock that is held for microseconds.  Released memory is
-reported without it, since the last reader of a batch may go while any lock is held.
+reported without it, since the last reader of a batch may go while any lock is held.  A wake costs
+both threads some microseconds, so one that is still unheard is not repeated.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import zmq
@@ -28,10 +29,11 @@ from headrace_proto.errors import (
     HeadraceError,
     ProtocolError,
 )
-from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Retargeted, Welcome
+from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Flushed, Retargeted, Welcome
 
 from .holding import Attachment
 from .session import Received, Session
+from .uploads import StatesPart
 
 __all__ = ["Link"]
 
@@ -40,6 +42,28 @@ logger = logging.getLogger("headrace")
 #: A server that was lost for this long is given up, also where the timeout is longer.
 _GIVE_UP_S = 30.0
 _CLOSE_S = 5.0
+
+
+class _Waker:
+    """An eventfd that another thread polls; closed when nobody can write to it any more."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._unheard = False
+
+    def wake(self) -> None:
+        # What is to be said was said to the session before this, and is looked at after the wake
+        # was heard: one that is still unheard will do.
+        if not self._unheard:
+            self._unheard = True
+            os.eventfd_write(self.fd, 1)
+
+    def hear(self) -> None:
+        os.eventfd_read(self.fd)
+        self._unheard = False
+
+    def __del__(self) -> None:
+        os.close(self.fd)
 
 
 class Link:
@@ -51,7 +75,9 @@ class Link:
         self.attachment: Attachment | None = None
         self._timeout_s = timeout_s
         self._changed = threading.Condition()
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._waiting = 0  # threads that wait for news of the session
+        self._waker: _Waker | None = _Waker()
+        self.explain: Callable[[float], str] = lambda now: ""  # what a trainer owes, in words
         self._closing = False
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         session.heard_at = time.monotonic()
@@ -66,17 +92,19 @@ class Link:
         assert self.session.welcome is not None
         return self.session.welcome
 
-    def take(self) -> Received | None:
-        """The next batch; None when the feed has ended."""
+    def take(self, claim: Callable[[Session], Received | None] = Session.take) -> Received | None:
+        """The next batch; None when the feed has ended.
+
+        ``claim`` takes it from the session, and may leave it there until something was saved.
+        """
         session = self.session
         with self._changed:
-            received = session.take() if not session.failure and not session.stale else None
+            received = claim(session) if not session.failure and not session.refused else None
             if received is None:
                 session.want()
         self.wake()
         if received is None:
-            what = "a batch"
-            received = self._wait(lambda s: s.take(), self._timeout_s, what, or_end=True)
+            received = self._wait(claim, self._timeout_s, "a batch", or_end=True)
             self.wake()
         return received
 
@@ -88,6 +116,14 @@ class Link:
     def give_back(self, token: int) -> None:
         with self._changed:
             self.session.give_back(token)
+
+    def save(self, token: int, columns: list[Any], block: Any) -> bool:
+        """Say, now, that the states of a batch are saved.  False when it is not held any more."""
+        with self._changed:
+            saved = self.session.save(token, columns, block)
+            self._tell()
+        self.wake()
+        return saved
 
     def drain(self, cancel: bool) -> None:
         """Close the feed's input, and wait for the server's word."""
@@ -106,17 +142,39 @@ class Link:
         )
         return answer
 
-    def settle(self) -> None:
+    def flush(self, token: int, parts: list[StatesPart], at_most_s: float = inf) -> Flushed:
+        """Hand over the states of lanes, and wait for the answer."""
+        with self._changed:
+            self.session.flush(token, parts)
+        self.wake()
+        answer: Flushed = self._wait(
+            lambda s: s.uploads.flushed,
+            min(self._timeout_s, at_most_s),
+            "the answer to flush_states",
+            raise_refused=False,
+        )
+        return answer
+
+    def settle(self, at_most_s: float = inf) -> None:
         """Wait until every commit was answered."""
         self.wake()
-        self._wait(lambda s: s.settled, self._timeout_s, "answers to commits", raise_stale=False)
+        self._wait(
+            lambda s: s.settled,
+            min(self._timeout_s, at_most_s),
+            "answers to commits",
+            raise_refused=False,
+        )
 
     def wake(self) -> None:
         """There is something to say."""
-        # Under the lock: after a close the number may be another file's.
-        with self._changed, contextlib.suppress(BlockingIOError):
-            if self._wake_fd >= 0:
-                os.eventfd_write(self._wake_fd, 1)
+        waker = self._waker
+        if waker is not None:
+            waker.wake()
+
+    def _tell(self) -> None:
+        """There is news of the session for those who wait.  Under the lock."""
+        if self._waiting:
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Leave: what is held goes back.  Ends the thread, and every wait with FeedClosed."""
@@ -124,13 +182,11 @@ class Link:
             if self._closing:
                 return
             self._closing = True
-            self._changed.notify_all()
+            self._tell()
         self.wake()
         if threading.current_thread() is not self._thread:
             self._thread.join(_CLOSE_S)
-        with self._changed:
-            fd, self._wake_fd = self._wake_fd, -1
-        os.close(fd)
+        self._waker = None
 
     def _wait(
         self,
@@ -138,7 +194,7 @@ class Link:
         timeout_s: float,
         what: str,
         or_end: bool = False,
-        raise_stale: bool = True,
+        raise_refused: bool = True,
     ) -> Any:
         """Wait until ``done`` yields something; every wait of a trainer is this one."""
         session = self.session
@@ -149,8 +205,8 @@ class Link:
                     raise session.failed()
                 if self._closing:
                     raise FeedClosed(f"the feed was closed while this thread waited for {what}")
-                if raise_stale and session.stale:
-                    raise session.stale.popleft()
+                if raise_refused and session.refused:
+                    raise session.refused.popleft()
                 result = done(session)
                 if result:
                     return result
@@ -159,7 +215,11 @@ class Link:
                     return None
                 now = time.monotonic()
                 self._check_deadline(now, started, timeout_s, what)
-                self._changed.wait(min(0.2, started + timeout_s - now))
+                self._waiting += 1
+                try:
+                    self._changed.wait(min(0.2, started + timeout_s - now))
+                finally:
+                    self._waiting -= 1
 
     def _check_deadline(self, now: float, started: float, timeout_s: float, what: str) -> None:
         session = self.session
@@ -188,6 +248,7 @@ class Link:
         raise DeadlineExceeded(
             f"waited timeout={timeout_s:g} s for {what} of feed {session.welcome.feed!r} "
             f"at {self.address}; {reason}; this trainer holds {session.held()} batches"
+            f"{self.explain(now)}"
         )
 
     # The thread
@@ -228,7 +289,10 @@ class Link:
     def _serve(self, socket: zmq.Socket[bytes]) -> None:
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
-        poller.register(self._wake_fd, zmq.POLLIN)
+        waker = self._waker
+        if waker is None:  # closed before it began
+            return
+        poller.register(waker.fd, zmq.POLLIN)
         while not self._closing:
             now = time.monotonic()
             with self._changed:
@@ -239,8 +303,8 @@ class Link:
             for message in messages:
                 self._send(socket, message)
             ready = dict(poller.poll(int(min(due_s, 0.5) * 1000) + 1))
-            if self._wake_fd in ready:
-                os.eventfd_read(self._wake_fd)
+            if waker.fd in ready:
+                waker.hear()
             if socket in ready:
                 self._hear(socket)
 
@@ -267,7 +331,7 @@ class Link:
                 for segment in self.session.retired:
                     self.attachment.forget(segment)
             self.session.retired.clear()
-            self._changed.notify_all()
+            self._tell()
         if attach is not None:
             self._send(socket, attach)
 
@@ -283,7 +347,12 @@ class Link:
         return Attach(welcome.session, self.attachment.proof)
 
     def _send(self, socket: zmq.Socket[bytes], message: Any) -> None:
-        socket.send_multipart([FROM_TRAINER.encode(message)])
+        header = FROM_TRAINER.encode(message)
+        frames = self.session.uploads.frames_of(message)
+        if frames:
+            socket.send_multipart([header, *frames], copy=False)
+        else:
+            socket.send(header)
 
     def _say_goodbye(self, socket: zmq.Socket[bytes]) -> None:
         with self._changed:
@@ -301,4 +370,4 @@ class Link:
                 else:
                     logger.exception("the connection to %s failed", self.address)
                     self.session.failure = ConnectionLost(f"{type(error).__name__}: {error}")
-            self._changed.notify_all()
+            self._tell()

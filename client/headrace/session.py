@@ -5,7 +5,8 @@
         └──── Unknown, or silence: say Hello again with the same nonce ────┘
 
 Messages and the time come in, messages go out; sockets, threads and memory are elsewhere.  All
-that must not get lost is kept until it is answered: commits are said again after a reconnection.
+that must not get lost is kept until it is answered: commits, and saved states with their bytes,
+are said again after a reconnection.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from headrace_proto.messages import (
     Drain,
     Drained,
     Ended,
+    Flushed,
     Hello,
     Outcome,
     Pulse,
@@ -36,6 +38,8 @@ from headrace_proto.messages import (
     Welcome,
 )
 
+from .uploads import StatesPart, Uploads
+
 __all__ = ["Received", "Session"]
 
 #: Hello is said again after this long without an answer.
@@ -48,6 +52,13 @@ _PER_MESSAGE = 1000
 _MAX_MAPPED = 4000
 
 
+_STALE = (
+    "a batch was committed after its lease had ended, and its rows went to another trainer: this "
+    "work counts twice.  Either this trainer was silent for longer than the server's lease_ttl_s, "
+    "or the server was started anew"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Received:
     """A delivery with what holds its bytes: the frame that came, or the memory that is shared.
@@ -58,6 +69,7 @@ class Received:
 
     delivery: Delivery
     source: Any = None
+    opening: int = 0  # which of the sessions opened here brought it
 
 
 @dataclass(slots=True)
@@ -73,13 +85,14 @@ class Session:
     welcome: Welcome | None = None
     ready: deque[Received] = field(default_factory=deque)  # delivered, not taken
     failure: HeadraceError | None = None  # for good
-    stale: deque[StaleLease] = field(default_factory=deque)  # to be raised, once each
+    refused: deque[HeadraceError] = field(default_factory=deque)  # commits; to be raised, once each
     finished: bool = False
     drained: bool = False
     waiting: str = ""  # what the server said that the feed waits for
     heard_at: float = 0.0  # when the server was last heard of
     retired: list[str] = field(default_factory=list)
     memory: Any = None  # shared with the server in this session; the link says which
+    openings: int = 0  # sessions that were opened, continuations of one not counted
 
     _open: bool = False
     _said_at: float = -1e9
@@ -98,6 +111,7 @@ class Session:
     retargeted: Retargeted | None = None  # the answer to the last request
     _retarget: Retarget | None = None  # until it is answered
     _said_retarget: bool = False
+    uploads: Uploads = field(default_factory=Uploads)
     _requests: int = 0
 
     # The trainer
@@ -119,6 +133,17 @@ class Session:
             self._held.discard(token)
             self._unanswered[token] = None
             self._commits.append(token)
+
+    def save(self, token: int, columns: list[Any], block: Any) -> bool:
+        """The trainer is done with a batch of segments, and these are its states.
+
+        Without a block they stay with the trainer.  False when the batch is not held any more.
+        """
+        if token not in self._held:
+            return False
+        self._held.discard(token)
+        self.uploads.save(token, columns, block)
+        return True
 
     def give_back(self, token: int) -> None:
         """The trainer will not use a batch."""
@@ -144,8 +169,8 @@ class Session:
 
     @property
     def settled(self) -> bool:
-        """Whether every commit was answered."""
-        return not self._unanswered and not self._commits
+        """Whether every commit and every save was answered."""
+        return not self._unanswered and not self._commits and self.uploads.settled
 
     @property
     def connected(self) -> bool:
@@ -160,6 +185,11 @@ class Session:
         self._retarget = Retarget(0, self._requests, probs)
         self._said_retarget = False
         self.retargeted = None
+
+    def flush(self, token: int, parts: list[StatesPart]) -> None:
+        """Hand over the states of lanes as they are after a batch."""
+        self._requests += 1
+        self.uploads.flush(self._requests, token, parts)
 
     # The server
 
@@ -185,6 +215,8 @@ class Session:
         elif isinstance(message, Retargeted):
             if self._retarget is not None and message.request == self._retarget.request:
                 self._retarget, self.retargeted = None, message
+        elif isinstance(message, Flushed):
+            self.uploads.on_flushed(message)
         elif isinstance(message, Drained):
             self.drained = True
             self._drain = None
@@ -214,7 +246,8 @@ class Session:
                 f"{welcome.schema} instead of {known.schema}",
             )
             return
-        if not self.continues(welcome):
+        anew = not self.continues(welcome)
+        if anew:
             # Another session counts anew.  Batches that wait untaken go back, whether the server
             # took them for lost or believes that the new session holds them.
             for received in self.ready:
@@ -226,12 +259,14 @@ class Session:
             self.ready.clear()
             self._last_seq = 0
             self._maps = False
+            self.openings += 1
         self._said_window = 0
         self._said_drain = False
         self._said_retarget = False
         self.welcome = welcome
         self._open = True
         self._commits = list(self._unanswered)
+        self.uploads.reopened(welcome.session, anew)
 
     def _on_deliver(self, message: Deliver, frames: list[Any]) -> None:
         for delivery in message.items:
@@ -250,21 +285,30 @@ class Session:
                 self._maps = True
                 self._mapped.add(delivery.token)
             source = frames[delivery.frame - 1] if inline else self.memory
-            self.ready.append(Received(delivery, source))
+            self.ready.append(Received(delivery, source, self.openings))
 
     def _on_outcome(self, message: Outcome) -> None:
         for token in message.committed:
-            self._unanswered.pop(token, None)
+            self._answered(token)
         for token in message.stale:
-            if token in self._unanswered:
-                del self._unanswered[token]
-                self.stale.append(
-                    StaleLease(
-                        "a batch was committed after its lease had ended, and its rows went to "
-                        "another trainer: this work counts twice.  Either this trainer was silent "
-                        "for longer than the server's lease_ttl_s, or the server was started anew"
-                    )
+            if self._answered(token):
+                self.refused.append(StaleLease(_STALE))
+        if not isinstance(message.faults, (list, tuple)):
+            raise ProtocolError(f"faults of commits are {message.faults!r:.80}, not a list")
+        for fault in message.faults:
+            if not isinstance(fault, list) or [type(v) for v in fault[:3]] != [int, str, str]:
+                raise ProtocolError(
+                    f"a fault of a commit is {fault!r:.80}, not [token, code, text]"
                 )
+            if self._answered(fault[0]):
+                self.refused.append(from_code(fault[1], fault[2]))
+
+    def _answered(self, token: int) -> bool:
+        """Whether the answer to a commit or a save was still owed."""
+        if token in self._unanswered:
+            del self._unanswered[token]
+            return True
+        return self.uploads.answered(token)
 
     def _on_ended(self, message: Ended) -> None:
         if message.code:
@@ -300,12 +344,16 @@ class Session:
         released = []
         while self._released:
             released.append(self._released.popleft())
-        if self._commits or self._returned or released or window > self._said_window:
+        saves = self.uploads.saves_to_say() if self.uploads.due else []
+        if self._commits or self._returned or released or saves or window > self._said_window:
             step = Step(
-                number, window, tuple(self._commits), tuple(released), tuple(self._returned)
+                *(number, window, tuple(self._commits), tuple(released), tuple(self._returned)),
+                *saves[:1],
             )
             messages.append(step)
             self._commits, self._returned, self._said_window = [], [], window
+        messages.extend(Step(number, 0, saves=some) for some in saves[1:])
+        messages.extend(self.uploads.flushes_to_say(number))
         if self._drain is not None and not self._said_drain:
             messages.append(Drain(number, self._drain.cancel))
             self._said_drain = True

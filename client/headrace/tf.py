@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace_proto.dtypes import BYTES
+from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import ALIGNMENT
 from headrace_proto.schema import RESERVED, Field
+
+from .segment_layout import GROUPS
+from .segments import SEGMENT_FACTS
 
 try:
     import tensorflow as tf
@@ -19,7 +22,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from .feed import Feed
 
-__all__ = ["TensorFlow", "dataset", "element_spec"]
+__all__ = ["TensorFlow", "dataset", "element_spec", "segments", "segments_spec"]
 
 #: numpy cannot export it: it travels as an unsigned integer and is reinterpreted.
 _BITCAST = {"bfloat16": np.uint16}
@@ -50,10 +53,74 @@ class TensorFlow:
     def strings(self, array: np.ndarray) -> Any:
         return tf.constant(array, tf.string, shape=array.shape)
 
+    def owns(self, value: Any) -> bool:
+        return isinstance(value, (tf.Tensor, tf.Variable))
+
+    def described(self, value: Any) -> tuple[str, tuple[int, ...]]:
+        dtype = value.dtype
+        if value.shape.rank is None:
+            return dtype.name, ()
+        return BYTES if dtype == tf.string else dtype.name, tuple(value.shape)
+
+    def state_in(self, value: Any, dtype: str) -> np.ndarray:
+        value = self.kept(value)
+        carrier = _BITCAST.get(dtype)
+        if carrier is not None:
+            bits = self.state_in(tf.bitcast(value, tf.dtypes.as_dtype(carrier)), "uint16")
+            return bits.view(numpy_dtype(dtype))
+        if dtype == BYTES or dtype in _COPIED or not value.shape.num_elements():
+            return np.asarray(value.numpy(), object if dtype == BYTES else None)
+        # As a buffer it comes without the copy that numpy() makes.
+        return np.asarray(memoryview(value))
+
+    def kept(self, value: Any) -> Any:
+        if isinstance(value, tf.Variable):  # which the next step of training writes to
+            value = value.read_value()
+        if not hasattr(value, "numpy"):
+            raise ValueError(
+                "it is symbolic, inside a tf.function; call save_states there by tf.py_function"
+            )
+        return value
+
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
+        return tf.zeros(shape, _dtype(dtype))
+
+    def merged(
+        self, value: Any, source: np.ndarray | None, rows: np.ndarray, initial: np.ndarray
+    ) -> Any:
+        with tf.device(value.device):
+            base = value if source is None else tf.gather(value, source)
+            fresh = self.numbers(initial, value.dtype.name)
+            return tf.tensor_scatter_nd_update(base, rows[:, None], fresh)
+
 
 def element_spec(schema: Mapping[str, Field]) -> dict[str, Any]:
     """The TensorSpecs of a batch."""
     return {name: tf.TensorSpec(f.shape, _dtype(f.dtype), name) for name, f in schema.items()}
+
+
+def segments_spec(feed: Feed) -> dict[str, Any]:
+    """The TensorSpecs of a batch of segments, as ``as_dataset`` yields it."""
+    layout = feed.facts
+    rows = layout["sequence"].shape[0]
+    facts = {name: layout[name] for name in SEGMENT_FACTS}
+    spec = element_spec({"token": Field("int64"), **facts})
+    spec["first"] = spec["last"] = tf.TensorSpec((rows,), tf.bool)
+    groups: dict[str, dict[str, Field]] = {group: {} for group in GROUPS}
+    for name, field in feed.schema.items():
+        group, _, inner = name.partition(":")
+        groups[group][inner] = field
+    return {**spec, **{group: element_spec(fields) for group, fields in groups.items()}}
+
+
+def segments(feed: Feed) -> Any:
+    """A ``tf.data.Dataset`` of the batches of segments that a feed still has."""
+
+    def batches() -> Iterator[dict[str, Any]]:
+        for batch in feed:
+            yield batch.arrays()
+
+    return tf.data.Dataset.from_generator(batches, output_signature=segments_spec(feed))
 
 
 def dataset(feed: Feed, facts: Sequence[str]) -> Any:

@@ -1,10 +1,15 @@
-"""PyTorch: batches as tensors without a copy."""
+"""PyTorch: batches as tensors without a copy, and states on their device.
+
+A kept state is the tensor that was saved, detached: whoever writes into it afterwards changes it.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+
+from headrace_proto.dtypes import numpy_dtype
 
 try:
     import torch
@@ -36,3 +41,36 @@ class Torch:
 
     def strings(self, array: np.ndarray) -> Any:
         return array.tolist()
+
+    def owns(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor)
+
+    def described(self, value: Any) -> tuple[str, tuple[int, ...]]:
+        return str(value.dtype).removeprefix("torch."), tuple(value.shape)
+
+    def state_in(self, value: Any, dtype: str) -> np.ndarray:
+        value = value.detach().cpu()
+        carrier = _VIEWED.get(dtype)
+        if carrier is None:
+            array: np.ndarray = value.resolve_conj().resolve_neg().numpy()
+            return array
+        bits: np.ndarray = value.view(getattr(torch, np.dtype(carrier).name)).numpy()
+        return bits.view(numpy_dtype(dtype))
+
+    def kept(self, value: Any) -> Any:
+        return value.detach()
+
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
+        return torch.zeros(shape, dtype=getattr(torch, dtype))
+
+    def merged(
+        self, value: Any, source: np.ndarray | None, rows: np.ndarray, initial: np.ndarray
+    ) -> Any:
+        device = value.device
+        if source is None:
+            merged = value.clone()
+        else:
+            merged = value.index_select(0, torch.from_numpy(source).to(device))
+        fresh = self.numbers(initial, str(value.dtype).removeprefix("torch."))
+        merged[torch.from_numpy(rows).to(device)] = fresh.to(device)
+        return merged

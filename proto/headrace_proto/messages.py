@@ -7,7 +7,10 @@
       Step (window) ───────────────────────►        how far batches may be sent
       ◄─────────────────────────── Deliver ×n       batches under leases
       Step (commits, released, window) ────►        done with these, their memory is free
+      Step (saves)        + states ────────►        segments: their states after them
       ◄─────────────────────────── Outcome          committed, or stale
+      Flush               + states ────────►        lanes: where they stand, for their next trainer
+      ◄─────────────────────────── Flushed          kept
       Renew ───────────────────────────────►        every heartbeat: what is held
       ◄─────────────────────────── Pulse            alive, and what the feed waits for
       ◄─────────────────────────── Ended            all is committed, or why it stopped
@@ -48,6 +51,8 @@ __all__ = [
     "Drain",
     "Drained",
     "Ended",
+    "Flush",
+    "Flushed",
     "Hello",
     "Outcome",
     "Pulse",
@@ -56,6 +61,7 @@ __all__ = [
     "Retarget",
     "Retargeted",
     "Retired",
+    "Save",
     "Step",
     "Unknown",
     "Welcome",
@@ -91,6 +97,15 @@ class Attach:
     proof: Blob
 
 
+@dataclass(frozen=True, slots=True)
+class Save:
+    """A batch of segments is done.  Its states, in the order of the feed's, are one block."""
+
+    token: Count
+    frame: Count = 0  # of this message; 0: the states stay with the trainer
+    columns: Plain = ()  # per state: [offset, nbytes, shape]
+
+
 @FROM_TRAINER.message(3)
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -101,6 +116,7 @@ class Step:
     commits: Counts = ()
     released: Counts = ()
     returned: Counts = ()
+    saves: Annotated[tuple[Save, ...], list_of(record_check(Save))] = ()
 
 
 @FROM_TRAINER.message(4)
@@ -141,6 +157,22 @@ class Retarget:
     session: Count
     request: Count  # the answer carries it
     probs: Annotated[tuple[float, ...], list_of(check_number)]
+
+
+@FROM_TRAINER.message(8)
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """States of lanes that stay with the trainer, as they are after a batch that it is done with.
+
+    Frame 1 is a block of the states of some of its rows; it is answered after the last one.
+    """
+
+    session: Count
+    request: Count  # the answer carries it
+    token: Count  # of the batch; 0: there is none
+    rows: Counts = ()
+    columns: Plain = ()  # per state: [offset, nbytes, shape]
+    more: Flag = False  # another Flush of this request follows
 
 
 @FROM_SERVER.message(1)
@@ -206,6 +238,7 @@ class Outcome:
     session: Count
     committed: Counts = ()
     stale: Counts = ()
+    faults: Plain = ()  # [token, code, text]: these were refused for a reason of their own
 
 
 @FROM_SERVER.message(5)
@@ -261,3 +294,14 @@ class Retargeted:
     request: Count
     since: Plain
     fault: Text = ""
+
+
+@FROM_SERVER.message(11)
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """The states of a Flush are kept; or an error's code and text."""
+
+    session: Count
+    request: Count
+    code: Text = ""
+    text: Text = ""

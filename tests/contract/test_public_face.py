@@ -19,7 +19,7 @@ SERVER = {
     *("__version__", "run", "Server"),
     *("Pipeline", "Declaration", "Feature", "scalar", "sequence", "fixed"),
     *("read_tfrecord", "read_arrow", "read_parquet", "read_jsonl", "read_csv", "read_npz"),
-    *("read_tar", "from_function", "from_examples"),
+    *("read_tar", "from_function", "from_examples", "zeros"),
 }
 
 

@@ -21,6 +21,8 @@ class PlainBatches:
     """Shaper of ``.batch(batch_size, allow_smaller_final_batch)``."""
 
     kind = "batch"
+    hungry = True
+    done = True
 
     def __init__(self, batch_size: int, allow_smaller_final_batch: bool = False) -> None:
         self.batch_size = batch_size

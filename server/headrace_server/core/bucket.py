@@ -114,6 +114,8 @@ class Buckets:
     """
 
     kind = "bucket"
+    hungry = True
+    done = True
 
     def __init__(
         self,

@@ -57,6 +57,8 @@ class ClassQueues:
     """
 
     kind = "classes"
+    hungry = True
+    done = True
 
     def __init__(
         self,

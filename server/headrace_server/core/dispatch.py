@@ -21,6 +21,7 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from .handover import Answer, Batch, Effect, Finish, Freed, JoinRefused, Send, Taken, Waiting
 from .lease import Lease, LeaseTable, Verdict
@@ -50,10 +51,12 @@ class Dispatcher:
     ``epoch`` makes the tokens of one life of a server differ from those of all others.
     """
 
+    stateful = False  # whether batches are of segments, and committed by their states
+
     def __init__(
         self, partitions: int, lease_ttl_s: float, max_window: int = 64, epoch: int = 0
     ) -> None:
-        self._stream = Stream(partitions)
+        self._stream: Any = self._new_stream(partitions)
         self._leases: LeaseTable[Batch] = LeaseTable(lease_ttl_s, epoch)
         self._max_window = max_window
         self._trainers: dict[int, _Trainer] = {}
@@ -69,6 +72,9 @@ class Dispatcher:
         self._effects: list[Effect] = []
         self.counts = {"batches": 0, "rows": 0, "redelivered": 0, "stale": 0, "expired": 0}
         self.dropped: dict[str, int] = {}
+
+    def _new_stream(self, partitions: int) -> Any:
+        return Stream(partitions)
 
     # What the workers bring
 
@@ -244,12 +250,16 @@ class Dispatcher:
     def _take_back(self, lease: Lease[Batch]) -> None:
         batch = self._leases.take_back(lease)
         self.counts["redelivered"] += 1
+        self._returned(lease.session, batch)
+        self._ask(lease.session)
+
+    def _returned(self, session: int, batch: Batch) -> None:
+        """A batch came back from a session; it waits to go out again."""
         if batch.rank < 0:
             self._again.push(batch)
         else:
             self._rounds.push(batch)
             self._due.append(batch.rank)
-        self._ask(lease.session)
 
     # Memory
 
@@ -310,9 +320,7 @@ class Dispatcher:
                 continue
             batch = self._next(trainer.rank) if self._wants(trainer) else None
             if batch is not None:
-                trainer.seq += 1
-                lease = self._leases.grant(batch, trainer.session, trainer.seq, trainer.seen)
-                self._effects.append(Send(trainer.session, lease.seq, lease.token, batch))
+                self._grant(trainer, batch)
                 if due:
                     self._due.append(trainer.rank)
             if not self._wants(trainer):
@@ -321,6 +329,14 @@ class Dispatcher:
                 break
         if self._rounds.world and not self._again and not self._stream.open:
             self._drop_rounds()
+        self._tell_end()
+
+    def _grant(self, trainer: _Trainer, batch: Batch) -> None:
+        trainer.seq += 1
+        lease = self._leases.grant(batch, trainer.session, trainer.seq, trainer.seen)
+        self._effects.append(Send(trainer.session, lease.seq, lease.token, batch))
+
+    def _tell_end(self) -> None:
         if self.ended:
             for trainer in self._trainers.values():
                 if not trainer.told:
@@ -351,10 +367,14 @@ class Dispatcher:
     def _drop_rounds(self) -> None:
         for batch in self._rounds.drop():
             self.dropped["incomplete_round"] = self.dropped.get("incomplete_round", 0) + batch.rows
-            self._leases.void(batch)
-            batch.settled = True
-            self._open -= 1
-            self._free_if_done(batch)
+            self._void(batch)
+
+    def _void(self, batch: Batch) -> None:
+        """A batch that is nobody's goes, without having been committed."""
+        self._leases.void(batch)
+        batch.settled = True
+        self._open -= 1
+        self._free_if_done(batch)
 
     # Words
 
@@ -379,6 +399,13 @@ class Dispatcher:
             more = ", …" if absent > 8 else ""
             reasons.append(f"{absent} ranks have not joined: {listed}{more}")
         return "; ".join(reasons) or "nothing is left but the commits of this trainer"
+
+    def holder(self, partition: int, number: int) -> tuple[int, float] | None:
+        """Which session has a batch, and since when."""
+        for lease in self._leases.held():
+            if lease.batch.order == (number, partition):
+                return lease.session, lease.since
+        return None
 
     @property
     def leased(self) -> int:

@@ -14,9 +14,12 @@ __all__ = [
     "Finish",
     "Freed",
     "JoinRefused",
+    "Leave",
+    "Save",
     "Send",
     "Taken",
     "Waiting",
+    "Want",
 ]
 
 
@@ -111,6 +114,7 @@ class Answer:
     session: int
     committed: tuple[int, ...]
     stale: tuple[int, ...]
+    faults: tuple[tuple[int, str, str], ...] = ()  # token, code and text of those refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,4 +131,29 @@ class Finish:
     session: int
 
 
-Effect = Send | Taken | Answer | Freed | Finish
+@dataclass(frozen=True, slots=True)
+class Save:
+    """A batch of segments is done: its worker keeps the states.  ``payload`` is the shell's."""
+
+    batch: Batch
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A partition may make batches (of a stripe of lanes) until there have been so many."""
+
+    partition: int
+    upto: int
+    stripe: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The trainer of a stripe of lanes is gone."""
+
+    partition: int
+    stripe: int
+
+
+Effect = Send | Taken | Answer | Freed | Finish | Save | Want | Leave

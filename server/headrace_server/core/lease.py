@@ -14,7 +14,7 @@ wasted.  A commit that comes twice is answered as the first one was.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
@@ -101,6 +101,17 @@ class LeaseTable(Generic[B]):
         if len(self._settled) > _REMEMBERED:
             self._settled.popitem(last=False)
         return Verdict.COMMITTED, batch
+
+    def batch_of(self, token: int, session: int) -> B | None:
+        """What a commit of this token by this session would count for."""
+        lease = self._held.get(token)
+        if lease is None:
+            return self._free_tokens.get(token)
+        return lease.batch if lease.session == session else None
+
+    def held(self) -> Iterable[Lease[B]]:
+        """All leases, in the order of their grant."""
+        return self._held.values()
 
     def take_back(self, lease: Lease[B]) -> B:
         """End a lease without commit; the batch may be granted again."""

@@ -2,6 +2,7 @@
 
     next_step() ─► Read   ── the worker reads, then ──► arrived()
                 ─► Plan   ── the worker assembles;  later ──► committed()
+                ─► Rest      the shape wants nothing more before something happens to it
                 ─► None      the input has ended and everything was planned
 
 The machine never sees payload.  A chunk is known by the read that makes it, and reads are
@@ -21,7 +22,7 @@ import numpy as np
 
 from .plan import Draft, Part, Plan, Position, Read, Shaper, stored
 
-__all__ = ["VERSION", "Partition"]
+__all__ = ["VERSION", "Partition", "Rest"]
 
 VERSION = 1
 #: An epoch may come out empty by chance, when stages drop rows and a partition is small.  After so
@@ -38,6 +39,10 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
     "reads": list,
     "shaper": Mapping,
 }
+
+
+class Rest:
+    """Nothing can be done until something is saved, wanted or closed."""
 
 
 class Partition:
@@ -69,7 +74,7 @@ class Partition:
     def epoch(self) -> int:
         return self._epoch
 
-    def next_step(self, limit: int) -> Read | Plan | None:
+    def next_step(self, limit: int) -> Read | Plan | type[Rest] | None:
         """What to do next; ``limit`` bounds a read, and changes nothing in what is planned."""
         if self._reading is not None:
             raise ValueError(f"chunk {self._reading.chunk} is being read and has not arrived")
@@ -80,17 +85,20 @@ class Partition:
             if draft is not None:
                 return self._number(draft)
             if self._position is not None:
+                if not self._shaper.hungry:
+                    return Rest
                 self._reading = Read(self._next_chunk, self._epoch, self._position, limit)
                 return self._reading
             if self._finished:
-                return None
+                return None if self._shaper.done else Rest
             self._finished = True
             self._shaper.finish()
 
-    def _number(self, draft: Draft) -> Plan:
+    def _number(self, draft: Any) -> Plan:
         plan = Plan(self._next_number, draft)
         self._next_number += 1
-        self._uncommitted[plan.number] = plan
+        if isinstance(draft, Draft):  # others are kept by the shaper that gave them
+            self._uncommitted[plan.number] = plan
         return plan
 
     def arrived(

@@ -65,7 +65,7 @@ class Plan:
     """A draft with its number in the partition: batches of a partition are 0, 1, 2 …"""
 
     number: int
-    draft: Draft
+    draft: Any  # a Draft, or what else the shaper of the partition gives
 
 
 def stored(state: Any, what: str, kinds: Mapping[str, type | tuple[type, ...]]) -> list[Any]:
@@ -89,6 +89,14 @@ class Shaper(Protocol):
 
     kind: str
 
+    @property
+    def hungry(self) -> bool:
+        """Whether more rows are wanted while there is no draft."""
+
+    @property
+    def done(self) -> bool:
+        """Whether no draft will come any more, once the input has ended and there is none."""
+
     def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
         """A chunk's rows, in order, with the facts (length, label …) that this shape asks for."""
 
@@ -99,8 +107,8 @@ class Shaper(Protocol):
         had ended before.
         """
 
-    def next_draft(self) -> Draft | None:
-        """The next batch that can be formed now."""
+    def next_draft(self) -> Any:
+        """The next batch that can be formed now, or None."""
 
     def chunks(self) -> set[int]:
         """Chunks of which rows are still waiting."""

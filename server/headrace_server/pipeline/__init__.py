@@ -2,6 +2,7 @@
 
 from .builder import Pipeline
 from .declaration import Declaration, Feature
+from .initial import zeros
 from .sources import (
     fixed,
     from_examples,
@@ -33,4 +34,5 @@ __all__ = [
     "read_tfrecord",
     "scalar",
     "sequence",
+    "zeros",
 ]

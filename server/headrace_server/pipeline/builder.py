@@ -3,7 +3,7 @@
     read_…() ─► .shuffle .repeat      the order, and how often      (each at most once)
              ─► .map .filter .select  stages, in the order of the calls
              ─► .rejection_sample .stratified_sample .resample_at_rate .weighted_resample
-             ─► .batch .bucket …      the shape: exactly one, last
+             ─► .batch .bucket .batch_sequences_with_states …     the shape: exactly one, last
     .options() goes anywhere.  .declaration() is what a server is given.
 
 A mistake is a TypeError or ValueError of the call that makes it, and names argument, value and
@@ -30,7 +30,7 @@ from .checks import (
 from .declaration import Declaration, Feature, Order, Policy, Shape, Source, Stage, jsonable
 from .examples import packed_fields
 from .naming import name_of
-from .sampling import Sampling
+from .sequences import SEQUENCES, Sequencing, declared_by
 
 __all__ = ["MAX_BATCH_SIZE", "Pipeline"]
 
@@ -44,6 +44,8 @@ _SHAPES = (
     ".rejection_sample(accept_prob, batch_size)",
     ".stratified_sample(labels, target_probs, batch_size)",
     ".stratified_sample_unknown_dist(labels, probs, batch_size)",
+    ".batch_sequences_with_states(input_key, input_sequences, input_context, …)",
+    ".sequence_queueing_state_saver(batch_size, num_unroll, input_length, …)",
 )
 _IN_ORDER = Order()
 _STRICT = Policy()
@@ -53,7 +55,7 @@ Function = Callable[..., Any] | str
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Pipeline(Sampling):
+class Pipeline(Sequencing):
     """A pipeline as far as it has been declared.  Never changes: every call gives another one.
 
     Made by ``read_tfrecord`` and its like.  Pipelines that declare the same are equal.
@@ -216,8 +218,10 @@ class Pipeline(Sampling):
 
     def _open(self, method: str) -> None:
         if self._shape is not None:
+            kind = self._shape.kind
+            shape = "sequences with states" if kind == SEQUENCES else f".{kind}()"
             raise ValueError(
-                f".{method}() comes after .{self._shape.kind}(): the shape ends a pipeline; call "
+                f".{method}() comes after {shape}: the shape ends a pipeline; call "
                 f".{method}() before it"
             )
 
@@ -254,7 +258,10 @@ class Pipeline(Sampling):
             options = dict(step.options)
             if options.get("schema"):
                 options["schema"] = _Text(_schema_text(schema_from_wire(options["schema"])))
-            lines.append(_call(step.kind, options))
+            if step.kind == SEQUENCES:
+                lines.append(declared_by(options))
+            else:
+                lines.append(_call(step.kind, options))
         if policy != _STRICT:
             asked = {
                 "on_bad_example": policy.on_bad_example,

@@ -26,6 +26,8 @@ __all__ = [
     "checked_names",
     "checked_paths",
     "checked_schema",
+    "field_of",
+    "fixed_field",
     "one_of",
     "plain_data",
 ]
@@ -100,6 +102,26 @@ def checked_names(argument: str, value: Any, known: Mapping[str, Field] | None) 
                 f"{argument}[{i}]={name!r} is not one of the columns {', '.join(known)}"
             )
     return names
+
+
+def field_of(what: str, name: str, known: Mapping[str, Field]) -> Field:
+    """The field of a column that a batch is to hold; ``what`` names the argument and the column."""
+    field = known.get(name)
+    if field is None:
+        raise ValueError(f"{what} is not one of the columns {', '.join(known)}")
+    if len(field.shape) >= limits.MAX_RANK:  # one more is that of the rows
+        raise ValueError(f"{what} has {len(field.shape)} dimensions; {limits.MAX_RANK - 1} can be")
+    return field
+
+
+def fixed_field(what: str, name: str, known: Mapping[str, Field]) -> Field:
+    """The field of a column that is alike in all examples, and not empty."""
+    field = field_of(what, name, known)
+    if None in field.shape:
+        raise ValueError(f"{what} is {field}, which varies; it must have a fixed shape")
+    if 0 in field.shape:
+        raise ValueError(f"{what} is {field}, which is empty; every dimension must be 1 or more")
+    return field
 
 
 def checked_features(argument: str, value: Any) -> dict[str, Feature]:

@@ -21,6 +21,16 @@ class FeedConfig:
     files: tuple[DataFile, ...]
     partitions: int
 
+    @property
+    def stateful(self) -> bool:
+        """Whether its batches are of segments, with states."""
+        return self.declaration.shape.kind == "sequences"
+
+    @property
+    def order(self) -> str:
+        """In which order segments are handed out."""
+        return str(self.declaration.shape.options["order"])
+
     def to_plain(self) -> Any:
         files = [file.to_plain() for file in self.files]
         return [self.name, self.declaration.to_plain(), files, self.partitions]

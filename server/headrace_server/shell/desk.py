@@ -12,20 +12,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace_proto.errors import ProtocolError
+from headrace_proto.layout import Slot, check_slot
 from headrace_proto.messages import Delivery
+from headrace_proto.schema import Field
 
 from ..core.dispatch import Dispatcher
-from ..core.handover import Batch, Freed, Send, Taken
+from ..core.handover import Batch, Freed, Leave, Save, Send, Taken, Want
+from ..core.segment_dispatch import SegmentDispatcher
 from .config import FeedConfig, RunConfig
 from .worker_messages import (
     Close,
+    Dry,
     Failed,
     Finished,
+    Flush,
+    Kept,
     Made,
     Opened,
     Retarget,
     Retargeted,
     Settled,
+    Starved,
+    Turn,
     Waiting,
 )
 
@@ -36,8 +45,19 @@ logger = logging.getLogger("headrace.router")
 _Name = tuple[str, int, int]
 #: Freed blocks in one message: a trainer's death can free any number at once, a header is bounded.
 _PER_MESSAGE = 256
+_SAVES_PER_MESSAGE = 64
 #: Of an error's text: it must fit a message's header, in any script.
 _LONGEST_TEXT = 8000
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What one partition of segments is to be told at the end of a round."""
+
+    saves: list[list[Any]] = field(default_factory=list)
+    wants: dict[int, int] = field(default_factory=dict)  # by stripe
+    leaves: list[int] = field(default_factory=list)
+    frames: list[bytes] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -47,6 +67,32 @@ class News:
     freed: list[_Name] = field(default_factory=list)
     taken: dict[str, int] = field(default_factory=dict)  # of this life so far, by feed
     changed: bool = False  # since it was told
+    turns: dict[tuple[str, int], _Turn] = field(default_factory=dict)
+
+    def add(self, feed: str, effect: Save | Want | Leave) -> None:
+        """Something that a partition of segments is to do."""
+        partition = effect.batch.partition if isinstance(effect, Save) else effect.partition
+        turn = self.turns.setdefault((feed, partition), _Turn())
+        if isinstance(effect, Want):
+            turn.wants[effect.stripe] = effect.upto
+        elif isinstance(effect, Leave):
+            turn.leaves.append(effect.stripe)
+        else:
+            columns, block = effect.payload
+            if block is not None:
+                turn.frames.append(block)
+            frame = 0 if block is None else len(turn.frames)
+            turn.saves.append([effect.batch.number, frame, columns])
+
+    def take_turns(self) -> Iterator[tuple[Turn, list[bytes]]]:
+        """The messages to partitions of segments, a bounded number of saves in each."""
+        for (feed, partition), turn in self.turns.items():
+            while len(turn.saves) > _SAVES_PER_MESSAGE:
+                some, turn.saves = turn.saves[:_SAVES_PER_MESSAGE], turn.saves[_SAVES_PER_MESSAGE:]
+                yield Turn(feed, partition, some), turn.frames
+            wants = [[upto, stripe] for stripe, upto in turn.wants.items()]
+            yield Turn(feed, partition, turn.saves, wants, tuple(turn.leaves)), turn.frames
+        self.turns.clear()
 
     def count_taken(self, feed: str) -> None:
         self.taken[feed] = self.taken.get(feed, 0) + 1
@@ -129,8 +175,15 @@ class Desk:
         self.partitions = config.partitions
         # Tokens of an earlier server on this address must not be taken for ours.
         epoch = secrets.randbits(31)
-        self.dispatcher = Dispatcher(config.partitions, run.lease_ttl_s, run.max_credits, epoch)
+        common = config.partitions, run.lease_ttl_s, run.max_credits, epoch
+        self.dispatcher: Dispatcher = (
+            SegmentDispatcher(*common, config.order) if config.stateful else Dispatcher(*common)
+        )
         self.schema: Any = None
+        self.properties: Any = {}  # what trainers are told beside the schema
+        self._states: list[Field] = []
+        self.states_stay = False  # whether states stay with the trainers
+        self._waits_on: dict[int, int] = {}  # partition → number of the batch that it waits for
         self.failure: tuple[str, str] | None = None
         self.closing: Close | None = None  # what workers of this feed are to be told
         self.closing_told = False
@@ -148,6 +201,7 @@ class Desk:
         self._padding: dict[int, list[int]] = {}  # bucket → elements with padding, and without
         self._waits: dict[int, str] = {}  # what a partition lacks for its next batch
         self._blocks_in: dict[str, int] = {}  # segment → batches in it
+        self.flushes: list[tuple[Flush, bytes]] = []  # to be told to workers
         self.retired: list[str] = []  # segments of the dead that this feed needs no more
 
     @property
@@ -177,6 +231,10 @@ class Desk:
 
     def on_opened(self, message: Opened) -> None:
         self.schema = self.schema or message.schema
+        self.properties = message.properties
+        self.states_stay = message.properties.get("placement") == "trainer"
+        states = message.properties.get("states", ())
+        self._states = [Field(dtype, tuple(shape)) for _, dtype, shape in states]
         self._opened.add(message.partition)
 
     def on_made(self, message: Made, cursor: bytes, worker: int, life: int) -> None:
@@ -210,11 +268,75 @@ class Desk:
 
     def on_waiting(self, message: Waiting) -> None:
         self._waits[message.partition] = message.text
+        self._waits_on[message.partition] = message.batch
+
+    def on_segments(self, message: Kept | Starved | Dry) -> None:
+        """What a worker tells of segments."""
+        dispatcher = self.dispatcher
+        assert isinstance(dispatcher, SegmentDispatcher)
+        if isinstance(message, Kept):
+            self._waits.pop(message.partition, None)
+            for number, code, text in message.batches:
+                dispatcher.kept(message.partition, number, code, text)
+        elif isinstance(message, Starved):
+            dispatcher.starved(message.partition)
+        else:
+            dispatcher.dry(message.stripe)
+
+    def state_fault(self, rows: int, columns: Any, nbytes: int) -> str:
+        """Why a block can not be the states of so many rows; empty if it can."""
+        if not isinstance(columns, list) or len(columns) != len(self._states):
+            return f"{len(self._states)} states are saved together"
+        try:
+            for state, column in zip(self._states, columns, strict=True):
+                offset, size, shape = column
+                check_slot(Slot(state.dtype, tuple(shape), offset, size), nbytes)
+                if tuple(shape) != (rows, *state.shape):
+                    return f"a state of shape {shape} came; it is {[rows, *state.shape]}"
+        except (TypeError, ValueError, ProtocolError) as error:
+            return f"a state is described wrongly: {error}"
+        return ""
+
+    def on_flush(self, session: int, message: Any, block: bytes) -> str:
+        """A trainer hands over states of its lanes.  Why that can not be; empty if it can."""
+        dispatcher = self.dispatcher
+        if not isinstance(dispatcher, SegmentDispatcher):
+            return "this feed has no states"
+        batch = dispatcher.last_saved(session, message.token)
+        if batch is None:
+            return f"{message.token} is not the last batch that trainer {session} has saved"
+        rows = message.rows
+        if any(row >= batch.rows for row in rows) or len(set(rows)) < len(rows):
+            return f"the rows of a flush are not {len(rows)} different ones of {batch.rows}"
+        fault = self.state_fault(len(rows), message.columns, len(block)) if rows else ""
+        if not fault:
+            order = self.name, batch.partition, batch.number, session, message.request
+            self.flushes.append((Flush(*order, rows, message.columns, message.more), block))
+        return fault
+
+    def died(self, worker: int) -> None:
+        """A worker died.  The states of segments were in its memory."""
+        lost = [
+            partition
+            for partition in self._opened - self._finished
+            if self.dispatcher.stateful and self._run.worker_of(partition) == worker
+        ]
+        if lost:
+            listed = ", ".join(map(str, sorted(lost)))
+            self.fail(
+                "server", f"worker {worker} died, and with it the states of partition {listed}"
+            )
 
     def describe(self, now: float) -> str:
         """What a trainer waits for, for the text of its deadline error."""
-        waits = [f"partition {p}: {text}" for p, text in sorted(self._waits.items())[:3]]
-        return "; ".join([self.dispatcher.describe(now), *waits])
+        waits = []
+        for partition, text in sorted(self._waits.items())[:3]:
+            holder = self.dispatcher.holder(partition, self._waits_on.get(partition, -1))
+            if holder is not None:
+                session, since = holder
+                text += f", leased to trainer {session} for {now - since:.0f} s"
+            waits.append(f"partition {partition}: {text}")
+        return "; ".join([*waits, self.dispatcher.describe(now)])
 
     def on_failed(self, message: Failed) -> None:
         self.fail(message.code, message.text)
@@ -300,6 +422,14 @@ class Desk:
         elif not self._blocks_in[place.segment]:
             del self._blocks_in[place.segment]
             self.retired.append(place.segment)
+
+    def on_turn(
+        self, effect: Save | Want | Leave, worker: int, news: dict[tuple[int, int], News]
+    ) -> None:
+        """A partition of segments is to be told something."""
+        for (number, _), owner in news.items():
+            if number == worker:
+                owner.add(self.name, effect)
 
     def on_taken(self, effect: Taken, news: dict[tuple[int, int], News]) -> None:
         place: Place = effect.batch.body

@@ -33,6 +33,8 @@ from headrace_proto.messages import (
     Drain,
     Drained,
     Ended,
+    Flush,
+    Flushed,
     Hello,
     Outcome,
     Pulse,
@@ -41,12 +43,14 @@ from headrace_proto.messages import (
     Retarget,
     Retargeted,
     Retired,
+    Save,
     Step,
     Unknown,
     Welcome,
 )
 
 from ..core.handover import Answer, JoinRefused, Send
+from ..core.segment_dispatch import SegmentDispatcher
 from ..feed.slab import map_segment
 from .config import RunConfig
 from .desk import Desk, delivery_of
@@ -94,7 +98,7 @@ class Reception:
             try:
                 if not frames or len(frames) > limits.MAX_FRAMES:
                     raise ProtocolError(f"a message has {len(frames)} frames")
-                self._on_message(identity, FROM_TRAINER.decode(frames[0]))
+                self._on_message(identity, FROM_TRAINER.decode(frames[0]), frames[1:])
             except HeadraceError as error:
                 self._on_garbage(identity, error)
             except Exception as error:
@@ -112,7 +116,7 @@ class Reception:
         logger.warning("refused a trainer's message: %s", error)
         self._send(identity, Refused(code_of(error), str(error)[:1000]))
 
-    def _on_message(self, identity: bytes, message: Any) -> None:
+    def _on_message(self, identity: bytes, message: Any, frames: list[bytes]) -> None:
         if isinstance(message, Hello):
             self._on_hello(identity, message)
             return
@@ -126,7 +130,7 @@ class Reception:
         dispatcher.seen(session.number, now)
         session.seen = now
         if isinstance(message, Step):
-            self._on_step(session, desk, message)
+            self._on_step(session, desk, message, frames)
         elif isinstance(message, Renew):
             dispatcher.window(session.number, message.window)
             dispatcher.renew(session.number, message.last_seq, frozenset(message.held), now)
@@ -146,6 +150,8 @@ class Reception:
                 self.retargeted(session.number, message.request, [], "the feed has ended")
             else:
                 desk.on_retarget(session.number, message.request, message.probs)
+        elif isinstance(message, Flush):
+            self._on_flush(session, desk, message, frames)
         elif isinstance(message, Bye):
             self._leave(session, desk)
 
@@ -174,6 +180,7 @@ class Reception:
                 str(self._directory),
                 str(session.path),
                 resumed,
+                desk.properties,
             ),
         )
         if desk.failure is not None:
@@ -222,13 +229,52 @@ class Reception:
             raise UnknownFeed(f"{what}; this server has {listed}")
         return desk
 
-    def _on_step(self, session: Session, desk: Desk, step: Step) -> None:
+    def _on_step(self, session: Session, desk: Desk, step: Step, frames: list[bytes]) -> None:
         dispatcher = desk.dispatcher
         for token in step.released:
             self._unmap(session, desk, token)
         dispatcher.commit(session.number, step.commits)
+        for save in step.saves:
+            self._on_save(session, desk, save, frames)
         dispatcher.give_back(session.number, step.returned)
         dispatcher.window(session.number, step.window)
+
+    def _on_save(self, session: Session, desk: Desk, save: Save, frames: list[bytes]) -> None:
+        """A batch of segments is done."""
+        dispatcher = desk.dispatcher
+        if not isinstance(dispatcher, SegmentDispatcher) or save.frame > len(frames):
+            raise ProtocolError(
+                f"states came for {desk.name!r} in frame {save.frame}, which is none"
+            )
+        batch = dispatcher.leased_batch(session.number, save.token)
+        block = frames[save.frame - 1] if save.frame else None
+        fault = ""
+        if batch is not None and (block is None) != desk.states_stay:
+            fault = "the states of this feed " + (
+                "stay with the trainer" if desk.states_stay else "are missing"
+            )
+        elif batch is not None and block is not None:
+            fault = desk.state_fault(batch.rows, save.columns, len(block))
+        if fault:
+            dispatcher.refuse(session.number, save.token, "state", fault)
+        else:
+            dispatcher.save(session.number, save.token, (save.columns, block))
+
+    def _on_flush(self, session: Session, desk: Desk, flush: Flush, frames: list[bytes]) -> None:
+        """A trainer hands over the states of its lanes."""
+        fault = ""
+        if flush.rows:
+            fault = desk.on_flush(session.number, flush, frames[0] if frames else b"")
+        if fault:
+            self._send(session.identity, Flushed(session.number, flush.request, "state", fault))
+        elif not flush.rows and not flush.more:
+            self.flushed(session.number, flush.request)
+
+    def flushed(self, number: int, request: int) -> None:
+        """The states that a trainer has handed over are kept."""
+        session = self._sessions.get(number)
+        if session is not None:
+            self._send(session.identity, Flushed(number, request))
 
     def _unmap(self, session: Session, desk: Desk, token: int) -> None:
         """A trainer does not read this batch any more."""
@@ -296,7 +342,8 @@ class Reception:
     def answer(self, effect: Answer) -> None:
         session = self._sessions.get(effect.session)
         if session is not None:
-            outcome = Outcome(session.number, effect.committed, effect.stale)
+            faults = [list(fault) for fault in effect.faults]
+            outcome = Outcome(session.number, effect.committed, effect.stale, faults)
             self._send(session.identity, outcome)
 
     def finish(self, number: int) -> None:

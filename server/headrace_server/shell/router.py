@@ -21,7 +21,7 @@ from typing import Any
 
 import zmq
 
-from ..core.handover import Answer, Finish, Freed, Send, Taken
+from ..core.handover import Answer, Finish, Freed, Leave, Save, Send, Taken, Want
 from .child import ParentPipe
 from .config import RunConfig
 from .desk import Desk, News
@@ -32,12 +32,16 @@ from .worker_messages import (
     FROM_WORKER,
     Assign,
     Close,
+    Dry,
     Failed,
     Finished,
+    Flushed,
+    Kept,
     Made,
     Opened,
     Removed,
     Retargeted,
+    Starved,
     Up,
     Waiting,
 )
@@ -165,6 +169,10 @@ class Router:
             desk.on_retargeted(message)
         elif isinstance(message, Waiting):
             desk.on_waiting(message)
+        elif isinstance(message, (Kept, Starved, Dry)):
+            desk.on_segments(message)
+        elif isinstance(message, Flushed):
+            self._reception.flushed(message.session, message.request)
 
     def _tell_worker(self, worker: int, life: int, message: Any, *payload: bytes) -> None:
         identity = f"{worker}-{life}".encode()
@@ -200,7 +208,9 @@ class Router:
 
     def _bury(self, worker: int, life: int) -> None:
         """Listen to a dead worker no more.  Its segments go where no batch of theirs is out."""
-        self._news.pop((worker, life), None)
+        if self._news.pop((worker, life), None) is not None:
+            for desk in self._desks.values():
+                desk.died(worker)
         for path in self._directory.glob(f"slab-{worker}-{life}-*"):
             self._retire(path.name)
 
@@ -216,6 +226,8 @@ class Router:
         for (worker, life), news in self._news.items():
             while (message := news.take()) is not None:
                 self._tell_worker(worker, life, message)
+            for turn, frames in news.take_turns() if news.turns else ():
+                self._tell_worker(worker, life, turn, *frames)
         self._reception.flush()
         self._report()
 
@@ -231,6 +243,10 @@ class Router:
                 desk.on_freed(effect, self._news)
             elif isinstance(effect, Finish):
                 self._reception.finish(effect.session)
+            elif isinstance(effect, Save):
+                desk.on_turn(effect, self._config.worker_of(effect.batch.partition), self._news)
+            elif isinstance(effect, (Want, Leave)):
+                desk.on_turn(effect, self._config.worker_of(effect.partition), self._news)
         for segment in desk.retired:
             self._retire(segment)  # of several feeds the last one's batch empties it
         desk.retired.clear()
@@ -238,6 +254,11 @@ class Router:
             for worker, life in self._news:
                 self._tell_worker(worker, life, target)
         desk.retargets.clear()
+        for flush, block in desk.flushes:
+            worker = self._config.worker_of(flush.partition)
+            for life in [life for number, life in self._news if number == worker]:
+                self._tell_worker(worker, life, flush, *([block] if block else []))
+        desk.flushes.clear()
         for asked in desk.retargeted():
             self._reception.retargeted(asked.session, asked.request, asked.since, asked.fault)
         if desk.closing is not None and not desk.closing_told:

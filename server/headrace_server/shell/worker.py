@@ -26,6 +26,7 @@ from ..core.arena import Block
 from ..feed.index_cache import IndexCache
 from ..feed.partition_feed import Blocked, Busy, Done, MadeBatch, PartitionFeed
 from ..feed.reader import BadRecords, Reader
+from ..feed.sequence_feed import Resting, SequenceFeed
 from ..feed.slab import Slab
 from ..feed.sources import open_reader
 from .child import ParentPipe
@@ -36,14 +37,20 @@ from .worker_messages import (
     FROM_WORKER,
     Assign,
     Close,
+    Dry,
     Failed,
     Finished,
+    Flush,
+    Flushed,
+    Kept,
     Made,
     Opened,
     Removed,
     Retarget,
     Retargeted,
     Settled,
+    Starved,
+    Turn,
     Up,
     Waiting,
 )
@@ -77,7 +84,9 @@ class Worker:
         self._socket.connect(f"ipc://{directory}/workers")
         self._readers: dict[str, Reader] = {}
         self._bad: dict[str, BadRecords] = {}
-        self._running: dict[_Name, PartitionFeed] = {}
+        self._running: dict[_Name, PartitionFeed | SequenceFeed] = {}
+        self._resting: set[_Name] = set()  # those that wait for trainers
+        self._starved: set[_Name] = set()  # of these: those that have said so
         self._spoke: dict[_Name, float] = {}  # when a partition last made or said something
         self._failed: set[str] = set()
         self._blocks: dict[tuple[str, int, int], Block] = {}
@@ -98,16 +107,17 @@ class Worker:
             name = self._turn()
             if self._socket.poll(0 if name else _IDLE_MS):
                 self._hear()
-                continue
-            if name is not None:
+            elif name is not None:
                 self._work(name)
+            else:
+                self._tell_of_rest()
 
     def _turn(self) -> _Name | None:
         """The partition that makes the next batch, unless enough is made ahead."""
         resting = {feed for feed, ahead in self._untaken.items() if self._enough(ahead)}
         while True:
             name = min(
-                (name for name in self._running if name[0] not in resting),
+                (n for n in self._running if n[0] not in resting and n not in self._resting),
                 key=lambda name: (self._running[name].next_number, name),
                 default=None,
             )
@@ -131,11 +141,14 @@ class Worker:
 
     def _work(self, name: _Name) -> None:
         feed, partition = name
+        run = self._running[name]
         try:
-            step = self._running[name].advance()
+            step = run.advance()
         except Exception as error:
             self._fail(feed, partition, error)
             return
+        if isinstance(run, SequenceFeed):
+            self._note_rest(name, run, step is Resting)
         if isinstance(step, MadeBatch):
             self._spoke[name] = time.monotonic()
             try:
@@ -143,9 +156,9 @@ class Worker:
             except ProtocolError as error:  # of a great many columns, say
                 self._fail(feed, partition, error)
         elif step is Busy:
-            self._tell_what_lacks(name, self._running[name].waits_for())
+            self._tell_what_lacks(name, run.waits_for())
         elif step is Done:
-            run = self._running.pop(name)
+            del self._running[name]
             self._send(Finished(feed, partition, run.dropped(), run.stats()))
         elif step is Blocked:
             full = f"the slab of worker {self._worker} is full: {self._slab.used_bytes} bytes wait "
@@ -153,13 +166,31 @@ class Worker:
             if self._socket.poll(_IDLE_MS):
                 self._hear()  # only news from the router can free a block
 
-    def _tell_what_lacks(self, name: _Name, text: str) -> None:
+    def _note_rest(self, name: _Name, run: SequenceFeed, rests: bool) -> None:
+        """A partition of segments may have to wait for trainers, who are to know."""
+        if rests:
+            self._resting.add(name)
+            if run.starved and name not in self._starved:
+                self._starved.add(name)
+                self._send(Starved(*name))
+        else:
+            self._starved.discard(name)
+        for stripe in run.take_dry():
+            self._send(Dry(name[0], stripe))
+
+    def _tell_of_rest(self) -> None:
+        for name in self._resting:
+            run = self._running[name]
+            assert isinstance(run, SequenceFeed)
+            self._tell_what_lacks(name, run.waits_for(), run.oldest_out())
+
+    def _tell_what_lacks(self, name: _Name, text: str, batch: int | None = None) -> None:
         now = time.monotonic()
         if now - self._spoke.setdefault(name, now) < _SILENT_S:
             return
         self._spoke[name] = now
         if text:
-            self._send(Waiting(*name, text[:1000]))
+            self._send(Waiting(*name, text[:1000], -1 if batch is None else batch))
 
     def _announce(self, name: _Name, made: MadeBatch) -> None:
         feed, partition = name
@@ -193,6 +224,10 @@ class Worker:
             message = FROM_ROUTER.decode(header)
             if isinstance(message, Settled):
                 self._settle(message)
+            elif isinstance(message, Turn):
+                self._take_turn(message, payload)
+            elif isinstance(message, Flush):
+                self._flush(message, payload)
             elif isinstance(message, Assign):
                 self._assign(message, payload[0])
             elif isinstance(message, Close):
@@ -212,6 +247,30 @@ class Worker:
             del self._untaken[feed][: taken - self._taken[feed]]
             self._taken[feed] = taken
 
+    def _take_turn(self, turn: Turn, payload: list[bytes]) -> None:
+        name = turn.feed, turn.partition
+        run = self._running.get(name)
+        if not isinstance(run, SequenceFeed):
+            return
+        kept = []
+        for number, frame, columns in turn.saves:
+            block = payload[frame - 1] if frame else b""
+            kept.append([number, *run.saved(number, block, columns)])
+        for upto, stripe in turn.wants:
+            run.want(upto, stripe)
+        for stripe in turn.leaves:
+            run.leave(stripe)
+        self._resting.discard(name)
+        if kept:
+            self._send(Kept(*name, kept))
+
+    def _flush(self, order: Flush, payload: list[bytes]) -> None:
+        run = self._running.get((order.feed, order.partition))
+        if isinstance(run, SequenceFeed) and order.rows:
+            run.flushed(order.number, list(order.rows), payload[0], order.columns)
+        if not order.more:
+            self._send(Flushed(order.feed, order.session, order.request))
+
     def _assign(self, order: Assign, cursor: bytes) -> None:
         config = self._feeds[order.feed]
         if order.feed in self._failed:
@@ -220,7 +279,8 @@ class Worker:
             reader = self._reader(config)
             if order.partition:  # damage that shows when a file is opened is partition 0's to count
                 self._bad[config.name].counts.clear()
-            run = PartitionFeed(
+            kind = SequenceFeed if config.stateful else PartitionFeed
+            run = kind(
                 reader,
                 config.declaration,
                 order.partition,
@@ -228,9 +288,10 @@ class Worker:
                 self._slab,
                 self._bad[config.name],
             )
-            if cursor:
+            if cursor and isinstance(run, PartitionFeed):
                 run.restore(msgpack.unpackb(cursor, strict_map_key=False))
-            self._send(Opened(order.feed, order.partition, schema_to_wire(run.schema)))
+            schema = schema_to_wire(run.schema)
+            self._send(Opened(order.feed, order.partition, schema, dict(run.properties)))
         except Exception as error:
             self._fail(order.feed, order.partition, error)
             return
@@ -259,6 +320,7 @@ class Worker:
         self._failed.add(feed)
         for name in [name for name in self._running if name[0] == feed]:
             del self._running[name]
+            self._resting.discard(name)
 
     def _close(self, order: Close) -> None:
         if order.abandon:
@@ -266,6 +328,7 @@ class Worker:
         for (feed, _), run in self._running.items():
             if feed == order.feed:
                 run.close(order.cancel)
+        self._resting = {name for name in self._resting if name[0] != order.feed}
 
     def _retarget(self, order: Retarget) -> None:
         for (feed, partition), run in self._running.items():

@@ -8,15 +8,30 @@ worker                                  router
   Removed ─────────────────────────────►        these segments can be unmapped
   ◄─────────────────────────── Close            read no more
   ◄─────────────────────────── Settled          blocks that are free, how many were taken
+  ◄─────────────────────────── Turn             segments: states, who left, what is wanted  + states
+  Kept ────────────────────────────────►        segments: states that are kept, or why not
+  Starved, Dry ────────────────────────►        segments: what is wanted can not be made (now)
+  ◄─────────────────────────── Flush            states of lanes                  + states
+  Flushed ─────────────────────────────►        they are kept
   Finished / Failed ───────────────────►        a partition has ended / can not go on
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
-from headrace_proto.checks import Count, Flag, Plain, Text, check_number, check_text, list_of
+from headrace_proto.checks import (
+    Count,
+    Counts,
+    Flag,
+    Plain,
+    Signed,
+    Text,
+    check_number,
+    check_text,
+    list_of,
+)
 from headrace_proto.codec import Registry
 from headrace_proto.errors import ProtocolError
 
@@ -25,14 +40,20 @@ __all__ = [
     "FROM_WORKER",
     "Assign",
     "Close",
+    "Dry",
     "Failed",
     "Finished",
+    "Flush",
+    "Flushed",
+    "Kept",
     "Made",
     "Opened",
     "Removed",
     "Retarget",
     "Retargeted",
     "Settled",
+    "Starved",
+    "Turn",
     "Up",
     "Waiting",
 ]
@@ -58,6 +79,7 @@ class Opened:
     feed: Text
     partition: Count
     schema: Plain
+    properties: Plain = field(default_factory=dict)  # what trainers are told beside it
 
 
 @FROM_WORKER.message(3)
@@ -129,6 +151,45 @@ class Waiting:
     feed: Text
     partition: Count
     text: Text
+    batch: Signed = -1  # whose states it waits for
+
+
+@FROM_WORKER.message(9)
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """States after batches are kept, or an error's code and text."""
+
+    feed: Text
+    partition: Count
+    batches: Plain  # [number, code, text]
+
+
+@FROM_WORKER.message(10)
+@dataclass(frozen=True, slots=True)
+class Starved:
+    """A partition has to wait for states before it can make what is wanted."""
+
+    feed: Text
+    partition: Count
+
+
+@FROM_WORKER.message(11)
+@dataclass(frozen=True, slots=True)
+class Dry:
+    """A stripe of lanes has no work left."""
+
+    feed: Text
+    stripe: Count
+
+
+@FROM_WORKER.message(12)
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """The states of a flush are kept."""
+
+    feed: Text
+    session: Count
+    request: Count
 
 
 def _triple(value: object) -> tuple[str, int, int]:
@@ -186,3 +247,30 @@ class Retarget:
     feed: Text
     request: Count
     probs: Annotated[tuple[float, ...], list_of(check_number)]
+
+
+@FROM_ROUTER.message(5)
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """For one partition of segments, in this order: states, wishes, trainers that left."""
+
+    feed: Text
+    partition: Count
+    saves: Plain = ()  # [number, frame (0: none), columns]
+    wants: Plain = ()  # [upto, stripe]
+    leaves: Counts = ()  # stripes
+
+
+@FROM_ROUTER.message(6)
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """States of some rows of a batch, frame 1; it is answered after the last one."""
+
+    feed: Text
+    partition: Count
+    number: Count
+    session: Count
+    request: Count
+    rows: Counts
+    columns: Plain
+    more: Flag = False

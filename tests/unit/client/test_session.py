@@ -139,7 +139,7 @@ def test_messages_of_another_session_say_nothing():
     talk.deliver(delivery(1, 10))
     session = talk.session
     assert session.connected and not session.finished and not session.ready
-    assert not session.drained and not session.retired and not session.stale
+    assert not session.drained and not session.retired and not session.refused
 
 
 # Windows
@@ -261,7 +261,7 @@ def test_a_commit_is_said_once_and_settled_when_it_is_answered():
     assert talk.said() == [Step(1, 3, (11,))]
     assert not talk.session.settled and talk.session.held() == 0
     talk.hear(Outcome(1, (11,)))
-    assert talk.session.settled and not talk.session.stale
+    assert talk.session.settled and not talk.session.refused
 
 
 def test_a_stale_commit_is_told_once():
@@ -270,7 +270,7 @@ def test_a_stale_commit_is_told_once():
     talk.session.commit(11)
     talk.said()
     talk.hear(Outcome(1, (), (11, 12)), Outcome(1, (), (11,)))
-    (error,) = talk.session.stale  # 12 was never committed here
+    (error,) = talk.session.refused  # 12 was never committed here
     assert isinstance(error, StaleLease) and "lease_ttl_s" in str(error)
     assert talk.session.settled
 
@@ -405,7 +405,7 @@ def test_a_new_session_counts_anew_and_gives_back_what_was_not_taken():
     talk.session.commit(12)
     talk.said()
     talk.hear(Outcome(2, (11,), (12,)))
-    assert talk.session.settled and len(talk.session.stale) == 1
+    assert talk.session.settled and len(talk.session.refused) == 1
 
 
 @pytest.mark.parametrize(
@@ -577,8 +577,8 @@ class Trainer:
         self.session.receive(message, [b"payload"], now)
         if isinstance(message, Welcome):
             self.numbers.add(message.session)
-        self.stale += len(self.session.stale)
-        self.session.stale.clear()
+        self.stale += len(self.session.refused)
+        self.session.refused.clear()
         bound = max(self.session.prefetch, 1)
         assert len(self.session.ready) <= bound, "more is held than was asked for"
 

@@ -351,7 +351,7 @@ def test_rows_that_filters_never_let_through_are_not_waited_for_in_vain(
     feed = here.feed()
     assert feed.schema == {}
     assert play(here, feed) == [] and feed.dropped() == {"filtered": 500}
-    monkeypatch.setattr("headrace_server.feed.partition_feed._MOST_PROBE_ROWS", 300)
+    monkeypatch.setattr("headrace_server.feed.intake._MOST_PROBE_ROWS", 300)
     with pytest.raises(DataError, match=r"none of the first 448 examples through.*schema="):
         here.feed()
 

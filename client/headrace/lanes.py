@@ -1,0 +1,240 @@
+"""States that stay with the trainer: what each lane was left with, for the batch after.
+
+    batch k     rows of lanes 0 1 2 3 ── saved ──► kept {lanes, states}
+                                                     │        @starts: row 2 begins a sequence
+    batch k+1   rows of lanes 0 1 2 3 ◄── merged ────┘ ◄───── with zeros, or as @state_of says
+
+A kept state is the object that was saved, on its device; a tf.Variable is read first, for training
+writes to it, and an array or tensor that can be written to must not be.  When no sequence begins
+and rows keep their lanes, the very same object comes back.  Partitions have lanes of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace_proto import limits
+from headrace_proto.dtypes import BYTES, numpy_dtype
+from headrace_proto.errors import LimitExceeded, ProtocolError
+
+from .batch import Framework
+from .session import Received, Session
+from .state_block import BlockMaker
+from .uploads import StatesPart
+from .values import NUMPY, State, host, strings_in
+
+if TYPE_CHECKING:
+    from .segments import SegmentBatch
+
+__all__ = ["Going", "Kept", "Lanes", "parts_of"]
+
+#: Bytes of states, and rows, in one message of a flush.
+_PART_BYTES = 16 * 1024**2
+_PART_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a partition's lanes were left with by the last batch that was saved."""
+
+    token: int
+    opening: int
+    lanes: np.ndarray
+    unfinished: np.ndarray  # rows whose sequence goes on
+    states: Mapping[str, Any]
+
+
+class Going:
+    """How the rows of one batch go on from what was kept."""
+
+    __slots__ = ("_batch", "_framework", "_kept", "_source", "_starts", "lanes")
+
+    def __init__(self, batch: SegmentBatch, kept: Kept | None, framework: Framework) -> None:
+        self._batch = batch
+        self._kept = kept
+        self._framework = framework
+        self.lanes = batch.array("@lane").copy()
+        self._starts = batch.array("@starts").astype(np.int64)
+        self._source: np.ndarray | None = None
+        if len(self._starts):
+            self._check_starts()
+        if kept is None or not np.array_equal(kept.lanes, self.lanes):
+            self._find_rows()
+
+    def _refuse(self, what: str) -> ProtocolError:
+        batch = self._batch
+        return ProtocolError(f"batch {batch.partition}/{batch.number} of lanes {what}")
+
+    def _check_starts(self) -> None:
+        starts, rows = self._starts, self._batch.rows
+        if starts[0] < 0 or starts[-1] >= rows or (starts[1:] <= starts[:-1]).any():
+            raise self._refuse(f"has @starts that are not ascending rows below {rows}")
+        known = min(len(self._batch.array("state:" + n)) for n in self._batch._layout.states)
+        index = self._batch.array("@state_of")
+        if len(index) != len(starts) or index.min() < -1 or index.max() >= known:
+            raise self._refuse(
+                f"has @state_of that are not {len(starts)} indices below {known}, or -1"
+            )
+
+    def _find_rows(self) -> None:
+        """Where the kept state of each row lies; 0 for those that begin."""
+        lanes, limit = self.lanes, self._batch._layout.batch_size
+        if len(lanes) and (lanes.min() < 0 or lanes.max() >= limit):
+            raise self._refuse(f"has a lane that does not lie in 0 … {limit - 1}")
+        if len(np.unique(lanes)) != len(lanes):
+            raise self._refuse("has two rows in one lane")
+        place = np.full(limit, -1, np.int64)
+        if self._kept is not None:
+            place[self._kept.lanes] = np.arange(len(self._kept.lanes))
+        source = place[lanes]
+        source[self._starts] = 0
+        if (source < 0).any():
+            row = int(np.argmax(source < 0))
+            raise self._refuse(
+                f"goes on in lane {lanes[row]} with a sequence that was not in this trainer's hands"
+            )
+        self._source = source
+
+    def state(self, name: str) -> Any:
+        """A state of all rows."""
+        state = self._batch._layout.states[name]
+        starts, kept, source = self._starts, self._kept, self._source
+        if kept is None or not len(kept.lanes):
+            return self._begun(state)
+        value = kept.states[name]
+        if not len(starts) and source is None:
+            return value
+        if state.dtype != BYTES:
+            return self._framework.merged(value, source, starts, self._initial(state))
+        strings = strings_of(state, value, self._framework)
+        return self._framework.strings(
+            NUMPY.merged(strings, source, starts, self._initial(state))
+        )
+
+    def _begun(self, state: State) -> Any:
+        """A state where no row goes on."""
+        rows = self._batch.rows
+        if state.dtype == BYTES:
+            return self._framework.strings(self._initial(state))
+        if (self._batch.array("@state_of") < 0).all():
+            return self._framework.zeros((rows, *state.dims), state.dtype)
+        return self._framework.numbers(self._initial(state), state.dtype)
+
+    def _initial(self, state: State) -> np.ndarray:
+        """What the rows that begin do so with."""
+        shape = (len(self._starts), *state.dims)
+        if state.dtype == BYTES:
+            initial = np.full(shape, b"", object)
+        else:
+            initial = np.zeros(shape, numpy_dtype(state.dtype))
+        index = self._batch.array("@state_of")
+        told = index >= 0
+        if told.any():
+            initial[told] = self._batch.array("state:" + state.name)[index[told]]
+        return initial
+
+
+def strings_of(state: State, value: Any, framework: Framework) -> np.ndarray:
+    """Kept strings as an object array: they are lists where the framework has none."""
+    if framework.owns(value):
+        return host(state, framework, value)
+    return np.array(value, object).reshape(len(value), *state.dims)
+
+
+class Lanes:
+    """Kept states by partition, and which partitions have a batch that is not saved yet."""
+
+    def __init__(self, framework: Framework) -> None:
+        self._framework = framework
+        self._kept: dict[int, Kept] = {}
+        self._busy: dict[int, tuple[int, int]] = {}  # partition: token, opening
+
+    def claim(self, session: Session) -> Received | None:
+        """Take the next batch from a session, when the one before in its lanes is saved.
+
+        A batch of a session that was lost is waited for no more: its lanes are anybody's.
+        """
+        if not session.ready:
+            return None
+        head = session.ready[0]
+        partition = head.delivery.partition
+        busy = self._busy.get(partition)
+        if busy is not None:
+            if busy[1] == head.opening:
+                return None
+            session.give_back(busy[0])
+        self._busy[partition] = (head.delivery.token, head.opening)
+        return session.take()
+
+    def release(self, partition: int, token: int) -> None:
+        """A batch is saved, or was never used."""
+        busy = self._busy.get(partition)
+        if busy is not None and busy[0] == token:
+            del self._busy[partition]
+
+    def going(self, batch: SegmentBatch) -> Going:
+        """How a batch goes on.  ProtocolError where what it says of its lanes can not be."""
+        kept = self._kept.get(batch.partition)
+        if kept is not None and kept.opening != batch._opening:
+            del self._kept[batch.partition]
+            kept = None
+        return Going(batch, kept, self._framework)
+
+    def keep(self, batch: SegmentBatch, states: Mapping[str, Any]) -> None:
+        """A batch was saved: the next one may go on from it."""
+        assert batch._going is not None
+        ends = batch.array("@sequence").astype(np.int64) + 1
+        unfinished = np.flatnonzero(ends < batch.array("@sequence_count"))
+        self._kept[batch.partition] = Kept(
+            batch.token, batch._opening, batch._going.lanes, unfinished, states
+        )
+        self.release(batch.partition, batch.token)
+
+    def standing(self, opening: int) -> list[Kept]:
+        """What can be handed over: sequences that go on, of the session that stands."""
+        kept = list(self._kept.values())
+        return [k for k in kept if k.opening == opening and len(k.unfinished)]
+
+
+def parts_of(kept: Kept, maker: BlockMaker, framework: Framework) -> list[StatesPart]:
+    """The states of the rows that go on, in messages of bounded size."""
+    whole: dict[str, np.ndarray] = {}
+    sizes = np.full(len(kept.lanes), sum(state.row_bytes for state in maker.states.values()))
+    for name, state in maker.states.items():
+        value = kept.states[name]
+        if state.dtype == BYTES:
+            whole[name] = strings_of(state, value, framework)
+            sizes += [sum(map(len, strings_in(state, row))) for row in whole[name]]
+        else:
+            whole[name] = host(state, framework, value)
+    parts: list[StatesPart] = []
+    rows: list[int] = []
+    filled = 0
+    for row in kept.unfinished.tolist():
+        size = int(sizes[row])
+        if size > limits.MAX_UPLOAD_BYTES:
+            raise LimitExceeded(
+                f"the states {', '.join(maker.states)} of row {row} (lane {kept.lanes[row]}) take "
+                f"{size} bytes; a message of a trainer holds {limits.MAX_UPLOAD_BYTES}"
+            )
+        if rows and (filled + size > _PART_BYTES or len(rows) == _PART_ROWS):
+            parts.append(_part(rows, whole, maker))
+            rows, filled = [], 0
+        rows.append(row)
+        filled += size
+    if rows:
+        parts.append(_part(rows, whole, maker))
+    return parts
+
+
+def _part(rows: list[int], whole: Mapping[str, np.ndarray], maker: BlockMaker) -> StatesPart:
+    values: dict[str, Any] = {}
+    for name, state in maker.states.items():
+        some = whole[name][rows]
+        values[name] = strings_in(state, some) if state.dtype == BYTES else some
+    columns, block = maker.block(len(rows), values)
+    return StatesPart(tuple(rows), columns, block)

@@ -1,0 +1,176 @@
+"""What a feed of segments promises of every batch, and where the columns of one batch lie.
+
+    Welcome: schema, properties ──► SegmentLayout ──► places(delivery): [(offset, nbytes, shape), …]
+
+The promise is checked once.  A batch is then compared with what its number of rows makes of it,
+and with the batch before, which it mostly resembles; whatever does not fit is a ProtocolError, and
+nothing of a batch is read before.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from headrace_proto import limits
+from headrace_proto.dtypes import BYTES, DTYPES, numpy_dtype
+from headrace_proto.errors import ProtocolError
+from headrace_proto.layout import ALIGNMENT
+from headrace_proto.messages import Delivery
+from headrace_proto.schema import Field
+
+from .batch import slot_of
+from .values import State
+
+__all__ = ["GROUPS", "Place", "SegmentLayout"]
+
+#: Offset, bytes and shape of a column in a block.
+Place = tuple[int, int, tuple[int, ...]]
+
+GROUPS = ("sequences", "context", "state")
+_FACTS = {
+    "@key": BYTES,
+    "@sequence": "int32",
+    "@sequence_count": "int32",
+    "@length": "int32",
+    "@total_length": "int32",
+    "@insertion_index": "int64",
+}
+#: Columns that have an entry per start, not per row.
+_STARTS = ("@starts", "@state_of")
+
+
+class SegmentLayout:
+    """A feed of segments: its states, its columns, its order."""
+
+    def __init__(self, schema: dict[str, Field], properties: dict[str, Any]) -> None:
+        self.schema = schema
+        self.num_unroll = _positive(properties, "num_unroll")
+        self.batch_size = _positive(properties, "batch_size")
+        self.lanes = _choice(properties, "order", ("arrival", "lanes")) == "lanes"
+        self.kept = _choice(properties, "placement", ("server", "trainer")) == "trainer"
+        if self.kept and not self.lanes:
+            raise ProtocolError("states that stay with the trainer need order 'lanes'")
+        self.states = _states(properties.get("states"))
+        self.index = {name: i for i, name in enumerate(schema)}
+        self._check_columns()
+        self._fields = list(schema.items())
+        self._expected: dict[int, list[tuple[list[int], tuple[int, ...], int] | None]] = {}
+        self._last: tuple[Any, int, int, list[Place]] | None = None
+
+    def names(self, group: str) -> list[str]:
+        """Names of the sequences, of the context, or of the states."""
+        return [name.partition(":")[2] for name in self.schema if name.startswith(group + ":")]
+
+    def _check_columns(self) -> None:
+        wanted = dict(_FACTS)
+        if self.lanes:
+            wanted["@lane"] = "int32"
+        if self.kept:
+            wanted.update(dict.fromkeys(_STARTS, "int32"))
+        for name, dtype in wanted.items():
+            field = self.schema.get(name)
+            if field is None or field.dtype != dtype or len(field.shape) != 1:
+                raise ProtocolError(f"a feed of segments has {name!r} as {field}, not {dtype}[?]")
+        for state in self.states.values():
+            field = self.schema.get("state:" + state.name)
+            if field is None or field.dtype != state.dtype or field.shape[1:] != state.dims:
+                raise ProtocolError(
+                    f"the state {state.name!r} of {state.dtype}{list(state.dims)} has the column "
+                    f"{field}"
+                )
+        for name, field in self.schema.items():
+            group, colon, inner = name.partition(":")
+            known = name in wanted or (colon and group in GROUPS and inner)
+            if not known or not field.shape or (group == "state" and inner not in self.states):
+                raise ProtocolError(f"a feed of segments has the strange column {name!r}: {field}")
+        if not self.names("sequences"):
+            raise ProtocolError("a feed of segments has no sequences")
+
+    # Batches
+
+    def places(self, delivery: Delivery) -> list[Place]:
+        """Where the columns of a batch lie, in the order of the schema."""
+        columns, rows, nbytes = delivery.columns, delivery.rows, delivery.nbytes
+        last = self._last
+        if last is not None and last[0] == columns and last[1:3] == (rows, nbytes):
+            return last[3]
+        if not isinstance(columns, list) or len(columns) != len(self._fields):
+            raise ProtocolError(f"a batch does not have the {len(self._fields)} columns of its feed")
+        if not 0 <= rows <= self.batch_size:
+            raise ProtocolError(f"a batch has {rows} rows; its feed has {self.batch_size}")
+        expected = self._expected.get(rows)
+        if expected is None:
+            expected = self._expected[rows] = self._expect(rows)
+        places: list[Place] = []
+        for want, column, named in zip(expected, columns, self._fields, strict=True):
+            if want is not None and type(column) is list and len(column) == 3:
+                offset, size, shape = column
+                if (
+                    shape == want[0]
+                    and size == want[2]
+                    and type(offset) is int
+                    and offset >= 0
+                    and not offset % ALIGNMENT
+                    and offset + want[2] <= nbytes
+                ):
+                    places.append((offset, want[2], want[1]))
+                    continue
+            places.append(self._place(*named, column, delivery))
+        self._last = (columns, rows, nbytes, places)
+        return places
+
+    def _expect(self, rows: int) -> list[tuple[list[int], tuple[int, ...], int] | None]:
+        """Shape and size of each column in a batch of so many rows, where they are certain."""
+        expected: list[tuple[list[int], tuple[int, ...], int] | None] = []
+        for name, field in self._fields:
+            shape = (rows, *field.shape[1:])
+            dims = [d for d in shape if d is not None]
+            free = name in _STARTS or (self.kept and name.startswith("state:"))
+            if free or field.dtype == BYTES or len(dims) < len(shape) or not field.admits((*dims,)):
+                expected.append(None)
+            else:
+                item = numpy_dtype(field.dtype).itemsize
+                expected.append((dims, tuple(dims), prod(dims) * item))
+        return expected
+
+    def _place(self, name: str, field: Field, column: Any, delivery: Delivery) -> Place:
+        slot = slot_of(name, field, column, delivery.nbytes)
+        free = name in _STARTS or (self.kept and name.startswith("state:"))
+        if not free and slot.shape[0] != delivery.rows:
+            raise ProtocolError(
+                f"column {name!r} of a batch of {delivery.rows} rows has {slot.shape[0]}"
+            )
+        return slot.offset, slot.nbytes, slot.shape
+
+
+def _positive(properties: dict[str, Any], name: str) -> int:
+    value = properties.get(name)
+    if type(value) is not int or value < 1:
+        raise ProtocolError(f"a feed of segments has {name}={value!r:.40}")
+    return value
+
+
+def _choice(properties: dict[str, Any], name: str, choices: tuple[str, ...]) -> str:
+    value = properties.get(name)
+    if value not in choices:
+        raise ProtocolError(f"a feed of segments has {name}={value!r:.40}, not one of {choices}")
+    return str(value)
+
+
+def _states(told: Any) -> dict[str, State]:
+    if not isinstance(told, list) or not 0 < len(told) <= limits.MAX_COLUMNS:
+        raise ProtocolError(f"a feed of segments has the states {told!r:.80}")
+    states: dict[str, State] = {}
+    for entry in told:
+        if not isinstance(entry, list) or len(entry) < 3:
+            raise ProtocolError(f"a state is {entry!r:.80}, not [name, dtype, [dimension, …]]")
+        name, dtype, dims = entry[:3]
+        if not isinstance(name, str) or name in states or not isinstance(dtype, str):
+            raise ProtocolError(f"a state is {entry!r:.80}, not [name, dtype, [dimension, …]]")
+        if dtype not in DTYPES or not isinstance(dims, list) or len(dims) >= limits.MAX_RANK:
+            raise ProtocolError(f"the state {name!r:.80} is {dtype!r:.40} of {dims!r:.80}")
+        if not all(type(d) is int and 0 <= d < 2**40 for d in dims):
+            raise ProtocolError(f"the state {name!r:.80} has the impossible shape {dims!r:.80}")
+        states[name] = State(name, dtype, tuple(dims))
+    return states

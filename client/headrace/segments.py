@@ -1,0 +1,314 @@
+"""A batch of segments in a trainer's hands: each row one slice of another example.
+
+    key "00001_of_00003:patient-12"   sequence 1 of sequence_count 3   next_key "00002_of_…"
+    sequences[name] [B, num_unroll, …]   context[name] [B, …]   state(name) [B, …]
+                                                                   │
+                                     train ── save_state(name) ◄───┘   the last one commits
+
+Everything is made when it is first asked for, and kept.  Arrays are views of memory that the batch
+shares with the server, as those of any batch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace_proto.dtypes import BYTES
+from headrace_proto.layout import Slot, array_at, strings_at
+from headrace_proto.schema import RESERVED
+
+from .batch import Framework
+from .segment_layout import GROUPS, SegmentLayout
+
+if TYPE_CHECKING:
+    from .lanes import Going
+    from .saving import Saving
+    from .session import Received
+
+__all__ = ["SEGMENT_FACTS", "Columns", "SegmentBatch"]
+
+#: What ``as_dataset`` tells of the rows, beside ``first`` and ``last``.
+SEGMENT_FACTS = ("key", "sequence", "sequence_count", "length", "total_length", "insertion_index")
+
+
+class Columns(Mapping[str, Any]):
+    """The sequences, or the context, of a batch by name."""
+
+    __slots__ = ("_batch", "_group")
+
+    def __init__(self, batch: SegmentBatch, group: str) -> None:
+        self._batch = batch
+        self._group = group
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._batch._column(f"{self._group}:{name}")
+        except KeyError:
+            known = list(self)
+        raise KeyError(f"{name!r} is not in the {self._group} of this batch; there is {known}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._batch._layout.names(self._group))
+
+    def __len__(self) -> int:
+        return len(self._batch._layout.names(self._group))
+
+    def __contains__(self, name: object) -> bool:
+        return f"{self._group}:{name}" in self._batch._layout.index
+
+    def __repr__(self) -> str:
+        return f"<{self._group} of {self._batch!r}>"
+
+
+class SegmentBatch:
+    """Rows of sequences, each with the state that its sequence has reached.
+
+    It is committed by the save of its last state.  Asking for the next batch commits nothing, and
+    several batches may be in hand at once.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_block",
+        "_cache",
+        "_framework",
+        "_going",
+        "_layout",
+        "_lock",
+        "_opening",
+        "_places",
+        "_saved",
+        "_saving",
+        "_taken_at",
+        "_upload",
+        "batch_size",
+        "meta",
+        "number",
+        "partition",
+        "rows",
+        "token",
+    )
+
+    def __init__(
+        self,
+        received: Received,
+        layout: SegmentLayout,
+        block: np.ndarray,
+        framework: Framework,
+        saving: Saving,
+        taken_at: float,
+    ) -> None:
+        delivery = received.delivery
+        self.token = delivery.token
+        self.partition = delivery.partition
+        self.number = delivery.number
+        self.rows = self.batch_size = delivery.rows
+        self.meta: Mapping[str, Any] = delivery.meta
+        self._places = layout.places(delivery)
+        self._layout = layout
+        self._block = block
+        self._framework = framework
+        self._cache: dict[str, Any] = {}
+        # Of the saving module
+        self._saving = saving
+        self._opening = received.opening
+        self._taken_at = taken_at
+        self._lock = threading.Lock()
+        self._saved: dict[str, Any] = {}  # by state, from the moment its save begins
+        self._upload: Any = None
+        self._going: Going | None = None  # how its lanes go on, where states stay here
+
+    # Rows
+
+    @property
+    def key(self) -> Any:
+        """Each row's own name: which segment, of how many, of which example."""
+        return self._strings("key")
+
+    @property
+    def next_key(self) -> Any:
+        """The key of the segment after each row; ``STOP:`` and the example's where it ends."""
+        return self._strings("next_key")
+
+    @property
+    def original_key(self) -> Any:
+        """The example's own key, as the source has it: ``key`` without the segment's number."""
+        return self._column("@key")
+
+    @property
+    def sequence(self) -> Any:
+        """Which segment of its example each row is, from 0."""
+        return self._column("@sequence")
+
+    @property
+    def sequence_count(self) -> Any:
+        """How many segments each row's example has."""
+        return self._column("@sequence_count")
+
+    @property
+    def length(self) -> Any:
+        """How many steps of each segment are data, and not padding."""
+        return self._column("@length")
+
+    @property
+    def total_length(self) -> Any:
+        """How many steps each row's whole example has."""
+        return self._column("@total_length")
+
+    @property
+    def insertion_index(self) -> Any:
+        """When each row's example came in: smaller is earlier, in one partition."""
+        return self._column("@insertion_index")
+
+    @property
+    def lane(self) -> Any:
+        """The place of each row: a sequence keeps it.  AttributeError in order of arrival."""
+        if not self._layout.lanes:
+            raise AttributeError(
+                "batch.lane: rows of this feed have no place, it is declared with order='arrival'"
+            )
+        return self._column("@lane")
+
+    @property
+    def first(self) -> Any:
+        """Whether each row is the first segment of its example."""
+        return self._flags("first")
+
+    @property
+    def last(self) -> Any:
+        """Whether each row is the last segment of its example."""
+        return self._flags("last")
+
+    # Columns
+
+    @property
+    def sequences(self) -> Mapping[str, Any]:
+        """By name ``[batch_size, num_unroll, …]``."""
+        return self._group("sequences")
+
+    @property
+    def context(self) -> Mapping[str, Any]:
+        """By name ``[batch_size, …]``: the same in all segments of an example."""
+        return self._group("context")
+
+    def state(self, name: str) -> Any:
+        """``[batch_size, …]``: what was saved after the segment before, or the initial state."""
+        if name not in self._layout.states:
+            raise KeyError(f"{name!r} is not a state of this feed; it has {self._state_names()}")
+        if self._going is None:
+            return self._column("state:" + name)
+        key = "going:" + name
+        value = self._cache.get(key)
+        if value is None:
+            value = self._cache[key] = self._going.state(name)
+        return value
+
+    def save_state(self, name: str, value: Any) -> None:
+        """Keep a state as it is after these segments; the last one commits the batch.
+
+        ``value`` may be a tensor of any framework, an array or nested lists, of the state's dtype
+        and shape.  It is checked now and copied now; what the server says to it is raised by a
+        later step, or by ``close``.  Where states stay with the trainer it is not copied: do not
+        write into it afterwards.
+        """
+        self._saving.save(self, {name: value})
+
+    def array(self, name: str) -> np.ndarray:
+        """A column as a numpy array by its name on the wire, whatever the framework.
+
+        ``"sequences:NAME"``, ``"context:NAME"``, ``"state:NAME"``, ``"@length"``, ``"@key"`` (the
+        original keys) …  Where states stay with the trainer, ``"state:NAME"`` is what new sequences
+        of this batch begin with.
+        """
+        at = self._layout.index.get(name)
+        if at is None:
+            known = list(self._layout.index)
+            raise KeyError(f"{name!r} is not a column of this batch; it has {known}")
+        offset, nbytes, shape = self._places[at]
+        slot = Slot(self._layout.schema[name].dtype, shape, offset, nbytes)
+        return (strings_at if slot.dtype == BYTES else array_at)(self._block, slot)
+
+    def keys(self, upto: int | None = None) -> list[bytes]:
+        """The segments' keys as a list: the first ``upto``, or all."""
+        return self._key_list(0, upto)
+
+    def arrays(self) -> dict[str, Any]:
+        """The whole batch as numpy arrays, as an element of ``as_dataset``."""
+        facts = {name: self.array(RESERVED + name) for name in SEGMENT_FACTS[1:]}
+        keys = np.empty(self.rows, object)
+        keys[:] = self.keys()
+        flags = {"first": self._flag_array("first"), "last": self._flag_array("last")}
+        element = {"token": np.int64(self.token), "key": keys, **facts, **flags}
+        for group in GROUPS:
+            names = self._layout.names(group)
+            element[group] = {name: self.array(f"{group}:{name}") for name in names}
+        return element
+
+    # Inside
+
+    def _column(self, name: str) -> Any:
+        value = self._cache.get(name)
+        if value is None:
+            array = self.array(name)
+            dtype = self._layout.schema[name].dtype
+            framework = self._framework
+            value = framework.strings(array) if dtype == BYTES else framework.numbers(array, dtype)
+            self._cache[name] = value
+        return value
+
+    def _group(self, group: str) -> Columns:
+        columns = self._cache.get(group)
+        if columns is None:
+            columns = self._cache[group] = Columns(self, group)
+        return columns  # type: ignore[no-any-return]
+
+    def _strings(self, name: str) -> Any:
+        value = self._cache.get(name)
+        if value is None:
+            keys = np.empty(self.rows, object)
+            keys[:] = self._key_list(1 if name == "next_key" else 0, None)
+            value = self._cache[name] = self._framework.strings(keys)
+        return value
+
+    def _key_list(self, ahead: int, upto: int | None) -> list[bytes]:
+        numbers = (self.array("@sequence")[:upto] + ahead).tolist()
+        counts = self.array("@sequence_count")[:upto].tolist()
+        originals = self.array("@key")[:upto].tolist()
+        return [
+            b"%05d_of_%05d:%s" % (n, count, key) if n < count else b"STOP:" + key
+            for n, count, key in zip(numbers, counts, originals, strict=True)
+        ]
+
+    def _flags(self, name: str) -> Any:
+        value = self._cache.get(name)
+        if value is None:
+            value = self._framework.numbers(self._flag_array(name), "bool")
+            self._cache[name] = value
+        return value
+
+    def _flag_array(self, name: str) -> np.ndarray:
+        sequence = self.array("@sequence")
+        flags: np.ndarray = (
+            sequence == 0 if name == "first" else sequence + 1 == self.array("@sequence_count")
+        )
+        return flags
+
+    def _state_names(self) -> list[str]:
+        return list(self._layout.states)
+
+    def __repr__(self) -> str:
+        groups = []
+        for group in GROUPS:
+            names = self._layout.names(group)
+            shapes = [self._layout.schema[f"{group}:{name}"] for name in names]
+            if names:
+                told = ", ".join(f"{n}: {s}" for n, s in zip(names, shapes, strict=True))
+                groups.append(f"{group} {told}")
+        return (
+            f"<SegmentBatch {self.partition}/{self.number} of {self.rows} segments of "
+            f"{self._layout.num_unroll} steps: {'; '.join(groups)}>"
+        )

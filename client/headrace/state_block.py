@@ -1,0 +1,111 @@
+"""States of a batch as one block of bytes, in the order that the feed declares them.
+
+    numbers only:   where each lies is known before any is saved: written straight into the block
+    with strings:   known when the last is saved: the others wait as a copy
+
+The block is memory of a pool: it is used again when the socket and the session have let it go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from headrace_proto import limits
+from headrace_proto.dtypes import BYTES
+from headrace_proto.errors import LimitExceeded
+from headrace_proto.layout import Slot, arrange, array_at
+
+from .holding import BufferPool
+from .values import State, strings_in
+
+__all__ = ["BlockMaker", "Upload"]
+
+_Plan = tuple[dict[str, Slot], list[list[Any]], int]
+
+
+class BlockMaker:
+    """Makes blocks of one feed's states."""
+
+    def __init__(self, states: Mapping[str, State]) -> None:
+        self.states = states
+        self.numeric = all(state.dtype != BYTES for state in states.values())
+        self.pool = BufferPool()
+        self._plans: dict[int, _Plan] = {}
+
+    def plan(self, rows: int) -> _Plan:
+        """Slots, their description and the block's size for so many rows of numbers."""
+        plan = self._plans.get(rows)
+        if plan is None:
+            plan = self._plans[rows] = self._plan(rows, dict.fromkeys(self.states, 0))
+        return plan
+
+    def block(self, rows: int, values: Mapping[str, Any]) -> tuple[list[list[Any]], np.ndarray]:
+        """Arrays, and flat lists of strings, as a block and its description."""
+        data = {
+            name: sum(map(len, value))
+            for name, value in values.items()
+            if self.states[name].dtype == BYTES
+        }
+        slots, columns, nbytes = self._plan(rows, data) if data else self.plan(rows)
+        block = self.pool.buffer(nbytes)
+        for name, slot in slots.items():
+            if slot.dtype == BYTES:
+                _put_strings(block, slot, values[name])
+            else:
+                np.copyto(array_at(block, slot), values[name])
+        return columns, block
+
+    def _plan(self, rows: int, string_bytes: Mapping[str, int]) -> _Plan:
+        slots, nbytes = arrange(
+            [
+                (state.dtype, (rows, *state.dims), string_bytes.get(name, 0))
+                for name, state in self.states.items()
+            ]
+        )
+        if nbytes > limits.MAX_UPLOAD_BYTES:
+            raise LimitExceeded(
+                f"the states {', '.join(self.states)} of {rows} rows take {nbytes} bytes; a "
+                f"message of a trainer holds {limits.MAX_UPLOAD_BYTES}: use smaller batches, or "
+                "let states stay with the trainer (order='lanes', state_placement='trainer')"
+            )
+        columns = [[slot.offset, slot.nbytes, list(slot.shape)] for slot in slots]
+        return dict(zip(self.states, slots, strict=True)), columns, nbytes
+
+
+class Upload:
+    """The states of one batch while they are saved one by one."""
+
+    __slots__ = ("_block", "_maker", "_rows", "_values")
+
+    def __init__(self, maker: BlockMaker, rows: int) -> None:
+        self._maker = maker
+        self._rows = rows
+        self._values: dict[str, Any] = {}
+        self._block = maker.pool.buffer(maker.plan(rows)[2]) if maker.numeric else None
+
+    def put(self, state: State, array: np.ndarray) -> None:
+        """Copy a state; its memory is the trainer's again afterwards."""
+        if self._block is not None:
+            np.copyto(array_at(self._block, self._maker.plan(self._rows)[0][state.name]), array)
+        elif state.dtype == BYTES:
+            self._values[state.name] = strings_in(state, array)
+        else:
+            self._values[state.name] = np.array(array)
+
+    def finish(self) -> tuple[list[list[Any]], np.ndarray]:
+        """Description and block, when all states were put."""
+        if self._block is not None:
+            return self._maker.plan(self._rows)[1], self._block
+        return self._maker.block(self._rows, self._values)
+
+
+def _put_strings(block: np.ndarray, slot: Slot, strings: list[bytes]) -> None:
+    ends = np.ndarray((len(strings) + 1,), np.int64, block, slot.offset)
+    ends[0] = 0
+    np.cumsum([len(value) for value in strings], out=ends[1:])
+    data = np.frombuffer(b"".join(strings), np.uint8)
+    start = slot.offset + 8 * (len(strings) + 1)
+    block[start : start + data.nbytes] = data

@@ -1,0 +1,156 @@
+"""What a trainer gives as a state, whatever it is made of, and whether it fits.
+
+    tensor of any framework ──► its face ──┐
+    list, __array__, __dlpack__ ──► numpy ─┴──► described: dtype, shape ──► host array
+
+A value is judged by what it says of itself before any of its bytes is moved.  dtypes are equal or
+wrong; only lists, which have none, are cast, and only where no number changes its meaning.  No
+framework is loaded for a look at a value: a tensor of one that is not loaded can not exist.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from headrace_proto.dtypes import BYTES, numpy_dtype
+
+from .batch import Framework, NumpyFramework
+
+__all__ = ["NUMPY", "State", "host", "load", "presented", "strings_in"]
+
+NUMPY = NumpyFramework()
+
+_FACES: dict[str, Framework] = {}
+#: Name of a face, the module that its tensors come from.
+_MODULES = (("tf", "tensorflow"), ("torch", "torch"), ("jax", "jax"))
+#: A list may be cast to a kind on its right: bool, integer, float, complex.
+_KINDS = {"b": 0, "u": 1, "i": 1, "f": 2, "V": 2, "c": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A declared state: its name, and dtype and shape of one row."""
+
+    name: str
+    dtype: str
+    dims: tuple[int, ...]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row; without the data of strings."""
+        item = 8 if self.dtype == BYTES else numpy_dtype(self.dtype).itemsize
+        return prod(self.dims) * item
+
+
+def load(name: str) -> Framework:
+    """A framework's face; what the others need is not loaded."""
+    face = _FACES.get(name)
+    if face is None:
+        if name == "tf":
+            from .tf import TensorFlow
+
+            face = TensorFlow()
+        elif name == "torch":
+            from .torch import Torch
+
+            face = Torch()
+        elif name == "jax":
+            from .jax import Jax
+
+            face = Jax()
+        else:
+            face = NUMPY
+        _FACES[name] = face
+    return face
+
+
+def presented(state: State, value: Any, rows: int, own: Framework) -> tuple[Framework, Any]:
+    """A value with the face that reads it; ValueError when it is not this state of so many rows."""
+    face = _face_of(value, own)
+    if face is None:
+        face, value = NUMPY, _from_plain(state, value)
+    dtype, shape = face.described(value)
+    wanted = (rows, *state.dims)
+    if dtype != state.dtype or shape != wanted:
+        raise ValueError(
+            f"state {state.name!r}: got {dtype}{list(shape)}, wanted {state.dtype}{list(wanted)}: "
+            f"the batch has {rows} rows"
+        )
+    return face, value
+
+
+def host(state: State, face: Framework, value: Any) -> np.ndarray:
+    """A value that was presented as a numpy array; ValueError where it can not be read here."""
+    try:
+        array = face.state_in(value, state.dtype)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"state {state.name!r} can not be read: {error}") from error
+    return array
+
+
+def strings_in(state: State, array: np.ndarray) -> list[bytes]:
+    """The byte strings of an array, flat; ValueError for anything else in it."""
+    flat: list[Any] = array.ravel().tolist()
+    for at, value in enumerate(flat):
+        if type(value) is not bytes:
+            raise ValueError(
+                f"state {state.name!r}: element {at} is {value!r:.40} of type "
+                f"{type(value).__name__}, wanted bytes"
+            )
+    return flat
+
+
+def _face_of(value: Any, own: Framework) -> Framework | None:
+    if own.owns(value):
+        return own
+    if NUMPY.owns(value):
+        return NUMPY
+    for name, module in _MODULES:
+        loaded = sys.modules.get(module)
+        if loaded is not None and _may_be_of(loaded, value):
+            face = load(name)
+            if face.owns(value):
+                return face
+    return None
+
+
+def _may_be_of(module: Any, value: Any) -> bool:
+    """Whether a value is a tensor of a module that is loaded, maybe by half."""
+    kinds = (getattr(module, name, None) for name in ("Tensor", "Variable", "Array"))
+    try:
+        return isinstance(value, tuple(kind for kind in kinds if isinstance(kind, type)))
+    except TypeError:
+        return False
+
+
+def _from_plain(state: State, value: Any) -> np.ndarray:
+    try:
+        if hasattr(value, "__array__"):
+            return np.asarray(value)
+        if hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value)
+        if state.dtype == BYTES:
+            return np.array(value, object)
+        return _cast(np.asarray(value), state.dtype)
+    except (TypeError, ValueError, RuntimeError, BufferError, FloatingPointError) as error:
+        raise ValueError(
+            f"state {state.name!r}: {type(value).__name__} is no array: {error}"
+        ) from error
+
+
+def _cast(array: np.ndarray, dtype: str) -> np.ndarray:
+    """Numbers of a list as a dtype, where it holds them; else as they are."""
+    wanted = numpy_dtype(dtype)
+    have, want = _KINDS.get(array.dtype.kind), _KINDS.get(wanted.kind)
+    if have is None or want is None or have > want:
+        return array
+    with np.errstate(over="raise"):
+        cast = array.astype(wanted)
+    if want == 1 and not (cast == array).all():
+        raise ValueError(f"it has numbers that {dtype} does not hold")
+    return cast

@@ -1,0 +1,224 @@
+"""Segments on offer, and who is to make more of them: batches that are made when they are wanted.
+
+    credits of trainers ─► wants() ─► Want(partition, upto) ─► worker ─► made() ─► next()
+
+A batch of segments is decided when a trainer asks for it, for its states may just have come.  So
+what is asked for is told to partitions, which make that much and no more.
+
+    Arrivals     any trainer gets any batch.  Partitions are asked in turn; one that has to wait for
+                 states (starved) keeps what it was asked for, and another is asked too
+    LaneQueues   each trainer has a stripe of lanes in one partition, and gets its batches only
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from .handover import Batch, Effect, Leave, Waiting, Want
+
+__all__ = ["Arrivals", "LaneQueues"]
+
+#: A trainer and how many batches may be sent to it now.
+Asking = tuple[int, int]
+
+
+@dataclass(slots=True)
+class _Partition:
+    made: int = 0
+    wanted: int = 0
+    ended: bool = False
+    starved: bool = False
+
+
+class _Partitions:
+    """What is known of partitions in both orders."""
+
+    def __init__(self, partitions: int) -> None:
+        self._partitions = [_Partition() for _ in range(partitions)]
+
+    def _partition(self, number: int) -> _Partition:
+        if not 0 <= number < len(self._partitions):
+            raise ValueError(
+                f"partition {number} does not lie in 0 … {len(self._partitions) - 1}, "
+                "those of this feed"
+            )
+        return self._partitions[number]
+
+    def _note_made(self, batch: Batch) -> None:
+        here = self._partition(batch.partition)
+        if here.ended or batch.number != here.made:
+            raise ValueError(
+                f"partition {batch.partition} made batch {batch.number}; "
+                f"next is {'nothing' if here.ended else here.made}"
+            )
+        here.made += 1
+
+    @property
+    def open(self) -> bool:
+        """Whether more will come."""
+        return not all(p.ended for p in self._partitions)
+
+    def missing(self) -> tuple[int, int] | None:
+        """Number and partition of a batch that is waited for, if one is."""
+        for number, p in enumerate(self._partitions):
+            if not p.ended:
+                return p.made, number
+        return None
+
+
+class Arrivals(_Partitions):
+    """The batches of ``order="arrival"`` that were made and not taken."""
+
+    def __init__(self, partitions: int) -> None:
+        super().__init__(partitions)
+        self._ready = Waiting()
+        self._turn = 0  # the partition that is asked next
+
+    @property
+    def open(self) -> bool:
+        return super().open or bool(len(self._ready))
+
+    def made(self, batch: Batch) -> None:
+        """A partition made its next batch."""
+        self._note_made(batch)
+        self._partitions[batch.partition].starved = False
+        self._ready.push(batch)
+
+    def end(self, partition: int) -> None:
+        """No more batches of a partition will come."""
+        self._partition(partition).ended = True
+
+    def starve(self, partition: int) -> None:
+        """A partition can not make what it was asked for before states come back."""
+        here = self._partition(partition)
+        here.starved = here.wanted > here.made
+
+    def next(self, session: int) -> Batch | None:
+        """The first of what is there."""
+        return self._ready.pop()
+
+    def put_back(self, session: int, batch: Batch) -> bool:
+        """A batch came back; False: it goes to whoever asks first."""
+        return False
+
+    def wants(self, asking: Iterable[Asking], again: int) -> list[Effect]:
+        """What is to be asked for, when ``again`` batches wait that came back."""
+        able = [p for p in self._partitions if not (p.ended or p.starved)]
+        needed = sum(credits for _, credits in asking) - again - len(self._ready)
+        needed -= sum(p.wanted - p.made for p in able)
+        if needed <= 0 or not able:
+            return []
+        asked = set()
+        while needed:
+            number = self._turn
+            self._turn = (self._turn + 1) % len(self._partitions)
+            here = self._partitions[number]
+            if not (here.ended or here.starved):
+                here.wanted += 1
+                needed -= 1
+                asked.add(number)
+        return [Want(number, self._partitions[number].wanted) for number in sorted(asked)]
+
+    def leave(self, session: int) -> tuple[list[Batch], list[Effect]]:
+        """A trainer is gone: batches that are void by that, and who is to be told."""
+        return [], []
+
+
+@dataclass(slots=True)
+class _Stripe:
+    partition: int
+    number: int
+    made: int = 0
+    wanted: int = 0
+    ready: Waiting = field(default_factory=Waiting)
+
+
+class LaneQueues(_Partitions):
+    """The batches of ``order="lanes"``, each for the trainer that has the stripe."""
+
+    def __init__(self, partitions: int) -> None:
+        super().__init__(partitions)
+        self._stripes: dict[int, _Stripe] = {}  # by session
+        self._by_number: dict[int, int] = {}  # stripe → session
+        self._next_stripe = 0
+        self._dry: set[int] = set()  # partitions without work for another stripe
+
+    def made(self, batch: Batch) -> bool:
+        """A partition made its next batch; False when the trainer that it was for is gone."""
+        self._note_made(batch)
+        session = self._by_number.get(batch.meta["stripe"])
+        if session is None:
+            return False
+        stripe = self._stripes[session]
+        stripe.made += 1
+        stripe.ready.push(batch)
+        return True
+
+    def end(self, partition: int) -> None:
+        """No more batches of a partition will come."""
+        self._partition(partition).ended = True
+        for session, stripe in list(self._stripes.items()):
+            if stripe.partition == partition and not len(stripe.ready):
+                self._close(session)
+
+    def dry(self, number: int) -> None:
+        """A stripe has no work left; its trainer may get one in another partition."""
+        session = self._by_number.get(number)
+        if session is not None:
+            self._dry.add(self._stripes[session].partition)
+            self._close(session)
+
+    def _close(self, session: int) -> _Stripe:
+        stripe = self._stripes.pop(session)
+        del self._by_number[stripe.number]
+        return stripe
+
+    def next(self, session: int) -> Batch | None:
+        """The next batch of a trainer's own lanes."""
+        stripe = self._stripes.get(session)
+        return None if stripe is None else stripe.ready.pop()
+
+    def put_back(self, session: int, batch: Batch) -> bool:
+        """A batch got lost on its way: it is its trainer's all the same."""
+        stripe = self._stripes.get(session)
+        if stripe is None or stripe.number != batch.meta["stripe"]:
+            return False
+        stripe.ready.push(batch)
+        return True
+
+    def wants(self, asking: Iterable[Asking], again: int) -> list[Effect]:
+        """What is to be asked for; a trainer without lanes gets some where there is work."""
+        effects: list[Effect] = []
+        for session, credits in asking:
+            stripe = self._stripes.get(session) or self._open(session)
+            if stripe is None:
+                continue
+            upto = stripe.made + credits - len(stripe.ready)
+            if upto > stripe.wanted:
+                stripe.wanted = upto
+                effects.append(Want(stripe.partition, upto, stripe.number))
+        return effects
+
+    def _open(self, session: int) -> _Stripe | None:
+        load = dict.fromkeys(
+            (n for n, p in enumerate(self._partitions) if not p.ended and n not in self._dry), 0
+        )
+        if not load:
+            return None
+        for other in self._stripes.values():
+            if other.partition in load:
+                load[other.partition] += 1
+        partition = min(load, key=lambda n: (load[n], n))
+        stripe = self._stripes[session] = _Stripe(partition, self._next_stripe)
+        self._by_number[self._next_stripe] = session
+        self._next_stripe += 1
+        return stripe
+
+    def leave(self, session: int) -> tuple[list[Batch], list[Effect]]:
+        """A trainer is gone: what was made for it is void, and its examples go on with others."""
+        if session not in self._stripes:
+            return [], []
+        stripe = self._close(session)
+        self._dry.discard(stripe.partition)
+        return stripe.ready.drain(), [Leave(stripe.partition, stripe.number)]

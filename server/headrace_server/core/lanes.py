@@ -1,0 +1,247 @@
+"""Segments in lanes: a row of the batch stays with its example until that ends.
+
+    fresh, orphans ─► lanes of a stripe ─► next_draft() ─► saved() … finished
+          ▲                                                  │
+          └──────────── leave(): back to what is kept ───────┘
+
+A *stripe* is the lanes of one trainer, ``batch_size`` of them.  An empty lane takes an example at
+the next draft: an orphan (whose trainer left) before a fresh one, the oldest first.  When there is
+none and none can come any more, the batch is smaller where that is allowed, and the stripe is dry
+when all its lanes are empty.  Where it is not allowed, a stripe that can not be filled takes
+nothing and is dry, and what no stripe could be filled with is dropped.
+
+A stripe that is dry or left is closed for good: its number never means anything again.
+
+With ``ahead`` the states stay with the trainer, and batches are drafted before those before them
+are done.  An example can go on elsewhere only from where its state was last *kept* here.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .sequences import Segments, Sequences
+
+__all__ = ["Lanes"]
+
+
+@dataclass(slots=True)
+class _Stripe:
+    lanes: np.ndarray  # slots; -1 is empty
+    started: np.ndarray  # lanes that got an example since the last draft
+    out: list[Segments] = field(default_factory=list)
+    wanted: int = 0
+    made: int = 0
+    over: bool = False  # nothing more is drafted
+
+
+class Lanes(Sequences):
+    """The machine of ``order="lanes"``."""
+
+    order = "lanes"
+
+    def __init__(
+        self,
+        batch_size: int,
+        capacity: int | None = None,
+        allow_small_batch: bool = False,
+        partition: int = 0,
+        ahead: bool = False,
+    ) -> None:
+        self._done = np.empty(0, np.int64)  # segments that a trainer is done with
+        self._kept = np.empty(0, np.int64)  # segments after which the state is here
+        super().__init__(batch_size, capacity, allow_small_batch, partition)
+        self._ahead = ahead
+        self._stripes: dict[int, _Stripe] = {}
+        self._orphans: list[tuple[int, int]] = []  # (insertion index, slot)
+        self._dry: list[int] = []
+        self._through: list[int] = []
+        self._gone: set[int] = set()  # stripes that were closed
+        self.rewound = 0  # segments that were done, and go out again
+
+    def _tables(self) -> tuple[str, ...]:
+        return (*super()._tables(), "_done", "_kept")
+
+    def _begin(self, slots: np.ndarray) -> None:
+        self._done[slots] = 0
+        self._kept[slots] = 0
+
+    # Stripes
+
+    def want(self, upto: int, stripe: int = 0) -> None:
+        """A trainer's batches may be made until there have been so many.  Opens its stripe."""
+        known = self._stripes.get(stripe)
+        if known is None:
+            if stripe in self._gone:  # it ran dry while this was on its way
+                return
+            empty = np.full(self.batch_size, -1, np.int64)
+            known = self._stripes[stripe] = _Stripe(empty, np.zeros(self.batch_size, bool))
+            known.over = self._cancelled
+        known.wanted = max(known.wanted, upto)
+
+    def leave(self, stripe: int) -> None:
+        """A trainer is gone: its examples go on with others, from where they are kept."""
+        gone = self._stripes.pop(stripe, None)
+        self._gone.add(stripe)
+        if gone is None:
+            return
+        for batch in gone.out:
+            self._take_back(batch)
+        slots = np.unique(np.concatenate([gone.lanes, *(batch.slots for batch in gone.out)]))
+        slots = slots[slots >= 0]
+        through = self._segment if self._cancelled else self._done
+        ended = through[slots] == self._count[slots]
+        self._end(slots[ended])
+        slots = slots[~ended]
+        if self._cancelled:
+            self._drop(slots, "cancelled")
+            return
+        self.rewound += int((self._done[slots] - self._kept[slots]).sum())
+        self._reenter(slots[self._segment[slots] == self._count[slots]])
+        self._segment[slots] = self._done[slots] = self._kept[slots]
+        for slot, index in zip(slots.tolist(), self._index[slots].tolist(), strict=True):
+            heapq.heappush(self._orphans, (index, slot))
+        self._drop_leftovers()
+
+    def _reenter(self, slots: np.ndarray) -> None:
+        """The last segments of these were taken, and have come back."""
+        self.in_flight += len(slots)
+        for slot in slots.tolist():
+            self._slot_of.setdefault(self._key_of[slot], slot)
+
+    def take_dry(self) -> list[int]:
+        """Stripes for which nothing is left.  They are closed; orphans may call for new ones."""
+        dry, self._dry = self._dry, []
+        return dry
+
+    def take_through(self) -> list[int]:
+        """Slots of examples that are through or dropped: what is kept of them can go."""
+        through, self._through = self._through, []
+        return through
+
+    # Segments
+
+    def next_draft(self) -> Segments | None:
+        """The next batch that is wanted and can be formed."""
+        for number, stripe in list(self._stripes.items()):
+            if stripe.over:
+                self._run_dry(number, stripe)
+                continue
+            if stripe.made >= stripe.wanted or (stripe.out and not self._ahead):
+                continue
+            if not self._fill(stripe):
+                continue
+            lanes = np.flatnonzero(stripe.lanes >= 0)
+            small = len(lanes) < self.batch_size
+            if not len(lanes) or (small and not self.allow_small):
+                self._run_dry(number, stripe)
+            else:
+                return self._draft(number, stripe, lanes)
+        return None
+
+    def _fill(self, stripe: _Stripe) -> bool:
+        """Put examples in empty lanes; False when that has to wait for more input."""
+        empty = np.flatnonzero(stripe.lanes < 0)
+        there = len(self._orphans) + len(self._fresh)
+        if there < len(empty):
+            if not self._closed:
+                return False
+            if not self.allow_small:
+                return True
+        for lane in empty[:there].tolist():
+            slot = heapq.heappop(self._orphans)[1] if self._orphans else int(self._fresh.get(1)[0])
+            stripe.lanes[lane] = slot
+            stripe.started[lane] = True
+        return True
+
+    def _draft(self, number: int, stripe: _Stripe, lanes: np.ndarray) -> Segments:
+        slots = stripe.lanes[lanes]
+        starts = np.flatnonzero(stripe.started[lanes])
+        batch = self._segments(slots, number, lanes, starts)
+        stripe.started[:] = False
+        self._segment[slots] += 1
+        stripe.lanes[lanes[batch.last]] = -1
+        stripe.out.append(batch)
+        stripe.made += 1
+        stripe.over = self._cancelled
+        self._hand_out(batch)
+        return batch
+
+    def _run_dry(self, number: int, stripe: _Stripe) -> None:
+        if stripe.out:
+            return
+        slots = stripe.lanes[stripe.lanes >= 0]
+        self._drop(slots, "cancelled" if self._cancelled else "remainder")
+        del self._stripes[number]
+        self._gone.add(number)
+        self._dry.append(number)
+        self._drop_leftovers()
+
+    def _drop_leftovers(self) -> None:
+        """No stripe can be filled any more, and no small batch is allowed."""
+        if self._closed and not self.allow_small and self._live < self.batch_size:
+            self._drop(self._fresh.get(len(self._fresh)), "remainder")
+            self._drop_orphans("remainder")
+
+    def _drop_orphans(self, reason: str) -> None:
+        orphans = np.array([slot for _, slot in self._orphans], np.int64)
+        self._orphans.clear()
+        self._drop(orphans, reason)
+
+    def saved(self, batch: Segments) -> np.ndarray | None:
+        """A trainer is done with a batch: places of rows whose states are wanted.
+
+        None when nothing can be saved any more: the feed was cancelled, or the stripe is gone.
+        """
+        stripe = self._stripes.get(batch.stripe)
+        if stripe is None:
+            return None
+        self._take_back(batch)
+        stripe.out.remove(batch)
+        last = batch.last
+        rows = np.flatnonzero(~last)
+        refused = self._cancelled and bool(len(rows))
+        done = np.flatnonzero(last) if refused else np.arange(len(batch))
+        slots = batch.slots[done]
+        self._done[slots] = np.maximum(self._done[slots], batch.segments[done] + 1)
+        if not self._ahead:
+            self._kept[slots] = self._done[slots]
+        ended = batch.slots[self._done[batch.slots] == batch.counts]
+        for other in stripe.out:  # saved out of turn: an earlier one still speaks of the slot
+            ended = ended[~np.isin(ended, other.slots)]
+        self._end(ended)
+        self._drop_leftovers()
+        return None if refused else rows
+
+    def _end(self, slots: np.ndarray) -> None:
+        """All segments of these are done."""
+        self._need_no_payload(slots)
+        self._free_slots(slots)
+
+    def _free_slots(self, slots: np.ndarray) -> None:
+        super()._free_slots(slots)
+        self._through.extend(slots.tolist())
+
+    def keep(self, batch: Segments, rows: np.ndarray) -> np.ndarray:
+        """The states of these rows after a batch are here: which of them are to be kept."""
+        if batch.stripe not in self._stripes:
+            return rows[:0]
+        slots = batch.slots[rows]
+        fits = (batch.segments[rows] + 1 < batch.counts[rows]) & (
+            self._index[slots] == batch.indices[rows]
+        )
+        rows = rows[fits & (self._done[slots] == batch.segments[rows] + 1)]
+        self._kept[batch.slots[rows]] = batch.segments[rows] + 1
+        return rows
+
+    def finish(self, drop: bool = False) -> None:
+        super().finish(drop)
+        if drop:
+            self._drop(self._fresh.get(len(self._fresh)), "cancelled")
+            self._drop_orphans("cancelled")
+            for stripe in self._stripes.values():
+                stripe.over = stripe.over or bool(stripe.out)
+        self._drop_leftovers()

@@ -1,0 +1,184 @@
+"""The hand-over of a feed of segments: batches that are asked for, and committed by their states.
+
+    window() ─► Want ─► worker ─► made() ─► Send ─► save() ─► Save ─► worker ─► kept() ─► Answer
+
+A save is judged by its lease when it comes, and answered when the worker has kept the states: what
+a trainer is told to be committed is.  Who gets what is decided by the order, see demand.py: with
+lanes a batch belongs to the trainer of its stripe, and is void when that leaves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .demand import Arrivals, LaneQueues
+from .dispatch import Dispatcher
+from .handover import Answer, Batch, JoinRefused, Save
+from .lease import Verdict
+
+__all__ = ["SegmentDispatcher"]
+
+
+@dataclass(slots=True)
+class _Keeping:
+    """A save that a worker has not answered."""
+
+    token: int
+    session: int  # who is told
+    batch: Batch
+
+
+class SegmentDispatcher(Dispatcher):
+    """The hand-over of one feed of segments.  ``order`` is "arrival" or "lanes"."""
+
+    stateful = True
+
+    def __init__(
+        self,
+        partitions: int,
+        lease_ttl_s: float,
+        max_window: int = 64,
+        epoch: int = 0,
+        order: str = "arrival",
+    ) -> None:
+        self._lanes = order == "lanes"
+        super().__init__(partitions, lease_ttl_s, max_window, epoch)
+        self._keeping: dict[tuple[int, int], _Keeping] = {}  # by number and partition
+        self._kept_tokens: dict[int, _Keeping] = {}  # the same by token
+        self._saved: dict[int, tuple[int, Batch]] = {}  # by session: the last one
+
+    def _new_stream(self, partitions: int) -> Arrivals | LaneQueues:
+        return LaneQueues(partitions) if self._lanes else Arrivals(partitions)
+
+    # What workers bring
+
+    def made(self, batch: Batch) -> None:
+        self._open += 1
+        if self._stream.made(batch) is False:
+            self._void(batch)
+        self._deal()
+
+    def starved(self, partition: int) -> None:
+        """A partition waits for states before it can make what it was asked for."""
+        if not self._lanes:
+            self._stream.starve(partition)
+            self._deal()
+
+    def dry(self, stripe: int) -> None:
+        """A stripe of lanes has no work left."""
+        if self._lanes:
+            self._stream.dry(stripe)
+            self._deal()
+
+    def kept(self, partition: int, number: int, code: str = "", text: str = "") -> None:
+        """A worker has kept the states of a batch, or says why it did not."""
+        keeping = self._keeping.pop((number, partition), None)
+        if keeping is None:
+            return
+        del self._kept_tokens[keeping.token]
+        token, batch = keeping.token, keeping.batch
+        if code:
+            batch.settled = True
+            self._open -= 1
+            self._free_if_done(batch)
+            fault = (token, code, text)
+            self._effects.append(Answer(keeping.session, (), (), (fault,)))
+        else:
+            self._settle(batch)
+            self._effects.append(Answer(keeping.session, (token,), ()))
+        self._deal()
+
+    # What trainers bring
+
+    def join(self, session: int, now: float, rank: int = -1, world_size: int = 0) -> None:
+        if rank >= 0 or world_size:
+            raise JoinRefused(
+                "a feed of segments has no coordinated mode: connect without rank= and "
+                "world_size=; with order='lanes' each trainer keeps its own rows"
+            )
+        super().join(session, now)
+
+    def commit(self, session: int, tokens: tuple[int, ...]) -> None:
+        """A batch of segments is not committed so: its states are missing."""
+        text = "a batch of segments is committed by its states: save them"
+        if tokens:
+            faults = tuple((token, "state", text) for token in tokens)
+            self._effects.append(Answer(session, (), (), faults))
+
+    def save(self, session: int, token: int, payload: Any = None) -> None:
+        """The session is done with a batch; ``payload`` are its states."""
+        keeping = self._kept_tokens.get(token)
+        if keeping is not None:  # said again, and not yet answered
+            keeping.session = session
+            return
+        verdict, batch = self._leases.commit(token, session)
+        if batch is None:
+            if verdict is Verdict.STALE:
+                self.counts["stale"] += 1
+                self._effects.append(Answer(session, (), (token,)))
+            else:
+                self._effects.append(Answer(session, (token,), ()))
+        else:
+            if batch.waits_in is not None:  # it had come back, and its states came late
+                batch.waits_in.remove(batch)
+                batch.waits_in = None
+            keeping = _Keeping(token, session, batch)
+            self._keeping[batch.order] = self._kept_tokens[token] = keeping
+            self._saved[session] = token, batch
+            self._effects.append(Save(batch, payload))
+        self._ask(session)
+        self._deal()
+
+    def refuse(self, session: int, token: int, code: str, text: str) -> None:
+        """A save that can not be one; the lease stands."""
+        self._effects.append(Answer(session, (), (), ((token, code, text),)))
+
+    def leased_batch(self, session: int, token: int) -> Batch | None:
+        """The batch of a lease that stands, or that can still be saved."""
+        return self._leases.batch_of(token, session)
+
+    def last_saved(self, session: int, token: int) -> Batch | None:
+        """The batch of a token, if it is the last one that the session has saved."""
+        saved, batch = self._saved.get(session, (0, None))
+        return batch if saved == token else None
+
+    def leave(self, session: int) -> None:
+        if session not in self._trainers:
+            return
+        super().leave(session)
+        self._saved.pop(session, None)
+        void, effects = self._stream.leave(session)
+        for batch in void:
+            batch.waits_in = None
+            self._void(batch)
+        self._effects += effects
+        self._deal()
+
+    def _returned(self, session: int, batch: Batch) -> None:
+        if not self._stream.put_back(session, batch):
+            if self._lanes:
+                self._void(batch)
+            else:
+                self._again.push(batch)
+
+    # The hand-over
+
+    def _deal(self) -> None:
+        if not self.paused:
+            for trainer in list(self._asking.values()):
+                while self._wants(trainer) and (batch := self._next_of(trainer.session)):
+                    self._grant(trainer, batch)
+                if not self._wants(trainer):
+                    del self._asking[trainer.session]
+            if self._asking:
+                asking = [(s, self._credits(t)) for s, t in self._asking.items()]
+                self._effects += self._stream.wants(asking, len(self._again))
+        self._tell_end()
+
+    def _credits(self, trainer: Any) -> int:
+        room = self._max_window - self._leases.count(trainer.session)
+        return int(min(trainer.window - trainer.seq, room))
+
+    def _next_of(self, session: int) -> Batch | None:
+        return self._again.pop() or self._stream.next(session)

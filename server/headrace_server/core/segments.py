@@ -1,0 +1,143 @@
+"""Segments in the order of arrival: TensorFlow's order.
+
+    fresh ──┐                      ┌─► last segment: finished
+            ├─► next_draft() ─► out ┤
+    back ───┘                      └─► saved(): back, for its next segment
+
+A draft takes the ready segments with the smallest insertion indices.  Examples are begun in the
+order of their indices, so those that came *back* are all older than those that are *fresh*, and
+the order is: back by index, then fresh.
+
+After the end of the input small batches are given at once where they are allowed; where they are
+not, the end comes as soon as fewer than a batch of examples are unfinished.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .sequences import Segments, Sequences
+
+__all__ = ["SegmentQueue"]
+
+
+class _Returned:
+    """Slots that came back, the smallest insertion index first.
+
+    They lie in a few sorted runs, a later one less than half as long as the one before when it was
+    put there: what a batch costs grows with the logarithm of what is here.
+    """
+
+    def __init__(self) -> None:
+        self._runs: list[np.ndarray] = []  # [2, n]: insertion indices, slots
+
+    def __len__(self) -> int:
+        return sum(run.shape[1] for run in self._runs)
+
+    def put(self, indices: np.ndarray, slots: np.ndarray) -> None:
+        """More of them; their indices ascend."""
+        if not len(slots):
+            return
+        run = np.stack([indices, slots])
+        while self._runs and self._runs[-1].shape[1] <= 2 * run.shape[1]:
+            run = np.concatenate([self._runs.pop(), run], axis=1)
+            run = run[:, np.argsort(run[0], kind="stable")]
+        self._runs.append(run)
+
+    def get(self, n: int) -> np.ndarray:
+        """The first ``n``; there must be so many."""
+        heads = [run[:, :n] for run in self._runs]
+        if len(heads) > 1:
+            joined = np.concatenate(heads, axis=1)
+            order = np.argsort(joined[0], kind="stable")[:n]
+            origins = np.repeat(np.arange(len(heads)), [head.shape[1] for head in heads])[order]
+            taken = np.bincount(origins, minlength=len(heads)).tolist()
+            slots: np.ndarray = joined[1, order]
+        else:
+            slots = heads[0][1] if heads else np.empty(0, np.int64)
+            taken = [len(slots)] * len(heads)
+        runs = [run[:, used:] for run, used in zip(self._runs, taken, strict=True)]
+        self._runs = [run for run in runs if run.shape[1]]
+        return slots
+
+
+class SegmentQueue(Sequences):
+    """The machine of ``order="arrival"``."""
+
+    order = "arrival"
+
+    def __init__(
+        self,
+        batch_size: int,
+        capacity: int | None = None,
+        allow_small_batch: bool = False,
+        partition: int = 0,
+    ) -> None:
+        super().__init__(batch_size, capacity, allow_small_batch, partition)
+        self._back = _Returned()
+        self._returning = 0  # rows in them that will come back
+        self._wanted = 0
+        self._made = 0
+
+    def want(self, upto: int, stripe: int = 0) -> None:
+        """Batches may be made until there have been so many."""
+        self._wanted = max(self._wanted, upto)
+
+    @property
+    def starved(self) -> bool:
+        """Whether a batch is wanted that can not be formed now, but for what trainers have."""
+        return self._made < self._wanted and not self.hungry and bool(self._out)
+
+    @property
+    def ready(self) -> int:
+        """Segments that could be taken now."""
+        return len(self._back) + len(self._fresh)
+
+    def next_draft(self) -> Segments | None:
+        """The next batch, if one is wanted and can be formed."""
+        if self._made >= self._wanted:
+            return None
+        n = min(self.batch_size, self.ready)
+        if n < self.batch_size and not (self._closed and self.allow_small and n):
+            return None
+        slots = back = self._back.get(min(n, len(self._back)))
+        if len(back) < n:
+            slots = np.concatenate([back, self._fresh.get(n - len(back))])
+        batch = self._segments(slots)
+        last = slots[batch.last]
+        self._need_no_payload(last)
+        self._made += 1
+        self._returning += n - len(last)
+        self._hand_out(batch)
+        self._drop_leftovers()
+        return batch
+
+    def saved(self, batch: Segments) -> np.ndarray | None:
+        """The states after a batch are there: places of rows whose states are wanted.
+
+        None when the feed was cancelled and nothing can be saved any more.
+        """
+        self._take_back(batch)
+        last = batch.last
+        rows = np.flatnonzero(~last)
+        slots = batch.slots[rows]
+        self._returning -= len(rows)
+        self._free_slots(batch.slots[last])
+        self._segment[slots] += 1
+        if self._cancelled and len(rows):
+            self._drop(slots, "cancelled")
+            return None
+        self._back.put(batch.indices[rows], slots)
+        self._drop_leftovers()
+        return rows
+
+    def _drop_leftovers(self) -> None:
+        """No full batch can be formed any more, and no small one is allowed."""
+        coming = 0 if self._cancelled else self._returning
+        if self._closed and not self.allow_small and self.ready + coming < self.batch_size:
+            self._drop(self._back.get(len(self._back)), "remainder")
+            self._drop(self._fresh.get(len(self._fresh)), "remainder")
+
+    def finish(self, drop: bool = False) -> None:
+        super().finish(drop)
+        self._drop_leftovers()

@@ -1,0 +1,333 @@
+"""Examples on their way through a feed of segments: admitted in order, cut, finished.
+
+    offer ─► waiting ──capacity──► fresh ──first taken──► started ──last one done──► finished
+
+An example that is admitted gets a *slot*, the row of all tables that speak of it, and the next
+insertion index; its key is then in flight.  Its place in ``capacity`` is free when its last segment
+is taken, its slot when that segment is done.  What is taken when is decided by the classes that
+build on this one: `SegmentQueue` (order of arrival) and `Lanes`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["FIRST_INDEX", "PARTITION_BITS", "Segments", "Sequences"]
+
+#: Insertion indices start here, as they did in TensorFlow …
+FIRST_INDEX = -(2**63)
+#: … and carry the partition in the bits after the sign.
+PARTITION_BITS = 12
+#: Examples that are admitted and not begun, beyond which nothing is read ahead.
+_READ_AHEAD = 1024
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segments:
+    """A batch: one segment of each of some examples."""
+
+    slots: np.ndarray
+    chunks: np.ndarray
+    rows: np.ndarray  # in their chunks
+    segments: np.ndarray  # which one of the example's
+    counts: np.ndarray  # of how many
+    indices: np.ndarray  # insertion index
+    stripe: int  # of lanes
+    lanes: np.ndarray
+    starts: np.ndarray  # places in the batch whose lane got another example
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    @property
+    def last(self) -> np.ndarray:
+        """Which rows are their example's last."""
+        ends: np.ndarray = self.segments + 1 == self.counts
+        return ends
+
+
+class _Fifo:
+    """Slots, first in first out."""
+
+    def __init__(self) -> None:
+        self._parts: deque[np.ndarray] = deque()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def put(self, slots: np.ndarray) -> None:
+        self._parts.append(slots)
+        self._count += len(slots)
+
+    def get(self, n: int) -> np.ndarray:
+        """The first ``n`` of them; there must be so many."""
+        self._count -= n
+        taken = []
+        while n:
+            part = self._parts.popleft()
+            if len(part) > n:
+                self._parts.appendleft(part[n:])
+                part = part[:n]
+            taken.append(part)
+            n -= len(part)
+        return taken[0] if len(taken) == 1 else np.concatenate([_NONE, *taken])
+
+
+class Sequences:
+    """What both orders have in common: admission, tables, capacity, counts.
+
+    ``capacity`` None is unbounded.  A shaper whose drafts are Segments; see ``plan.Shaper``.
+    """
+
+    kind = "sequences"
+
+    def __init__(
+        self,
+        batch_size: int,
+        capacity: int | None = None,
+        allow_small_batch: bool = False,
+        partition: int = 0,
+    ) -> None:
+        if capacity is not None and capacity < batch_size:
+            raise ValueError(f"capacity={capacity} is less than batch_size={batch_size}")
+        self.batch_size = batch_size
+        self.capacity = capacity
+        self.allow_small = allow_small_batch
+        self.in_flight = 0  # examples that hold a place of the capacity
+        self._read_ahead = max(_READ_AHEAD, 4 * batch_size)
+        self._next_index = FIRST_INDEX + (partition << (63 - PARTITION_BITS))
+        self._waiting: deque[tuple[int, int, int]] = deque()  # chunk, start, stop
+        self._offered: dict[int, tuple[Sequence[Hashable], np.ndarray]] = {}  # keys, counts
+        self._fresh = _Fifo()
+        self._live = 0  # slots in use
+        self._finished = False
+        self._cancelled = False
+        self._dropped: dict[str, int] = {}
+        self._uses: dict[int, int] = {}  # chunk → examples of it that still need its payload
+        self._refused: list[tuple[int, int]] = []
+        self._out: dict[int, Segments] = {}  # in trainers' hands, the oldest first
+        self._key_of: dict[int, Hashable] = {}  # by slot
+        self._slot_of: dict[Hashable, int] = {}  # of keys in flight
+        self._free: list[int] = []
+        self._chunk = _NONE
+        self._row = _NONE
+        self._count = _NONE
+        self._index = _NONE
+        self._segment = _NONE  # the one that is taken next
+        self._grow(min(capacity or _READ_AHEAD, _READ_AHEAD))
+
+    # Input
+
+    @property
+    def hungry(self) -> bool:
+        """Whether more examples are wanted now."""
+        room = self.capacity is None or self.in_flight < self.capacity
+        ahead = bool(self._waiting) or len(self._fresh) >= self._read_ahead
+        return room and not ahead and not self._finished
+
+    def offer(self, chunk: int, rows: int, facts: Mapping[str, Any]) -> None:
+        """A chunk's examples, in order: the ``key`` of each and its ``count`` of segments."""
+        if self._finished:
+            raise ValueError(f"chunk {chunk} is offered after the input has ended")
+        if rows:
+            self._offered[chunk] = facts["key"], np.asarray(facts["count"], np.int64)
+            self._waiting.append((chunk, 0, rows))
+            self._uses[chunk] = rows
+            self._admit()
+
+    def finish(self, drop: bool = False) -> None:
+        """The input has ended.  With ``drop`` what is not begun or ready now never will be."""
+        self._finished = True
+        if drop and not self._cancelled:
+            self._cancelled = True
+            for chunk, start, stop in self._waiting:
+                self._note_dropped("cancelled", int(self._offered[chunk][1][start:stop].sum()))
+                self._release(chunk, stop - start)
+            self._waiting.clear()
+            self._offered.clear()
+
+    def take_refused(self) -> list[tuple[int, int]]:
+        """Chunk and row of examples whose key was in flight already.  They were not admitted."""
+        refused, self._refused = self._refused, []
+        return refused
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    @property
+    def _closed(self) -> bool:
+        """Whether no example will be admitted any more."""
+        return self._finished and not self._waiting
+
+    def _admit(self) -> None:
+        """Let examples in, in their order, as far as there is room."""
+        while self._waiting:
+            chunk, start, stop = self._waiting[0]
+            end = stop
+            if self.capacity is not None:
+                end = min(stop, start + self.capacity - self.in_flight)
+            if end <= start:
+                return
+            self._waiting.popleft()
+            keys, counts = self._offered[chunk]
+            if end < stop:
+                self._waiting.appendleft((chunk, end, stop))
+            else:
+                del self._offered[chunk]
+            rows = self._new_keys(chunk, keys, start, end)
+            if rows:
+                self._enter(chunk, np.array(rows, np.int64), counts, keys)
+
+    def _new_keys(self, chunk: int, keys: Sequence[Hashable], start: int, end: int) -> list[int]:
+        rows = []
+        for row in range(start, end):
+            if keys[row] in self._slot_of:
+                self._refused.append((chunk, row))
+                self._release(chunk, 1)
+            else:
+                self._slot_of[keys[row]] = -1  # told apart from a twin in this very chunk
+                rows.append(row)
+        return rows
+
+    def _enter(
+        self, chunk: int, rows: np.ndarray, counts: np.ndarray, keys: Sequence[Hashable]
+    ) -> None:
+        n = len(rows)
+        if len(self._free) < n:
+            self._grow(max(2 * len(self._chunk), self._live + n))
+        numbers = self._free[: -n - 1 : -1]
+        del self._free[-n:]
+        slots = np.array(numbers, np.int64)
+        self._chunk[slots] = chunk
+        self._row[slots] = rows
+        self._count[slots] = counts[rows]
+        self._segment[slots] = 0
+        self._index[slots] = np.arange(self._next_index, self._next_index + n, dtype=np.int64)
+        self._next_index += n
+        for slot, row in zip(numbers, rows.tolist(), strict=True):
+            self._key_of[slot] = keys[row]
+            self._slot_of[keys[row]] = slot
+        self._live += n
+        self.in_flight += n
+        self._begin(slots)
+        self._fresh.put(slots)
+
+    def _begin(self, slots: np.ndarray) -> None:
+        """Slots were filled: tables of a subclass begin anew."""
+
+    def _grow(self, size: int) -> None:
+        before = len(self._chunk)
+        self._free[:0] = range(size - 1, before - 1, -1)
+        for name in self._tables():
+            table = getattr(self, name)
+            grown = np.zeros(size, np.int64)
+            grown[:before] = table
+            setattr(self, name, grown)
+
+    def _tables(self) -> tuple[str, ...]:
+        return ("_chunk", "_row", "_count", "_index", "_segment")
+
+    @property
+    def slots(self) -> int:
+        """Size of the tables: slots are below this.  It only grows."""
+        return len(self._chunk)
+
+    # Segments
+
+    def _segments(
+        self,
+        slots: np.ndarray,
+        stripe: int = 0,
+        lanes: np.ndarray = _NONE,
+        starts: np.ndarray = _NONE,
+    ) -> Segments:
+        return Segments(
+            slots,
+            self._chunk[slots],
+            self._row[slots],
+            self._segment[slots],
+            self._count[slots],
+            self._index[slots],
+            stripe,
+            lanes,
+            starts,
+        )
+
+    def _hand_out(self, batch: Segments) -> None:
+        """A batch goes to a trainer: places of examples that end with it are free."""
+        self._out[id(batch)] = batch
+        self._leave_capacity(batch.slots[batch.last])
+        self._admit()
+
+    def _take_back(self, batch: Segments) -> None:
+        if self._out.pop(id(batch), None) is None:
+            raise ValueError("a batch is saved that is not out: it was saved before")
+
+    def _leave_capacity(self, slots: np.ndarray) -> None:
+        """The last segments of these were taken: others may come in."""
+        self.in_flight -= len(slots)
+        for slot in slots.tolist():
+            key = self._key_of[slot]
+            if self._slot_of.get(key) == slot:
+                del self._slot_of[key]
+
+    def _free_slots(self, slots: np.ndarray) -> None:
+        """These examples are through, or dropped."""
+        numbers = slots.tolist()
+        for slot in numbers:
+            del self._key_of[slot]
+        self._free.extend(numbers)
+        self._live -= len(numbers)
+
+    def _need_no_payload(self, slots: np.ndarray) -> None:
+        for chunk in self._chunk[slots].tolist():
+            self._release(chunk, 1)
+
+    def _release(self, chunk: int, rows: int) -> None:
+        left = self._uses[chunk] - rows
+        if left:
+            self._uses[chunk] = left
+        else:
+            del self._uses[chunk]
+
+    def _note_dropped(self, reason: str, segments: int) -> None:
+        if segments:
+            self._dropped[reason] = self._dropped.get(reason, 0) + segments
+
+    def _drop(self, slots: np.ndarray, reason: str) -> None:
+        """Examples that are in flight go as they are; their segments to come are counted."""
+        self._note_dropped(reason, int((self._count[slots] - self._segment[slots]).sum()))
+        self._leave_capacity(slots)
+        self._need_no_payload(slots)
+        self._free_slots(slots)
+
+    # What is known
+
+    def chunks(self) -> set[int]:
+        """Chunks whose payload is still needed."""
+        return set(self._uses)
+
+    def dropped(self) -> Mapping[str, int]:
+        """Segments dropped so far, by reason."""
+        return self._dropped
+
+    def oldest_out(self) -> Segments | None:
+        """The batch that has been out for the longest time."""
+        return next(iter(self._out.values()), None)
+
+    def key_of(self, slot: int) -> Hashable:
+        """The key of an example that is not through."""
+        return self._key_of[slot]
+
+    @property
+    def done(self) -> bool:
+        """Whether everything was handed out and is through."""
+        return self._closed and not self._live

@@ -1,0 +1,186 @@
+"""What comes into one partition: chunks after all stages, read in the declared order.
+
+reader ─► share of the partition ─► stages ─► chunk          what was dropped is counted
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from headrace_proto.errors import DataError
+from headrace_proto.schema import Field
+
+from ..core.plan import Position, Read
+from ..pipeline.declaration import Declaration
+from .chunk import Chunk
+from .order import PartitionReader
+from .reader import BadRecords, IndexedReader, Reader
+from .sampling import Stratified
+from .stages import RowStages
+
+__all__ = ["Intake"]
+
+#: A chunk should take about this long to read and map: long enough to work on whole arrays, short
+#: enough that commits and new orders are heard in between.
+_CHUNK_SECONDS = 0.03
+_FIRST_CHUNK = 64
+_LARGEST_CHUNK = 4096
+#: Rows that are looked at at once to learn a schema that was not declared; the same for all
+#: partitions …
+_PROBE_ROWS = 64
+#: … and how many at most, when filters let none of them through.
+_MOST_PROBE_ROWS = 2**20
+
+
+class Intake:
+    """One partition's reader and stages."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        declaration: Declaration,
+        partition: int,
+        partitions: int,
+        bad: BadRecords,
+    ) -> None:
+        self.bad = bad  # shared by the partitions of a reader: emptied after each read
+        self.dropped: dict[str, int] = {}  # by reason; those that broke a rule start with "bad:"
+        self._reader = PartitionReader(reader, declaration.order, partition, partitions)
+        # With fewer streams than partitions each of them reads, and finds bad, the same records.
+        few_streams = not isinstance(reader, IndexedReader) and reader.streams < partitions
+        self._counted_elsewhere = few_streams and partition > 0
+        self._stages = RowStages(declaration.stages, reader.fields)
+        for sampler in self._stages.samplers:
+            sampler.announces = partition == 0
+        self.count_dropped()  # what showed when the source was opened
+        if self._stages.fields is None:
+            _probe(reader, self._stages)
+            bad.counts.clear()  # the same rows are read again, and counted, in their turn
+        # Rates are told for whole groups of the source, so a group is what is read at once.
+        self._group = max((s.options.get("group") or 0 for s in declaration.stages), default=0)
+        self._most_bad = declaration.policy.max_bad_examples
+        self._limit = _FIRST_CHUNK
+        self._started = 0.0
+
+    @property
+    def fields(self) -> dict[str, Field] | None:
+        """The schema of an example after the stages."""
+        known = self._stages.fields
+        return None if known is None else dict(known)
+
+    @property
+    def fact_fields(self) -> dict[str, Field]:
+        """The facts that stages tell of rows."""
+        return self._stages.fact_fields
+
+    @property
+    def stratified(self) -> list[Stratified]:
+        """The stages with target proportions."""
+        return [s for s in self._stages.samplers if isinstance(s, Stratified)]
+
+    def start(self) -> Position:
+        """Where an epoch starts."""
+        return self._reader.start()
+
+    def limit(self, most: int | None) -> int:
+        """How many rows to read at once, with a bound of the shape's own."""
+        return self._group or min(self._limit, most or _LARGEST_CHUNK)
+
+    def begin(self) -> Any:
+        """Before a read: what the stages remember."""
+        self._started = time.monotonic()
+        return self._stages.state()
+
+    def chunk(self, read: Read) -> tuple[Chunk, Position | None]:
+        """The rows of a read after the stages, and where to read next."""
+        chunk, position = self._reader.read(read.epoch, read.position, read.limit)
+        if self._group and len(chunk) < read.limit and position is not None:
+            parts = [chunk]
+            while position is not None and (left := read.limit - sum(map(len, parts))):
+                chunk, position = self._reader.read(read.epoch, position, left)
+                parts.append(chunk)
+            chunk = Chunk.join(parts)
+        if self._counted_elsewhere:
+            self.bad.counts.clear()
+        return self._stages.apply(chunk, self.bad, read.epoch), position
+
+    def end(self) -> None:
+        """After a read that was worked up: counts, and how much to read the next time."""
+        self.count_dropped()
+        self.check_bad()
+        seconds = time.monotonic() - self._started
+        if seconds > 2 * _CHUNK_SECONDS:
+            self._limit = max(1, self._limit // 2)
+        elif seconds < _CHUNK_SECONDS / 2:
+            self._limit = min(_LARGEST_CHUNK, self._limit * 2)
+
+    def count_dropped(self) -> None:
+        """Make what the stages and the reader just dropped this partition's own."""
+        for prefix, counts in (("bad:", self.bad.counts), ("", self._stages.counts)):
+            for reason, n in counts.items():
+                self.dropped[prefix + reason] = self.dropped.get(prefix + reason, 0) + n
+            counts.clear()
+
+    def check_bad(self) -> None:
+        """No more bad examples than the feed allows; over all partitions the router counts."""
+        limit = self._most_bad
+        bad = {r[4:]: n for r, n in self.dropped.items() if r.startswith("bad:")}
+        if limit is not None and sum(bad.values()) > limit:
+            listed = ", ".join(f"{n} {reason}" for reason, n in sorted(bad.items()))
+            raise DataError(f"more than max_bad_examples={limit} bad examples: {listed}")
+
+    def dropped_with(self, more: Any) -> dict[str, int]:
+        """All rows dropped so far by reason, with those that a shape dropped."""
+        counts = dict(self.dropped)
+        for reason, n in more.items():
+            counts[reason] = counts.get(reason, 0) + n
+        return counts
+
+    def state(self) -> Any:
+        """What the stages remember now."""
+        return self._stages.state()
+
+    def restore_stages(self, state: Any) -> None:
+        self._stages.restore(state)
+
+    def resume(self, epoch: int, position: Position, dropped: dict[str, int]) -> None:
+        """Go on from a cursor, whose chunks were read again and counted when first read."""
+        if isinstance(position, list) and position[2]:
+            self._reader.read(epoch, position, 1)  # amid a window, which is remembered from here on
+        self._stages.counts.clear()
+        self.bad.counts.clear()
+        self.dropped = dict(dropped)
+
+
+def _probe(reader: Reader, stages: RowStages) -> None:
+    """Learn the schema that user functions yield from the first rows that come out."""
+    seen = 0
+    for chunk in _from_the_start(reader):
+        if len(chunk) and stages.probe(chunk) is not None:
+            return
+        seen += len(chunk)
+        if seen >= _MOST_PROBE_ROWS:
+            raise DataError(
+                f"the filters let none of the first {seen} examples through, so the schema of "
+                "what map gives can not be learnt: declare it with map(…, schema=…)"
+            )
+
+
+def _from_the_start(reader: Reader) -> Iterator[Chunk]:
+    """The source from its first row on, in stretches that grow."""
+    rows = _PROBE_ROWS
+    if isinstance(reader, IndexedReader):
+        start = 0
+        while start < reader.length:
+            stop = min(start + rows, reader.length)
+            yield reader.slice(start, stop)
+            start, rows = stop, min(2 * rows, _LARGEST_CHUNK)
+        return
+    for stream in range(reader.streams):
+        position: bytes | None = b""
+        while position is not None:
+            chunk, position = reader.read(stream, position, rows)
+            yield chunk
+            rows = min(2 * rows, _LARGEST_CHUNK)

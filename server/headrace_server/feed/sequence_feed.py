@@ -1,0 +1,270 @@
+"""One partition of a feed of segments at work: reads, cuts, keeps states, assembles when asked.
+
+want() ─┐                    ┌─► MadeBatch / Busy / Blocked / Done, as of plain batches
+saved() ┼─► advance() ───────┤
+leave() ┘                    └─► Resting    nothing can be done until one of these comes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from headrace_proto.errors import DataError
+from headrace_proto.schema import Field
+
+from ..core.lanes import Lanes
+from ..core.partition import Partition, Rest
+from ..core.plan import Plan, Read, Shaper
+from ..core.segments import SegmentQueue
+from ..core.sequences import Segments
+from ..pipeline.declaration import Declaration
+from .chunk import Origin
+from .intake import Intake
+from .partition_feed import Blocked, Busy, Done, MadeBatch
+from .reader import BadRecords, Reader
+from .segment_block import BlockLayout, SegmentBlock
+from .sequencing import Offer, Sequencing
+from .slab import Slab
+from .state_table import KeptStates, StateTable, arrays_of
+
+__all__ = ["Resting", "SequenceFeed"]
+
+
+class Resting:
+    pass
+
+
+class SequenceFeed:
+    """One partition of one feed of segments, in a worker."""
+
+    capacity = None  # batches are made when they are wanted
+
+    def __init__(
+        self,
+        reader: Reader,
+        declaration: Declaration,
+        partition: int,
+        partitions: int,
+        slab: Slab,
+        bad: BadRecords,
+    ) -> None:
+        self._intake = Intake(reader, declaration, partition, partitions, bad)
+        fields = self._intake.fields
+        if fields is None:
+            raise DataError(
+                "no example shows what map gives, and a feed of segments needs to know: declare it "
+                "with map(…, schema=…)"
+            )
+        self._slab = slab
+        self._cutting = Sequencing(declaration.shape, fields, partition)
+        self.machine: SegmentQueue | Lanes = self._cutting.machine
+        machine = cast(Shaper, self.machine)
+        self._partition = Partition(machine, self._intake.start(), declaration.order.epochs)
+        self._most_rows = declaration.shape.options["capacity"]
+        self._schema = self._cutting.fields(self._intake.fact_fields)
+        self._layout = BlockLayout(self._schema, self._cutting.num_unroll)
+        self._offers: dict[int, Offer] = {}
+        self._origins: dict[int, Origin] = {}
+        self._table = StateTable(self._cutting.states)
+        self._kept = KeptStates(self._cutting.states)
+        self._out: dict[int, Segments] = {}  # by number
+        self._after: dict[int, tuple[int, Segments]] = {}  # by stripe: the last one that was saved
+        self._blocked: tuple[Plan, SegmentBlock] | None = None
+
+    @property
+    def next_number(self) -> int:
+        """Number of the batch that is made next."""
+        return self._blocked[0].number if self._blocked else self._partition.next_number
+
+    @property
+    def schema(self) -> dict[str, Field]:
+        """The wire columns of a batch."""
+        return self._schema
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """What trainers are told beside the schema."""
+        return self._cutting.properties()
+
+    def stats(self) -> dict[str, Any]:
+        """Counters by class, where there are classes, and of segments."""
+        machine = self.machine
+        told = [s.stats() for s in self._intake.stratified]
+        rewound = machine.rewound if isinstance(machine, Lanes) else 0
+        segments = {"in_flight": machine.in_flight, "rewound": rewound}
+        return {**(told[-1] if told else {}), "segments": segments}
+
+    def set_target_probs(self, probs: list[float]) -> int:
+        """Other proportions of classes from now on; the number of the next batch."""
+        targets = self._intake.stratified
+        if len(targets) != 1:
+            raise ValueError(
+                f"the feed has {len(targets)} stages with target proportions; "
+                "set_target_probs() needs exactly one"
+            )
+        return int(targets[0].set_target(probs, self._partition.next_number))
+
+    def dropped(self) -> dict[str, int]:
+        """Examples dropped before they were cut, and segments after that, by reason."""
+        return self._intake.dropped_with(self._partition.dropped())
+
+    def committed(self, number: int) -> None:
+        """The bytes of a batch are free: its states came another way."""
+
+    def close(self, cancel: bool) -> None:
+        """Read no more.  With ``cancel`` nothing can be saved any more."""
+        self._partition.close(cancel)
+
+    # What trainers bring
+
+    def want(self, upto: int, stripe: int) -> None:
+        """Trainers may be given batches until there have been so many."""
+        self.machine.want(upto, stripe)
+
+    def saved(self, number: int, block: Any, columns: Sequence[Any]) -> tuple[str, str]:
+        """The states after a batch: an error's code and text, empty when they are kept."""
+        batch = self._out.pop(number, None)
+        if batch is None:
+            return "stale", f"batch {number} is not out"
+        rows = self.machine.saved(batch)
+        if isinstance(self.machine, Lanes):
+            self._kept.forget(self.machine.take_through())
+        if rows is None:
+            if self.machine.cancelled:
+                return "cancelled", "the feed was drained with cancel=True: states are not saved"
+            return "stale", "its lanes went to another trainer"
+        if self._cutting.at_trainer:
+            self._after[batch.stripe] = number, batch
+        elif len(rows):
+            arrays = arrays_of(self._cutting.states, block, columns)
+            self._table.put(batch.slots[rows], arrays, rows)
+        return "", ""
+
+    def leave(self, stripe: int) -> None:
+        """The trainer of a stripe of lanes is gone."""
+        assert isinstance(self.machine, Lanes)
+        self.machine.leave(stripe)
+        self._after.pop(stripe, None)
+        for number in [n for n, batch in self._out.items() if batch.stripe == stripe]:
+            del self._out[number]
+
+    def flushed(self, number: int, rows: list[int], block: Any, columns: Sequence[Any]) -> None:
+        """States of lanes after a batch.  Those that are too old to be of use are let go."""
+        assert isinstance(self.machine, Lanes)
+        for last, batch in self._after.values():
+            if last == number and max(rows) < len(batch):
+                arrays = arrays_of(self._cutting.states, block, columns)
+                places = {row: i for i, row in enumerate(rows)}
+                kept = self.machine.keep(batch, np.array(sorted(places), np.int64))
+                at = np.array([places[row] for row in kept.tolist()], np.int64)
+                self._kept.put(batch.slots[kept], arrays, at)
+
+    # Work
+
+    def advance(self) -> MadeBatch | type[Busy] | type[Blocked] | type[Done] | type[Resting]:
+        """One step of work."""
+        if self._blocked is not None:
+            return self._place(*self._blocked)
+        step = self._partition.next_step(self._intake.limit(self._most_rows))
+        self._report_refused()
+        if isinstance(step, Read):
+            self._read(step)
+            return Busy
+        if isinstance(step, Plan):
+            return self._place(step, self._block(step.draft))
+        return Resting if step is Rest else Done
+
+    def _read(self, read: Read) -> None:
+        self._intake.begin()
+        chunk, position = self._intake.chunk(read)
+        chunk, offer = self._cutting.offer(chunk, self._intake.bad, read.epoch)
+        if len(offer):
+            self._offers[read.chunk] = offer
+            self._origins[read.chunk] = chunk.origin
+        keys = [(read.epoch, key) for key in offer.keys]
+        facts: Any = {"key": keys, "count": offer.counts}
+        self._partition.arrived(read, len(offer), position, facts)
+        self._report_refused()
+        self._intake.end()
+
+    def _report_refused(self) -> None:
+        refused = self.machine.take_refused()
+        for chunk, row in refused:
+            key = self._offers[chunk].keys[row]
+            error = DataError(
+                f"{self._origins[chunk].describe(row)}: input_key is {key!r:.200}, and an example "
+                "of this key is in flight: keys are unique among the examples in flight; lower "
+                "capacity or declare make_keys_unique=True"
+            )
+            self._intake.bad.report(error, "duplicate_key")
+        if refused:
+            self._intake.count_dropped()
+            self._intake.check_bad()
+            self._forget()
+
+    def _forget(self) -> None:
+        needed = self.machine.chunks()
+        if len(needed) < len(self._offers):
+            for number in self._offers.keys() - needed:
+                del self._offers[number], self._origins[number]
+            self._partition.forget_reads()
+
+    def _block(self, batch: Segments) -> SegmentBlock:
+        if self._cutting.at_trainer:
+            extra, states = self._kept.columns(batch, self._offers)
+        else:
+            self._table.grow(self.machine.slots)
+            first = np.flatnonzero(batch.segments == 0)
+            for chunk in np.unique(batch.chunks[first]).tolist():
+                new = first[batch.chunks[first] == chunk]
+                self._table.begin(batch.slots[new], self._offers[chunk], batch.rows[new])
+            extra, states = self._table.columns(batch.slots), len(batch)
+        return SegmentBlock(self._layout, batch, self._offers, extra, states)
+
+    def _place(self, plan: Plan, assembly: SegmentBlock) -> MadeBatch | type[Blocked]:
+        block = self._slab.allocate(assembly.nbytes)
+        if block is None:
+            self._blocked = (plan, assembly)
+            return Blocked
+        self._blocked = None
+        assembly.fill(self._slab.memory(block))
+        self._out[plan.number] = assembly.batch
+        self._forget()
+        stripe = assembly.batch.stripe
+        meta = {"stripe": stripe} if self._cutting.lanes else {}
+        rows = assembly.rows
+        return MadeBatch(plan.number, rows, block, assembly.nbytes, assembly.slots, meta, b"")
+
+    def take_dry(self) -> list[int]:
+        """Stripes of lanes for which nothing is left."""
+        return self.machine.take_dry() if isinstance(self.machine, Lanes) else []
+
+    # Words
+
+    @property
+    def starved(self) -> bool:
+        """Whether a batch is wanted that has to wait for states."""
+        return isinstance(self.machine, SegmentQueue) and self.machine.starved
+
+    def waits_for(self) -> str:
+        """What the next batch lacks, where that can be said; for a deadline's error."""
+        batch = self.machine.oldest_out()
+        if batch is None:
+            return ""
+        number = next((n for n, out in self._out.items() if out is batch), None)
+        segment, count = int(batch.segments[0]), int(batch.counts[0])
+        key: Any = self.machine.key_of(int(batch.slots[0]))
+        name = f"{segment:05d}_of_{count:05d}:{key[1].decode(errors='backslashreplace')}"
+        others = f" and {len(batch) - 1} more" if len(batch) > 1 else ""
+        ready = ""
+        if isinstance(self.machine, SegmentQueue):
+            ready = f"{self.machine.ready} of {self.machine.batch_size} rows are ready; "
+        return f"{ready}it waits for save_state of {name[:300]}{others} (batch {number})"
+
+    def oldest_out(self) -> int | None:
+        """Number of the batch that has been out for the longest time."""
+        oldest = self.machine.oldest_out()
+        return next((n for n, out in self._out.items() if out is oldest), None)

@@ -1,0 +1,127 @@
+"""The states of examples between two of their segments.
+
+StateTable   states at the server: an array per state, a row per slot
+KeptStates   states at the trainers: only what they have handed over, by slot
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from headrace_proto.layout import Slot, array_at, strings_at
+
+from ..core.sequences import Segments
+from .segment_block import state_array
+from .sequencing import Offer, State
+
+__all__ = ["KeptStates", "StateTable", "arrays_of"]
+
+
+def arrays_of(states: Sequence[State], block: Any, columns: Sequence[Any]) -> list[np.ndarray]:
+    """The arrays in a block of states; its columns were checked when it came."""
+    memory = np.frombuffer(block, np.uint8)
+    arrays = []
+    for state, (offset, nbytes, shape) in zip(states, columns, strict=True):
+        slot = Slot(state.field.dtype, tuple(shape), offset, nbytes)
+        texts = state.field.dtype == "bytes"
+        arrays.append(strings_at(memory, slot) if texts else array_at(memory, slot))
+    return arrays
+
+
+class StateTable:
+    """States at the server."""
+
+    def __init__(self, states: Sequence[State]) -> None:
+        self._states = states
+        self._tables = [state.blank(0) for state in states]
+
+    def grow(self, slots: int) -> None:
+        """Make room for so many slots."""
+        for i, table in enumerate(self._tables):
+            if len(table) < slots:
+                grown = self._states[i].blank(slots)
+                grown[: len(table)] = table
+                self._tables[i] = grown
+
+    def begin(self, slots: np.ndarray, offer: Offer, rows: np.ndarray) -> None:
+        """Examples whose first segment is taken have their initial states."""
+        for state, table in zip(self._states, self._tables, strict=True):
+            if state.column is not None:
+                table[slots] = state_array(offer.initial[state.name], rows)
+            elif state.constant is not None:
+                table[slots] = state.constant
+            else:
+                table[slots] = b"" if table.dtype == object else 0
+
+    def columns(self, slots: np.ndarray) -> dict[str, Any]:
+        """The states of a batch's rows, as columns of it: a table and the rows of it to take."""
+        return {
+            "state:" + s.name: (t, slots) for s, t in zip(self._states, self._tables, strict=True)
+        }
+
+    def put(self, slots: np.ndarray, arrays: Iterable[np.ndarray], rows: np.ndarray) -> None:
+        """Save rows of a batch's states under these slots."""
+        for table, array in zip(self._tables, arrays, strict=True):
+            table[slots] = array[rows]
+
+
+class KeptStates:
+    """States that trainers have handed over, for when another goes on."""
+
+    def __init__(self, states: Sequence[State]) -> None:
+        self._states = states
+        self._kept: dict[int, list[np.ndarray]] = {}
+        self._zeros = all(s.column is None and s.constant is None for s in states)
+
+    def put(self, slots: np.ndarray, arrays: Sequence[np.ndarray], rows: np.ndarray) -> None:
+        for slot, row in zip(slots.tolist(), rows.tolist(), strict=True):
+            self._kept[slot] = [array[row].copy() for array in arrays]
+
+    def forget(self, slots: Iterable[int]) -> None:
+        for slot in slots:
+            self._kept.pop(slot, None)
+
+    def columns(self, batch: Segments, offers: Any) -> tuple[dict[str, Any], int]:
+        """``@state_of`` and the states that rows start from, each different one once."""
+        which: list[int] = []
+        parts: list[list[np.ndarray]] = []
+        shared = -1  # where the constants are, once they are needed
+        own = any(state.column is not None for state in self._states)
+        for place in batch.starts.tolist():
+            if batch.segments[place]:
+                parts.append(self._kept[int(batch.slots[place])])
+            elif self._zeros:
+                which.append(-1)
+                continue
+            elif own:
+                offer = offers[int(batch.chunks[place])]
+                parts.append(self._initial(offer, batch.rows[place : place + 1]))
+            else:
+                if shared < 0:
+                    shared = len(parts)
+                    parts.append(self._initial(None, batch.rows[:1]))
+                which.append(shared)
+                continue
+            which.append(len(parts) - 1)
+        columns: dict[str, Any] = {"@state_of": np.array(which, np.int32)}
+        for i, state in enumerate(self._states):
+            stacked = state.blank(len(parts))
+            for k, part in enumerate(parts):
+                stacked[k] = part[i]
+            columns["state:" + state.name] = stacked
+        return columns, len(parts)
+
+    def _initial(self, offer: Offer | None, rows: np.ndarray) -> list[np.ndarray]:
+        values = []
+        for state in self._states:
+            if state.column is not None:
+                assert offer is not None
+                values.append(state_array(offer.initial[state.name], rows)[0])
+            elif state.constant is not None:
+                values.append(state.constant)
+            else:
+                values.append(state.blank(1)[0])
+        return values

@@ -1,0 +1,142 @@
+"""What a state is before the first segment of a sequence, as plain data.
+
+    zeros((2, 256), "float32")             zeros: of numbers, False, or empty strings
+    np.ones(4, "float32"), [0.5], b"a"     a constant, the same for every example
+    "column"                               each example brings its own
+        ─► {"name", "kind", "dtype", "shape", "value"}
+
+A state has a fixed shape that is not empty, and any dtype.  The dtype and shape of one that is
+brought are those of its column, and None where only reading will tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from headrace_proto import dtypes, limits
+
+from .checks import checked_int, checked_name
+from .examples import as_array
+
+__all__ = ["Constant", "Zeros", "block_name", "checked_states", "declared_state", "zeros"]
+
+#: A shape of more elements than this is a mistake in a unit.
+_MAX_ELEMENTS = 2**40
+
+
+@dataclass(frozen=True, slots=True)
+class Zeros:
+    """An initial state of zeros, made by ``zeros``."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __repr__(self) -> str:
+        return f"zeros({self.shape!r}, {self.dtype!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """What a constant looks like in the text of a pipeline: without its values."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __repr__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+def zeros(shape: Iterable[int], dtype: Any = "float32") -> Zeros:
+    """An initial state of zeros; of dtype "bytes" of empty strings.
+
+    ``shape`` is that of one row: a batch has ``[batch_size, *shape]``.
+    """
+    try:
+        name = dtypes.canonical(dtype)
+    except TypeError as error:
+        raise TypeError(f"dtype={dtype!r:.80}: {error}") from None
+    if isinstance(shape, (str, bytes)) or not isinstance(shape, Iterable):
+        raise TypeError(f"shape={shape!r:.80} is a {type(shape).__name__}; it is a tuple of ints")
+    dims = tuple(checked_int(f"shape[{i}]", d, 0, _MAX_ELEMENTS) for i, d in enumerate(shape))
+    _check_dims("shape", dims)
+    if prod(dims) > _MAX_ELEMENTS:
+        raise ValueError(f"shape={dims} has {prod(dims)} elements; the most is {_MAX_ELEMENTS}")
+    return Zeros(dims, name)
+
+
+def _check_dims(what: str, dims: tuple[int, ...]) -> None:
+    if len(dims) >= limits.MAX_RANK:  # one more is that of the rows
+        raise ValueError(f"{what} has {len(dims)} dimensions; {limits.MAX_RANK - 1} can be")
+    if 0 in dims:
+        raise ValueError(f"{what} is {list(dims)}, which is empty; every dimension is 1 or more")
+
+
+def block_name(argument: str, prefix: str, name: str) -> str:
+    """A name, after it was seen that a batch can carry it as ``prefix:name``."""
+    if ":" in name:
+        raise ValueError(f"{argument}={name!r:.80} holds a colon, which stands between its parts")
+    most = limits.MAX_NAME - len(prefix) - 1
+    if len(name) > most:
+        raise ValueError(
+            f"{argument}={name!r:.80} has {len(name)} characters; in a batch of segments a name "
+            f"of {prefix} has at most {most}"
+        )
+    return name
+
+
+def checked_states(argument: str, value: Any) -> list[dict[str, Any]]:
+    """Initial states as plain data, sorted by name."""
+    if not isinstance(value, Mapping):
+        raise TypeError(
+            f"{argument}={value!r:.80} is a {type(value).__name__}; it is a dict of name to "
+            "zeros(shape, dtype), a constant array or a column's name"
+        )
+    if not value:
+        raise ValueError(
+            f"{argument} is empty: at least one state must tie a segment to the next; batches "
+            "without states are made by .batch or .bucket"
+        )
+    names = [
+        block_name(f"a name in {argument}", "state", checked_name(f"a name in {argument}", name))
+        for name in value
+    ]
+    return [_state(f"{argument}[{name!r}]", name, value[name]) for name in sorted(names)]
+
+
+def _state(argument: str, name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, Zeros):
+        return _plain(name, "zeros", value.dtype, value.shape, None)
+    if isinstance(value, str):
+        return _plain(name, "column", None, None, checked_name(argument, value))
+    numbers = (bool, int, float, complex, bytes, bytearray, list, tuple)
+    if not isinstance(value, numbers) and not hasattr(value, "__array__"):
+        raise TypeError(
+            f"{argument}={value!r:.80} is a {type(value).__name__}; it is zeros(shape, dtype), a "
+            "constant array or a column's name"
+        )
+    try:
+        array = as_array(value)
+    except ValueError as error:
+        raise ValueError(f"{argument}: {error}") from None
+    _check_dims(f"{argument}: the shape", array.shape)
+    dtype = dtypes.name_of(array.dtype)
+    data = array.reshape(-1).tolist() if dtype == dtypes.BYTES else array.tobytes()
+    return _plain(name, "constant", dtype, array.shape, data)
+
+
+def _plain(
+    name: str, kind: str, dtype: str | None, shape: tuple[int, ...] | None, value: Any
+) -> dict[str, Any]:
+    dims = None if shape is None else list(shape)
+    return {"name": name, "kind": kind, "dtype": dtype, "shape": dims, "value": value}
+
+
+def declared_state(state: Mapping[str, Any]) -> Zeros | Constant | str:
+    """A state as plain data, as what it was declared by; a constant without its values."""
+    if state["kind"] == "column":
+        return str(state["value"])
+    made = Zeros if state["kind"] == "zeros" else Constant
+    return made(tuple(state["shape"]), state["dtype"])

@@ -1,0 +1,312 @@
+"""The part of the builder that cuts sequences into segments and keeps their states.
+
+    example  "u1", 7 steps            num_unroll=3
+        ─► segment 0 of 3   steps 0 1 2   with the initial states
+        ─► segment 1 of 3   steps 3 4 5   with the states saved for segment 0
+        ─► segment 2 of 3   step  6 + pad with the states saved for segment 1
+
+A batch is ``batch_size`` segments, each of another example.  Names, order and defaults of
+arguments are those of the TensorFlow functions, less those that named graph nodes or counted
+threads.  Both calls declare the same shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from headrace_proto import limits
+from headrace_proto.dtypes import BYTES
+from headrace_proto.schema import Field
+
+from .bucketing import MAX_BATCH_SIZE
+from .checks import (
+    checked_flag,
+    checked_int,
+    checked_name,
+    checked_names,
+    field_of,
+    fixed_field,
+    one_of,
+)
+from .declaration import Shape
+from .initial import block_name, checked_states, declared_state
+from .sampling import Sampling
+from .selectors import Value, checked_value
+
+__all__ = ["SEQUENCES", "Sequencing", "declared_by", "fitted"]
+
+#: The kind of the shape.
+SEQUENCES = "sequences"
+_MAX_UNROLL = 2**31 - 1
+_MAX_COUNT = 2**62
+#: What a batch tells of its rows beside sequences, context and states, in its largest form.
+_OWN_COLUMNS = 9
+#: Arguments that must be given, though one with a default stands before them.
+_NEEDED: Any = ...
+
+P = TypeVar("P", bound="Sequencing")
+
+
+class Sequencing(Sampling):
+    """Shapes of segments that follow one another with saved states."""
+
+    def batch_sequences_with_states(
+        self: P,
+        input_key: str,
+        input_sequences: Sequence[str],
+        input_context: Sequence[str],
+        input_length: Value | None = None,
+        initial_states: Mapping[str, Any] = _NEEDED,
+        num_unroll: int = _NEEDED,
+        batch_size: int = _NEEDED,
+        capacity: int | None = 1000,
+        allow_small_batch: bool = True,
+        pad: bool = True,
+        make_keys_unique: bool = False,
+        make_keys_unique_seed: int | None = None,
+        *,
+        order: Literal["arrival", "lanes"] = "arrival",
+        state_placement: Literal["server", "trainer"] = "server",
+    ) -> P:
+        """Batches of segments of ``num_unroll`` steps, each with the states saved for the one
+        before it.
+
+        ``input_key`` is a column of one string, unlike in all examples in flight;
+        ``make_keys_unique`` appends a number to it, drawn from ``make_keys_unique_seed`` (None: 0).
+        ``input_sequences`` are columns ``[T, …]`` of equal T, ``input_context`` columns that every
+        segment repeats.  ``input_length`` gives an example's steps before padding; None: T.
+
+        ``initial_states`` is a dict of name to ``zeros(shape, dtype)``, a constant, or the name of
+        a column in which each example brings its own.  A constant has the dtype that numpy gives
+        it: an array keeps its own, of Python's numbers those with a point are float64 and whole
+        ones int64.  Strings in a list are a constant of dtype bytes, a str is a column's name.
+
+        A partition has at most ``capacity`` examples in flight (None: any number).  Where the
+        source ends, ``allow_small_batch`` finishes every example in smaller batches; without it
+        what fills no batch is dropped and counted.  ``pad`` fills up the last segment; without it
+        T must be a multiple of ``num_unroll``, and ``input_length`` must be given.
+
+        With ``order="arrival"`` the oldest examples come first, and rows move up when one ends.
+        With ``"lanes"`` a row stays with its example to the end and then takes the next, so with
+        ``state_placement="trainer"`` states can stay in the trainer's memory.
+        """
+        name = "batch_sequences_with_states"
+        needed = {
+            "initial_states": initial_states,
+            "num_unroll": num_unroll,
+            "batch_size": batch_size,
+        }
+        missing = [argument for argument, value in needed.items() if value is _NEEDED]
+        if missing:
+            raise TypeError(f"{name}() lacks {', '.join(missing)}")
+        self._open(name)
+        options = {
+            **_shared(batch_size, num_unroll, capacity, allow_small_batch, order, state_placement),
+            **_columns(input_key, input_sequences, input_context, initial_states),
+            **_unique(make_keys_unique, make_keys_unique_seed),
+            "pad": checked_flag("pad", pad),
+            "length": _length(input_length, self.fields),
+        }
+        return _shaped(self, options)
+
+    def sequence_queueing_state_saver(
+        self: P,
+        batch_size: int,
+        num_unroll: int,
+        input_length: Value,
+        input_key: str,
+        input_sequences: Sequence[str],
+        input_context: Sequence[str],
+        initial_states: Mapping[str, Any],
+        capacity: int | None = None,
+        allow_small_batch: bool = False,
+        *,
+        order: Literal["arrival", "lanes"] = "arrival",
+        state_placement: Literal["server", "trainer"] = "server",
+    ) -> P:
+        """Like ``batch_sequences_with_states``, of sequences that need no padding.
+
+        Every T is a multiple of ``num_unroll``; ``input_length`` tells how many of its steps count.
+        """
+        self._open("sequence_queueing_state_saver")
+        options = {
+            **_shared(batch_size, num_unroll, capacity, allow_small_batch, order, state_placement),
+            **_columns(input_key, input_sequences, input_context, initial_states),
+            **_unique(False, None),
+            "pad": False,
+            "length": _length(input_length, self.fields),
+        }
+        return _shaped(self, options)
+
+
+def fitted(options: Mapping[str, Any], known: Mapping[str, Field]) -> dict[str, Any]:
+    """The options of the shape, completed by the schema of an example.
+
+    TypeError or ValueError, which names argument and column, where they do not go together.
+    """
+    key = f"input_key={options['key']!r}"
+    field = field_of(key, options["key"], known)
+    if field.dtype != BYTES:
+        raise TypeError(f"{key} is {field}; it must be of dtype bytes")
+    if field.shape:
+        raise ValueError(f"{key} is {field}; it must be one string per example")
+    _fit_sequences(options, known)
+    for name in options["context"]:
+        fixed_field(f"input_context: {name!r}", name, known)
+    states = []
+    for state in options["states"]:
+        if state["kind"] == "column":
+            what = f"initial_states[{state['name']!r}]={state['value']!r}"
+            brought = fixed_field(what, state["value"], known)
+            state = {**state, "dtype": brought.dtype, "shape": list(brought.shape)}
+        states.append(state)
+    return {**options, "states": states}
+
+
+def _fit_sequences(options: Mapping[str, Any], known: Mapping[str, Field]) -> None:
+    first: tuple[str, int] | None = None  # of those whose number of steps is fixed
+    for name in options["sequences"]:
+        what = f"input_sequences: {name!r}"
+        field = field_of(what, name, known)
+        if not field.shape:
+            raise ValueError(f"{what} is {field}; it must be a sequence of steps")
+        steps, *inner = field.shape
+        if None in inner:
+            raise ValueError(f"{what} is {field}; only the number of its steps may vary")
+        if 0 in field.shape:
+            raise ValueError(
+                f"{what} is {field}, which is empty; every dimension must be 1 or more"
+            )
+        if steps is None:
+            continue
+        if first is not None and steps != first[1]:
+            raise ValueError(
+                f"{what} has {steps} steps, {first[0]!r} has {first[1]}: all sequences of an "
+                "example must be equally long"
+            )
+        first = first or (name, steps)
+    unroll = options["num_unroll"]
+    if first is not None and first[1] % unroll and not options["pad"]:
+        raise ValueError(
+            f"input_sequences: {first[0]!r} has {first[1]} steps, which is no multiple of "
+            f"num_unroll={unroll}: that needs batch_sequences_with_states(pad=True)"
+        )
+
+
+def declared_by(options: Mapping[str, Any]) -> str:
+    """A call that declares the shape, as it is printed."""
+    arguments: dict[str, Any] = {
+        "input_key": options["key"],
+        "input_sequences": options["sequences"],
+        "input_context": options["context"],
+        "input_length": options["length"] and options["length"][1],
+        "initial_states": {state["name"]: declared_state(state) for state in options["states"]},
+        **{name: options[name] for name in ("num_unroll", "batch_size", "capacity")},
+        "allow_small_batch": options["allow_small_batch"],
+    }
+    name = "sequence_queueing_state_saver"
+    if options["pad"] or options["make_keys_unique"]:
+        name = "batch_sequences_with_states"
+        arguments["pad"] = options["pad"]
+        if options["make_keys_unique"]:
+            arguments["make_keys_unique"] = True
+            arguments["make_keys_unique_seed"] = options["make_keys_unique_seed"]
+    arguments["order"] = options["order"]
+    arguments["state_placement"] = options["state_placement"]
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+
+
+def _shaped(pipeline: P, options: dict[str, Any]) -> P:
+    if options["length"] is None and not options["pad"]:
+        raise ValueError(
+            "input_length=None needs pad=True: without padding it must be said how many steps count"
+        )
+    columns = sum(len(options[kind]) for kind in ("sequences", "context", "states"))
+    most = limits.MAX_COLUMNS - _OWN_COLUMNS
+    if columns > most:
+        raise ValueError(
+            f"input_sequences, input_context and initial_states name {columns} columns; the most "
+            f"is {most}"
+        )
+    known = pipeline.fields
+    if known is not None:
+        options = fitted(options, known)
+    return pipeline._with_shape(Shape(SEQUENCES, options))
+
+
+def _shared(
+    batch_size: Any,
+    num_unroll: Any,
+    capacity: Any,
+    allow_small_batch: Any,
+    order: Any,
+    state_placement: Any,
+) -> dict[str, Any]:
+    rows = checked_int("batch_size", batch_size, 1, MAX_BATCH_SIZE)
+    held = checked_int("capacity", capacity, 1, _MAX_COUNT, or_none=True)
+    if held is not None and held < rows:
+        raise ValueError(
+            f"capacity={held} is too small: a batch is of batch_size={rows} examples in flight, so "
+            f"the least is {rows}"
+        )
+    one_of("order", order, ("arrival", "lanes"))
+    one_of("state_placement", state_placement, ("server", "trainer"))
+    if state_placement == "trainer" and order != "lanes":
+        raise ValueError(
+            f"state_placement='trainer' needs order='lanes', not {order!r}: a trainer finds a "
+            "state that stays with it by its row, and only in lanes a row stays with its example"
+        )
+    return {
+        "num_unroll": checked_int("num_unroll", num_unroll, 1, _MAX_UNROLL),
+        "batch_size": rows,
+        "capacity": held,
+        "allow_small_batch": checked_flag("allow_small_batch", allow_small_batch),
+        "order": str(order),
+        "state_placement": str(state_placement),
+    }
+
+
+def _columns(key: Any, sequences: Any, context: Any, states: Any) -> dict[str, Any]:
+    return {
+        "key": checked_name("input_key", key),
+        "sequences": _listed("input_sequences", "sequences", sequences),
+        "context": _listed("input_context", "context", context, or_none=True),
+        "states": checked_states("initial_states", states),
+    }
+
+
+def _listed(argument: str, prefix: str, value: Any, *, or_none: bool = False) -> list[str]:
+    """Names of columns, sorted."""
+    if not isinstance(value, (list, tuple)):
+        hint = ""
+        if isinstance(value, str):
+            hint = f": [{value!r}]"
+        elif isinstance(value, Mapping):
+            hint = f": {list(value)!r:.80}"
+        elif value is None and or_none:
+            hint = ", [] where there are none"
+        raise TypeError(
+            f"{argument}={value!r:.80} is a {type(value).__name__}; it is a list of columns' "
+            f"names{hint}"
+        )
+    if not value and or_none:
+        return []
+    names = checked_names(argument, value, None)
+    return sorted(block_name(f"{argument}[{i}]", prefix, name) for i, name in enumerate(names))
+
+
+def _unique(make_keys_unique: Any, seed: Any) -> dict[str, Any]:
+    unique = checked_flag("make_keys_unique", make_keys_unique)
+    number = checked_int("make_keys_unique_seed", seed, -(2**63), 2**63 - 1, or_none=True)
+    if number is not None and not unique:
+        raise ValueError(
+            f"make_keys_unique_seed={number} needs make_keys_unique=True: keys stay as they are"
+        )
+    return {"make_keys_unique": unique, "make_keys_unique_seed": number or 0}
+
+
+def _length(input_length: Value | None, known: Mapping[str, Field] | None) -> list[Any] | None:
+    if input_length is None:
+        return None
+    return checked_value("input_length", input_length, known, integer=True)

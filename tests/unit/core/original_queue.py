@@ -1,0 +1,135 @@
+"""The queue of segments as TensorFlow had it, written down plainly, and a feed for the machines.
+
+    prefetch ─token─► ready ─► take ─► save ─► ready …          close ─► smaller, or the end
+
+`OriginalQueue` looks at every example in flight for every batch.  It differs from TensorFlow's only
+where that was at fault: a key that is in flight is refused whole, a token comes back when the last
+segment is taken, and the end comes as soon as no full batch can be formed any more.
+
+`Feed` plays the partition: it offers examples in chunks whenever a machine is hungry.
+"""
+
+from itertools import cycle
+
+FIRST = -(2**63)
+
+
+class OriginalQueue:
+    def __init__(self, batch_size, capacity, allow_small):
+        self.batch_size, self.capacity, self.allow_small = batch_size, capacity, allow_small
+        self.examples = {}  # insertion index → [name, key, segments, next segment], in flight
+        self.unsaved = {}  # the same, of those whose next segment waits for its state
+        self.keys = set()
+        self.index = FIRST
+        self.tokens = 0
+        self.closed = False
+
+    def prefetch(self, name, key, segments):
+        """ "refused", "blocked" or "inserted"."""
+        if self.capacity is not None and self.tokens == self.capacity:
+            return "blocked"
+        if key in self.keys:
+            return "refused"
+        self.tokens += 1
+        self.keys.add(key)
+        self.examples[self.index] = [name, key, segments, 0]
+        self.index += 1
+        return "inserted"
+
+    def take(self):
+        """A batch of (insertion index, name, segment); None at the end, "waits" before it."""
+        ready = sorted(self.examples)
+        if len(ready) < self.batch_size:
+            if not self.closed:
+                return "waits"
+            if not self.allow_small or not ready:
+                return None
+        batch = []
+        for index in ready[: self.batch_size]:
+            name, key, segments, segment = example = self.examples.pop(index)
+            batch.append((index, name, segment))
+            if segment + 1 == segments:
+                self.tokens -= 1
+                self.keys.remove(key)
+            else:
+                self.unsaved[index] = example
+        return batch
+
+    def save(self, batch):
+        for index, _, _ in batch:
+            if index in self.unsaved:
+                self.unsaved[index][3] += 1
+                self.examples[index] = self.unsaved.pop(index)
+
+    def left(self):
+        return sum(segments - segment for _, _, segments, segment in self.examples.values())
+
+
+def original_stream(batch_size, capacity, allow_small, counts, keys=None):
+    """All batches for one trainer, examples that were refused, and segments that were left over."""
+    queue = OriginalQueue(batch_size, capacity, allow_small)
+    batches, refused, at = [], [], 0
+    keys = range(len(counts)) if keys is None else keys
+    while True:
+        while at < len(counts):
+            verdict = queue.prefetch(at, keys[at], counts[at])
+            if verdict == "blocked":
+                break
+            if verdict == "refused":
+                refused.append(at)
+            at += 1
+        queue.closed = at == len(counts)
+        batch = queue.take()
+        assert batch != "waits", "one trainer that saves what it takes never waits for ever"
+        if batch is None:
+            return batches, refused, queue.left()
+        batches.append(batch)
+        queue.save(batch)
+
+
+class Feed:
+    """Examples of ``counts`` segments, offered to a machine in chunks of the sizes of ``cuts``."""
+
+    def __init__(self, machine, counts, cuts=(7,), keys=None):
+        self.machine, self.counts, self.cuts = machine, counts, cycle(cuts)
+        self.keys = keys or [f"key {i}" for i in range(len(counts))]
+        self.first = []  # example in row 0, by chunk
+        self.at = 0
+        self.closed = False
+
+    def example(self, chunk, row):
+        return self.first[chunk] + int(row)
+
+    def rows(self, batch):
+        """(insertion index, example, segment) of each row of a batch."""
+        examples = [self.example(*at) for at in zip(batch.chunks, batch.rows, strict=True)]
+        return list(zip(batch.indices.tolist(), examples, batch.segments.tolist(), strict=True))
+
+    def offer(self):
+        """Another chunk, or the end; False when nothing is wanted now."""
+        if self.closed:
+            return False
+        if self.at == len(self.counts):
+            self.closed = True
+            self.machine.finish()
+            return True
+        if not self.machine.hungry:
+            return False
+        stop = min(self.at + next(self.cuts), len(self.counts))
+        rows = slice(self.at, stop)
+        facts = {"key": self.keys[rows], "count": self.counts[rows]}
+        self.first.append(self.at)
+        self.machine.offer(len(self.first) - 1, stop - self.at, facts)
+        self.at = stop
+        return True
+
+    def next_draft(self):
+        """The next batch, reading as much as it takes; None when it must wait or has ended."""
+        while True:
+            batch = self.machine.next_draft()
+            if batch is not None or not self.offer():
+                return batch
+
+    def cancel(self):
+        self.closed = True
+        self.machine.finish(drop=True)

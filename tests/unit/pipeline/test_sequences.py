@@ -1,0 +1,506 @@
+"""Segments with states: names, order and defaults of TensorFlow's; mistakes are told at once."""
+
+import inspect
+
+import msgpack
+import numpy as np
+import pytest
+
+from headrace_proto.schema import Field
+from headrace_server import pipeline as hs
+from headrace_server.pipeline.sequences import fitted
+
+FEATURES = {
+    "utt": hs.scalar("string"),
+    "audio": hs.sequence("float32", (64,)),
+    "flags": hs.sequence("bool"),
+    "twelve": hs.fixed("int32", (12, 2)),
+    "nine": hs.fixed("int32", (9,)),
+    "label": hs.scalar("int64"),
+    "start": hs.fixed("float16", (2, 8)),
+    "tag": hs.fixed("bytes", (3,)),
+    "hollow": hs.fixed("float32", (4, 0)),
+    "thin": hs.sequence("float32", (0,)),
+    "p": hs.scalar("float32"),
+}
+STATES = {"lstm": hs.zeros((2, 256)), "seen": "start"}
+#: Arguments without which there is no shape.
+LEAST = {
+    "input_key": "utt",
+    "input_sequences": ["audio"],
+    "input_context": ["label"],
+    "initial_states": STATES,
+    "num_unroll": 20,
+    "batch_size": 32,
+}
+
+
+def source():
+    return hs.read_tfrecord("/data/a-*.tfrecord", FEATURES)
+
+
+def unknown():
+    return source().map("pkg.mod:f")
+
+
+def batch(pipeline=None, **arguments):
+    return (pipeline or source()).batch_sequences_with_states(**{**LEAST, **arguments})
+
+
+def saver(pipeline=None, **arguments):
+    given = {"input_length": "label", **LEAST, **arguments}
+    return (pipeline or source()).sequence_queueing_state_saver(**given)
+
+
+def options(pipeline):
+    shape = pipeline.declaration().shape
+    assert shape.kind == "sequences"
+    return shape.options
+
+
+def signature(method):
+    parameters = list(inspect.signature(method).parameters.values())[1:]
+    return [
+        p.name if p.default is p.empty else (p.name, p.default)
+        for p in parameters
+        if p.kind is p.POSITIONAL_OR_KEYWORD
+    ]
+
+
+def test_names_order_and_defaults_are_those_of_tensorflow():
+    assert signature(hs.Pipeline.batch_sequences_with_states) == [
+        "input_key",
+        "input_sequences",
+        "input_context",
+        ("input_length", None),
+        ("initial_states", ...),
+        ("num_unroll", ...),
+        ("batch_size", ...),
+        ("capacity", 1000),
+        ("allow_small_batch", True),
+        ("pad", True),
+        ("make_keys_unique", False),
+        ("make_keys_unique_seed", None),
+    ]
+    assert signature(hs.Pipeline.sequence_queueing_state_saver) == [
+        "batch_size",
+        "num_unroll",
+        "input_length",
+        "input_key",
+        "input_sequences",
+        "input_context",
+        "initial_states",
+        ("capacity", None),
+        ("allow_small_batch", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    "method", [hs.Pipeline.batch_sequences_with_states, hs.Pipeline.sequence_queueing_state_saver]
+)
+def test_what_tensorflow_does_not_have_goes_by_name(method):
+    parameters = inspect.signature(method).parameters.values()
+    named = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    assert named == {"order": "arrival", "state_placement": "server"}
+
+
+def test_arguments_may_be_given_by_position():
+    declared = source().batch_sequences_with_states(
+        "utt", ["audio"], ["label"], "label", STATES, 20, 32, 50, False, True, True, 7
+    )
+    assert declared == batch(
+        input_length="label",
+        capacity=50,
+        allow_small_batch=False,
+        make_keys_unique=True,
+        make_keys_unique_seed=7,
+    )
+    declared = source().sequence_queueing_state_saver(
+        32, 20, "label", "utt", ["audio"], ["label"], STATES, 50, True
+    )
+    assert declared == saver(capacity=50, allow_small_batch=True)
+
+
+def test_what_is_declared():
+    assert options(batch()) == {
+        "key": "utt",
+        "sequences": ["audio"],
+        "context": ["label"],
+        "length": None,
+        "states": [
+            {
+                "name": "lstm",
+                "kind": "zeros",
+                "dtype": "float32",
+                "shape": [2, 256],
+                "value": None,
+            },
+            {
+                "name": "seen",
+                "kind": "column",
+                "dtype": "float16",
+                "shape": [2, 8],
+                "value": "start",
+            },
+        ],
+        "num_unroll": 20,
+        "batch_size": 32,
+        "capacity": 1000,
+        "allow_small_batch": True,
+        "pad": True,
+        "make_keys_unique": False,
+        "make_keys_unique_seed": 0,
+        "order": "arrival",
+        "state_placement": "server",
+    }
+
+
+def test_both_calls_declare_the_same_shape():
+    same = batch(input_length="label", capacity=None, allow_small_batch=False, pad=False)
+    assert saver() == same
+    assert options(saver()) == options(same)
+
+
+def test_every_argument_shows_in_what_is_declared():
+    told = options(
+        batch(
+            input_sequences=("flags", "audio"),
+            input_context=["tag", "label", "utt"],
+            input_length="pkg.mod:length",
+            num_unroll=np.int64(2**31 - 1),
+            batch_size=2**20,
+            capacity=2**20,
+            allow_small_batch=False,
+            make_keys_unique=True,
+            make_keys_unique_seed=-3,
+            order="lanes",
+            state_placement="trainer",
+        )
+    )
+    assert told["sequences"] == ["audio", "flags"] and told["context"] == ["label", "tag", "utt"]
+    assert told["length"] == ["function", "pkg.mod:length"]
+    assert (told["num_unroll"], told["batch_size"]) == (2**31 - 1, 2**20)
+    assert type(told["num_unroll"]) is int
+    assert (told["capacity"], told["allow_small_batch"]) == (2**20, False)
+    assert (told["make_keys_unique"], told["make_keys_unique_seed"]) == (True, -3)
+    assert (told["order"], told["state_placement"]) == ("lanes", "trainer")
+    told = options(saver(order="lanes", state_placement="trainer", input_length="label"))
+    assert (told["order"], told["state_placement"]) == ("lanes", "trainer")
+    assert told["length"] == ["column", "label"] and told["capacity"] is None
+
+
+def test_the_lists_of_the_caller_stay_as_they_are():
+    sequences, context, states = ["flags", "audio"], ["tag", "label"], dict(STATES)
+    batch(input_sequences=sequences, input_context=context, initial_states=states)
+    assert sequences == ["flags", "audio"] and context == ["tag", "label"] and states == STATES
+
+
+def test_there_need_be_no_context():
+    assert options(batch(input_context=[]))["context"] == []
+
+
+def test_a_column_may_serve_in_several_parts():
+    declared = batch(input_sequences=["twelve"], input_context=["twelve", "utt"], num_unroll=5)
+    assert options(declared)["sequences"] == ["twelve"]
+    assert options(declared)["context"] == ["twelve", "utt"]
+
+
+def test_bools_and_a_fixed_number_of_steps_make_sequences_too():
+    assert options(batch(input_sequences=["flags", "nine"]))["sequences"] == ["flags", "nine"]
+    declared = batch(input_sequences=["twelve"], num_unroll=6, pad=False, input_length="label")
+    assert options(declared)["num_unroll"] == 6
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({}, "batch_sequences_with_states.. lacks initial_states, num_unroll, batch_size$"),
+        ({"num_unroll": 2, "batch_size": 3}, "lacks initial_states$"),
+        ({"initial_states": STATES, "batch_size": 3}, "lacks num_unroll$"),
+        ({"initial_states": STATES, "num_unroll": 3}, "lacks batch_size$"),
+    ],
+)
+def test_what_must_be_given_is_named_when_it_is_missing(given, text):
+    with pytest.raises(TypeError, match=text):
+        source().batch_sequences_with_states("utt", ["audio"], ["label"], **given)
+
+
+#: Mistakes that show without the schema.
+ALWAYS = [
+    ({"input_key": 3}, TypeError, "input_key=3 is a int, not a column's name"),
+    ({"input_key": ""}, ValueError, "input_key='' has 0 characters"),
+    (
+        {"input_sequences": "audio"},
+        TypeError,
+        r"input_sequences='audio' is a str; it is a list of columns' names: \['audio'\]",
+    ),
+    (
+        {"input_sequences": {"audio": 1}},
+        TypeError,
+        r"input_sequences=.* is a dict; it is a list of columns' names: \['audio'\]",
+    ),
+    ({"input_sequences": None}, TypeError, "input_sequences=None is a NoneType"),
+    ({"input_sequences": {"audio"}}, TypeError, "input_sequences=.* is a set; it is a list"),
+    ({"input_sequences": []}, ValueError, "input_sequences is empty: at least one column"),
+    ({"input_sequences": [b"audio"]}, TypeError, r"input_sequences\[0\]=b'audio' is a bytes"),
+    ({"input_sequences": ["audio"] * 2}, ValueError, "input_sequences names 'audio' twice"),
+    ({"input_sequences": ["a:b"]}, ValueError, r"input_sequences\[0\]='a:b' holds a colon"),
+    ({"input_sequences": ["n" * 247]}, ValueError, r"input_sequences\[0\]=.*247.*at most 246"),
+    ({"input_context": "label"}, TypeError, r"input_context='label' is a str.*\['label'\]"),
+    ({"input_context": None}, TypeError, r"input_context=None.*names, \[\] where there are none"),
+    ({"input_context": ["label", 1]}, TypeError, r"input_context\[1\]=1 is a int"),
+    ({"input_context": ["label"] * 2}, ValueError, "input_context names 'label' twice"),
+    ({"input_context": ["label", "a:b"]}, ValueError, r"input_context\[1\]='a:b' holds a colon"),
+    ({"input_context": ["n" * 249]}, ValueError, r"input_context\[0\]=.*249.*at most 248"),
+    (
+        {"input_context": [f"c{i}" for i in range(1013)]},
+        ValueError,
+        "input_sequences, input_context and initial_states name 1016 columns; the most is 1015",
+    ),
+    ({"input_length": 5}, TypeError, "input_length=5 is a int; it is a column's name or a func"),
+    ({"initial_states": None}, TypeError, "initial_states=None is a NoneType; it is a dict"),
+    ({"initial_states": ["lstm"]}, TypeError, "initial_states=.* is a list; it is a dict"),
+    ({"initial_states": {}}, ValueError, "initial_states is empty: at least one state"),
+    ({"initial_states": {1: 0.0}}, TypeError, "a name in initial_states=1 is a int"),
+    ({"initial_states": {"a:b": 0.0}}, ValueError, "initial_states='a:b' holds a colon"),
+    ({"initial_states": {"h": []}}, ValueError, r"initial_states\['h'\].*\[0\], which is empty"),
+    ({"num_unroll": 0}, ValueError, "num_unroll=0 is too small: the least is 1"),
+    ({"num_unroll": 2.0}, TypeError, "num_unroll=2.0 is a float; it is an int"),
+    ({"num_unroll": True}, TypeError, "num_unroll=True is a bool"),
+    ({"num_unroll": None}, TypeError, "num_unroll=None is a NoneType"),
+    ({"num_unroll": 2**31}, ValueError, "num_unroll=2147483648 is too large: the most is 214"),
+    ({"batch_size": 0}, ValueError, "batch_size=0 is too small: the least is 1"),
+    ({"batch_size": "8"}, TypeError, "batch_size='8' is a str; it is an int"),
+    ({"batch_size": 2**20 + 1}, ValueError, "batch_size=1048577 is too large: the most is 104"),
+    ({"capacity": 31}, ValueError, "capacity=31 is too small: .*batch_size=32.*the least is 32"),
+    ({"capacity": 0}, ValueError, "capacity=0 is too small"),
+    ({"capacity": 1e3}, TypeError, "capacity=1000.0 is a float; it is an int or None"),
+    ({"allow_small_batch": 1}, TypeError, "allow_small_batch=1 is a int; it is True or False"),
+    ({"order": "row"}, ValueError, "order='row' is not one of 'arrival', 'lanes'"),
+    ({"order": None}, TypeError, "order=None is not one of"),
+    ({"state_placement": "gpu"}, ValueError, "state_placement='gpu' is not one of 'server', 'tra"),
+    (
+        {"state_placement": "trainer"},
+        ValueError,
+        "state_placement='trainer' needs order='lanes', not 'arrival': a trainer finds a state",
+    ),
+]
+#: Mistakes against the schema.
+KNOWN = [
+    ({"input_key": "name"}, ValueError, "input_key='name' is not one of the columns utt, audio"),
+    ({"input_key": "label"}, TypeError, r"input_key='label' is int64\[\]; it must be of dtype byt"),
+    ({"input_key": "tag"}, ValueError, r"input_key='tag' is bytes\[3\]; it must be one string per"),
+    ({"input_sequences": ["x"]}, ValueError, "input_sequences: 'x' is not one of the columns"),
+    ({"input_sequences": ["label"]}, ValueError, r"'label' is int64\[\]; it must be a sequence of"),
+    ({"input_sequences": ["thin"]}, ValueError, r"'thin' is float32\[\?, 0\], which is empty"),
+    ({"input_sequences": ["twelve", "nine"]}, ValueError, "'twelve' has 12 steps, 'nine' has 9"),
+    ({"input_context": ["x"]}, ValueError, "input_context: 'x' is not one of the columns"),
+    ({"input_context": ["audio"]}, ValueError, r"'audio' is float32\[\?, 64\], which varies"),
+    ({"input_context": ["hollow"]}, ValueError, r"'hollow' is float32\[4, 0\], which is empty"),
+    ({"input_length": "x"}, ValueError, "input_length='x' is not one of the columns"),
+    ({"input_length": "p"}, TypeError, r"input_length='p' is float32\[\]; it must be of integers"),
+    ({"input_length": "audio"}, ValueError, "input_length='audio' is .*one number per example"),
+    (
+        {"initial_states": {"h": "x"}},
+        ValueError,
+        r"initial_states\['h'\]='x' is not one of the columns",
+    ),
+    (
+        {"initial_states": {"h": "audio"}},
+        ValueError,
+        r"initial_states\['h'\]='audio' is float32\[\?, 64\], which varies",
+    ),
+    (
+        {"initial_states": {"h": "hollow"}},
+        ValueError,
+        r"initial_states\['h'\]='hollow' is float32\[4, 0\], which is empty",
+    ),
+]
+
+
+@pytest.mark.parametrize("declare", [batch, saver])
+@pytest.mark.parametrize(("arguments", "error", "text"), ALWAYS + KNOWN)
+def test_a_mistake_names_argument_value_and_limit(declare, arguments, error, text):
+    with pytest.raises(error, match=text):
+        declare(**arguments)
+
+
+@pytest.mark.parametrize("declare", [batch, saver])
+@pytest.mark.parametrize(("arguments", "error", "text"), ALWAYS)
+def test_a_mistake_is_told_where_the_schema_is_not_known(declare, arguments, error, text):
+    with pytest.raises(error, match=text):
+        declare(unknown(), **arguments)
+
+
+@pytest.mark.parametrize(("arguments", "error", "text"), KNOWN)
+def test_what_needs_the_schema_is_told_when_it_is_known(arguments, error, text):
+    declared = options(batch(unknown(), **arguments))
+    if "input_length" in arguments:  # whose values are checked as they are read
+        assert declared["length"] == ["column", arguments["input_length"]]
+        return
+    with pytest.raises(error, match=text):
+        fitted(declared, source().fields)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"pad": None}, TypeError, "pad=None is a NoneType; it is True or False"),
+        ({"pad": False}, ValueError, "input_length=None needs pad=True"),
+        ({"make_keys_unique": "yes"}, TypeError, "make_keys_unique='yes' is a str"),
+        ({"make_keys_unique_seed": 0}, ValueError, "make_keys_unique_seed=0 needs make_keys_uniq"),
+        (
+            {"make_keys_unique": True, "make_keys_unique_seed": 0.5},
+            TypeError,
+            "make_keys_unique_seed=0.5 is a float; it is an int or None",
+        ),
+        (
+            {"make_keys_unique": True, "make_keys_unique_seed": 2**63},
+            ValueError,
+            "make_keys_unique_seed=9223372036854775808 is too large",
+        ),
+        ({"batch_size": 1001}, ValueError, "capacity=1000 is too small.*the least is 1001"),
+    ],
+)
+def test_a_mistake_of_batch_sequences_with_states_is_told(arguments, error, text):
+    with pytest.raises(error, match=text):
+        batch(**arguments)
+
+
+def test_without_padding_it_must_be_said_how_many_steps_count():
+    with pytest.raises(ValueError, match="input_length=None needs pad=True"):
+        saver(input_length=None)
+
+
+def test_without_padding_a_fixed_number_of_steps_must_fill_its_segments():
+    text = "'twelve' has 12 steps, which is no multiple of num_unroll=5.*pad=True"
+    with pytest.raises(ValueError, match=text):
+        saver(input_sequences=["twelve"], num_unroll=5)
+    assert options(batch(input_sequences=["twelve"], num_unroll=5))["pad"]
+
+
+def test_only_the_number_of_steps_of_a_sequence_may_vary():
+    known = {"k": Field("bytes"), "grid": Field("float32", (None, None, 2))}
+    declared = options(
+        batch(
+            unknown(),
+            input_key="k",
+            input_sequences=["grid"],
+            input_context=[],
+            initial_states={"h": 0.0},
+        )
+    )
+    with pytest.raises(ValueError, match=r"'grid' is float32\[\?, \?, 2\]; only the number of its"):
+        fitted(declared, known)
+    with pytest.raises(ValueError, match="'grid' has 32 dimensions; 31 can be"):
+        fitted(declared, {**known, "grid": Field("float32", (None, *[1] * 31))})
+    with pytest.raises(ValueError, match=r"'grid' is float32\[0\], which is empty"):
+        fitted(declared, {**known, "grid": Field("float32", (0,))})
+
+
+def test_a_schema_that_comes_later_completes_what_was_declared():
+    early, late = options(batch()), options(batch(unknown()))
+    brought = late["states"][1]
+    assert (brought["dtype"], brought["shape"]) == (None, None)
+    assert fitted(late, source().fields) == early
+    assert (brought["dtype"], brought["shape"]) == (None, None)
+
+
+def test_the_schema_is_that_of_the_last_stage():
+    made = {"k": hs.scalar("bytes"), "s": hs.sequence("int8"), "i": hs.fixed("int8", (5,))}
+    declared = batch(
+        source().map("pkg.mod:f", schema=made),
+        input_key="k",
+        input_sequences=["s"],
+        input_context=[],
+        initial_states={"h": "i"},
+    )
+    assert options(declared)["states"][0]["shape"] == [5]
+    with pytest.raises(ValueError, match="input_key='utt' is not one of the columns audio, label"):
+        batch(source().select(["audio", "label"]))
+
+
+def test_a_declaration_survives_the_wire():
+    states = {"a": hs.zeros((2,), "bytes"), "b": [b"x", b"\xff"], "c": np.ones((2, 2)), "d": "tag"}
+    declared = batch(initial_states=states, order="lanes", capacity=None).declaration()
+    again = hs.Declaration.from_plain(msgpack.unpackb(msgpack.packb(declared.to_plain())))
+    assert again == declared
+    assert again.fingerprint() == declared.fingerprint()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"initial_states": {"lstm": hs.zeros((2, 256), "float64"), "seen": "start"}},
+        {"initial_states": {"lstm": np.ones((2, 256), np.float32), "seen": "start"}},
+        {"num_unroll": 21},
+        {"batch_size": 31},
+        {"capacity": None},
+        {"allow_small_batch": False},
+        {"make_keys_unique": True},
+        {"order": "lanes"},
+        {"order": "lanes", "state_placement": "trainer"},
+        {"input_context": []},
+        {"input_length": "label"},
+    ],
+)
+def test_what_is_declared_otherwise_is_another_pipeline(changed):
+    one, other = batch(), batch(**changed)
+    assert one == batch() and hash(one) == hash(batch())
+    assert one != other
+    assert one.declaration().fingerprint() != other.declaration().fingerprint()
+
+
+def test_constants_of_other_values_are_another_pipeline():
+    one, same, other = ({"h": np.float32([1, x])} for x in (2, 2, 3))
+    assert batch(initial_states=one) == batch(initial_states=same)
+    assert batch(initial_states=one) != batch(initial_states=other)
+
+
+def shown(pipeline):
+    return repr(pipeline).splitlines()[-1]
+
+
+def test_the_text_shows_the_call_that_declares_it():
+    assert shown(batch(initial_states={**STATES, "c": np.ones((64, 1000))}, capacity=None)) == (
+        "  .batch_sequences_with_states(input_key='utt', input_sequences=['audio'], "
+        "input_context=['label'], input_length=None, initial_states={'c': float64[64, 1000], "
+        "'lstm': zeros((2, 256), 'float32'), 'seen': 'start'}, num_unroll=20, batch_size=32, "
+        "capacity=None, allow_small_batch=True, pad=True, order='arrival', "
+        "state_placement='server')"
+    )
+    assert shown(saver(order="lanes", initial_states={"h": 0.5})) == (
+        "  .sequence_queueing_state_saver(input_key='utt', input_sequences=['audio'], "
+        "input_context=['label'], input_length='label', initial_states={'h': float64[]}, "
+        "num_unroll=20, batch_size=32, capacity=None, allow_small_batch=False, order='lanes', "
+        "state_placement='server')"
+    )
+
+
+def test_the_text_shows_how_keys_are_made_unique():
+    declared = batch(make_keys_unique=True, pad=False, input_length="label")
+    text = "pad=False, make_keys_unique=True, make_keys_unique_seed=0, order='arrival'"
+    assert text in shown(declared)
+    assert shown(declared).startswith("  .batch_sequences_with_states(")
+
+
+def test_the_shape_comes_last():
+    with pytest.raises(
+        ValueError, match=r"map\(\) comes after sequences with states: the shape ends"
+    ):
+        batch().map("pkg.mod:f")
+    for declare in (batch, saver):
+        with pytest.raises(ValueError, match=r"comes after \.batch\(\): the shape ends"):
+            declare(source().batch(2))
+
+
+def test_a_pipeline_without_a_shape_names_these_too():
+    with pytest.raises(
+        ValueError, match=r"batch_sequences_with_states.*sequence_queueing_state_sa"
+    ):
+        source().declaration()
+
+
+def test_a_weighted_resampling_takes_the_batch_size_for_its_group():
+    stage, *_ = batch(source().weighted_resample("p", 1.0)).declaration().stages
+    assert stage.options["group"] == 32
