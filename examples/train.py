@@ -1,9 +1,15 @@
-"""A trainer: a small recurrent model in plain TensorFlow, fed by headrace.
+"""A trainer: a stateful LSTM in plain TensorFlow, by truncated back-propagation through time.
 
     python examples/train.py tcp://127.0.0.1:5557
+    python examples/train.py tcp://127.0.0.1:5557 --forget       without the carried state
 
-Without an address it is read from standard input once the model is built, which is how the demo
-lets its trainers start together.  Prints one line every second, as JSON with ``--json``.
+    segment i-1 ──► LSTM ──► state ─ save_state ─► server ─ state ─► LSTM ◄── segment i
+                      ▲                                                ▲
+                      └── gradients end at the borders of segments ────┘
+
+Each batch is one segment of each of some sequences, with the states that were saved for the segments
+before.  With ``--json`` it is steered by the demo: jobs come as lines on standard input, news and
+reports go out as lines.
 """
 
 from __future__ import annotations
@@ -23,79 +29,117 @@ import tensorflow as tf
 
 import headrace
 
-CHANNELS = 4
+SYMBOLS = 4
+UNITS = 32
 
 
 class Model:
-    """A GRU over the steps, and one number out of its last state."""
+    """An LSTM, and at each step a guess which symbol its sequence began with."""
 
     def __init__(self) -> None:
-        self.gru = tf.keras.layers.GRU(16)
-        self.out = tf.keras.layers.Dense(1)
+        self.lstm = tf.keras.layers.LSTM(UNITS, return_sequences=True, return_state=True)
+        self.out = tf.keras.layers.Dense(SYMBOLS)
         self.optimizer = tf.keras.optimizers.Adam(0.01)
-        # Traced once, for any batch size and any length, before the first batch is there.
-        shapes = (None, None, CHANNELS), (None,), (None,)
-        dtypes = tf.float32, tf.int32, tf.float32
-        signature = [tf.TensorSpec(*spec) for spec in zip(shapes, dtypes, strict=True)]
+        # Traced once, for any number of rows, before the first batch is there.
+        state = tf.TensorSpec((None, UNITS))
+        signature = [tf.TensorSpec((None, None, SYMBOLS)), tf.TensorSpec((None,), tf.int32)]
+        signature += [tf.TensorSpec((None,), tf.int64), state, state]
         self.step = tf.function(self._step, input_signature=signature)
-        self.step(tf.zeros((2, 3, CHANNELS)), tf.constant([3, 2]), tf.zeros(2))
+        nothing = tf.zeros((2, UNITS))
+        self.step(tf.zeros((2, 4, SYMBOLS)), [4, 4], tf.zeros(2, tf.int64), nothing, nothing)
 
-    def _step(self, steps: tf.Tensor, length: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
-        """Learn from one batch; its loss."""
+    def _step(
+        self, steps: tf.Tensor, length: tf.Tensor, symbol: tf.Tensor, h: tf.Tensor, c: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Learn from one batch; the loss of each row, and the states after it."""
+        real = tf.sequence_mask(length, tf.shape(steps)[1])
         with tf.GradientTape() as tape:
-            state = self.gru(steps, mask=tf.sequence_mask(length, tf.shape(steps)[1]))
-            logits = tf.squeeze(self.out(state), 1)
-            loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(label, logits))
-        weights = self.gru.trainable_weights + self.out.trainable_weights
+            outputs, h, c = self.lstm(steps, mask=real, initial_state=[h, c])
+            logits = self.out(outputs)
+            asked = tf.broadcast_to(symbol[:, None], tf.shape(real))
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(asked, logits)
+            losses *= tf.cast(real, tf.float32)
+            loss = tf.reduce_sum(losses) / tf.cast(tf.reduce_sum(length), tf.float32)
+        weights = self.lstm.trainable_weights + self.out.trainable_weights
         self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
-        return loss
+        return tf.reduce_sum(losses, axis=1) / tf.cast(length, tf.float32), h, c
 
 
-def train(model: Model, address: str, say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Train until the feed ends; what was trained, and how long it took."""
-    losses: list[float] = []
-    ids: list[int] = []
+def train(
+    model: Model, address: str, feed_name: str | None, forget: bool, say: Callable[..., None]
+) -> dict[str, Any]:
+    """Train until the feed ends; which segments were trained, and how it went.
+
+    With ``forget`` the model begins each segment with zeros.  Its states are saved all the same:
+    that is what commits a batch.
+    """
+    later: list[float] = []  # losses where nothing but the state can tell the symbol
+    keys: list[str] = []
     started = said = time.monotonic()
     waited_s = 0.0
-    with headrace.connect(address, framework="tf") as feed:
+    with headrace.connect(address, feed=feed_name, framework="tf") as feed:
         asked = time.monotonic()
         for batch in feed:
             waited_s += time.monotonic() - asked
-            loss = model.step(batch["steps"], batch["length"], batch["label"])
-            losses.append(float(loss))
-            ids += batch["id"].numpy().tolist()
+            h, c = batch.state("h"), batch.state("c")
+            if forget:
+                h, c = tf.zeros_like(h), tf.zeros_like(c)
+            losses, h, c = model.step(
+                batch.sequences["steps"], batch.length, batch.context["symbol"], h, c
+            )
+            batch.save_state("h", h)
+            batch.save_state("c", c)
+            rows = losses.numpy()[batch.sequence.numpy() > 0]
+            if len(rows):
+                later.append(float(rows.mean()))
+            keys += [key.decode() for key in batch.keys()]
             if time.monotonic() - said > 1:
                 said = time.monotonic()
-                say({"batches": len(losses), "rows": len(ids), "loss": losses[-1]})
+                say(segments=len(keys), loss=_end_of(later))
             asked = time.monotonic()
         waited_s += time.monotonic() - asked
     total_s = time.monotonic() - started
-    return {"losses": losses, "ids": ids, "waited_s": waited_s, "total_s": total_s}
+    return {"losses": later, "keys": keys, "waited_s": waited_s, "total_s": total_s}
+
+
+def _end_of(losses: list[float]) -> float | None:
+    return sum(losses[-20:]) / len(losses[-20:]) if losses else None
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Train a small model from a headrace feed.")
-    parser.add_argument("address", nargs="?", help="of the server; default: read from stdin")
-    parser.add_argument("--json", action="store_true", help="print JSON, a report at the end")
+    parser = argparse.ArgumentParser(description="Train a small LSTM from a headrace feed.")
+    parser.add_argument("address", nargs="?", help="of the server; with --json from stdin")
+    parser.add_argument("--forget", action="store_true", help="begin each segment with zeros")
+    parser.add_argument("--json", action="store_true", help="take jobs from stdin, print JSON")
     parser.add_argument("--seed", type=int, default=0, help="of the model's weights")
     options = parser.parse_args()
-
-    def say(news: dict[str, Any]) -> None:
-        if options.json:
-            print(json.dumps(news), flush=True)
-        else:
-            print(f"batch {news['batches']:5}  loss {news['loss']:.3f}", flush=True)
-
+    if bool(options.address) == options.json:
+        parser.error("give an address, or --json and jobs on standard input")
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.keras.utils.set_random_seed(options.seed)
-    model = Model()
-    if options.json:
-        print(json.dumps({"ready": True}), flush=True)
-    report = train(model, options.address or sys.stdin.readline().strip(), say)
-    if options.json:
-        print(json.dumps(report), flush=True)
-    else:
-        print(f"{len(report['losses'])} batches, {len(report['ids'])} rows")
+
+    def fresh() -> Model:
+        tf.keras.utils.set_random_seed(options.seed)
+        return Model()
+
+    if not options.json:
+        report = train(fresh(), options.address, None, options.forget, _print)
+        loss = _end_of(report["losses"])
+        print(f"{len(report['keys'])} segments, loss after the first of each sequence {loss:.3f}")
+        return
+
+    def say(**news: Any) -> None:
+        print(json.dumps(news), flush=True)
+
+    model = fresh()
+    say(ready=True)
+    for line in sys.stdin:
+        job = json.loads(line)
+        say(report=train(model, job["address"], job["feed"], job["forget"], say))
+        model = fresh()
+
+
+def _print(segments: int, loss: float | None) -> None:
+    print(f"{segments:6} segments  loss {loss or float('nan'):.3f}", flush=True)
 
 
 if __name__ == "__main__":

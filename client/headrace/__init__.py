@@ -29,6 +29,7 @@ from headrace_proto.schema import Field
 
 from .batch import Batch
 from .feed import Feed, connect
+from .segments import SegmentBatch
 
 __all__ = [
     "Batch",
@@ -44,6 +45,7 @@ __all__ = [
     "HeadraceError",
     "LimitExceeded",
     "ProtocolError",
+    "SegmentBatch",
     "ServerError",
     "StaleLease",
     "StateError",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import sys
@@ -13,19 +14,24 @@ from typing import Any
 import numpy as np
 
 from headrace_proto.address import check_address
-from headrace_proto.errors import ConnectionLost, FeedClosed, ForkedProcess, ProtocolError
+from headrace_proto.errors import ConnectionLost, ProtocolError
 from headrace_proto.messages import Delivery
 from headrace_proto.schema import RESERVED, Field, schema_from_wire
 
-from .batch import Batch, Framework, NumpyFramework, slots_of
+from .batch import Batch, Framework, slots_of
 from .holding import BufferPool
 from .link import Link
-from .session import Received, Session
+from .saving import Saving
+from .segment_layout import SegmentLayout
+from .session import Session
+from .values import load
 
 __all__ = ["Feed", "connect"]
 
 _FRAMEWORKS = ("numpy", "tf", "torch", "jax")
 _MAX_PREFETCH = 63
+#: Waits while an exception carries a trainer out.
+_HASTE_S = 5.0
 
 
 def connect(
@@ -59,7 +65,7 @@ def connect(
         raise ValueError(f"rank={rank} does not lie in 0 … world_size-1 = {world_size - 1}")
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0:
         raise ValueError(f"timeout={timeout!r} is not a positive number of seconds")
-    loaded = _framework(framework)
+    loaded = load(framework)
     session = Session(
         feed or "",
         secrets.token_bytes(16),
@@ -76,28 +82,14 @@ def connect(
         raise
 
 
-def _framework(name: str) -> Framework:
-    """Load a framework's face, and nothing of the others."""
-    if name == "tf":
-        from .tf import TensorFlow
-
-        return TensorFlow()
-    if name == "torch":
-        from .torch import Torch
-
-        return Torch()
-    if name == "jax":
-        from .jax import Jax
-
-        return Jax()
-    return NumpyFramework()
-
-
 class Feed:
     """A feed in a trainer's hands: an iterator of batches.
 
     Asking for the next batch commits the one in hand.  Leaving the ``with`` block commits it too,
     unless an exception carries one out: then it goes back, and its rows go out again.
+
+    A batch of segments is committed by the save of its last state and by nothing else.  Leaving
+    gives back those that are not saved.
     """
 
     def __init__(self, link: Link, framework: Framework) -> None:
@@ -106,7 +98,7 @@ class Feed:
         self._pid = os.getpid()
         self._pool = BufferPool()
         self._in_hand: int | None = None
-        self._closed = False
+        self._saving: Saving | None = None  # of a feed of segments
         self._schema: dict[str, Field] | None = None
         self._layout: dict[str, Field] = {}  # the schema, and what is told of rows beside it
         self._finalizer = weakref.finalize(self, _abandon, link, self._pid)
@@ -129,6 +121,10 @@ class Feed:
                     raise self._link.session.failed()
                 return {}
             self._layout = schema_from_wire(welcome.schema)
+            properties = welcome.properties
+            if isinstance(properties, dict) and properties.get("shape") == "sequences":
+                layout = SegmentLayout(self._layout, properties)
+                self._saving = Saving(self._link, layout, self._framework)
             self._schema = {n: f for n, f in self._layout.items() if n[0] != RESERVED}
         return self._schema
 
@@ -139,25 +135,53 @@ class Feed:
         return {n[1:]: f for n, f in self._layout.items() if n[0] == RESERVED}
 
     @property
+    def states(self) -> Mapping[str, Field]:
+        """States of a batch of segments: dtype and shape; empty where the feed has none."""
+        _ = self.schema
+        if self._saving is None:
+            return {}
+        rows = self._layout["@sequence"].shape[0]
+        states = self._saving.layout.states
+        return {name: Field(s.dtype, (rows, *s.dims)) for name, s in states.items()}
+
+    @property
     def local(self) -> bool:
         """Whether batches come through shared memory."""
         return self._link.attachment is not None
 
     # Batches
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Any]:
         return self
 
-    def __next__(self) -> Batch:
-        self._check()
-        self._commit_in_hand()
-        received = self._link.take()
+    def __next__(self) -> Any:
+        """The next ``Batch``, or ``SegmentBatch`` where the feed is one of segments.
+
+        Where states stay with the trainer it waits until the batch before is saved.
+        """
+        link = self._link
+        link.check_usable()
+        if self._saving is None:
+            self._commit_in_hand()
+            _ = self.schema
+        saving = self._saving
+        received = link.take() if saving is None else link.take(saving.claim)
         if received is None:
             raise StopIteration
-        self._in_hand = received.delivery.token
+        if self._schema is None:
+            _ = self.schema  # learnt at the first batch where a feed had none when it was joined
+            saving = self._saving
+        delivery = received.delivery
+        if saving is None:
+            self._in_hand = delivery.token
         try:
-            return self._batch(received)
+            block = self._block(delivery, received.source)
+            if saving is not None:
+                return saving.begin(received, block)
+            return Batch(delivery, slots_of(delivery, self._layout), block, self._framework)
         except BaseException:
+            if saving is not None:
+                saving.reject(delivery.partition, delivery.token)
             self._give_back_in_hand()
             raise
 
@@ -167,8 +191,14 @@ class Feed:
         A batch is committed when TensorFlow takes the next one from the feed.  ``facts`` are what
         its elements hold beside the columns: ``length``, ``label`` or ``rate``, where the feed
         tells them.
+
+        Batches of segments come as a dict of what a ``SegmentBatch`` has, with the ``token`` for
+        ``save_states``, which commits them.
         """
-        self._check()
+        self._link.check_usable()
+        _ = self.schema
+        if self._saving is not None:
+            return self._segments(facts)
         wanted = [facts] if isinstance(facts, str) else list(facts)
         for name in wanted:
             if name not in self.facts:
@@ -184,12 +214,51 @@ class Feed:
 
         return dataset(self, wanted)
 
+    def _segments(self, facts: Sequence[str]) -> Any:
+        if facts:
+            raise ValueError(f"facts={facts!r}: a batch of segments tells all that is known of it")
+        if self._saving is not None and self._saving.lanes is not None:
+            raise ValueError(
+                "as_dataset(): the states of this feed stay with the trainer, and TensorFlow asks "
+                "for batches before the ones before them are saved; declare the feed with "
+                "state_placement='server', or iterate over the feed"
+            )
+        if self._framework.name != "tf":
+            raise ValueError(
+                f'as_dataset() needs framework="tf"; this feed has {self._framework.name!r}'
+            )
+        from .tf import segments
+
+        return segments(self)
+
+    def save_states(self, token: Any, values: Mapping[str, Any]) -> None:
+        """Save states of the batch with this ``token``: all of ``values``, or none of them.
+
+        For training that has no batch at hand but its arrays, as that on ``as_dataset``: in a graph
+        by ``tf.py_function``.  Otherwise as ``SegmentBatch.save_state``.
+        """
+        self._link.check_usable()
+        _ = self.schema
+        if self._saving is None:
+            raise ValueError(f"save_states: the feed {self.name!r} has no states")
+        self._saving.save_token(token, values)
+
+    def flush_states(self) -> None:
+        """Hand the server the states that stay with this trainer, as the last saves left them.
+
+        Whoever continues these sequences begins with them.  Leaving the feed does it too.  Nothing
+        is done where no sequence goes on, or where states are with the server anyway.
+        """
+        self._link.check_usable()
+        if self._saving is not None:
+            self._saving.flush()
+
     def drain(self, cancel: bool = False) -> None:
         """Close the feed's input for all trainers: what was read is still handed out.
 
         With ``cancel`` what is not yet a batch is dropped.
         """
-        self._check()
+        self._link.check_usable()
         self._link.drain(cancel)
 
     def set_target_probs(self, probs: Sequence[float]) -> dict[int, int]:
@@ -198,7 +267,7 @@ class Feed:
         Returns for each partition the number of the first batch that the new ones reach; batches
         before it are made or being made.  ValueError when the feed can not draw them.
         """
-        self._check()
+        self._link.check_usable()
         wanted = tuple(float(p) for p in probs)
         answer = self._link.retarget(wanted)
         if answer.fault:
@@ -207,12 +276,12 @@ class Feed:
 
     def close(self) -> None:
         """Leave the feed.  The batch in hand is committed unless an exception is being handled."""
-        if self._closed or os.getpid() != self._pid:
+        if self._link.left or os.getpid() != self._pid:
             return
         self._leave(commit=sys.exc_info()[0] is None)
 
     def __enter__(self) -> Feed:
-        self._check()
+        self._link.check_usable()
         return self
 
     def __exit__(
@@ -221,20 +290,10 @@ class Feed:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if not self._closed and os.getpid() == self._pid:
+        if not self._link.left and os.getpid() == self._pid:
             self._leave(commit=kind is None)
 
     # Inside
-
-    def _check(self) -> None:
-        if os.getpid() != self._pid:
-            raise ForkedProcess(
-                f"this feed was connected in process {self._pid} and is used in its fork "
-                f"{os.getpid()}: connect in the process that uses it (in a torch DataLoader: in "
-                "the dataset's __iter__, or use num_workers=0 and let headrace do the reading)"
-            )
-        if self._closed:
-            raise FeedClosed("this feed was closed; connect again")
 
     def _commit_in_hand(self) -> None:
         if self._in_hand is not None:
@@ -247,25 +306,40 @@ class Feed:
             self._link.give_back(token)
 
     def _leave(self, commit: bool) -> None:
-        self._closed = True
+        link, saving = self._link, self._saving
+        link.left = True
         try:
-            if commit:
+            if saving is not None:
+                saving.give_back()
+            elif commit:
                 self._commit_in_hand()
-                if not self._link.session.failure:
-                    self._link.settle()
             else:
                 self._give_back_in_hand()
+            if link.session.failure is not None:
+                return
+            if commit:
+                link.settle()
+                if saving is not None:
+                    saving.flush()
+            elif saving is not None and saving.lanes is not None:
+                # What was saved is handed over, but nothing of it may hide why this is left.
+                with contextlib.suppress(Exception):
+                    link.settle(_HASTE_S)
+                    saving.flush(_HASTE_S)
         finally:
             self._finalizer.detach()
-            self._link.close()
-        if commit and self._link.session.refused:
-            raise self._link.session.refused.popleft()
+            link.close()
+        if commit:
+            self._raise_refusals()
 
-    def _batch(self, received: Received) -> Batch:
-        delivery = received.delivery
-        _ = self.schema  # learnt at the first batch where a feed had none when it was joined
-        slots = slots_of(delivery, self._layout)
-        return Batch(delivery, slots, self._block(delivery, received.source), self._framework)
+    def _raise_refusals(self) -> None:
+        """Raise what became of commits and was not told yet: all at once, for the last time."""
+        refused = self._link.session.refused
+        if refused:
+            error = refused.popleft()
+            while refused:
+                error.add_note(f"and: {refused.popleft()}")
+            raise error
 
     def _block(self, delivery: Delivery, held: Any) -> np.ndarray:
         """The bytes of a batch, aligned: a view of shared memory, or this process's own."""

@@ -111,9 +111,7 @@ class Going:
         if state.dtype != BYTES:
             return self._framework.merged(value, source, starts, self._initial(state))
         strings = strings_of(state, value, self._framework)
-        return self._framework.strings(
-            NUMPY.merged(strings, source, starts, self._initial(state))
-        )
+        return self._framework.strings(NUMPY.merged(strings, source, starts, self._initial(state)))
 
     def _begun(self, state: State) -> Any:
         """A state where no row goes on."""
@@ -178,6 +176,7 @@ class Lanes:
 
     def going(self, batch: SegmentBatch) -> Going:
         """How a batch goes on.  ProtocolError where what it says of its lanes can not be."""
+        self._busy.setdefault(batch.partition, (batch.token, batch._opening))
         kept = self._kept.get(batch.partition)
         if kept is not None and kept.opening != batch._opening:
             del self._kept[batch.partition]
@@ -208,7 +207,8 @@ def parts_of(kept: Kept, maker: BlockMaker, framework: Framework) -> list[States
         value = kept.states[name]
         if state.dtype == BYTES:
             whole[name] = strings_of(state, value, framework)
-            sizes += [sum(map(len, strings_in(state, row))) for row in whole[name]]
+            array = whole[name]
+            sizes += [sum(map(len, strings_in(state, array[i : i + 1]))) for i in range(len(array))]
         else:
             whole[name] = host(state, framework, value)
     parts: list[StatesPart] = []

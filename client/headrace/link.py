@@ -26,6 +26,7 @@ from headrace_proto.errors import (
     ConnectionLost,
     DeadlineExceeded,
     FeedClosed,
+    ForkedProcess,
     HeadraceError,
     ProtocolError,
 )
@@ -73,6 +74,8 @@ class Link:
         self.address = address
         self.session = session
         self.attachment: Attachment | None = None
+        self.left = False  # the trainer closed the feed
+        self._pid = os.getpid()
         self._timeout_s = timeout_s
         self._changed = threading.Condition()
         self._waiting = 0  # threads that wait for news of the session
@@ -91,6 +94,17 @@ class Link:
         self._wait(lambda s: s.welcome is not None, self._timeout_s, "a server to answer")
         assert self.session.welcome is not None
         return self.session.welcome
+
+    def check_usable(self) -> None:
+        """ForkedProcess or FeedClosed where this can not be used any more."""
+        if os.getpid() != self._pid:
+            raise ForkedProcess(
+                f"this feed was connected in process {self._pid} and is used in its fork "
+                f"{os.getpid()}: connect in the process that uses it (in a torch DataLoader: in "
+                "the dataset's __iter__, or use num_workers=0 and let headrace do the reading)"
+            )
+        if self.left:
+            raise FeedClosed("this feed was closed; connect again")
 
     def take(self, claim: Callable[[Session], Received | None] = Session.take) -> Received | None:
         """The next batch; None when the feed has ended.

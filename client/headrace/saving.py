@@ -2,27 +2,27 @@
 
     take ──► in hand ──► save_state … save_state ──► handed to the session ──► answered, or refused
                 │                    │
-                │ the feed is left   └ a mistake: told at once, nothing sent, the batch stays in hand
+                │ the feed is left   └ a mistake: told at once, nothing sent, it stays in hand
                 ▼
             given back
 
-Any thread may save, and several batches may be in hand.  A state of a batch is claimed before its
-bytes are copied, so that of two saves one stands and the other is refused.
+Any thread may save, and several batches may be in hand.  A save of several states is one: all
+of them stand, or none.  Of two saves of a state the first stands and the other is refused.
 """
 
 from __future__ import annotations
 
-import os
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
 from math import inf
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from headrace_proto.dtypes import BYTES
-from headrace_proto.errors import HeadraceError, StaleLease, StateError, from_code
+from headrace_proto.errors import ProtocolError, StaleLease, StateError, from_code
 
 from .batch import Framework
 from .lanes import Lanes, parts_of
@@ -31,11 +31,16 @@ from .segment_layout import SegmentLayout
 from .segments import SegmentBatch
 from .session import Received, Session
 from .state_block import BlockMaker, Upload
-from .values import NUMPY, State, host, presented, strings_in
+from .values import State, host, presented, strings_in
 
 __all__ = ["Saving"]
 
 _KEYS_TOLD = 3
+
+_LOST = (
+    "the lease of this batch was lost with its session, and its rows go to another trainer or come "
+    "again: these states do not count"
+)
 
 
 class Saving:
@@ -46,13 +51,11 @@ class Saving:
         link: Link,
         layout: SegmentLayout,
         framework: Framework,
-        check: Callable[[], None],
     ) -> None:
         self.layout = layout
         self.lanes = Lanes(framework) if layout.kept else None
         self._link = link
         self._framework = framework
-        self._check = check
         self._maker = BlockMaker(layout.states)
         self._in_hand: dict[int, SegmentBatch] = {}
         self._flushing = threading.Lock()
@@ -67,20 +70,17 @@ class Saving:
 
     def begin(self, received: Received, block: np.ndarray) -> SegmentBatch:
         """A batch that was taken is in the trainer's hands."""
-        batch = SegmentBatch(
-            received, self.layout, block, self._framework, self, time.monotonic()
-        )
+        batch = SegmentBatch(received, self.layout, block, self._framework, self, time.monotonic())
         if self.lanes is not None:
             batch._going = self.lanes.going(batch)
         self._in_hand[batch.token] = batch
         return batch
 
-    def reject(self, received: Received) -> None:
+    def reject(self, partition: int, token: int) -> None:
         """A batch that was taken can not be used."""
-        delivery = received.delivery
         if self.lanes is not None:
-            self.lanes.release(delivery.partition, delivery.token)
-        self._link.give_back(delivery.token)
+            self.lanes.release(partition, token)
+        self._link.give_back(token)
 
     def give_back(self) -> None:
         """The trainer leaves: whatever is not saved goes to others."""
@@ -92,7 +92,7 @@ class Saving:
 
     def save_token(self, token: Any, values: Mapping[str, Any]) -> None:
         """Save states of the batch with this token."""
-        self._check()
+        self._link.check_usable()
         batch = self._in_hand.get(int(token))
         if batch is None:
             held = sorted(self._in_hand)
@@ -104,23 +104,43 @@ class Saving:
 
     def save(self, batch: SegmentBatch, values: Mapping[str, Any]) -> None:
         """Save states of a batch: all of these, or none."""
-        self._check()
+        self._link.check_usable()
         ready = [self._ready(batch, name, value) for name, value in values.items()]
         if self.lanes is not None and batch._opening != self._link.session.openings:
             self._lose(batch)
+        saved = batch._saved
         with batch._lock:
             for state, _ in ready:
-                self._check_first(batch, state.name)
-            try:
-                if self.lanes is None:
-                    self._copy(batch, ready)
-            except BaseException:
-                batch._upload = None if not batch._saved else batch._upload
-                raise
-            batch._saved.update((state.name, value) for state, value in ready)
-            if len(batch._saved) < len(self.layout.states):
+                _check_first(batch, state)
+            last = len(saved) + len(ready) == len(self.layout.states)
+            columns, block = self._copied(batch, ready, last) if self.lanes is None else ([], None)
+            for state, value in ready:
+                saved[state.name] = None if self.lanes is None else value
+            if not last:
                 return
-            self._hand_over(batch)
+            if self.lanes is not None:
+                self.lanes.keep(batch, saved.copy())
+            batch._upload = None
+        self._in_hand.pop(batch.token, None)
+        if not self._link.save(batch.token, columns, block):
+            raise StaleLease(_LOST)
+
+    def _copied(
+        self, batch: SegmentBatch, ready: list[tuple[State, Any]], last: bool
+    ) -> tuple[list[list[Any]], Any]:
+        """Copy values to what is sent, which is given when it is whole."""
+        upload = batch._upload
+        if upload is None:
+            upload = batch._upload = Upload(self._maker, batch.rows)
+        for state, value in ready:
+            upload.put(state, value)
+        return upload.finish() if last else ([], None)
+
+    def _lose(self, batch: SegmentBatch) -> NoReturn:
+        """The session that this batch came in is gone, and with it its lanes."""
+        self._in_hand.pop(batch.token, None)
+        self.reject(batch.partition, batch.token)
+        raise StaleLease(_LOST)
 
     def _ready(self, batch: SegmentBatch, name: str, value: Any) -> tuple[State, Any]:
         """A value that may be saved, as it will be; or what is wrong with it."""
@@ -128,17 +148,70 @@ class Saving:
         if state is None:
             known = list(self.layout.states)
             raise KeyError(f"{name!r} is not a state of this feed; it has {known}")
-        self._check_first(batch, name)
+        _check_first(batch, state)
         own = self._framework
         face, value = presented(state, value, batch.rows, own)
+        try:
+            return state, self._usable(state, face, value)
+        except ValueError as error:
+            text = str(error)
+            if not text.startswith("state "):
+                text = f"state {name!r} can not be read: {text}"
+            raise ValueError(text) from error
+
+    def _usable(self, state: State, face: Framework, value: Any) -> Any:
+        """A value as it is copied, or, where states stay here, as it is kept."""
+        own = self._framework
         if self.lanes is None:
-            return state, host(state, face, value)
+            array = host(state, face, value)
+            return strings_in(state, array) if state.dtype == BYTES else array
         if state.dtype == BYTES:
             array = host(state, face, value)
             strings_in(state, array)
-            return state, (own.kept(value) if face is own else own.strings(array))
+            return own.kept(value) if face is own else own.strings(array)
         if face is own:
-            return state, _kept(state, own, value)
+            return own.kept(value)
         # Another framework's: what comes back is of the feed's.
-        array = np.array(host(state, face, value), order="C")
-        return state, own.numbers(array, state.dtype)
+        return own.numbers(np.array(host(state, face, value), order="C"), state.dtype)
+
+    # Lanes
+
+    def flush(self, at_most_s: float = inf) -> None:
+        """Hand the states of all sequences that go on to the server, for their next trainer."""
+        if self.lanes is None:
+            return
+        with self._flushing:
+            for kept in self.lanes.standing(self._link.session.openings):
+                parts = parts_of(kept, self._maker, self._framework)
+                answer = self._link.flush(kept.token, parts, at_most_s)
+                if answer.code:
+                    raise from_code(answer.code, answer.text)
+
+    # In words
+
+    def explain(self, now: float) -> str:
+        """Which states are owed, for the text of a deadline."""
+        batches = sorted(self._in_hand.values(), key=lambda batch: batch._taken_at)
+        if not batches:
+            return ""
+        batch = batches[0]
+        owed = [repr(name) for name in self.layout.states if name not in batch._saved]
+        keys = ""
+        with contextlib.suppress(ProtocolError):
+            told = [key.decode("utf-8", "backslashreplace") for key in batch.keys(_KEYS_TOLD)]
+            more = ", …" if batch.rows > len(told) else ""
+            keys = f" ({', '.join(told)}{more})"
+        others = f", and states of {len(batches) - 1} later batches" if len(batches) > 1 else ""
+        return (
+            f".  This trainer has not saved state{'s' if len(owed) > 1 else ''} {', '.join(owed)} "
+            f"of {batch.rows} segments{keys} that it took {now - batch._taken_at:.0f} s ago as "
+            f"batch {batch.partition}/{batch.number}{others}"
+        )
+
+
+def _check_first(batch: SegmentBatch, state: State) -> None:
+    if state.name in batch._saved:
+        raise StateError(
+            f"state {state.name!r} of batch {batch.partition}/{batch.number} is saved already, "
+            "and that stands"
+        )

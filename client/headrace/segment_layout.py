@@ -96,7 +96,9 @@ class SegmentLayout:
         if last is not None and last[0] == columns and last[1:3] == (rows, nbytes):
             return last[3]
         if not isinstance(columns, list) or len(columns) != len(self._fields):
-            raise ProtocolError(f"a batch does not have the {len(self._fields)} columns of its feed")
+            raise ProtocolError(
+                f"a batch does not have the {len(self._fields)} columns of its feed"
+            )
         if not 0 <= rows <= self.batch_size:
             raise ProtocolError(f"a batch has {rows} rows; its feed has {self.batch_size}")
         expected = self._expected.get(rows)

@@ -19,7 +19,7 @@ import numpy as np
 
 from headrace_proto.dtypes import BYTES
 from headrace_proto.layout import Slot, array_at, strings_at
-from headrace_proto.schema import RESERVED
+from headrace_proto.schema import RESERVED, Field
 
 from .batch import Framework
 from .segment_layout import GROUPS, SegmentLayout
@@ -242,7 +242,7 @@ class SegmentBatch:
         keys = np.empty(self.rows, object)
         keys[:] = self.keys()
         flags = {"first": self._flag_array("first"), "last": self._flag_array("last")}
-        element = {"token": np.int64(self.token), "key": keys, **facts, **flags}
+        element: dict[str, Any] = {"token": np.int64(self.token), "key": keys, **facts, **flags}
         for group in GROUPS:
             names = self._layout.names(group)
             element[group] = {name: self.array(f"{group}:{name}") for name in names}
@@ -264,7 +264,7 @@ class SegmentBatch:
         columns = self._cache.get(group)
         if columns is None:
             columns = self._cache[group] = Columns(self, group)
-        return columns  # type: ignore[no-any-return]
+        return columns
 
     def _strings(self, name: str) -> Any:
         value = self._cache.get(name)
@@ -300,14 +300,21 @@ class SegmentBatch:
     def _state_names(self) -> list[str]:
         return list(self._layout.states)
 
+    def _shape(self, group: str, name: str) -> Field:
+        if group == "state":
+            state = self._layout.states[name]
+            return Field(state.dtype, (self.rows, *state.dims))
+        column = f"{group}:{name}"
+        shape = self._places[self._layout.index[column]][2]
+        return Field(self._layout.schema[column].dtype, shape)
+
     def __repr__(self) -> str:
         groups = []
+        layout = self._layout
         for group in GROUPS:
-            names = self._layout.names(group)
-            shapes = [self._layout.schema[f"{group}:{name}"] for name in names]
-            if names:
-                told = ", ".join(f"{n}: {s}" for n, s in zip(names, shapes, strict=True))
-                groups.append(f"{group} {told}")
+            told = [f"{name}: {self._shape(group, name)}" for name in layout.names(group)]
+            if told:
+                groups.append(f"{group} {', '.join(told)}")
         return (
             f"<SegmentBatch {self.partition}/{self.number} of {self.rows} segments of "
             f"{self._layout.num_unroll} steps: {'; '.join(groups)}>"

@@ -19,7 +19,7 @@ from headrace_proto.errors import LimitExceeded
 from headrace_proto.layout import Slot, arrange, array_at
 
 from .holding import BufferPool
-from .values import State, strings_in
+from .values import State
 
 __all__ = ["BlockMaker", "Upload"]
 
@@ -86,14 +86,14 @@ class Upload:
         self._values: dict[str, Any] = {}
         self._block = maker.pool.buffer(maker.plan(rows)[2]) if maker.numeric else None
 
-    def put(self, state: State, array: np.ndarray) -> None:
-        """Copy a state; its memory is the trainer's again afterwards."""
+    def put(self, state: State, value: Any) -> None:
+        """Copy an array, or a flat list of strings; it is the trainer's again afterwards."""
         if self._block is not None:
-            np.copyto(array_at(self._block, self._maker.plan(self._rows)[0][state.name]), array)
+            np.copyto(array_at(self._block, self._maker.plan(self._rows)[0][state.name]), value)
         elif state.dtype == BYTES:
-            self._values[state.name] = strings_in(state, array)
+            self._values[state.name] = value
         else:
-            self._values[state.name] = np.array(array)
+            self._values[state.name] = np.array(value)
 
     def finish(self) -> tuple[list[list[Any]], np.ndarray]:
         """Description and block, when all states were put."""

@@ -117,8 +117,7 @@ def segments(feed: Feed) -> Any:
     """A ``tf.data.Dataset`` of the batches of segments that a feed still has."""
 
     def batches() -> Iterator[dict[str, Any]]:
-        for batch in feed:
-            yield batch.arrays()
+        yield from (batch.arrays() for batch in feed)
 
     return tf.data.Dataset.from_generator(batches, output_signature=segments_spec(feed))
 

@@ -25,7 +25,6 @@ __all__ = ["NUMPY", "State", "host", "load", "presented", "strings_in"]
 
 NUMPY = NumpyFramework()
 
-_FACES: dict[str, Framework] = {}
 #: Name of a face, the module that its tensors come from.
 _MODULES = (("tf", "tensorflow"), ("torch", "torch"), ("jax", "jax"))
 #: A list may be cast to a kind on its right: bool, integer, float, complex.
@@ -49,24 +48,19 @@ class State:
 
 def load(name: str) -> Framework:
     """A framework's face; what the others need is not loaded."""
-    face = _FACES.get(name)
-    if face is None:
-        if name == "tf":
-            from .tf import TensorFlow
+    if name == "tf":
+        from .tf import TensorFlow
 
-            face = TensorFlow()
-        elif name == "torch":
-            from .torch import Torch
+        return TensorFlow()
+    if name == "torch":
+        from .torch import Torch
 
-            face = Torch()
-        elif name == "jax":
-            from .jax import Jax
+        return Torch()
+    if name == "jax":
+        from .jax import Jax
 
-            face = Jax()
-        else:
-            face = NUMPY
-        _FACES[name] = face
-    return face
+        return Jax()
+    return NUMPY
 
 
 def presented(state: State, value: Any, rows: int, own: Framework) -> tuple[Framework, Any]:

@@ -10,7 +10,7 @@ import headrace_proto
 import headrace_server
 
 CLIENT = {
-    *("__version__", "connect", "Feed", "Batch", "Field"),
+    *("__version__", "connect", "Feed", "Batch", "SegmentBatch", "Field"),
     *("HeadraceError", "DataError", "FilesMissing", "ProtocolError", "VersionMismatch"),
     *("ConnectionLost", "DeadlineExceeded", "UnknownFeed", "LimitExceeded", "ServerError"),
     *("StaleLease", "StateError", "Cancelled", "FeedClosed", "ForkedProcess"),

@@ -59,13 +59,6 @@ class _Partitions:
         """Whether more will come."""
         return not all(p.ended for p in self._partitions)
 
-    def missing(self) -> tuple[int, int] | None:
-        """Number and partition of a batch that is waited for, if one is."""
-        for number, p in enumerate(self._partitions):
-            if not p.ended:
-                return p.made, number
-        return None
-
 
 class Arrivals(_Partitions):
     """The batches of ``order="arrival"`` that were made and not taken."""
@@ -98,6 +91,13 @@ class Arrivals(_Partitions):
         """The first of what is there."""
         return self._ready.pop()
 
+    def missing(self) -> tuple[int, int] | None:
+        """Number and partition of a batch that was asked for and can be made, if one is."""
+        for number, p in enumerate(self._partitions):
+            if p.wanted > p.made and not p.ended and not p.starved:
+                return p.made, number
+        return None
+
     def put_back(self, session: int, batch: Batch) -> bool:
         """A batch came back; False: it goes to whoever asks first."""
         return False
@@ -129,6 +129,7 @@ class Arrivals(_Partitions):
 class _Stripe:
     partition: int
     number: int
+    leaves: int  # of its partition, when it was opened
     made: int = 0
     wanted: int = 0
     ready: Waiting = field(default_factory=Waiting)
@@ -143,6 +144,7 @@ class LaneQueues(_Partitions):
         self._by_number: dict[int, int] = {}  # stripe → session
         self._next_stripe = 0
         self._dry: set[int] = set()  # partitions without work for another stripe
+        self._leaves = [0] * partitions  # stripes that were left: their examples call for others
 
     def made(self, batch: Batch) -> bool:
         """A partition made its next batch; False when the trainer that it was for is gone."""
@@ -163,11 +165,15 @@ class LaneQueues(_Partitions):
                 self._close(session)
 
     def dry(self, number: int) -> None:
-        """A stripe has no work left; its trainer may get one in another partition."""
+        """A stripe has no work left; its trainer may get one in another partition.
+
+        Or in the same, when another trainer has left it since: that may not have been known there.
+        """
         session = self._by_number.get(number)
         if session is not None:
-            self._dry.add(self._stripes[session].partition)
-            self._close(session)
+            stripe = self._close(session)
+            if stripe.leaves == self._leaves[stripe.partition]:
+                self._dry.add(stripe.partition)
 
     def _close(self, session: int) -> _Stripe:
         stripe = self._stripes.pop(session)
@@ -178,6 +184,13 @@ class LaneQueues(_Partitions):
         """The next batch of a trainer's own lanes."""
         stripe = self._stripes.get(session)
         return None if stripe is None else stripe.ready.pop()
+
+    def missing(self) -> tuple[int, int] | None:
+        """Number and partition of a batch that was asked for, if one is."""
+        for stripe in self._stripes.values():
+            if stripe.wanted > stripe.made:
+                return self._partitions[stripe.partition].made, stripe.partition
+        return None
 
     def put_back(self, session: int, batch: Batch) -> bool:
         """A batch got lost on its way: it is its trainer's all the same."""
@@ -210,7 +223,8 @@ class LaneQueues(_Partitions):
             if other.partition in load:
                 load[other.partition] += 1
         partition = min(load, key=lambda n: (load[n], n))
-        stripe = self._stripes[session] = _Stripe(partition, self._next_stripe)
+        stripe = _Stripe(partition, self._next_stripe, self._leaves[partition])
+        self._stripes[session] = stripe
         self._by_number[self._next_stripe] = session
         self._next_stripe += 1
         return stripe
@@ -221,4 +235,5 @@ class LaneQueues(_Partitions):
             return [], []
         stripe = self._close(session)
         self._dry.discard(stripe.partition)
+        self._leaves[stripe.partition] += 1
         return stripe.ready.drain(), [Leave(stripe.partition, stripe.number)]

@@ -69,6 +69,11 @@ class Lanes(Sequences):
         self._done[slots] = 0
         self._kept[slots] = 0
 
+    def _come_back(self, slots: np.ndarray) -> None:
+        self._done[slots] = self._kept[slots] = self._segment[slots]
+        for slot, index in zip(slots.tolist(), self._index[slots].tolist(), strict=True):
+            heapq.heappush(self._orphans, (index, slot))
+
     # Stripes
 
     def want(self, upto: int, stripe: int = 0) -> None:
@@ -79,7 +84,6 @@ class Lanes(Sequences):
                 return
             empty = np.full(self.batch_size, -1, np.int64)
             known = self._stripes[stripe] = _Stripe(empty, np.zeros(self.batch_size, bool))
-            known.over = self._cancelled
         known.wanted = max(known.wanted, upto)
 
     def leave(self, stripe: int) -> None:
@@ -101,9 +105,8 @@ class Lanes(Sequences):
             return
         self.rewound += int((self._done[slots] - self._kept[slots]).sum())
         self._reenter(slots[self._segment[slots] == self._count[slots]])
-        self._segment[slots] = self._done[slots] = self._kept[slots]
-        for slot, index in zip(slots.tolist(), self._index[slots].tolist(), strict=True):
-            heapq.heappush(self._orphans, (index, slot))
+        self._segment[slots] = self._kept[slots]
+        self._come_back(slots)
         self._drop_leftovers()
 
     def _reenter(self, slots: np.ndarray) -> None:

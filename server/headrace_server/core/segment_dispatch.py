@@ -3,12 +3,14 @@
     window() ─► Want ─► worker ─► made() ─► Send ─► save() ─► Save ─► worker ─► kept() ─► Answer
 
 A save is judged by its lease when it comes, and answered when the worker has kept the states: what
-a trainer is told to be committed is.  Who gets what is decided by the order, see demand.py: with
+a trainer is told to be committed is.  A save that comes again is answered as the first one was, and
+adds nothing.  Who gets what is decided by the order, see demand.py: with
 lanes a batch belongs to the trainer of its stripe, and is void when that leaves.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +19,10 @@ from .dispatch import Dispatcher
 from .handover import Answer, Batch, JoinRefused, Save
 from .lease import Verdict
 
-__all__ = ["SegmentDispatcher"]
+__all__ = ["Flush", "SegmentDispatcher"]
+
+#: Saves that a worker could not keep are remembered up to this number, for when they come again.
+_REMEMBERED = 65_536
 
 
 @dataclass(slots=True)
@@ -25,8 +30,13 @@ class _Keeping:
     """A save that a worker has not answered."""
 
     token: int
-    session: int  # who is told
     batch: Batch
+    sessions: set[int]  # who is told
+
+
+@dataclass(frozen=True, slots=True)
+class Flush(Save):
+    """States of lanes as they are after a batch that was saved, for its worker to keep."""
 
 
 class SegmentDispatcher(Dispatcher):
@@ -47,6 +57,7 @@ class SegmentDispatcher(Dispatcher):
         self._keeping: dict[tuple[int, int], _Keeping] = {}  # by number and partition
         self._kept_tokens: dict[int, _Keeping] = {}  # the same by token
         self._saved: dict[int, tuple[int, Batch]] = {}  # by session: the last one
+        self._faults: OrderedDict[int, tuple[int, str, str]] = OrderedDict()  # by token
 
     def _new_stream(self, partitions: int) -> Arrivals | LaneQueues:
         return LaneQueues(partitions) if self._lanes else Arrivals(partitions)
@@ -54,8 +65,9 @@ class SegmentDispatcher(Dispatcher):
     # What workers bring
 
     def made(self, batch: Batch) -> None:
+        wanted = self._stream.made(batch) is not False
         self._open += 1
-        if self._stream.made(batch) is False:
+        if not wanted:
             self._void(batch)
         self._deal()
 
@@ -82,12 +94,20 @@ class SegmentDispatcher(Dispatcher):
             batch.settled = True
             self._open -= 1
             self._free_if_done(batch)
-            fault = (token, code, text)
-            self._effects.append(Answer(keeping.session, (), (), (fault,)))
+            self._faults[token] = token, code, text
+            if len(self._faults) > _REMEMBERED:
+                self._faults.popitem(last=False)
         else:
             self._settle(batch)
-            self._effects.append(Answer(keeping.session, (token,), ()))
+        for session in sorted(keeping.sessions):
+            self._answer(session, token)
         self._deal()
+
+    def _answer(self, session: int, token: int) -> None:
+        """A save was judged, and its worker has spoken."""
+        fault = self._faults.get(token)
+        answer = Answer(session, (), (), (fault,)) if fault else Answer(session, (token,), ())
+        self._effects.append(answer)
 
     # What trainers bring
 
@@ -110,7 +130,7 @@ class SegmentDispatcher(Dispatcher):
         """The session is done with a batch; ``payload`` are its states."""
         keeping = self._kept_tokens.get(token)
         if keeping is not None:  # said again, and not yet answered
-            keeping.session = session
+            keeping.sessions.add(session)
             return
         verdict, batch = self._leases.commit(token, session)
         if batch is None:
@@ -118,12 +138,12 @@ class SegmentDispatcher(Dispatcher):
                 self.counts["stale"] += 1
                 self._effects.append(Answer(session, (), (token,)))
             else:
-                self._effects.append(Answer(session, (token,), ()))
+                self._answer(session, token)
         else:
             if batch.waits_in is not None:  # it had come back, and its states came late
                 batch.waits_in.remove(batch)
                 batch.waits_in = None
-            keeping = _Keeping(token, session, batch)
+            keeping = _Keeping(token, batch, {session})
             self._keeping[batch.order] = self._kept_tokens[token] = keeping
             self._saved[session] = token, batch
             self._effects.append(Save(batch, payload))
@@ -142,6 +162,10 @@ class SegmentDispatcher(Dispatcher):
         """The batch of a token, if it is the last one that the session has saved."""
         saved, batch = self._saved.get(session, (0, None))
         return batch if saved == token else None
+
+    def flush(self, batch: Batch, payload: Any) -> None:
+        """States of lanes after a batch that was saved last: they follow what it was saved with."""
+        self._effects.append(Flush(batch, payload))
 
     def leave(self, session: int) -> None:
         if session not in self._trainers:
@@ -182,3 +206,15 @@ class SegmentDispatcher(Dispatcher):
 
     def _next_of(self, session: int) -> Batch | None:
         return self._again.pop() or self._stream.next(session)
+
+    # Words
+
+    def describe(self, now: float) -> str:
+        text = super().describe(now)
+        saves = len(self._keeping)
+        return f"the states of {saves} batches are being kept; {text}" if saves else text
+
+    @property
+    def leased(self) -> int:
+        """Number of batches in trainers' hands, on their way there, or not answered."""
+        return len(self._leases) + len(self._keeping)

@@ -131,6 +131,32 @@ class SegmentQueue(Sequences):
         self._drop_leftovers()
         return rows
 
+    def _come_back(self, slots: np.ndarray) -> None:
+        self._back.put(self._index[slots], slots)
+
+    def claim(self, slots: np.ndarray, segments: np.ndarray) -> Segments | None:
+        """These segments are out after all: a trainer has them from an earlier life.
+
+        None when one of them is not the next of its example, or was handed out again.
+        """
+        if (slots < 0).any() or (self._segment[slots] != segments).any():
+            return None
+        if any(np.isin(slots, batch.slots).any() for batch in self._out.values()):
+            return None
+        for ready in (self._back, self._fresh):
+            left = ready.get(len(ready))
+            left = left[~np.isin(left, slots)]
+            if ready is self._back:
+                self._come_back(left)
+            elif len(left):
+                self._fresh.put(left)
+        batch = self._segments(slots)
+        last = slots[batch.last]
+        self._need_no_payload(last)
+        self._returning += len(slots) - len(last)
+        self._hand_out(batch)
+        return batch
+
     def _drop_leftovers(self) -> None:
         """No full batch can be formed any more, and no small one is allowed."""
         coming = 0 if self._cancelled else self._returning

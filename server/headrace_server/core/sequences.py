@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["FIRST_INDEX", "PARTITION_BITS", "Segments", "Sequences"]
+__all__ = ["BEGUN", "FIRST_INDEX", "PARTITION_BITS", "REFUSED", "Begun", "Segments", "Sequences"]
 
 #: Insertion indices start here, as they did in TensorFlow …
 FIRST_INDEX = -(2**63)
@@ -38,6 +38,7 @@ class Segments:
     segments: np.ndarray  # which one of the example's
     counts: np.ndarray  # of how many
     indices: np.ndarray  # insertion index
+    lines: np.ndarray  # number of the example as it was read
     stripe: int  # of lanes
     lanes: np.ndarray
     starts: np.ndarray  # places in the batch whose lane got another example
@@ -50,6 +51,33 @@ class Segments:
         """Which rows are their example's last."""
         ends: np.ndarray = self.segments + 1 == self.counts
         return ends
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Begun:
+    """Examples of which segments are done, as an earlier life has left them, by index."""
+
+    chunks: np.ndarray
+    rows: np.ndarray
+    counts: np.ndarray
+    segments: np.ndarray  # the next of each
+    indices: np.ndarray
+    lines: np.ndarray
+    keys: Sequence[Hashable]
+
+
+@dataclass(frozen=True, slots=True)
+class _Offered:
+    """What is known of a chunk's examples while some of them wait."""
+
+    keys: Sequence[Hashable]
+    counts: np.ndarray
+    line: int  # of its first example
+    known: np.ndarray | None  # per row: one of the marks below; None: all are new
+
+
+#: An example that an earlier life has begun or ended, and one whose key it has refused.
+BEGUN, REFUSED = 1, 2
 
 
 class _Fifo:
@@ -104,7 +132,7 @@ class Sequences:
         self._read_ahead = max(_READ_AHEAD, 4 * batch_size)
         self._next_index = FIRST_INDEX + (partition << (63 - PARTITION_BITS))
         self._waiting: deque[tuple[int, int, int]] = deque()  # chunk, start, stop
-        self._offered: dict[int, tuple[Sequence[Hashable], np.ndarray]] = {}  # keys, counts
+        self._offered: dict[int, _Offered] = {}
         self._fresh = _Fifo()
         self._live = 0  # slots in use
         self._finished = False
@@ -120,6 +148,7 @@ class Sequences:
         self._row = _NONE
         self._count = _NONE
         self._index = _NONE
+        self._line = _NONE
         self._segment = _NONE  # the one that is taken next
         self._grow(min(capacity or _READ_AHEAD, _READ_AHEAD))
 
@@ -133,11 +162,18 @@ class Sequences:
         return room and not ahead and not self._finished
 
     def offer(self, chunk: int, rows: int, facts: Mapping[str, Any]) -> None:
-        """A chunk's examples, in order: the ``key`` of each and its ``count`` of segments."""
+        """A chunk's examples, in order: the ``key`` of each and its ``count`` of segments.
+
+        ``line`` is the number of the first, and ``known`` marks those that an earlier life has
+        dealt with: they are not admitted, and have had their insertion index.
+        """
         if self._finished:
             raise ValueError(f"chunk {chunk} is offered after the input has ended")
         if rows:
-            self._offered[chunk] = facts["key"], np.asarray(facts["count"], np.int64)
+            counts = np.asarray(facts["count"], np.int64)
+            self._offered[chunk] = _Offered(
+                facts["key"], counts, facts.get("line", 0), facts.get("known")
+            )
             self._waiting.append((chunk, 0, rows))
             self._uses[chunk] = rows
             self._admit()
@@ -145,10 +181,10 @@ class Sequences:
     def finish(self, drop: bool = False) -> None:
         """The input has ended.  With ``drop`` what is not begun or ready now never will be."""
         self._finished = True
-        if drop and not self._cancelled:
+        if drop:
             self._cancelled = True
             for chunk, start, stop in self._waiting:
-                self._note_dropped("cancelled", int(self._offered[chunk][1][start:stop].sum()))
+                self._note_dropped("cancelled", int(self._offered[chunk].counts[start:stop].sum()))
                 self._release(chunk, stop - start)
             self._waiting.clear()
             self._offered.clear()
@@ -177,48 +213,96 @@ class Sequences:
             if end <= start:
                 return
             self._waiting.popleft()
-            keys, counts = self._offered[chunk]
+            offered = self._offered[chunk]
             if end < stop:
                 self._waiting.appendleft((chunk, end, stop))
             else:
                 del self._offered[chunk]
-            rows = self._new_keys(chunk, keys, start, end)
+            rows, indices = self._let_in(chunk, offered, start, end)
             if rows:
-                self._enter(chunk, np.array(rows, np.int64), counts, keys)
+                slots = self._enter(chunk, rows, indices, offered)
+                self._begin(slots)
+                self._fresh.put(slots)
 
-    def _new_keys(self, chunk: int, keys: Sequence[Hashable], start: int, end: int) -> list[int]:
-        rows = []
+    def _let_in(
+        self, chunk: int, offered: _Offered, start: int, end: int
+    ) -> tuple[list[int], list[int]]:
+        """Of these rows those that are admitted, and their insertion indices."""
+        keys, known = offered.keys, offered.known
+        rows, indices = [], []
         for row in range(start, end):
-            if keys[row] in self._slot_of:
+            mark = 0 if known is None else known[row]
+            if not mark and keys[row] in self._slot_of:
                 self._refused.append((chunk, row))
+                mark = REFUSED
+            if mark != REFUSED:
+                self._next_index += 1
+            if mark:
                 self._release(chunk, 1)
             else:
                 self._slot_of[keys[row]] = -1  # told apart from a twin in this very chunk
                 rows.append(row)
-        return rows
+                indices.append(self._next_index - 1)
+        return rows, indices
 
     def _enter(
-        self, chunk: int, rows: np.ndarray, counts: np.ndarray, keys: Sequence[Hashable]
-    ) -> None:
-        n = len(rows)
+        self, chunk: int, rows: list[int], indices: list[int], offered: _Offered
+    ) -> np.ndarray:
+        slots = self._take_slots(len(rows))
+        self._chunk[slots] = chunk
+        self._row[slots] = rows
+        self._count[slots] = offered.counts[rows]
+        self._segment[slots] = 0
+        self._index[slots] = indices
+        self._line[slots] = np.array(rows, np.int64) + offered.line
+        self._name(slots, [offered.keys[row] for row in rows])
+        return slots
+
+    def _take_slots(self, n: int) -> np.ndarray:
         if len(self._free) < n:
             self._grow(max(2 * len(self._chunk), self._live + n))
         numbers = self._free[: -n - 1 : -1]
         del self._free[-n:]
-        slots = np.array(numbers, np.int64)
-        self._chunk[slots] = chunk
-        self._row[slots] = rows
-        self._count[slots] = counts[rows]
-        self._segment[slots] = 0
-        self._index[slots] = np.arange(self._next_index, self._next_index + n, dtype=np.int64)
-        self._next_index += n
-        for slot, row in zip(numbers, rows.tolist(), strict=True):
-            self._key_of[slot] = keys[row]
-            self._slot_of[keys[row]] = slot
         self._live += n
         self.in_flight += n
-        self._begin(slots)
-        self._fresh.put(slots)
+        return np.array(numbers, np.int64)
+
+    def _name(self, slots: np.ndarray, keys: Sequence[Hashable]) -> None:
+        for slot, key in zip(slots.tolist(), keys, strict=True):
+            self._key_of[slot] = key
+            self._slot_of[key] = slot
+
+    def resume(self, begun: Begun) -> np.ndarray:
+        """Examples that an earlier life has begun go on; their slots."""
+        slots = self._take_slots(len(begun.keys))
+        self._chunk[slots] = begun.chunks
+        self._row[slots] = begun.rows
+        self._count[slots] = begun.counts
+        self._segment[slots] = begun.segments
+        self._index[slots] = begun.indices
+        self._line[slots] = begun.lines
+        self._name(slots, begun.keys)
+        for chunk in begun.chunks.tolist():
+            self._uses[chunk] = self._uses.get(chunk, 0) + 1
+        self._come_back(slots)
+        return slots
+
+    def start_from(self, index: int) -> None:
+        """The insertion index of the next example that is offered."""
+        self._next_index = index
+
+    @property
+    def next_index(self) -> int:
+        return self._next_index
+
+    def find(self, indices: np.ndarray) -> np.ndarray:
+        """The slots of examples by insertion index; -1 where one is not there."""
+        there = {int(self._index[slot]): slot for slot in self._key_of}
+        return np.array([there.get(index, -1) for index in indices.tolist()], np.int64)
+
+    def _come_back(self, slots: np.ndarray) -> None:
+        """The next segments of these, by ascending index, are ready."""
+        raise NotImplementedError
 
     def _begin(self, slots: np.ndarray) -> None:
         """Slots were filled: tables of a subclass begin anew."""
@@ -233,7 +317,7 @@ class Sequences:
             setattr(self, name, grown)
 
     def _tables(self) -> tuple[str, ...]:
-        return ("_chunk", "_row", "_count", "_index", "_segment")
+        return ("_chunk", "_row", "_count", "_index", "_segment", "_line")
 
     @property
     def slots(self) -> int:
@@ -256,6 +340,7 @@ class Sequences:
             self._segment[slots],
             self._count[slots],
             self._index[slots],
+            self._line[slots],
             stripe,
             lanes,
             starts,

@@ -21,7 +21,7 @@ from ..core.sequences import Segments
 from .columns import Column, Ragged, RaggedStrings, Strings
 from .sequencing import Offer
 
-__all__ = ["BlockLayout", "SegmentBlock", "state_array", "write_strings"]
+__all__ = ["BlockLayout", "SegmentBlock", "groups", "state_array", "write_strings"]
 
 _Group = tuple[Offer, np.ndarray | slice, np.ndarray]  # an offer, places in the batch, rows of it
 
@@ -76,7 +76,7 @@ class SegmentBlock:
         self.batch = batch
         self.rows = len(batch)
         self._layout = layout
-        self._groups = _groups(batch, offers)
+        self._groups = groups(batch.chunks, batch.rows, offers)
         self._extra = extra
         slots, end = layout.numbers(self.rows, len(batch.starts), states)
         placed = dict(slots)
@@ -177,19 +177,16 @@ class SegmentBlock:
         return flat + [b""] * (unroll * each - len(flat))
 
 
-def _groups(batch: Segments, offers: Mapping[int, Offer]) -> list[_Group]:
-    """The rows of a batch by the chunk that they lie in."""
-    chunks = batch.chunks
-    if not len(chunks):
-        return []
-    first = int(chunks[0])
-    if (chunks == first).all():
-        return [(offers[first], slice(None), batch.rows)]
-    groups: list[_Group] = []
-    for chunk in np.unique(chunks).tolist():
-        places = np.flatnonzero(chunks == chunk)
-        groups.append((offers[chunk], places, batch.rows[places]))
-    return groups
+def groups(chunks: np.ndarray, rows: np.ndarray, offers: Mapping[int, Offer]) -> list[_Group]:
+    """Rows of some chunks by the chunk that they lie in."""
+    numbers = set(chunks.tolist())
+    if len(numbers) == 1:
+        return [(offers[numbers.pop()], slice(None), rows)]
+    found: list[_Group] = []
+    for number in sorted(numbers):
+        places = np.flatnonzero(chunks == number)
+        found.append((offers[number], places, rows[places]))
+    return found
 
 
 def _windows(

@@ -25,7 +25,7 @@ from .chunk import Origin
 from .intake import Intake
 from .partition_feed import Blocked, Busy, Done, MadeBatch
 from .reader import BadRecords, Reader
-from .segment_block import BlockLayout, SegmentBlock
+from .segment_block import BlockLayout, SegmentBlock, groups
 from .sequencing import Offer, Sequencing
 from .slab import Slab
 from .state_table import KeptStates, StateTable, arrays_of
@@ -130,14 +130,14 @@ class SequenceFeed:
         if batch is None:
             return "stale", f"batch {number} is not out"
         rows = self.machine.saved(batch)
-        if isinstance(self.machine, Lanes):
-            self._kept.forget(self.machine.take_through())
         if rows is None:
             if self.machine.cancelled:
                 return "cancelled", "the feed was drained with cancel=True: states are not saved"
             return "stale", "its lanes went to another trainer"
         if self._cutting.at_trainer:
-            self._after[batch.stripe] = number, batch
+            last = self._after.get(batch.stripe)
+            if last is None or last[0] < number:
+                self._after[batch.stripe] = number, batch
         elif len(rows):
             arrays = arrays_of(self._cutting.states, block, columns)
             self._table.put(batch.slots[rows], arrays, rows)
@@ -155,7 +155,7 @@ class SequenceFeed:
         """States of lanes after a batch.  Those that are too old to be of use are let go."""
         assert isinstance(self.machine, Lanes)
         for last, batch in self._after.values():
-            if last == number and max(rows) < len(batch):
+            if last == number and rows and min(rows) >= 0 and max(rows) < len(batch):
                 arrays = arrays_of(self._cutting.states, block, columns)
                 places = {row: i for i, row in enumerate(rows)}
                 kept = self.machine.keep(batch, np.array(sorted(places), np.int64))
@@ -169,12 +169,15 @@ class SequenceFeed:
         if self._blocked is not None:
             return self._place(*self._blocked)
         step = self._partition.next_step(self._intake.limit(self._most_rows))
-        self._report_refused()
         if isinstance(step, Read):
             self._read(step)
             return Busy
         if isinstance(step, Plan):
-            return self._place(step, self._block(step.draft))
+            self._out[step.number] = step.draft
+            block = self._block(step.draft)  # before chunks are forgotten that only it needs
+            self._report_refused()
+            return self._place(step, block)
+        self._forget()
         return Resting if step is Rest else Done
 
     def _read(self, read: Read) -> None:
@@ -195,9 +198,9 @@ class SequenceFeed:
         for chunk, row in refused:
             key = self._offers[chunk].keys[row]
             error = DataError(
-                f"{self._origins[chunk].describe(row)}: input_key is {key!r:.200}, and an example "
-                "of this key is in flight: keys are unique among the examples in flight; lower "
-                "capacity or declare make_keys_unique=True"
+                f"{self._origins[chunk].describe(row)}: column {self._cutting.key!r} (input_key) "
+                f"is {key!r:.200}, and an example of this key is in flight: keys are unique among "
+                "the examples in flight; lower capacity or declare make_keys_unique=True"
             )
             self._intake.bad.report(error, "duplicate_key")
         if refused:
@@ -206,6 +209,9 @@ class SequenceFeed:
             self._forget()
 
     def _forget(self) -> None:
+        """Let go what no batch to come needs."""
+        if isinstance(self.machine, Lanes):
+            self._kept.forget(self.machine.take_through())
         needed = self.machine.chunks()
         if len(needed) < len(self._offers):
             for number in self._offers.keys() - needed:
@@ -218,9 +224,9 @@ class SequenceFeed:
         else:
             self._table.grow(self.machine.slots)
             first = np.flatnonzero(batch.segments == 0)
-            for chunk in np.unique(batch.chunks[first]).tolist():
-                new = first[batch.chunks[first] == chunk]
-                self._table.begin(batch.slots[new], self._offers[chunk], batch.rows[new])
+            slots, rows = batch.slots[first], batch.rows[first]
+            for offer, places, of_it in groups(batch.chunks[first], rows, self._offers):
+                self._table.begin(slots[places], offer, of_it)
             extra, states = self._table.columns(batch.slots), len(batch)
         return SegmentBlock(self._layout, batch, self._offers, extra, states)
 
@@ -231,16 +237,17 @@ class SequenceFeed:
             return Blocked
         self._blocked = None
         assembly.fill(self._slab.memory(block))
-        self._out[plan.number] = assembly.batch
         self._forget()
-        stripe = assembly.batch.stripe
-        meta = {"stripe": stripe} if self._cutting.lanes else {}
+        meta = {"stripe": plan.draft.stripe} if self._cutting.lanes else {}
         rows = assembly.rows
         return MadeBatch(plan.number, rows, block, assembly.nbytes, assembly.slots, meta, b"")
 
     def take_dry(self) -> list[int]:
         """Stripes of lanes for which nothing is left."""
-        return self.machine.take_dry() if isinstance(self.machine, Lanes) else []
+        dry = self.machine.take_dry() if isinstance(self.machine, Lanes) else []
+        for stripe in dry:
+            self._after.pop(stripe, None)
+        return dry
 
     # Words
 

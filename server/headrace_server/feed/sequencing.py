@@ -22,6 +22,7 @@ from ..core import chance
 from ..core.lanes import Lanes
 from ..core.segments import SegmentQueue
 from ..pipeline.declaration import Shape
+from ..pipeline.selectors import selector_text
 from ..pipeline.sequences import fitted
 from .chunk import Chunk
 from .columns import Column, Ragged, RaggedStrings, Strings
@@ -100,7 +101,7 @@ class Sequencing:
         self.at_trainer = options["state_placement"] == "trainer"
         self.small = bool(options["allow_small_batch"])
         self._pad = bool(options["pad"])
-        self._key = str(options["key"])
+        self.key = str(options["key"])
         self._unique = options["make_keys_unique"]
         self._seed = int(options["make_keys_unique_seed"] or 0)
         self._length = options["length"]
@@ -183,7 +184,7 @@ class Sequencing:
         return chunk, Offer(
             self._keys(chunk, epoch),
             steps,
-            np.clip(steps if totals is None else totals, -(2**31), _MOST_STEPS).astype(np.int32),
+            np.minimum(steps if totals is None else totals, _MOST_STEPS).astype(np.int32),
             -(-steps // self.num_unroll),
             sequences,
             {name: chunk.columns[name] for name in self.context},
@@ -192,7 +193,7 @@ class Sequencing:
         )
 
     def _keys(self, chunk: Chunk, epoch: int) -> list[bytes]:
-        column = chunk.columns[self._key]
+        column = chunk.columns[self.key]
         assert isinstance(column, Strings)
         keys: list[bytes] = column.to_objects().tolist()
         if self._unique:
@@ -237,16 +238,19 @@ class Sequencing:
                     "no_multiple",
                 )
         if totals is not None:
+            what = f"input_length ({selector_text(self._length)})"
             padded = -(-steps // unroll) * unroll
             for row in np.flatnonzero(totals > padded).tolist():
                 yield (
                     row,
                     (
-                        f"input_length is {totals[row]}, past the {padded[row]} steps that "
+                        f"{what} is {totals[row]}, past the {padded[row]} steps that "
                         f"{names[0]!r} has with padding"
                     ),
                     "length_past_end",
                 )
+            for row in np.flatnonzero(totals < -_MOST_STEPS).tolist():
+                yield row, f"{what} is {totals[row]}; {-_MOST_STEPS} at least", "length_too_small"
 
 
 def _ragged(column: Column) -> Ragged | RaggedStrings:

@@ -78,7 +78,7 @@ class KeptStates:
 
     def put(self, slots: np.ndarray, arrays: Sequence[np.ndarray], rows: np.ndarray) -> None:
         for slot, row in zip(slots.tolist(), rows.tolist(), strict=True):
-            self._kept[slot] = [array[row].copy() for array in arrays]
+            self._kept[slot] = [array[row : row + 1].copy() for array in arrays]
 
     def forget(self, slots: Iterable[int]) -> None:
         for slot in slots:
@@ -108,20 +108,19 @@ class KeptStates:
             which.append(len(parts) - 1)
         columns: dict[str, Any] = {"@state_of": np.array(which, np.int32)}
         for i, state in enumerate(self._states):
-            stacked = state.blank(len(parts))
-            for k, part in enumerate(parts):
-                stacked[k] = part[i]
-            columns["state:" + state.name] = stacked
+            rows = [state.blank(0), *(part[i] for part in parts)]
+            columns["state:" + state.name] = np.concatenate(rows)
         return columns, len(parts)
 
     def _initial(self, offer: Offer | None, rows: np.ndarray) -> list[np.ndarray]:
+        """What one row starts from, as arrays of one row."""
         values = []
         for state in self._states:
             if state.column is not None:
                 assert offer is not None
-                values.append(state_array(offer.initial[state.name], rows)[0])
+                values.append(state_array(offer.initial[state.name], rows))
             elif state.constant is not None:
-                values.append(state.constant)
+                values.append(state.constant[None])
             else:
-                values.append(state.blank(1)[0])
+                values.append(state.blank(1))
         return values

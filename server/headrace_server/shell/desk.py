@@ -12,8 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import ProtocolError
-from headrace_proto.layout import Slot, check_slot
+from headrace_proto.layout import Slot, check_slot, strings_at
 from headrace_proto.messages import Delivery
 from headrace_proto.schema import Field
 
@@ -21,6 +24,7 @@ from ..core.dispatch import Dispatcher
 from ..core.handover import Batch, Freed, Leave, Save, Send, Taken, Want
 from ..core.segment_dispatch import SegmentDispatcher
 from .config import FeedConfig, RunConfig
+from .news import News
 from .worker_messages import (
     Close,
     Dry,
@@ -32,9 +36,7 @@ from .worker_messages import (
     Opened,
     Retarget,
     Retargeted,
-    Settled,
     Starved,
-    Turn,
     Waiting,
 )
 
@@ -42,70 +44,8 @@ __all__ = ["Desk", "News", "delivery_of"]
 
 logger = logging.getLogger("headrace.router")
 
-_Name = tuple[str, int, int]
-#: Freed blocks in one message: a trainer's death can free any number at once, a header is bounded.
-_PER_MESSAGE = 256
-_SAVES_PER_MESSAGE = 64
 #: Of an error's text: it must fit a message's header, in any script.
 _LONGEST_TEXT = 8000
-
-
-@dataclass(slots=True)
-class _Turn:
-    """What one partition of segments is to be told at the end of a round."""
-
-    saves: list[list[Any]] = field(default_factory=list)
-    wants: dict[int, int] = field(default_factory=dict)  # by stripe
-    leaves: list[int] = field(default_factory=list)
-    frames: list[bytes] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class News:
-    """What one worker is to be told at the end of a round."""
-
-    freed: list[_Name] = field(default_factory=list)
-    taken: dict[str, int] = field(default_factory=dict)  # of this life so far, by feed
-    changed: bool = False  # since it was told
-    turns: dict[tuple[str, int], _Turn] = field(default_factory=dict)
-
-    def add(self, feed: str, effect: Save | Want | Leave) -> None:
-        """Something that a partition of segments is to do."""
-        partition = effect.batch.partition if isinstance(effect, Save) else effect.partition
-        turn = self.turns.setdefault((feed, partition), _Turn())
-        if isinstance(effect, Want):
-            turn.wants[effect.stripe] = effect.upto
-        elif isinstance(effect, Leave):
-            turn.leaves.append(effect.stripe)
-        else:
-            columns, block = effect.payload
-            if block is not None:
-                turn.frames.append(block)
-            frame = 0 if block is None else len(turn.frames)
-            turn.saves.append([effect.batch.number, frame, columns])
-
-    def take_turns(self) -> Iterator[tuple[Turn, list[bytes]]]:
-        """The messages to partitions of segments, a bounded number of saves in each."""
-        for (feed, partition), turn in self.turns.items():
-            while len(turn.saves) > _SAVES_PER_MESSAGE:
-                some, turn.saves = turn.saves[:_SAVES_PER_MESSAGE], turn.saves[_SAVES_PER_MESSAGE:]
-                yield Turn(feed, partition, some), turn.frames
-            wants = [[upto, stripe] for stripe, upto in turn.wants.items()]
-            yield Turn(feed, partition, turn.saves, wants, tuple(turn.leaves)), turn.frames
-        self.turns.clear()
-
-    def count_taken(self, feed: str) -> None:
-        self.taken[feed] = self.taken.get(feed, 0) + 1
-        self.changed = True
-
-    def take(self) -> Settled | None:
-        """The next message; to be asked for until there is none."""
-        if not self.freed and not self.changed:
-            return None
-        news = Settled(tuple(self.freed[:_PER_MESSAGE]), tuple(self.taken.items()))
-        del self.freed[:_PER_MESSAGE]
-        self.changed = False
-        return news
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +101,9 @@ def _added(stats: list[dict[str, Any]]) -> dict[str, Any]:
         for name, counts in of_partition.items():
             if name == "changes":
                 total.setdefault(name, []).append(counts)
+            elif name == "segments":
+                before = total.get(name, {})
+                total[name] = {what: n + before.get(what, 0) for what, n in counts.items()}
             else:
                 before = total.get(name) or [0] * len(counts)
                 total[name] = [a + b for a, b in zip(before, counts, strict=True)]
@@ -273,7 +216,10 @@ class Desk:
     def on_segments(self, message: Kept | Starved | Dry) -> None:
         """What a worker tells of segments."""
         dispatcher = self.dispatcher
-        assert isinstance(dispatcher, SegmentDispatcher)
+        if not isinstance(dispatcher, SegmentDispatcher):
+            raise ProtocolError(
+                f"{type(message).__name__} came for {self.name!r}, without segments"
+            )
         if isinstance(message, Kept):
             self._waits.pop(message.partition, None)
             for number, code, text in message.batches:
@@ -297,6 +243,20 @@ class Desk:
             return f"a state is described wrongly: {error}"
         return ""
 
+    def block_fault(self, rows: int, columns: Any, block: bytes) -> str:
+        """Why bytes can not be the states of so many rows, offsets of strings included."""
+        fault = self.state_fault(rows, columns, len(block))
+        if fault:
+            return fault
+        memory = np.frombuffer(block, np.uint8)
+        try:
+            for state, (offset, size, shape) in zip(self._states, columns, strict=True):
+                if state.dtype == BYTES:
+                    strings_at(memory, Slot(BYTES, tuple(shape), offset, size))
+        except ProtocolError as error:
+            return f"a state is described wrongly: {error}"
+        return ""
+
     def on_flush(self, session: int, message: Any, block: bytes) -> str:
         """A trainer hands over states of its lanes.  Why that can not be; empty if it can."""
         dispatcher = self.dispatcher
@@ -306,12 +266,13 @@ class Desk:
         if batch is None:
             return f"{message.token} is not the last batch that trainer {session} has saved"
         rows = message.rows
-        if any(row >= batch.rows for row in rows) or len(set(rows)) < len(rows):
-            return f"the rows of a flush are not {len(rows)} different ones of {batch.rows}"
-        fault = self.state_fault(len(rows), message.columns, len(block)) if rows else ""
+        if not rows or max(rows) >= batch.rows or len(set(rows)) < len(rows):
+            return f"the rows of a flush are not different ones of {batch.rows}: {rows!s:.80}"
+        fault = self.block_fault(len(rows), message.columns, block)
         if not fault:
             order = self.name, batch.partition, batch.number, session, message.request
-            self.flushes.append((Flush(*order, rows, message.columns, message.more), block))
+            flush = Flush(*order, rows, message.columns, message.more)
+            dispatcher.flush(batch, (flush, block))
         return fault
 
     def died(self, worker: int) -> None:
@@ -385,12 +346,15 @@ class Desk:
 
     def stats(self) -> dict[str, Any]:
         """Counters of the feed so far, as plain data."""
+        classes = _added([self._stats[partition] for partition in sorted(self._stats)])
+        segments = {"segments": classes.pop("segments")} if "segments" in classes else {}
         padding = {str(bucket): list(counts) for bucket, counts in sorted(self._padding.items())}
         return {
             **self.dispatcher.counts,
             "dropped": self.dropped(),
             "padding": padding,
-            "classes": _added([self._stats[partition] for partition in sorted(self._stats)]),
+            "classes": classes,
+            **segments,
         }
 
     def _note_dropped(self, partition: int, counts: dict[str, int]) -> None:

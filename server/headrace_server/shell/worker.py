@@ -195,7 +195,8 @@ class Worker:
     def _announce(self, name: _Name, made: MadeBatch) -> None:
         feed, partition = name
         self._blocks[feed, partition, made.number] = made.block
-        self._untaken[feed].append((partition, made.nbytes))
+        if isinstance(self._running[name], PartitionFeed):  # others make what is wanted
+            self._untaken[feed].append((partition, made.nbytes))
         message = Made(
             feed,
             partition,

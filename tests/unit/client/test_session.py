@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.session import Received, Session
+from headrace.uploads import StatesPart
 from headrace_proto.errors import (
+    Cancelled,
     DataError,
     ProtocolError,
     ServerError,
@@ -29,12 +31,14 @@ from headrace_proto.messages import (
     Drain,
     Drained,
     Ended,
+    Flushed,
     Hello,
     Outcome,
     Pulse,
     Refused,
     Renew,
     Retired,
+    Save,
     Step,
     Unknown,
     Welcome,
@@ -93,6 +97,62 @@ def opened(prefetch=2):
     assert len(talk.said()) == 1
     talk.hear(welcome())
     return talk
+
+
+# Saved states
+
+
+def test_a_save_goes_with_its_block_once_and_again_after_a_reconnection_until_it_is_answered():
+    talk = opened()
+    talk.deliver(delivery(1, 11), delivery(2, 12))
+    talk.said()
+    talk.take(), talk.take()
+    assert talk.session.save(11, [[0, 4, [1]]], b"states") and talk.session.save(12, [], None)
+    assert not talk.session.save(11, [], None) and not talk.session.save(99, [], None)
+    first = Save(11, 1, [[0, 4, [1]]])
+    first_step, second_step = talk.said()
+    assert first_step.saves == (first,) and second_step.saves == (Save(12, 0, []),)
+    assert talk.session.uploads.frames_of(first_step) == [b"states"]
+    assert not talk.session.settled and talk.session.held() == 0
+    talk.hear(Outcome(1, (12,)), Unknown(1))
+    talk.said()
+    talk.hear(welcome(resumed=True))
+    (step,) = [m for m in talk.said() if isinstance(m, Step)]
+    assert step.saves == (first,)
+    talk.hear(Outcome(1, (), (11,)))
+    assert talk.session.settled and len(talk.session.refused) == 1
+
+
+def test_a_save_that_is_refused_for_a_reason_tells_it_and_a_strange_one_is_ignored():
+    talk = opened()
+    talk.deliver(delivery(1, 11))
+    talk.take()
+    talk.session.save(11, [], None)
+    talk.hear(Outcome(1, (), (), [[11, "cancelled", "drained"], [12, "state", "not ours"]]))
+    (error,) = talk.session.refused
+    assert isinstance(error, Cancelled) and str(error) == "drained" and talk.session.settled
+
+
+def test_batches_carry_the_session_that_brought_them():
+    talk = opened()
+    talk.deliver(delivery(1, 11))
+    assert talk.session.take().opening == 1
+    talk.hear(welcome(resumed=True))
+    talk.deliver(delivery(2, 12))
+    assert talk.session.take().opening == 1
+    talk.hear(welcome(session=2))
+    talk.deliver(delivery(1, 13), session=2)
+    assert talk.session.take().opening == 2
+
+
+def test_a_flush_is_said_in_its_order_and_its_answer_kept():
+    talk = opened()
+    talk.said()
+    talk.session.flush(11, [StatesPart((0,), [], b"a"), StatesPart((1,), [], b"b")])
+    first, second = talk.said()
+    assert (first.rows, first.more, second.rows, second.more) == ((0,), True, (1,), False)
+    talk.hear(Flushed(1, first.request, "stale", "moved"))
+    assert talk.session.uploads.flushed.code == "stale" and talk.said() == []
 
 
 # Opening

@@ -94,6 +94,7 @@ class Feed:
         self.machine, self.counts, self.cuts = machine, counts, cycle(cuts)
         self.keys = keys or [f"key {i}" for i in range(len(counts))]
         self.first = []  # example in row 0, by chunk
+        self.chunk_of = []  # by example
         self.at = 0
         self.closed = False
 
@@ -120,6 +121,7 @@ class Feed:
         facts = {"key": self.keys[rows], "count": self.counts[rows]}
         self.first.append(self.at)
         self.machine.offer(len(self.first) - 1, stop - self.at, facts)
+        self.chunk_of += [len(self.first) - 1] * (stop - self.at)
         self.at = stop
         return True
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_server.core.batch import PlainBatches
-from headrace_server.core.partition import VERSION, Partition
+from headrace_server.core.partition import VERSION, Partition, Rest
 from headrace_server.core.plan import Draft, Part, Plan, Read
 
 LIMITS = st.lists(st.integers(1, 7), min_size=1, max_size=5)
@@ -47,6 +47,7 @@ class Driver:
         step = self.machine.next_step(limit)
         if step is None:
             return False
+        assert step is not Rest, "batches of rows wait for nothing but rows"
         if isinstance(step, Read):
             assert 0 < step.limit == limit
             self.chunks[step.chunk], position = self.rows(step)
@@ -182,6 +183,100 @@ def test_rows_that_arrive_after_a_cancel_are_not_planned():
     machine.close(cancel=True)
     machine.arrived(read, 5, None)
     assert machine.next_step(9) is None
+
+
+# Rest
+
+
+class OneByOne:
+    """A shaper that gives a row when it is asked to, and is through when that was saved."""
+
+    kind = "one by one"
+
+    def __init__(self, room=2):
+        self.room = room
+        self.rows, self.wanted, self.out = [], 0, 0
+        self.ended = None
+
+    @property
+    def hungry(self):
+        return len(self.rows) < self.room
+
+    @property
+    def done(self):
+        return not self.rows and not self.out
+
+    def offer(self, chunk, rows, facts):
+        self.rows += [(chunk, row) for row in range(rows)]
+
+    def finish(self, drop=False):
+        self.ended = "dropped" if drop else "finished"
+        if drop:
+            self.rows.clear()
+
+    def next_draft(self):
+        if not self.wanted or not self.rows:
+            return None
+        self.wanted -= 1
+        self.out += 1
+        return self.rows.pop(0)
+
+    def chunks(self):
+        return {chunk for chunk, _ in self.rows}
+
+
+def test_a_partition_reads_while_its_shape_is_hungry_and_rests_until_it_is_asked():
+    shape = OneByOne(room=3)
+    machine = Partition(shape, 0, None)
+    for position in (0, 2):
+        machine.arrived(machine.next_step(2), 2, position + 2)
+    assert [machine.next_step(2) for _ in range(3)] == [Rest] * 3
+    shape.wanted = 3
+    plans = [machine.next_step(2) for _ in range(3)]
+    assert [plan.number for plan in plans] == [0, 1, 2]
+    assert [plan.draft for plan in plans] == [(0, 0), (0, 1), (1, 0)]
+    assert machine.next_step(2) == Read(2, 0, 4, 2)
+    assert machine.chunks() == {1}
+
+
+def test_the_input_has_ended_before_the_end_while_the_shape_is_not_through():
+    shape = OneByOne(room=9)
+    machine = Partition(shape, 0)
+    machine.arrived(machine.next_step(9), 1, None)
+    assert shape.ended is None
+    assert machine.next_step(9) is Rest and shape.ended == "finished"
+    shape.wanted = 1
+    assert machine.next_step(9).draft == (0, 0)
+    assert machine.next_step(9) is Rest, "a batch is out"
+    shape.out = 0
+    assert machine.next_step(9) is None and machine.next_step(9) is None
+
+
+def test_batches_that_the_shape_keeps_itself_are_not_kept_twice():
+    shape = OneByOne()
+    machine = Partition(shape, 0)
+    machine.arrived(machine.next_step(9), 2, None)
+    shape.wanted = 1
+    assert machine.next_step(9).number == 0
+    with pytest.raises(ValueError, match="batch 0 is not out"):
+        machine.committed(0)
+
+
+@pytest.mark.parametrize(("cancel", "ended"), [(False, "finished"), (True, "dropped")])
+def test_a_partition_that_rests_is_closed_and_ends_when_its_shape_is_through(cancel, ended):
+    shape = OneByOne()
+    machine = Partition(shape, 0, None)
+    machine.arrived(machine.next_step(3), 3, 3)
+    shape.wanted = 1
+    assert machine.next_step(3).number == 0 and machine.next_step(3) is Rest
+    machine.close(cancel)
+    assert machine.next_step(3) is Rest and shape.ended == ended
+    shape.wanted = 9
+    if not cancel:
+        assert [machine.next_step(3).draft for _ in range(2)] == [(0, 1), (0, 2)]
+    assert machine.next_step(3) is Rest
+    shape.out = 0
+    assert machine.next_step(3) is None
 
 
 # Going on elsewhere

@@ -14,7 +14,7 @@ from headrace_server.core.segments import SegmentQueue
 
 from .original_queue import FIRST, Feed, original_stream
 
-COUNTS = st.lists(st.integers(1, 6), max_size=30)
+COUNTS = st.integers(0, 30).flatmap(lambda n: st.lists(st.integers(1, 6), min_size=n, max_size=n))
 CUTS = st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any)
 SIZES = st.tuples(st.integers(1, 5), st.none() | st.integers(0, 6), st.booleans()).map(
     lambda t: (t[0], None if t[1] is None else t[0] + t[1], t[2])
@@ -90,12 +90,8 @@ class Trainers:
         assert machine.capacity is None or 0 <= machine.in_flight <= machine.capacity
         assert machine.oldest_out() is (self.out[0] if self.out else None)
         if not machine.dropped():
-            needed = {
-                chunk
-                for chunk, first in enumerate(self.feed.first)
-                for example in range(first, ([*self.feed.first[1:], self.feed.at])[chunk])
-                if self.next[example] < self.counts[example]
-            }
+            offered = enumerate(self.feed.chunk_of)
+            needed = {chunk for e, chunk in offered if self.next[e] < self.counts[e]}
             assert machine.chunks() == needed
 
     def some_steps(self, steps):

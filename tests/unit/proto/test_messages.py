@@ -18,7 +18,11 @@ from headrace_proto.messages import (
     FROM_TRAINER,
     Deliver,
     Delivery,
+    Flush,
+    Flushed,
     Hello,
+    Outcome,
+    Save,
     Step,
     Welcome,
 )
@@ -55,12 +59,25 @@ def test_the_wire_form_of_version_1_stays_as_it_is():
     hello = Hello(1, 1, "0.1", "f", b"n", -1, 0, 7, (8,))
     assert FROM_TRAINER.encode(hello).hex() == "9b010101a3302e31a166c4016eff00079108a0"
     step = Step(3, 9, (1, 2), (), (300,))
-    assert FROM_TRAINER.encode(step).hex() == "9603030992010290" + "91cd012c"
+    assert FROM_TRAINER.encode(step).hex() == "9703030992010290" + "91cd012c" + "90"
+    assert FROM_TRAINER.decode(bytes.fromhex("960303099201029091cd012c")) == step
     item = Delivery(1, 2, 0, 5, 32, 64, [[0, 64, [16]]], {"bucket": 3}, "slab-0-0-1", 4096)
     assert FROM_SERVER.encode(Deliver(3, (item,))).hex() == (
         "93030391" + "9c" + "0102000520" + "40" + "919300409110"
         "81a66275636b657403" + "aa736c61622d302d302d31" + "cd1000" + "00" + "c2"
     )
+
+
+def test_the_wire_form_of_saves_and_flushes_stays_as_it_is():
+    saves = Save(300, 1, [[0, 64, [2, 8]]]), Save(301)
+    assert FROM_TRAINER.encode(Step(3, 9, (), (), (), saves)).hex() == (
+        "97030309909090" + "92" + "93cd012c01" + "9193004092" + "0208" + "93cd012d0090"
+    )
+    outcome = Outcome(3, (1,), (2,), [[300, "state", "no"]])
+    assert FROM_SERVER.encode(outcome).hex() == "9504039101910291" + "93cd012ca57374617465a26e6f"
+    flush = Flush(3, 1, 300, (0, 5), [[0, 64, [2, 8]]], True)
+    assert FROM_TRAINER.encode(flush).hex() == "97080301cd012c920005" + "9193004092" + "0208" + "c3"
+    assert FROM_SERVER.encode(Flushed(3, 1, "state", "no")).hex() == "950b0301a57374617465a26e6f"
 
 
 def test_a_default_that_can_be_changed_is_not_shared_between_messages():
@@ -127,8 +144,9 @@ def test_the_document_lists_every_message_with_its_number_and_fields(registry):
     assert found == rows(registry)
 
 
-def test_the_document_lists_the_fields_of_a_delivery():
-    assert f"A `Delivery` is the list {described(Delivery)}." in DOCUMENT.read_text()
+@pytest.mark.parametrize("record", [Delivery, Save])
+def test_the_document_lists_the_fields_of_a_record(record):
+    assert f"A `{record.__name__}` is the list {described(record)}." in DOCUMENT.read_text()
 
 
 def test_the_document_lists_every_dtype():

@@ -14,14 +14,20 @@ from headrace_server.shell.worker_messages import (
     FROM_WORKER,
     Assign,
     Close,
+    Dry,
     Failed,
     Finished,
+    Flush,
+    Flushed,
+    Kept,
     Made,
     Opened,
     Removed,
     Retarget,
     Retargeted,
     Settled,
+    Starved,
+    Turn,
     Up,
     Waiting,
 )
@@ -40,10 +46,20 @@ MESSAGES: list[tuple[Registry, Any]] = [
     (FROM_WORKER, Removed(("slab-0-0-1", "slab-0-0-0"))),
     (FROM_WORKER, Retargeted("speech", 2, 3, 2**40, "there are no classes")),
     (FROM_WORKER, Waiting("speech", 2, "batch 7 waits for class 1 (0 of 4 rows are here)")),
+    (FROM_WORKER, Waiting("speech", 2, "it waits for save_state", 2**40)),
+    (FROM_WORKER, Kept("speech", 4095, [[2**40, "", ""], [7, "cancelled", "it was drained"]])),
+    (FROM_WORKER, Starved("speech", 2)),
+    (FROM_WORKER, Dry("speech", 2**40)),
+    (FROM_WORKER, Flushed("speech", 3, 2**40)),
     (FROM_ROUTER, Retarget("speech", 3, (0.25, 0.75))),
     (FROM_ROUTER, Assign("speech", 7)),
     (FROM_ROUTER, Settled((("speech", 0, 2**50), ("other", 1, 0)), (("speech", 3),))),
     (FROM_ROUTER, Close("speech", cancel=True, abandon=True)),
+    (
+        FROM_ROUTER,
+        Turn("speech", 1, [[2**40, 1, [[0, 64, [4, 2]]]], [8, 0, []]], [[9, 2**40]], (3, 2**40)),
+    ),
+    (FROM_ROUTER, Flush("speech", 1, 2**40, 3, 4, (0, 5), [[0, 64, [2, 8]]], True)),
 ]
 
 
@@ -63,6 +79,10 @@ def test_every_message_is_tried_above_and_can_be_imported():
 def test_what_may_be_left_out_has_its_plain_meaning():
     assert FROM_ROUTER.decode(pack([2])) == Settled((), ())
     assert FROM_ROUTER.decode(pack([3, "speech"])) == Close("speech", False, False)
+    turn, flush = FROM_ROUTER.decode(pack([5, "speech", 1])), [6, "speech", 1, 2, 3, 4, [0], []]
+    assert (list(turn.saves), list(turn.wants), turn.leaves) == ([], [], ())
+    assert FROM_ROUTER.decode(pack(flush)).more is False
+    assert FROM_WORKER.decode(pack([8, "speech", 1, "why"])).batch == -1
 
 
 @pytest.mark.parametrize(
@@ -73,6 +93,10 @@ def test_what_may_be_left_out_has_its_plain_meaning():
         (FROM_ROUTER, [2, [], [["speech", 1, 2]]], "is not \\(feed, count\\)"),
         (FROM_ROUTER, [1, "speech", -1], "Assign.partition"),
         (FROM_ROUTER, [3, "speech", 1], "Close.cancel"),
+        (FROM_ROUTER, [5, "speech", 1, [], [], [-1]], "Turn.leaves"),
+        (FROM_ROUTER, [6, "speech", 1, 2, 3, 4, [True], []], "Flush.rows"),
+        (FROM_WORKER, [11, "speech", -1], "Dry.stripe"),
+        (FROM_WORKER, [9, "speech", 1], "lacks its field 'batches'"),
         (FROM_WORKER, [1, 0], "lacks its field 'life'"),
         (FROM_WORKER, [6, [1]], "is not a text"),
         (FROM_WORKER, [99], "no op 99"),

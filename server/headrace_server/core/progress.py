@@ -1,0 +1,106 @@
+"""How far examples are, so that a later life can go on: from where to read, and what to pass over.
+
+    Lines      of a feed of segments.  Examples are numbered as they are read (their *lines*); each
+               is open until it has begun, and been stored, or ended.  Reading goes on from the
+               oldest chunk with an open line; lines after that which are not open are listed
+    Numbers    of other feeds.  Batches are numbered; reading goes on from the cursor of the last
+               batch before which all are done; those after it which are done are listed
+
+Both are asked after each commit what has changed, and say what is not needed any more.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+__all__ = ["Lines", "Numbers"]
+
+
+@dataclass(slots=True)
+class _Chunk:
+    first: int  # its first line
+    cursor: bytes  # how to read it again, and on from there
+    unsettled: int  # lines that are open
+
+
+class Lines:
+    """The lines of one partition."""
+
+    def __init__(self, first: int = 0) -> None:
+        self.next = first
+        self.base = -1  # the chunk from which reading goes on
+        self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
+
+    def read(self, chunk: int, rows: int, cursor: bytes) -> bool:
+        """A chunk was read.  Whether reading goes on from it, which is to be noted."""
+        self._chunks[chunk] = _Chunk(self.next, cursor, rows)
+        self.next += rows
+        return self._advance()
+
+    def first_line(self, chunk: int) -> int:
+        """The line of a chunk's first row, while it matters; -1 for chunks before the base."""
+        known = self._chunks.get(chunk)
+        return -1 if known is None else known.first
+
+    def closed(self, chunks: Iterable[int]) -> bool:
+        """One line of each of these chunks is open no more.  Whether the base has moved."""
+        for number in chunks:
+            chunk = self._chunks.get(number)
+            if chunk is not None:
+                chunk.unsettled -= 1
+        return self._advance()
+
+    @property
+    def base_line(self) -> int:
+        return self._chunks[self.base].first
+
+    @property
+    def base_cursor(self) -> bytes:
+        return self._chunks[self.base].cursor
+
+    def _advance(self) -> bool:
+        before = self.base
+        while len(self._chunks) > 1:
+            number, chunk = next(iter(self._chunks.items()))
+            if chunk.unsettled > 0:
+                break
+            del self._chunks[number]
+        if self._chunks:
+            self.base = next(iter(self._chunks))
+        return self.base != before
+
+
+class Numbers:
+    """The batches of one partition.  ``base`` is the first that is not known to be done."""
+
+    def __init__(self, base: int = 0, done: Iterable[int] = ()) -> None:
+        self.base = base
+        self._done = {number for number in done if number >= base}
+        self._cursors: dict[int, bytes] = {}  # after the batch of that number
+
+    def made(self, number: int, cursor: bytes) -> None:
+        """A batch was made; from its cursor the one after it is made."""
+        self._cursors[number] = cursor
+
+    def is_done(self, number: int) -> bool:
+        return number < self.base or number in self._done
+
+    def done(self, number: int) -> tuple[int, bytes] | None:
+        """A batch is done.  The new base with its cursor, when there is one."""
+        if self.is_done(number):
+            return None
+        self._done.add(number)
+        upto = self.base
+        while upto in self._done:
+            upto += 1
+        cursor = self._cursors.get(upto - 1)
+        if upto == self.base or cursor is None:
+            return None
+        for passed in range(self.base, upto):
+            self._done.discard(passed)
+        for passed in [n for n in self._cursors if n < upto]:
+            del self._cursors[passed]
+        self.base = upto
+        return upto, cursor

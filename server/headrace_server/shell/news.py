@@ -1,0 +1,118 @@
+"""What one worker is to be told at the end of a round, gathered into few messages.
+
+    Freed, Taken ─────────────► News ─► Settled …              free blocks, how many were taken
+    Save, Want, Leave, Flush ─►      ─► Turn … Flush, Turn …   of each partition of segments
+
+The router's round has any number of these, and a message's header is bounded.  A trainer's flush
+speaks of the batch that it saved last, and of lanes that are still its own: so it goes out after
+that save and before anything that followed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core import segment_dispatch
+from ..core.handover import Leave, Save, Want
+from .worker_messages import Flush, Settled, Turn
+
+__all__ = ["News"]
+
+_Name = tuple[str, int, int]
+#: Freed blocks, wishes, trainers that left in one message: a trainer's death can free any number.
+_PER_MESSAGE = 256
+#: Saves in one message …
+_SAVES_PER_MESSAGE = 64
+#: … and states of all of them: each takes some ten to fifty bytes of the header.
+_STATES_PER_MESSAGE = 1024
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What one partition of segments is to be told, up to a flush."""
+
+    saves: list[tuple[int, Any, bytes | None]] = field(default_factory=list)
+    wants: dict[int, int] = field(default_factory=dict)  # by stripe
+    leaves: list[int] = field(default_factory=list)
+    flush: tuple[Flush, bytes] | None = None
+
+    def messages(self, feed: str, partition: int) -> Iterator[tuple[Turn | Flush, list[bytes]]]:
+        """In order: states, wishes, trainers that left, the flush."""
+        saves = self.saves
+        wants = [[upto, stripe] for stripe, upto in self.wants.items()]
+        leaves = tuple(self.leaves)
+        most = _SAVES_PER_MESSAGE
+        if saves:
+            most = max(1, min(most, _STATES_PER_MESSAGE // max(1, len(saves[0][1]))))
+        while len(saves) > most:
+            told, frames = _framed(saves[:most])
+            yield Turn(feed, partition, told), frames
+            saves = saves[most:]
+        while saves or wants or leaves:
+            told, frames = _framed(saves)
+            yield Turn(feed, partition, told, wants[:_PER_MESSAGE], leaves[:_PER_MESSAGE]), frames
+            saves, wants, leaves = [], wants[_PER_MESSAGE:], leaves[_PER_MESSAGE:]
+        if self.flush is not None:
+            message, block = self.flush
+            yield message, [block]
+
+
+def _framed(saves: list[tuple[int, Any, bytes | None]]) -> tuple[list[list[Any]], list[bytes]]:
+    """Saves as a message has them, and the frames that they speak of."""
+    told: list[list[Any]] = []
+    frames: list[bytes] = []
+    for number, columns, block in saves:
+        if block is None:
+            told.append([number, 0, []])
+        else:
+            frames.append(block)
+            told.append([number, len(frames), columns])
+    return told, frames
+
+
+@dataclass(slots=True)
+class News:
+    """What one worker is to be told at the end of a round."""
+
+    freed: list[_Name] = field(default_factory=list)
+    taken: dict[str, int] = field(default_factory=dict)  # of this life so far, by feed
+    changed: bool = False  # since it was told
+    turns: dict[tuple[str, int], list[_Turn]] = field(default_factory=dict)
+
+    def add(self, feed: str, effect: Save | Want | Leave) -> None:
+        """Something that a partition of segments is to do."""
+        partition = effect.batch.partition if isinstance(effect, Save) else effect.partition
+        turns = self.turns.setdefault((feed, partition), [])
+        if not turns or turns[-1].flush is not None:
+            turns.append(_Turn())
+        turn = turns[-1]
+        if isinstance(effect, Want):
+            turn.wants[effect.stripe] = effect.upto
+        elif isinstance(effect, Leave):
+            turn.leaves.append(effect.stripe)
+        elif isinstance(effect, segment_dispatch.Flush):
+            turn.flush = effect.payload
+        else:
+            turn.saves.append((effect.batch.number, *effect.payload))
+
+    def take_turns(self) -> Iterator[tuple[Turn | Flush, list[bytes]]]:
+        """The messages to partitions of segments, and their frames."""
+        for (feed, partition), turns in self.turns.items():
+            for turn in turns:
+                yield from turn.messages(feed, partition)
+        self.turns.clear()
+
+    def count_taken(self, feed: str) -> None:
+        self.taken[feed] = self.taken.get(feed, 0) + 1
+        self.changed = True
+
+    def take(self) -> Settled | None:
+        """The next message; to be asked for until there is none."""
+        if not self.freed and not self.changed:
+            return None
+        news = Settled(tuple(self.freed[:_PER_MESSAGE]), tuple(self.taken.items()))
+        del self.freed[:_PER_MESSAGE]
+        self.changed = False
+        return news

@@ -1,0 +1,466 @@
+"""Segments with states through whole servers: the original's stream, every value, every ending."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+from tests.unit.core.original_queue import original_stream
+
+from .segment_streams import (
+    UNROLL,
+    Ledger,
+    at_once,
+    cells_of,
+    chained,
+    eventually,
+    full,
+    of_counts,
+    plain,
+    save_all,
+    to_the_end,
+    train,
+)
+from .segment_streams import example as one_example
+
+_COUNTS = [3, 1, 5, 2, 1, 1, 7, 4, 2, 3, 1, 6, 2]
+
+
+def connect(server: hs.Server, **options: Any) -> headrace.Feed:
+    return headrace.connect(server.address, **{"prefetch": 0, "timeout": 20, **options})
+
+
+# The stream
+
+
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize(("batch_size", "capacity"), [(3, 3), (3, 5), (4, None), (1, 2)])
+def test_the_stream_for_one_trainer_is_that_of_the_original(small, batch_size, capacity):
+    examples = of_counts(_COUNTS)
+    ledger = Ledger(examples)
+    batches, _, left = original_stream(batch_size, capacity, small, _COUNTS)
+    pipeline = chained(
+        examples, batch_size=batch_size, capacity=capacity, allow_small_batch=small
+    )
+    got = []
+    with hs.run(pipeline) as server:
+        with connect(server) as feed:
+            for batch in feed:
+                indices = batch.insertion_index.tolist()
+                numbers = batch.context["label"].tolist()
+                got.append(list(zip(indices, numbers, batch.sequence.tolist(), strict=True)))
+                save_all(batch, ledger.check(batch))
+        assert server.wait(10)
+        assert server.dropped["default"] == ({"remainder": left} if left else {})
+    assert got == batches
+
+
+@pytest.mark.parametrize("framework", ["numpy", "tf", "torch", "jax"])
+def test_every_attribute_is_right_in_every_framework(framework, way):
+    if framework != "numpy":
+        pytest.importorskip({"tf": "tensorflow"}.get(framework, framework))
+    examples = of_counts([3, 1, 2, 5, 2])
+    ledger = Ledger(examples)
+    with hs.run(full(examples)) as server, connect(server, framework=framework) as feed:
+        assert feed.local == (way == "shared memory")
+        assert sorted(feed.states) == ["chain", "flags", "mark", "sums"]
+        for batch in feed:
+            states = ledger.check(batch)
+            check_attributes(batch, ledger, exact_index=framework != "jax")
+            if framework == "torch":
+                torch = pytest.importorskip("torch")
+                states["sums"] = torch.from_numpy(states["sums"])
+            elif framework == "tf":
+                tf = pytest.importorskip("tensorflow")
+                states = {name: tf.constant(value) for name, value in states.items()}
+            save_all(batch, states)
+    ledger.assert_complete()
+
+
+def check_attributes(batch: Any, ledger: Ledger, exact_index: bool) -> None:
+    cells = cells_of(batch)
+    owners = [ledger.of[key] for key, _ in cells]
+    counts = [known.count for known in owners]
+    rows = [(key, i, n) for (key, i), n in zip(cells, counts, strict=True)]
+    assert batch.batch_size == len(rows) == batch.rows
+    assert plain(batch.key).tolist() == [b"%05d_of_%05d:%s" % (i, n, key) for key, i, n in rows]
+    assert plain(batch.next_key).tolist() == [
+        b"STOP:" + key if i + 1 == n else b"%05d_of_%05d:%s" % (i + 1, n, key) for key, i, n in rows
+    ]
+    assert plain(batch.first).tolist() == [i == 0 for _, i, _ in rows]
+    assert plain(batch.last).tolist() == [i + 1 == n for _, i, n in rows]
+    assert plain(batch.total_length).tolist() == [known.steps for known in owners]
+    assert plain(batch.length).tolist() == [
+        min(UNROLL, known.steps - i * UNROLL) for known, (_, i) in zip(owners, cells, strict=True)
+    ]
+    assert plain(batch.context["who"]).tolist() == [k.told["who"].encode() for k in owners]
+    assert set(batch.sequences) == {"steps", "words", "on"}
+    if exact_index:
+        labels = [int(known.told["label"]) for known in owners]
+        assert plain(batch.insertion_index).tolist() == [-(2**63) + label for label in labels]
+        assert sorted(labels) == labels  # the oldest first
+
+
+def test_a_length_that_is_given_is_clipped_to_each_segment_and_told_whole():
+    """Of 8 steps only 1 counts: the second segment comes all the same, with length 0."""
+    examples = [{**one_example(0, 8), "n": np.int64(1)}, {**one_example(1, 8), "n": np.int64(6)}]
+    pipeline = chained(examples, input_length="n", pad=False, batch_size=2)
+    with hs.run(pipeline) as server, connect(server) as feed:
+        told = []
+        for batch in feed:
+            told.append((batch.length.tolist(), batch.total_length.tolist()))
+            batch.save_state("chain", batch.state("chain"))
+    assert told == [([1, 4], [1, 6]), ([0, 2], [1, 6])]
+
+
+@pytest.mark.parametrize(
+    ("trainers", "prefetch", "partitions", "workers"),
+    [(2, 0, 1, 1), (2, 1, 2, 1), (3, 2, 3, 2), (3, 4, 4, 2), (2, 4, 1, 1)],
+)
+def test_several_trainers_get_every_segment_once_and_in_order(
+    trainers, prefetch, partitions, workers, way
+):
+    examples = of_counts([1 + (7 * i) % 9 for i in range(60)])
+    ledger = Ledger(examples)
+    pipeline = full(examples, capacity=12)
+    with hs.run(pipeline, partitions=partitions, workers=workers) as server:
+
+        def one() -> None:
+            with connect(server, prefetch=prefetch) as feed:
+                train(feed, ledger)
+
+        at_once([one] * trainers)
+        assert server.wait(10)
+        stats = server.stats()["default"]
+    ledger.assert_complete()
+    assert stats["rows"] == ledger.segments and stats["dropped"] == {}
+    assert stats["segments"] == {"in_flight": 0, "rewound": 0}
+
+
+def test_partitions_tell_their_examples_apart_in_the_insertion_index():
+    with hs.run(chained(of_counts([2] * 12)), partitions=3) as server, connect(server) as feed:
+        indices: set[int] = set()
+        for batch in feed:
+            indices.update(batch.insertion_index.tolist())
+            batch.save_state("chain", batch.state("chain"))
+    assert len(indices) == 12 and min(indices) == -(2**63)
+    assert len({(index + 2**63) >> 51 for index in indices}) == 3
+
+
+def test_a_seed_shuffles_the_examples_and_every_segment_still_comes_once():
+    examples = of_counts([1 + i % 4 for i in range(40)])
+    ledger = Ledger(examples)
+    pipeline = hs.from_examples(examples).shuffle(seed=5)
+    options = full(examples).declaration().shape.options
+    shaped = pipeline.batch_sequences_with_states(
+        input_key="key",
+        input_sequences=options["sequences"],
+        input_context=options["context"],
+        initial_states={"chain": "origin"},
+        num_unroll=UNROLL,
+        batch_size=4,
+    )
+    with hs.run(shaped, partitions=2) as server, connect(server) as feed:
+        train(feed, ledger)
+    ledger.assert_complete()
+    assert [key for key, i in ledger.seen if i == 0] != sorted(ledger.of)
+
+
+# Sizes
+
+
+def test_a_thousand_segments_and_one_pass_through_together():
+    """Short examples come and go in the other places while the long one goes on in every batch."""
+    examples = of_counts([1000, *[1] * 1500])
+    ledger = Ledger(examples)
+    with hs.run(chained(examples, batch_size=2, capacity=4)) as server:
+        with connect(server) as feed:
+            train(feed, ledger)
+    ledger.assert_complete()
+    assert all((b"k000", i) in cells for i, cells in enumerate(ledger.batches[:1000]))
+
+
+def test_a_capacity_of_one_batch_is_enough_for_two_trainers():
+    examples = of_counts([1 + i % 5 for i in range(30)])
+    ledger = Ledger(examples)
+    with hs.run(chained(examples, batch_size=3, capacity=3)) as server:
+        with connect(server) as one, connect(server) as other:
+            at_once([lambda: train(one, ledger), lambda: train(other, ledger)])
+    ledger.assert_complete()
+
+
+def test_more_trainers_than_work_all_come_to_the_end():
+    examples = of_counts([4])
+    ledger = Ledger(examples)
+    with hs.run(chained(examples, batch_size=4)) as server:
+        feeds = [connect(server, prefetch=k % 3) for k in range(5)]
+        steps = at_once([lambda feed=feed: train(feed, ledger) for feed in feeds])
+        for feed in feeds:
+            feed.close()
+    assert sum(steps) == 4
+    ledger.assert_complete()
+
+
+def test_at_the_end_of_input_two_trainers_wait_for_the_states_that_a_third_holds():
+    """1. Three trainers have one batch each, of the same two examples' first segments and no more.
+    2. Two that have nothing to do wait, instead of being told that the end has come.
+    3. The third saves: the missing segments come to those that wait, and then the end to all.
+    """
+    examples = of_counts([3, 3])
+    ledger = Ledger(examples)
+    with hs.run(chained(examples, batch_size=2)) as server:
+        with connect(server) as holder, connect(server) as one, connect(server) as other:
+            batch = next(holder)
+            states = ledger.check(batch)
+            waiting = [one, other]
+
+            def save_when_both_wait() -> int:
+                eventually(lambda: all(feed._link.session._wanting for feed in waiting))
+                save_all(batch, states)
+                return 0
+
+            jobs = [lambda feed=feed: train(feed, ledger) for feed in waiting]
+            steps = at_once([*jobs, save_when_both_wait])
+            assert sum(steps) == 2
+            assert next(holder, None) is None
+    ledger.assert_complete()
+
+
+# Drain
+
+
+def endless(small: bool, **changes: Any) -> hs.Pipeline:
+    examples = [{"key": f"k{i}", "steps": np.zeros((8, 1), np.float32)} for i in range(10)]
+    return hs.from_examples(examples).repeat().batch_sequences_with_states(
+        **{
+            "input_key": "key",
+            "input_sequences": ["steps"],
+            "input_context": [],
+            "initial_states": {"seen": hs.zeros((), "int32")},
+            "num_unroll": UNROLL,
+            "batch_size": 4,
+            "capacity": 9,
+            "allow_small_batch": small,
+            **changes,
+        }
+    )
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_a_drained_feed_hands_out_what_was_read_and_ends(small):
+    cells = []
+
+    def step(batch: Any) -> None:
+        assert batch.state("seen").tolist() == batch.sequence.tolist()
+        cells.extend(zip(batch.insertion_index.tolist(), batch.sequence.tolist(), strict=True))
+        batch.save_state("seen", batch.sequence + 1)
+
+    with hs.run(endless(small)) as server:
+        with connect(server) as feed:
+            step(next(feed))
+            feed.drain()
+            feed.drain()  # harmless
+            for batch in feed:
+                step(batch)
+        assert server.wait(10)
+        dropped = server.dropped["default"]
+    examples = {index for index, _ in cells}
+    assert len(cells) == len(set(cells))
+    if small:
+        assert dropped == {} and len(cells) == 2 * len(examples)
+    else:
+        assert set(dropped) == {"remainder"} and len(cells) % 4 == 0
+        assert 0 < dropped["remainder"] < 8
+
+
+def test_cancel_hands_out_what_is_ready_refuses_every_save_and_counts_the_rest():
+    """Six examples of three segments, all read.  One batch is out when the feed is cancelled: the
+    other four first segments are handed out, all three saves are refused, 12 segments never are."""
+    examples = of_counts([3] * 6)
+    ledger = Ledger(examples)
+    with hs.run(chained(examples, batch_size=2, capacity=None)) as server:
+        with connect(server) as one, connect(server) as other:
+            batch = next(one)
+            states = ledger.check(batch)
+            other.drain(cancel=True)
+            save_all(batch, states)
+            refused = to_the_end(one, lambda b: save_all(b, ledger.check(b)))
+            other.drain(cancel=True)
+            other.drain()
+            assert next(other, None) is None
+        assert server.wait(10)
+        assert server.dropped["default"] == {"cancelled": 12}
+    assert [type(error) for error in refused] == [headrace.Cancelled] * 3
+    assert "cancel=True" in str(refused[0])
+    assert sorted(ledger.seen) == [(key, 0) for key in sorted(ledger.of)]
+
+
+def test_batches_of_last_segments_are_committed_even_after_a_cancel():
+    examples = of_counts([1] * 4)
+    ledger = Ledger(examples)
+    with hs.run(chained(examples, batch_size=2, capacity=None)) as server:
+        with connect(server) as feed:
+            batch = next(feed)
+            feed.drain(cancel=True)
+            save_all(batch, ledger.check(batch))
+            assert train(feed, ledger) == 1
+        assert server.wait(10)
+        assert server.dropped["default"] == {}
+    ledger.assert_complete()
+
+
+def test_without_small_batches_the_rest_is_dropped_and_counted_exactly():
+    """Four examples of 1, 2, 3 and 4 segments in batches of 3: three of them fit twice, then two
+    are left, and their four segments fill no batch."""
+    batches, _, left = original_stream(3, 4, False, [1, 2, 3, 4])
+    examples = of_counts([1, 2, 3, 4])
+    ledger = Ledger(examples)
+    with hs.run(chained(examples, batch_size=3, capacity=4, allow_small_batch=False)) as server:
+        with connect(server) as feed:
+            assert train(feed, ledger) == len(batches)
+        assert server.wait(10)
+        assert server.dropped["default"] == {"remainder": left} and left > 0
+    assert len(ledger.seen) + left == ledger.segments
+
+
+# Wrong examples
+
+
+def _jsonl(path: Path, rows: list[dict[str, Any]]) -> str:
+    file = path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
+
+
+def from_file(path: Path, rows: list[dict[str, Any]], skip: bool = False, **changes: Any) -> Any:
+    schema = {
+        "key": hs.scalar("bytes"),
+        "a": hs.sequence("int64", ()),
+        "b": hs.sequence("int64", ()),
+    }
+    source = hs.read_jsonl(_jsonl(path, rows), schema)
+    if skip:
+        source = source.options(on_bad_example="skip")
+    return source.batch_sequences_with_states(
+        **{
+            "input_key": "key",
+            "input_sequences": ["a", "b"],
+            "input_context": [],
+            "initial_states": {"s": hs.zeros((1,), "int32")},
+            "num_unroll": 2,
+            "batch_size": 2,
+            **changes,
+        }
+    )
+
+
+_GOOD = [{"key": f"g{i}", "a": [1, 2, 3], "b": [4, 5, 6]} for i in range(3)]
+_WRONG = [
+    ({"key": "g1", "a": [1], "b": [1]}, ["'key'", "g1", "in flight", "make_keys_unique"]),
+    ({"key": "x", "a": [1, 2], "b": [1]}, ["'a' has 2 steps", "'b' has 1"]),
+    ({"key": "x", "a": [], "b": []}, ["'a'", "T = 0"]),
+]
+
+
+def save_zeros(batch: Any) -> None:
+    batch.save_state("s", np.zeros((batch.rows, 1), np.int32))
+
+
+@pytest.mark.parametrize(("row", "words"), _WRONG)
+def test_a_wrong_example_fails_the_feed_and_says_file_record_column_and_value(row, words, tmp_path):
+    with hs.run(from_file(tmp_path, [*_GOOD, row])) as server:
+        for _ in range(2):  # a trainer that comes later is told the same
+            with pytest.raises(headrace.DataError) as caught, connect(server) as feed:
+                for batch in feed:
+                    save_zeros(batch)
+            text = str(caught.value)
+            assert "rows.jsonl" in text and re.search(r"\b[34]\b", text), text
+            assert all(word in text for word in words), text
+
+
+def test_wrong_examples_are_skipped_whole_and_counted_by_reason(tmp_path):
+    rows = [*_GOOD, *[row for row, _ in _WRONG]]
+    with hs.run(from_file(tmp_path, rows, skip=True)) as server:
+        cells = []
+        with connect(server) as feed:
+            for batch in feed:
+                cells += cells_of(batch)
+                save_zeros(batch)
+        assert server.wait(10)
+        dropped = server.dropped["default"]
+    assert sorted(cells) == [(b"g%d" % k, i) for k in range(3) for i in range(2)]
+    assert dropped == {"bad:duplicate_key": 1, "bad:unequal_lengths": 1, "bad:no_steps": 1}
+
+
+def test_made_unique_keys_go_through_together_and_are_the_same_in_every_run(tmp_path):
+    rows = [{"key": "same", "a": [1, 2, 3], "b": [4, 5, 6]}] * 4
+    runs = []
+    for _ in range(2):
+        pipeline = from_file(tmp_path, rows, make_keys_unique=True, make_keys_unique_seed=3)
+        with hs.run(pipeline) as server, connect(server) as feed:
+            keys = []
+            for batch in feed:
+                keys += plain(batch.original_key).tolist()
+                save_zeros(batch)
+        runs.append(keys)
+    assert runs[0] == runs[1]
+    assert len(set(runs[0])) == 4 and all(re.fullmatch(rb"same\d+", key) for key in runs[0])
+
+
+def test_epochs_of_repeat_do_not_take_each_others_keys_or_states():
+    examples = of_counts([3, 1, 4])
+    ledger = Ledger(examples)
+    pipeline = hs.from_examples(examples).repeat(3)
+    shaped = pipeline.batch_sequences_with_states(
+        input_key="key",
+        input_sequences=["steps"],
+        input_context=["label"],
+        initial_states={"chain": "origin"},
+        num_unroll=UNROLL,
+        batch_size=4,
+        capacity=9,
+    )
+    with hs.run(shaped) as server, connect(server) as feed:
+        train(feed, ledger)
+    ledger.assert_complete(times=3)
+    assert any(len(set(cells)) < len(cells) for cells in ledger.batches)  # in flight at once
+
+
+# Refusals
+
+
+def test_ranks_are_refused_with_the_reason_and_the_feed_serves_others():
+    examples = of_counts([2])
+    ledger = Ledger(examples)
+    with hs.run(chained(examples)) as server:
+        with pytest.raises(headrace.ProtocolError, match="no coordinated mode.*without rank="):
+            connect(server, rank=0, world_size=2)
+        with connect(server) as feed:
+            train(feed, ledger)
+    ledger.assert_complete()
+
+
+def test_mistakes_in_a_save_are_told_at_once_and_the_batch_can_still_be_saved():
+    examples = of_counts([2, 2])
+    ledger = Ledger(examples)
+    with hs.run(full(examples, batch_size=2)) as server, connect(server) as feed:
+        for batch in feed:
+            states = ledger.check(batch)
+            with pytest.raises(KeyError, match="'other' is not a state"):
+                batch.save_state("other", states["chain"])
+            with pytest.raises(ValueError, match="wanted float32"):
+                batch.save_state("sums", states["sums"].astype(np.float64))
+            with pytest.raises(ValueError, match="2 rows"):
+                batch.save_state("chain", states["chain"][:1])
+            save_all(batch, {name: states[name] for name in ("sums", "flags")})
+            with pytest.raises(headrace.StateError, match="saved already, and that stands"):
+                batch.save_state("sums", states["sums"] + 1)
+            save_all(batch, {name: states[name] for name in ("mark", "chain")})
+    ledger.assert_complete()

@@ -1,0 +1,297 @@
+"""Batches of segments as a server describes them, and a server that is a socket in the test."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import numpy as np
+import zmq
+
+import headrace
+from headrace.batch import NumpyFramework
+from headrace.segment_layout import SegmentLayout
+from headrace.session import Received, Session
+from headrace_proto.dtypes import BYTES
+from headrace_proto.layout import Slot, aligned_bytes, arrange, array_at, strings_at
+from headrace_proto.messages import (
+    FROM_SERVER,
+    FROM_TRAINER,
+    Bye,
+    Deliver,
+    Delivery,
+    Ended,
+    Flush,
+    Flushed,
+    Hello,
+    Outcome,
+    Pulse,
+    Renew,
+    Step,
+    Welcome,
+)
+from headrace_proto.schema import Field, schema_to_wire
+
+UNROLL, LANES = 2, 4
+LSTM, TAG = ["lstm", "float32", [3]], ["tag", "bytes", []]
+
+
+def properties(states=(LSTM,), placement="server", order="arrival"):
+    return {
+        "shape": "sequences",
+        "num_unroll": UNROLL,
+        "batch_size": LANES,
+        "order": order,
+        "placement": placement,
+        "states": [list(s) for s in states],
+    }
+
+
+def schema_of(told):
+    """The wire schema of a feed of such properties, with one sequence and one context."""
+    schema = {"@key": Field(BYTES, (None,))}
+    for name in ("sequence", "sequence_count", "length", "total_length"):
+        schema["@" + name] = Field("int32", (None,))
+    schema["@insertion_index"] = Field("int64", (None,))
+    if told["order"] == "lanes":
+        schema["@lane"] = Field("int32", (None,))
+    schema["sequences:x"] = Field("float32", (None, UNROLL))
+    schema["context:y"] = Field("int64", (None,))
+    if told["placement"] == "trainer":
+        schema["@starts"] = schema["@state_of"] = Field("int32", (None,))
+    for name, dtype, dims in told["states"]:
+        schema["state:" + name] = Field(dtype, (None, *dims))
+    return schema
+
+
+def columns_of(told, rows=2, sequence=0, count=2, **given):
+    """Columns of a batch: plain ones, or those that are given (``state_lstm`` is state:lstm)."""
+    made = {
+        "@key": [b"k%d" % i for i in range(rows)],
+        "@sequence": np.full(rows, sequence),
+        "@sequence_count": np.full(rows, count),
+        "@length": np.full(rows, UNROLL),
+        "@total_length": np.full(rows, UNROLL * count),
+        "@insertion_index": np.arange(rows) + np.int64(-(2**63)),
+        "@lane": np.arange(rows),
+        "sequences:x": np.arange(rows * UNROLL).reshape(rows, UNROLL),
+        "context:y": np.arange(rows) + 10,
+        "@starts": np.arange(0 if np.any(sequence) else rows),
+        "@state_of": np.full(0 if np.any(sequence) else rows, -1),
+    }
+    states = 0 if told["placement"] == "trainer" else rows
+    for name, dtype, dims in told["states"]:
+        empty = [b""] * (states * int(np.prod(dims, dtype=int)))
+        made["state:" + name] = empty if dtype == BYTES else np.zeros((states, *dims))
+    for name, value in given.items():
+        group, _, inner = name.partition("_")
+        known = f"@{name}" in made
+        made[f"@{name}" if known else f"{group}:{inner}"] = value
+    return {name: made[name] for name in schema_of(told)}
+
+
+def block_of(told, columns):
+    """The block of a batch, and where its columns lie."""
+    schema, wanted = schema_of(told), []
+    for name, value in columns.items():
+        field = schema[name]
+        strings = field.dtype == BYTES
+        wanted.append(
+            (
+                field.dtype,
+                (len(value),) if strings else np.shape(value),
+                sum(map(len, value)) if strings else 0,
+            )
+        )
+    slots, nbytes = arrange(wanted)
+    block = aligned_bytes(nbytes)
+    for slot, value in zip(slots, columns.values(), strict=True):
+        if slot.dtype == BYTES:
+            ends = np.cumsum([0, *map(len, value)])
+            data = ends.astype("<i8").tobytes() + b"".join(value)
+            block[slot.offset : slot.offset + len(data)] = np.frombuffer(data, np.uint8)
+        else:
+            array_at(block, slot)[...] = value
+    return block, [[slot.offset, slot.nbytes, list(slot.shape)] for slot in slots]
+
+
+def delivery_of(told, token, columns, rows=None, partition=0):
+    block, places = block_of(told, columns)
+    rows = len(columns["@key"]) if rows is None else rows
+    return Delivery(token, token, partition, token, rows, block.nbytes, places, {}), block
+
+
+class FakeLink:
+    """The link's face without a socket: a session that was welcomed, and what it is told."""
+
+    def __init__(self):
+        self.session = Session("feed", b"nonce", 2)
+        self.welcome(1)
+        self.left = None
+        self.explain = None
+        self.saved = {}
+
+    def welcome(self, number):
+        file = f"life/trainer-{number}"
+        self.session.receive(Welcome(1, "t", number, "feed", [], 1, 9, 64, "d", file), [], 0)
+
+    def check_usable(self):
+        if self.left:
+            raise self.left
+
+    def save(self, token, columns, block):
+        kept = self.session.save(token, columns, block)
+        if kept:
+            self.saved[token] = (columns, block)
+        return kept
+
+    def give_back(self, token):
+        self.session.give_back(token)
+
+
+def in_hand(told, *batches, framework=None, partitions=None):
+    """A Saving with the batches of these columns in hand, and its link."""
+    from headrace.saving import Saving
+
+    layout = SegmentLayout(schema_of(told), told)
+    link = FakeLink()
+    saving = Saving(link, layout, framework or NumpyFramework())
+    hands = SimpleNamespace(saving=saving, link=link, batches=[])
+
+    def deliver(columns, token=None, partition=0):
+        token = token or link.session._last_seq + 1
+        delivery, block = delivery_of(told, token, columns, partition=partition)
+        link.session.receive(
+            Deliver(link.session.welcome.session, (_inline(delivery),)), [block], 0
+        )
+
+    def take():
+        received = saving.claim(link.session)
+        if received is None:
+            return None
+        batch = saving.begin(received, received.source)
+        hands.batches.append(batch)
+        return batch
+
+    hands.deliver, hands.take = deliver, take
+    for columns in batches:
+        deliver(columns)
+        take()
+    return hands
+
+
+def _inline(delivery, frame=1, seq=None):
+    import dataclasses
+
+    return dataclasses.replace(delivery, frame=frame, seq=seq or delivery.seq)
+
+
+def received_of(told, token=1, opening=1, **given):
+    delivery, block = delivery_of(told, token, columns_of(told, **given))
+    return Received(delivery, block, opening), block
+
+
+def states_in(told, columns, block):
+    """What a server reads from an uploaded block."""
+    block = np.frombuffer(bytes(block), np.uint8)
+    read = {}
+    for (name, dtype, _), (offset, nbytes, shape) in zip(told["states"], columns, strict=True):
+        slot = Slot(dtype, tuple(shape), offset, nbytes)
+        read[name] = (strings_at if dtype == BYTES else array_at)(block, slot)
+    return read
+
+
+class Serving(threading.Thread):
+    """Serves the batches it is given; keeps what trainers say; answers as ``answer`` says."""
+
+    def __init__(self, told, batches, answer=lambda token: {"committed": (token,)}):
+        super().__init__(daemon=True)
+        self.told, self.batches, self.answer = told, list(batches), answer
+        self.saved, self.flushes, self.returned, self.said_bye = {}, [], [], False
+        self.heard = threading.Condition()
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.linger = 0
+        port = self._socket.bind_to_random_port("tcp://127.0.0.1")
+        self.address = f"tcp://127.0.0.1:{port}"
+        self._sent = self._done = self._window = 0
+        self._ending = False
+        self._stopped = threading.Event()
+
+    def run(self):
+        while not self._stopped.is_set():
+            if self._socket.poll(20):
+                self._identity, header, *frames = self._socket.recv_multipart()
+                with self.heard:
+                    self._on(FROM_TRAINER.decode(header), frames)
+                    self.heard.notify_all()
+        self._socket.close()
+        self._context.term()
+
+    def _say(self, message, *frames):
+        self._socket.send_multipart([self._identity, FROM_SERVER.encode(message), *frames])
+
+    def _on(self, message, frames):
+        if isinstance(message, Hello):
+            wire = schema_to_wire(schema_of(self.told))
+            self._say(Welcome(1, "t", 7, "f", wire, 0.2, 30.0, 64, "", "", False, self.told))
+        elif isinstance(message, Renew):
+            self._say(Pulse(7, "segments whose states are not saved"))
+            self._window = max(self._window, message.window)
+        elif isinstance(message, Step):
+            self._on_step(message, frames)
+        elif isinstance(message, Flush):
+            self.flushes.append((message, states_in(self.told, message.columns, frames[0])))
+            if not message.more:
+                self._say(Flushed(7, message.request))
+        elif isinstance(message, Bye):
+            self.said_bye = True
+        self._serve()
+
+    def _on_step(self, step, frames):
+        self._window = max(self._window, step.window)
+        self.returned += step.returned
+        for save in step.saves:
+            if save.frame:
+                states = states_in(self.told, save.columns, frames[save.frame - 1])
+                self.saved[save.token] = states
+            else:
+                self.saved[save.token] = None
+            self._done += 1
+            self._say(Outcome(7, **self.answer(save.token)))
+
+    def _serve(self):
+        while self._sent < min(self._window, len(self.batches)):
+            self._sent += 1
+            delivery, block = delivery_of(self.told, self._sent, self.batches[self._sent - 1])
+            self._say(Deliver(7, (_inline(delivery),)), block)
+        if self._done == len(self.batches) and not self._ending:
+            self._ending = True
+            self._say(Ended(7))
+
+    def wait_for(self, what, timeout_s=10):
+        with self.heard:
+            assert self.heard.wait_for(what, timeout_s)
+
+    def stop(self):
+        self._stopped.set()
+        self.join()
+
+
+@contextlib.contextmanager
+def served(told, batches, **options) -> Iterator[tuple[Serving, headrace.Feed]]:
+    """A feed that is connected to such a server."""
+    answer = options.pop("answer", None)
+    server = Serving(told, batches, **({"answer": answer} if answer else {}))
+    server.start()
+    feed = None
+    try:
+        feed = headrace.connect(server.address, **options)
+        yield server, feed
+    finally:
+        if feed is not None:
+            with contextlib.suppress(Exception):
+                feed.close()
+        server.stop()

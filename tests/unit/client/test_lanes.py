@@ -1,0 +1,234 @@
+"""States that stay with the trainer come back to the rows that they belong to."""
+
+import numpy as np
+import pytest
+
+from headrace import lanes as lanes_module
+from headrace.lanes import parts_of
+from headrace.values import NUMPY, load
+from headrace_proto.errors import LimitExceeded, ProtocolError
+
+from .serving import LSTM, TAG, columns_of, in_hand, properties, states_in
+
+TOLD = properties((LSTM, TAG), "trainer", "lanes")
+NUMBERS = properties((LSTM,), "trainer", "lanes")
+NONE = np.zeros(0, np.int32)
+FACES = ["numpy", "tf", "torch", "jax"]
+
+
+def face_of(name):
+    module = {"tf": "tensorflow"}.get(name, name)
+    pytest.importorskip(module, reason=f"needs {module}")
+    return load(name)
+
+
+def saved(hands, number, face=NUMPY):
+    """Save the last batch with a state of its lane and its number in each row."""
+    batch = hands.batches[-1]
+    rows = batch.array("@lane") * 10 + number
+    value = np.repeat(rows[:, None], 3, 1).astype(np.float32)
+    given = face.numbers(value, "float32")
+    batch.save_state("lstm", given)
+    if "tag" in batch._layout.states:
+        batch.save_state("tag", [b"%d" % row for row in rows])
+    return given
+
+
+def following(hands, **given):
+    hands.deliver(columns_of(TOLD, **given))
+    return hands.take()
+
+
+def lstm(batch):
+    return np.asarray(batch.state("lstm"))[:, 0].tolist()
+
+
+def tags(batch):
+    value = batch.state("tag")
+    return (value.numpy() if hasattr(value, "numpy") else np.array(value, object)).tolist()
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_new_sequences_begin_with_zeros(name):
+    face = face_of(name)
+    batch = in_hand(TOLD, columns_of(TOLD), framework=face).batches[0]
+    assert face.owns(batch.state("lstm")) and lstm(batch) == [0, 0] and tags(batch) == [b"", b""]
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_new_sequences_begin_with_what_they_are_told(name):
+    given = {
+        "state_of": np.array([1, -1, 0]),
+        "state_lstm": np.array([[5.0] * 3, [6.0] * 3]),
+        "state_tag": [b"five", b"six"],
+    }
+    columns = columns_of(TOLD, rows=3, **given)
+    batch = in_hand(TOLD, columns, framework=face_of(name)).batches[0]
+    assert lstm(batch) == [6, 0, 5] and tags(batch) == [b"six", b"", b"five"]
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_the_very_same_object_comes_back_where_nothing_begins(name):
+    face = face_of(name)
+    hands = in_hand(NUMBERS, columns_of(NUMBERS), framework=face)
+    given = saved(hands, 1, face)
+    hands.deliver(columns_of(NUMBERS, sequence=1))
+    again = hands.take().state("lstm")
+    if name == "torch":  # detached: another object on the same memory
+        assert again.data_ptr() == given.data_ptr() and not again.requires_grad
+    else:
+        assert again is given
+    saved(hands, 2, face)
+    hands.deliver(columns_of(NUMBERS, sequence=2, count=4))
+    assert lstm(hands.take()) == [2, 12]
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_a_row_that_begins_is_set_and_the_others_go_on(name):
+    hands = in_hand(TOLD, columns_of(TOLD, rows=3), framework=face_of(name))
+    given = saved(hands, 1, face_of(name))
+    batch = following(
+        hands,
+        rows=3,
+        starts=np.array([1]),
+        state_of=np.array([0]),
+        state_lstm=np.full((1, 3), 7),
+        state_tag=[b"new"],
+    )
+    assert lstm(batch) == [1, 7, 21] and tags(batch) == [b"1", b"new", b"21"]
+    assert np.asarray(given)[:, 0].tolist() == [1, 11, 21]  # what was saved is not written to
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_rows_that_move_or_go_take_their_states_along(name):
+    hands = in_hand(TOLD, columns_of(TOLD, rows=4), framework=face_of(name))
+    saved(hands, 1, face_of(name))
+    batch = following(
+        hands, rows=3, sequence=1, lane=np.array([3, 0, 2]), starts=NONE, state_of=NONE
+    )
+    assert lstm(batch) == [31, 1, 21] and tags(batch) == [b"31", b"1", b"21"]
+    saved(hands, 2, face_of(name))
+    batch = following(
+        hands, rows=2, lane=np.array([1, 2]), starts=np.array([0]), state_of=np.array([-1])
+    )
+    assert lstm(batch) == [0, 22] and tags(batch) == [b"", b"22"]
+
+
+def test_a_variable_of_tensorflow_may_be_trained_on_after_it_was_saved():
+    tf = pytest.importorskip("tensorflow", reason="needs TensorFlow")
+    hands = in_hand(NUMBERS, columns_of(NUMBERS), framework=face_of("tf"))
+    variable = tf.Variable(np.ones((2, 3), np.float32))
+    hands.batches[0].save_state("lstm", variable)
+    variable.assign(variable * 9)
+    hands.deliver(columns_of(NUMBERS, sequence=1))
+    assert lstm(hands.take()) == [1, 1]
+
+
+def test_a_state_of_another_framework_comes_back_in_that_of_the_feed():
+    torch = pytest.importorskip("torch", reason="needs PyTorch")
+    hands = in_hand(NUMBERS, columns_of(NUMBERS), framework=face_of("torch"))
+    value = np.ones((2, 3), np.float32)
+    hands.batches[0].save_state("lstm", value)
+    value[:] = 9
+    hands.deliver(columns_of(NUMBERS, sequence=1))
+    state = hands.take().state("lstm")
+    assert isinstance(state, torch.Tensor) and state.sum() == 6
+
+
+def test_the_next_batch_of_a_lane_waits_for_the_one_before_and_other_partitions_do_not():
+    hands = in_hand(NUMBERS, columns_of(NUMBERS))
+    hands.deliver(columns_of(NUMBERS, sequence=1), partition=0)
+    assert hands.take() is None
+    saved(hands, 1)
+    assert hands.take().token == 2
+    hands.deliver(columns_of(NUMBERS), partition=1)
+    assert hands.take().token == 3
+
+
+def test_in_a_new_session_kept_states_are_dropped_and_nothing_waits_for_the_old():
+    hands = in_hand(NUMBERS, columns_of(NUMBERS))
+    saved(hands, 1)
+    hands.deliver(columns_of(NUMBERS, sequence=1), token=2)
+    hands.take()
+    hands.link.welcome(2)
+    hands.deliver(columns_of(NUMBERS, sequence=1), token=5)
+    with pytest.raises(ProtocolError, match="goes on in lane 0 with a sequence that was not in"):
+        hands.take()
+    hands.saving.reject(0, 5)
+    hands.deliver(columns_of(NUMBERS), token=6)
+    assert lstm(hands.take()) == [0, 0]
+    assert 2 in hands.link.session._returned
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"starts": np.array([0, 2])}, "@starts that are not ascending rows below 2"),
+        ({"starts": np.array([-1, 0])}, "@starts that are not ascending"),
+        ({"starts": np.array([1, 0])}, "@starts that are not ascending"),
+        ({"starts": np.array([0, 0])}, "@starts that are not ascending"),
+        ({"state_of": np.array([0, -1])}, "@state_of that are not 2 indices below 0"),
+        ({"state_of": np.array([-2, -1])}, "@state_of that are not 2 indices"),
+        ({"state_of": np.array([-1])}, "@state_of that are not 2 indices"),
+        ({"lane": np.array([1, 1])}, "two rows in one lane"),
+        ({"lane": np.array([0, 4])}, r"a lane that does not lie in 0 … 3"),
+        ({"lane": np.array([-1, 0])}, "a lane that does not lie"),
+        ({"starts": NONE, "state_of": NONE}, "goes on in lane 0"),
+        ({"starts": np.array([0]), "state_of": np.array([-1])}, "goes on in lane 1"),
+    ],
+)
+def test_lanes_that_can_not_be_are_a_protocol_error(given, text):
+    with pytest.raises(ProtocolError, match=f"batch 0/1 of lanes .*{text}"):
+        in_hand(NUMBERS, columns_of(NUMBERS, **given))
+
+
+# Handing over
+
+
+def standing(hands):
+    (kept,) = hands.saving.lanes.standing(hands.link.session.openings)
+    return kept
+
+
+def flushed(hands, face=NUMPY):
+    parts = parts_of(standing(hands), hands.saving._maker, face)
+    return [(part.rows, states_in(TOLD, part.columns, part.block)) for part in parts]
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_sequences_that_go_on_are_handed_over_and_ended_ones_are_not(name):
+    face = face_of(name)
+    columns = columns_of(TOLD, rows=3, sequence=0, sequence_count=np.array([2, 1, 3]))
+    hands = in_hand(TOLD, columns, framework=face)
+    saved(hands, 1, face)
+    ((rows, states),) = flushed(hands, face)
+    assert rows == (0, 2) and states["lstm"][:, 0].tolist() == [1, 21]
+    assert states["tag"].tolist() == [b"1", b"21"]
+
+
+def test_nothing_is_handed_over_where_all_have_ended_or_the_session_is_another():
+    hands = in_hand(NUMBERS, columns_of(NUMBERS, count=1))
+    saved(hands, 1)
+    assert hands.saving.lanes.standing(hands.link.session.openings) == []
+    hands = in_hand(NUMBERS, columns_of(NUMBERS))
+    saved(hands, 1)
+    assert standing(hands).token == 1
+    hands.link.welcome(2)
+    assert hands.saving.lanes.standing(hands.link.session.openings) == []
+
+
+def test_what_is_handed_over_comes_in_parts_of_bounded_size(monkeypatch):
+    hands = in_hand(TOLD, columns_of(TOLD, rows=4))
+    saved(hands, 1)
+    monkeypatch.setattr(lanes_module, "_PART_BYTES", 50)
+    assert [rows for rows, _ in flushed(hands)] == [(0, 1), (2, 3)]
+    monkeypatch.setattr(lanes_module, "_PART_BYTES", 1)  # at least one row to each
+    assert [rows for rows, _ in flushed(hands)] == [(0,), (1,), (2,), (3,)]
+
+
+def test_a_row_that_no_message_holds_is_named(monkeypatch):
+    hands = in_hand(TOLD, columns_of(TOLD, lane=np.array([2, 3])))
+    saved(hands, 1)
+    monkeypatch.setattr("headrace_proto.limits.MAX_UPLOAD_BYTES", 20)
+    with pytest.raises(LimitExceeded, match=r"lstm, tag of row 0 \(lane 2\) take 2. bytes.* 20"):
+        flushed(hands)

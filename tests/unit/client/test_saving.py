@@ -1,0 +1,170 @@
+"""A batch of segments is committed by its last state, once, and by nothing else."""
+
+import re
+import threading
+
+import numpy as np
+import pytest
+
+from headrace_proto.errors import FeedClosed, StaleLease, StateError
+
+from .serving import LSTM, TAG, columns_of, in_hand, properties, states_in
+
+ONE = properties()
+TWO = properties((LSTM, TAG))
+VALUE = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def hands_of(told=ONE, batches=1, **options):
+    return in_hand(told, *(columns_of(told) for _ in range(batches)), **options)
+
+
+def test_the_last_state_commits_a_batch_and_the_first_does_not():
+    hands = hands_of(TWO)
+    batch = hands.batches[0]
+    batch.save_state("tag", [b"a", b"b\0"])
+    assert hands.link.saved == {}
+    batch.save_state("lstm", VALUE)
+    got = states_in(TWO, *hands.link.saved[1])
+    assert got["lstm"].tolist() == VALUE.tolist() and got["tag"].tolist() == [b"a", b"b\0"]
+    assert not hands.link.session.held()
+
+
+def test_several_batches_are_in_hand_and_saved_in_any_order():
+    hands = hands_of(batches=3)
+    for batch in reversed(hands.batches):
+        batch.save_state("lstm", VALUE + batch.token)
+    assert list(hands.link.saved) == [3, 2, 1]
+    assert states_in(ONE, *hands.link.saved[2])["lstm"].tolist() == (VALUE + 2).tolist()
+
+
+def test_a_second_save_is_refused_and_the_first_stands():
+    hands = hands_of(TWO)
+    batch = hands.batches[0]
+    batch.save_state("lstm", VALUE)
+    with pytest.raises(StateError, match="state 'lstm' of batch 0/1 is saved already"):
+        batch.save_state("lstm", VALUE * 0)
+    batch.save_state("tag", [b"", b""])
+    assert states_in(TWO, *hands.link.saved[1])["lstm"].tolist() == VALUE.tolist()
+    with pytest.raises(StateError):
+        batch.save_state("lstm", VALUE)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind", "text"),
+    [
+        ("gru", VALUE, KeyError, r"'gru' is not a state of this feed; it has \['lstm', 'tag'\]"),
+        (
+            "lstm",
+            VALUE[:1],
+            ValueError,
+            r"state 'lstm': got float32\[1, 3\], wanted float32\[2, 3\]",
+        ),
+        ("lstm", VALUE.astype(int), ValueError, "got int64"),
+        ("tag", ["a", "b"], ValueError, "state 'tag': element 0 is 'a' of type str"),
+        ("tag", VALUE, ValueError, "state 'tag': got float32"),
+    ],
+)
+@pytest.mark.parametrize("placement", ["server", "trainer"])
+def test_a_mistake_is_told_at_once_and_sends_nothing(name, value, kind, text, placement):
+    hands = hands_of(properties((LSTM, TAG), placement, "lanes"))
+    batch = hands.batches[0]
+    with pytest.raises(kind, match=text):
+        batch.save_state(name, value)
+    assert hands.link.saved == {} and hands.link.session.held() == 1
+    batch.save_state("lstm", VALUE)
+    batch.save_state("tag", [b"a", b"b"])
+    assert list(hands.link.saved) == [1]
+
+
+def test_a_save_of_several_states_is_all_or_nothing():
+    hands = hands_of(TWO)
+    with pytest.raises(ValueError, match="state 'tag'"):
+        hands.saving.save_token(1, {"lstm": VALUE, "tag": [b"a"]})
+    hands.saving.save_token(np.int64(1), {"lstm": VALUE, "tag": [b"a", b"b"]})
+    assert list(hands.link.saved) == [1]
+    with pytest.raises(StateError, match=r"token=1 is no batch .* those are \[\]"):
+        hands.saving.save_token(1, {"lstm": VALUE})
+
+
+def test_of_many_threads_that_save_one_stands():
+    hands = hands_of()
+    barrier, refused = threading.Barrier(8), []
+
+    def save():
+        barrier.wait()
+        try:
+            hands.batches[0].save_state("lstm", VALUE)
+        except StateError:
+            refused.append(1)
+
+    threads = [threading.Thread(target=save) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 7 and list(hands.link.saved) == [1]
+
+
+def test_a_save_that_is_overtaken_while_its_value_is_read_is_refused():
+    hands = hands_of(TWO)
+    batch = hands.batches[0]
+
+    class Overtaken:
+        def __array__(self, dtype=None, copy=None):
+            batch.save_state("lstm", VALUE)
+            return VALUE * 0
+
+    with pytest.raises(StateError, match="saved already"):
+        batch.save_state("lstm", Overtaken())
+    batch.save_state("tag", [b"a", b"b"])
+    assert states_in(TWO, *hands.link.saved[1])["lstm"].tolist() == VALUE.tolist()
+
+
+def test_a_value_may_be_overwritten_after_it_was_saved():
+    hands = hands_of(TWO)
+    value = VALUE.copy()
+    hands.batches[0].save_state("lstm", value)
+    value[:] = -1
+    hands.batches[0].save_state("tag", [b"a", b"b"])
+    assert states_in(TWO, *hands.link.saved[1])["lstm"].tolist() == VALUE.tolist()
+
+
+def test_a_feed_that_was_left_takes_no_states_and_gives_its_batches_back():
+    hands = hands_of(batches=2)
+    hands.batches[0].save_state("lstm", VALUE)
+    hands.saving.give_back()
+    assert hands.link.session._returned == [2]
+    hands.link.left = FeedClosed("this feed was closed")
+    with pytest.raises(FeedClosed):
+        hands.batches[1].save_state("lstm", VALUE)
+
+
+def test_a_batch_that_is_not_held_any_more_is_stale():
+    hands = hands_of()
+    hands.link.session.give_back(1)
+    with pytest.raises(StaleLease, match="these states do not count"):
+        hands.batches[0].save_state("lstm", VALUE)
+
+
+def test_with_states_in_the_trainer_a_batch_of_a_lost_session_is_stale_and_goes_back():
+    hands = hands_of(properties(placement="trainer", order="lanes"))
+    hands.link.welcome(2)
+    with pytest.raises(StaleLease, match="lost with its session"):
+        hands.batches[0].save_state("lstm", VALUE)
+    assert hands.link.session._returned == [1] and hands.link.saved == {}
+
+
+def test_a_deadline_names_the_states_that_are_owed_and_for_how_long():
+    hands = hands_of(TWO, batches=2)
+    batch = hands.batches[0]
+    batch.save_state("lstm", VALUE)
+    text = hands.saving.explain(batch._taken_at + 61.2)
+    assert text == (
+        ".  This trainer has not saved state 'tag' of 2 segments (00000_of_00002:k0, "
+        "00000_of_00002:k1) that it took 61 s ago as batch 0/1, and states of 1 later batches"
+    )
+    many = in_hand(TWO, columns_of(TWO, rows=4))
+    text = many.saving.explain(many.batches[0]._taken_at)
+    assert re.search(r"states 'lstm', 'tag' of 4 segments \(.*:k0, .*:k1, .*:k2, …\)", text)
+    assert hands_of(batches=0).saving.explain(0) == ""

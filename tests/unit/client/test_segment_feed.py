@@ -1,0 +1,253 @@
+"""A feed of segments over a real socket: what commits, what waits, what is handed over."""
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+import headrace
+from headrace import (
+    Cancelled,
+    DeadlineExceeded,
+    FeedClosed,
+    Field,
+    ProtocolError,
+    SegmentBatch,
+    StaleLease,
+    StateError,
+)
+
+from .serving import LSTM, TAG, Serving, columns_of, properties, served
+
+ONE = properties()
+KEPT = properties((LSTM, TAG), "trainer", "lanes")
+VALUE = np.ones((2, 3), np.float32)
+
+
+def batches(told, count):
+    return [columns_of(told, sequence=i, count=count + 1) for i in range(count)]
+
+
+def save(batch, value=VALUE):
+    batch.save_state("lstm", value)
+    if "tag" in batch._layout.states:
+        batch.save_state("tag", [b"x", b"yy"])
+
+
+def test_saves_commit_batches_and_the_feed_ends_when_all_are():
+    with served(ONE, batches(ONE, 5)) as (server, feed):
+        for number, batch in enumerate(feed):
+            assert isinstance(batch, SegmentBatch)
+            save(batch, VALUE * number)
+        feed.close()
+        server.wait_for(lambda: server.said_bye)
+        assert [server.saved[t]["lstm"][0, 0] for t in range(1, 6)] == [0, 1, 2, 3, 4]
+        assert server.returned == []
+
+
+def test_large_states_go_out_without_a_copy_and_arrive_as_they_were_saved():
+    told = properties((["lstm", "float32", [50_000]],))
+    with served(told, batches(told, 6)) as (server, feed):
+        value = np.empty((2, 50_000), np.float32)
+        for number, batch in enumerate(feed):
+            value[:] = number
+            batch.save_state("lstm", value)
+        feed.close()
+        got = [set(server.saved[t]["lstm"].ravel().tolist()) for t in range(1, 7)]
+        assert got == [{0}, {1}, {2}, {3}, {4}, {5}]
+
+
+def test_asking_for_the_next_batch_commits_nothing_and_leaving_gives_back():
+    with served(ONE, batches(ONE, 3)) as (server, feed):
+        with feed:
+            first, second = next(feed), next(feed)
+            save(second)
+        server.wait_for(lambda: server.said_bye)
+        assert list(server.saved) == [2] and server.returned == [first.token]
+        with pytest.raises(FeedClosed):
+            save(first)
+        with pytest.raises(FeedClosed):
+            feed.flush_states()
+
+
+def test_an_exception_gives_back_what_is_not_saved():
+    with served(ONE, batches(ONE, 2)) as (server, feed):
+        next(feed)
+        with pytest.raises(RuntimeError, match="mine"), feed:
+            raise RuntimeError("mine")
+        server.wait_for(lambda: server.said_bye)
+        assert server.saved == {} and server.returned == [1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (lambda t: {"stale": (t,)}, StaleLease),
+        (lambda t: {"faults": [[t, "cancelled", "the feed was drained"]]}, Cancelled),
+        (lambda t: {"faults": [[t, "state", "it is saved already"]]}, StateError),
+    ],
+)
+def test_what_became_of_a_save_is_raised_once_and_iteration_goes_on(answer, kind):
+    told = batches(ONE, 3)
+    only_first = lambda token: answer(1) if token == 1 else {"committed": (token,)}  # noqa: E731
+    with served(ONE, told, answer=only_first) as (_server, feed):
+        refused = []
+        save(next(feed))
+        while True:
+            try:
+                batch = next(feed)
+            except StopIteration:
+                break
+            except kind as error:
+                refused.append(error)
+                continue
+            save(batch)
+        feed.close()
+        assert len(refused) == 1
+
+
+def test_what_was_not_raised_by_a_step_is_raised_by_close():
+    with served(ONE, batches(ONE, 1), answer=lambda t: {"stale": (t,)}) as (_server, feed):
+        save(next(feed))
+        with pytest.raises(StaleLease, match="after its lease had ended"):
+            feed.close()
+
+
+@pytest.mark.parametrize("faults", [7, [7], [[1]], [["1", "state", "x"]], [[1, "state", 7]]])
+def test_faults_that_can_not_be_are_a_protocol_error(faults):
+    with served(ONE, batches(ONE, 1), answer=lambda t: {"faults": faults}) as (_server, feed):
+        save(next(feed))
+        with pytest.raises(ProtocolError, match=r"commits? (is|are)"):
+            next(feed)
+
+
+def test_a_deadline_says_which_states_this_trainer_owes():
+    with served(ONE, batches(ONE, 1), timeout=0.4) as (_server, feed):
+        next(feed)
+        with pytest.raises(
+            DeadlineExceeded, match=r"has not saved state 'lstm' of 2 segments \(00"
+        ):
+            next(feed)
+
+
+def test_a_feed_tells_its_columns_and_states():
+    with served(KEPT, batches(KEPT, 1)) as (_server, feed):
+        assert feed.states == {"lstm": Field("float32", (None, 3)), "tag": Field("bytes", (None,))}
+        assert list(feed.schema) == ["sequences:x", "context:y", "state:lstm", "state:tag"]
+        assert {"key", "sequence", "lane", "starts"} <= set(feed.facts)
+
+
+def test_a_hostile_batch_goes_back_and_is_a_protocol_error():
+    bad = columns_of(KEPT, lane=np.array([1, 1]))
+    with served(KEPT, [bad, *batches(KEPT, 1)]) as (server, feed):
+        with pytest.raises(ProtocolError, match="two rows in one lane"):
+            next(feed)
+        save(next(feed))
+        feed.close()
+        server.wait_for(lambda: server.said_bye)
+        assert server.returned == [1] and list(server.saved) == [2]
+
+
+# States that stay with the trainer
+
+
+def test_states_that_stay_are_not_sent_until_the_feed_is_left():
+    with served(KEPT, batches(KEPT, 3)) as (server, feed):
+        with feed:
+            for number, batch in enumerate(feed):
+                assert batch.state("lstm")[0, 0] == number
+                save(batch, batch.state("lstm") + 1)
+        server.wait_for(lambda: server.said_bye)
+        assert server.saved == {1: None, 2: None, 3: None}
+        ((flush, states),) = server.flushes
+        assert (flush.token, flush.rows, flush.more) == (3, (0, 1), False)
+        assert states["lstm"].tolist() == [[3] * 3] * 2 and states["tag"].tolist() == [b"x", b"yy"]
+
+
+def test_what_was_saved_is_handed_over_when_an_exception_leaves_and_does_not_hide_it():
+    with served(KEPT, batches(KEPT, 3)) as (server, feed):
+        save(next(feed))
+        next(feed)
+        with pytest.raises(RuntimeError, match="mine"), feed:
+            raise RuntimeError("mine")
+        server.wait_for(lambda: server.said_bye)
+        assert [flush.token for flush, _ in server.flushes] == [1] and server.returned == [2]
+
+
+def test_states_are_handed_over_when_it_is_asked_for_and_training_goes_on():
+    with served(KEPT, batches(KEPT, 2)) as (server, feed):
+        feed.flush_states()  # nothing was saved yet
+        save(next(feed))
+        feed.flush_states()
+        assert [flush.token for flush, _ in server.flushes] == [1]
+        save(next(feed))
+
+
+def test_the_next_batch_waits_until_another_thread_saves_the_one_before():
+    with served(KEPT, batches(KEPT, 2)) as (_server, feed):
+        first = next(feed)
+        told = []
+        took = threading.Thread(target=lambda: told.append(next(feed)))
+        took.start()
+        save(first)
+        took.join(10)
+        assert told[0].state("lstm").tolist() == VALUE.tolist()
+        save(told[0])
+
+
+def test_the_next_batch_is_refused_to_who_never_saves():
+    with served(KEPT, batches(KEPT, 2), timeout=0.4) as (_server, feed):
+        next(feed)
+        with pytest.raises(DeadlineExceeded, match=r"has not saved states 'lstm', 'tag' of 2"):
+            next(feed)
+
+
+def test_a_feed_that_is_forgotten_with_a_batch_in_hand_leaves():
+    server = Serving(ONE, batches(ONE, 2))
+    server.start()
+    feed = headrace.connect(server.address)
+    assert next(feed).rows == 2
+    del feed
+    gc.collect()
+    server.wait_for(lambda: server.said_bye)
+    server.stop()
+
+
+# tf.data
+
+
+def test_a_dataset_of_segments_is_trained_in_a_graph_and_saved_by_token():
+    tf = pytest.importorskip("tensorflow", reason="needs TensorFlow")
+    with served(ONE, batches(ONE, 4), framework="tf") as (server, feed):
+        dataset = feed.as_dataset()
+        spec = dataset.element_spec
+        assert spec["sequences"]["x"] == tf.TensorSpec((None, 2), tf.float32, "x")
+        assert spec["token"].shape == () and spec["key"].dtype == tf.string
+
+        @tf.function
+        def step(batch):
+            def saved(token, value):
+                feed.save_states(token, {"lstm": value})
+                return token
+
+            return tf.py_function(saved, [batch["token"], batch["state"]["lstm"] + 1.0], tf.int64)
+
+        seen = []
+        for batch in dataset:
+            seen.append(batch["key"].numpy()[0])
+            assert batch["first"].numpy().tolist() == [len(seen) == 1] * 2
+            step(batch)
+        assert seen[:2] == [b"00000_of_00005:k0", b"00001_of_00005:k0"] and len(seen) == 4
+        assert server.saved[4]["lstm"].tolist() == VALUE.tolist()
+
+
+def test_a_dataset_is_refused_where_it_could_not_work():
+    with served(KEPT, batches(KEPT, 1)) as (_server, feed):
+        with pytest.raises(ValueError, match="states of this feed stay with the trainer"):
+            feed.as_dataset()
+    with served(ONE, batches(ONE, 1)) as (_server, feed):
+        with pytest.raises(ValueError, match='needs framework="tf"'):
+            feed.as_dataset()
+        with pytest.raises(ValueError, match=r"facts=\['length'\]"):
+            feed.as_dataset(["length"])

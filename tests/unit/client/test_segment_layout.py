@@ -1,0 +1,129 @@
+"""A feed of segments keeps its promise, or is a ProtocolError."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.segment_layout import SegmentLayout
+from headrace_proto.errors import ProtocolError
+from headrace_proto.schema import Field
+
+from .serving import TAG, columns_of, delivery_of, properties, schema_of
+
+SERVER = properties()
+TRAINER = properties(placement="trainer", order="lanes")
+
+
+def layout_of(told):
+    return SegmentLayout(schema_of(told), told)
+
+
+@pytest.mark.parametrize("told", [SERVER, TRAINER, properties((["l", "int8", []], TAG))])
+def test_a_batch_that_is_as_promised_is_believed(told):
+    delivery, _ = delivery_of(told, 1, columns_of(told, rows=3))
+    places = layout_of(told).places(delivery)
+    assert [list(p[2]) for p in places] == [shape for _, _, shape in delivery.columns]
+    assert [list(p[:2]) for p in places] == [column[:2] for column in delivery.columns]
+
+
+def test_a_batch_that_resembles_the_one_before_is_not_looked_at_again():
+    layout = layout_of(SERVER)
+    first, _ = delivery_of(SERVER, 1, columns_of(SERVER))
+    second, _ = delivery_of(SERVER, 2, columns_of(SERVER))
+    other, _ = delivery_of(SERVER, 3, columns_of(SERVER, rows=3))
+    assert layout.places(first) is layout.places(second)
+    assert layout.places(other) != layout.places(first)
+    smaller = dataclasses.replace(first, nbytes=64)
+    with pytest.raises(ProtocolError, match=r"does not lie in its block"):
+        layout.places(smaller)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"num_unroll": 0}, "num_unroll=0"),
+        ({"num_unroll": True}, "num_unroll=True"),
+        ({"batch_size": "4"}, "batch_size='4'"),
+        ({"order": "random"}, "order='random'"),
+        ({"order": []}, r"order=\[\]"),
+        ({"placement": None}, "placement=None"),
+        ({"placement": "trainer"}, "need order 'lanes'"),
+        ({"states": []}, "has the states"),
+        ({"states": {}}, "has the states"),
+        ({"states": ["lstm"]}, "a state is 'lstm'"),
+        ({"states": [["lstm", "float32"]]}, "a state is"),
+        ({"states": [[1, "float32", []]]}, "a state is"),
+        ({"states": [["lstm", "object", [3]]]}, "'lstm' is 'object'"),
+        ({"states": [["lstm", [], [3]]]}, "a state is"),
+        ({"states": [["lstm", "float32", [-1]]]}, "impossible shape"),
+        ({"states": [["lstm", "float32", [2**60]]]}, "impossible shape"),
+        ({"states": [["lstm", "float32", 3]]}, "'lstm' is 'float32' of 3"),
+        ({"states": [["lstm", "float32", [3]], ["lstm", "float32", [3]]]}, "a state is"),
+        ({"states": [["lstm", "float64", [3]]]}, "has the column float32"),
+        ({"states": [["lstm", "float32", [4]]]}, "has the column float32"),
+        ({"states": [["gru", "float32", [3]]]}, "'gru' of float32.* has the column None"),
+    ],
+)
+def test_properties_that_can_not_be_are_refused(change, text):
+    with pytest.raises(ProtocolError, match=text):
+        SegmentLayout(schema_of(SERVER), SERVER | change)
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("@key", None),
+        ("@key", Field("int32", (None,))),
+        ("@sequence", Field("int64", (None,))),
+        ("@insertion_index", Field("int64", (None, 1))),
+        ("@lane", None),
+        ("@starts", None),
+        ("@state_of", Field("float32", (None,))),
+        ("sequences:x", None),
+        ("state:lstm", None),
+        ("state:other", Field("float32", (None,))),
+        ("context:z", Field("float32", ())),
+        ("context:", Field("float32", (None,))),
+        ("plain", Field("float32", (None,))),
+        ("@strange", Field("float32", (None,))),
+    ],
+)
+def test_a_schema_that_is_not_one_of_segments_is_refused(name, field):
+    schema = schema_of(TRAINER)
+    schema.pop(name, None)
+    if field is not None:
+        schema[name] = field
+    with pytest.raises(ProtocolError, match=r"a feed of segments|the state 'lstm'"):
+        SegmentLayout(schema, TRAINER)
+
+
+@pytest.mark.parametrize("rows", [-1, 0, 1, 5])
+def test_columns_have_as_many_rows_as_the_batch(rows):
+    delivery, _ = delivery_of(SERVER, 1, columns_of(SERVER), rows=rows)
+    with pytest.raises(ProtocolError, match=r"of a batch of . rows has 2|has -?\d rows; its feed"):
+        layout_of(SERVER).places(delivery)
+
+
+def test_missing_columns_are_refused():
+    delivery, _ = delivery_of(SERVER, 1, columns_of(SERVER))
+    for columns in (delivery.columns[:-1], None, {}, [*delivery.columns, [0, 0, [0]]]):
+        with pytest.raises(ProtocolError, match="does not have the 9 columns"):
+            layout_of(SERVER).places(dataclasses.replace(delivery, columns=columns))
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**64), 2**64) | st.floats() | st.text(max_size=2),
+    lambda inner: st.lists(inner, max_size=4),
+    max_leaves=6,
+)
+
+
+@given(at=st.integers(0, 8), column=ANYTHING)
+def test_no_description_is_worse_than_a_protocol_error(at, column):
+    delivery, _ = delivery_of(SERVER, 1, columns_of(SERVER))
+    columns = list(delivery.columns)
+    columns[at] = column
+    with pytest.raises(ProtocolError):
+        layout_of(SERVER).places(dataclasses.replace(delivery, columns=columns))

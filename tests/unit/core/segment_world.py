@@ -1,0 +1,393 @@
+"""A feed of segments without payload: real machines behind a real dispatcher, and lazy channels.
+
+    trainers ──► SegmentDispatcher ──orders──► partition: SegmentQueue or Lanes
+        ▲              │        ◄───words────
+        └── deliveries ┘
+
+What is on its way between router and partitions waits in queues until it is its turn, so that any
+two words can cross.  The world keeps account of every segment and every block.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+
+import numpy as np
+
+from headrace_server.core.handover import Answer, Batch, Finish, Freed, Leave, Save, Send, Want
+from headrace_server.core.lanes import Lanes
+from headrace_server.core.segment_dispatch import Flush, SegmentDispatcher
+from headrace_server.core.segments import SegmentQueue
+
+TTL = 10.0
+CHUNK = 3
+
+
+class Worker:
+    """One partition: takes orders one by one, and works when it has none."""
+
+    def __init__(self, number, counts, order, ahead, batch_size, capacity, small):
+        self.number = number
+        if order == "lanes":
+            self.machine = Lanes(batch_size, capacity, small, number, ahead)
+        else:
+            self.machine = SegmentQueue(batch_size, capacity, small, number)
+        self.ahead = ahead
+        self.counts = counts
+        self.input = deque(range(0, len(counts), CHUNK))
+        self.orders, self.words = deque(), deque()
+        self.made = 0
+        self.out = {}  # by number
+        self.after = {}  # by number: all
+        self.of_stripe = {}  # examples that it has had
+        self.starved = self.finished = False
+        self.never = []
+        self.refused = 0  # segments that were handed out, and whose states came after a cancel
+        self.asleep = False
+        self.next = [0] * len(counts)  # segment of an example that is to be done next …
+        self.kept = [0] * len(counts)  # … and from which it would be after a leave
+
+    def examples(self, batch):
+        chunks, rows = batch.chunks.tolist(), batch.rows.tolist()
+        return [chunk * CHUNK + row for chunk, row in zip(chunks, rows, strict=True)]
+
+    def obey(self):
+        order = self.orders.popleft()
+        if isinstance(order, Want):
+            if not self.finished:
+                self.machine.want(order.upto, order.stripe)
+        elif isinstance(order, Leave):
+            self.leave(order.stripe)
+        elif isinstance(order, Flush):
+            self.flush(*order.payload)
+        else:
+            self.save(order.batch.number)
+
+    def save(self, number):
+        batch = self.out.pop(number)
+        rows = self.machine.saved(batch)
+        cancelled = rows is None
+        assert not cancelled or self.machine.cancelled
+        places = np.flatnonzero(batch.last).tolist() if cancelled else range(len(batch))
+        examples, segments = self.examples(batch), batch.segments.tolist()
+        self.refused += len(batch) - len(places)
+        for place in places:
+            example = examples[place]
+            assert segments[place] == self.next[example], "once, and in order"
+            self.next[example] += 1
+            if not self.ahead:
+                self.kept[example] = self.next[example]
+        self.words.append(("kept", number, "cancelled" if cancelled else ""))
+
+    def leave(self, stripe):
+        through = {e for e, n in enumerate(self.counts) if self.next[e] == n}
+        gone = [n for n, batch in self.out.items() if batch.stripe == stripe]
+        self.machine.leave(stripe)
+        for number in gone:
+            batch = self.out.pop(number)
+            self.refused += len(batch) if self.machine.cancelled else 0
+        if self.ahead:
+            for example in self.of_stripe.pop(stripe, ()):
+                if example not in through:
+                    self.next[example] = self.kept[example]
+
+    def flush(self, number, rows):
+        batch = self.after.get(number)
+        if batch is not None:
+            examples = self.examples(batch)
+            for row in self.machine.keep(batch, np.array(rows, np.int64)).tolist():
+                self.kept[examples[row]] = int(batch.segments[row]) + 1
+
+    def work(self):
+        """One step; False when there is nothing to do."""
+        if self.finished:
+            return False
+        machine = self.machine
+        draft = machine.next_draft()
+        for stripe in machine.take_dry() if isinstance(machine, Lanes) else ():
+            self.words.append(("dry", stripe))
+        if draft is not None:
+            self.out[self.made] = draft
+            self.after[self.made] = draft
+            self.of_stripe.setdefault(draft.stripe, set()).update(self.examples(draft))
+            self.words.append(("made", self.made, len(draft), draft.stripe))
+            self.made += 1
+            self.starved = False
+        elif machine.hungry and self.input:
+            start = self.input.popleft()
+            counts = self.counts[start : start + CHUNK]
+            keys = [start + i for i in range(len(counts))]
+            machine.offer(start // CHUNK, len(counts), {"key": keys, "count": np.array(counts)})
+        elif not self.input and not machine._finished:
+            machine.finish()
+        elif machine.done:
+            self.finished = True
+            self.words.append(("finished",))
+        else:
+            if isinstance(machine, SegmentQueue) and machine.starved and not self.starved:
+                self.starved = True
+                self.words.append(("starved",))
+            return False
+        return True
+
+    def left(self):
+        """Examples that were never offered."""
+        return [self.counts[start : start + CHUNK] for start in self.never]
+
+    def cancel(self):
+        self.never = list(self.input)
+        self.input.clear()
+        if not self.finished:
+            self.machine.finish(drop=True)
+
+
+class Trainer:
+    """What a trainer believes."""
+
+    def __init__(self, prefetch):
+        self.prefetch = prefetch
+        self.hands = {}  # token → batch
+        self.saved = {}  # token → batch, not answered
+        self.got = self.seq = self.taken = 0
+        self.wire = deque()
+        self.ended = False
+
+
+class World:
+    """A run with any history."""
+
+    def __init__(self, seed, counts, order="arrival", ahead=False, batch_size=2, capacity=None,
+                 small=True, max_window=4):  # fmt: skip
+        self.random = Random(seed)
+        self.ahead, self.order = ahead, order
+        self.d = SegmentDispatcher(len(counts), TTL, max_window, order=order)
+        self.workers = []
+        for number, of_partition in enumerate(counts):
+            self.workers.append(
+                Worker(number, of_partition, order, ahead, batch_size, capacity, small)
+            )
+        self.trainers = {}
+        self.now = 0.0
+        self.session = 0
+        self.blocks = {}
+        self.freed = set()
+        self.got = []  # (partition, number), as trainers took them
+        self.answers = {}  # token → committed, stale or a code
+
+    # The wires
+
+    def act(self):
+        for effect in self.d.take_effects():
+            if isinstance(effect, Send):
+                trainer = self.trainers[effect.session]
+                assert effect.seq == trainer.seq + 1 or effect.batch.freed is False
+                trainer.seq = effect.seq
+                assert not effect.batch.freed
+                trainer.wire.append(effect)
+                if self.random.random() < 0.5:
+                    self.d.pin(effect.batch, effect.token)
+            elif isinstance(effect, Save | Want | Leave):
+                partition = effect.batch.partition if isinstance(effect, Save) else effect.partition
+                self.workers[partition].orders.append(effect)
+            elif isinstance(effect, Freed):
+                assert effect.batch.order not in self.freed, "a block is freed once"
+                assert not effect.batch.pins
+                self.freed.add(effect.batch.order)
+            elif isinstance(effect, Answer):
+                self.answer(effect)
+            elif isinstance(effect, Finish) and effect.session in self.trainers:
+                self.trainers[effect.session].ended = True
+
+    def answer(self, answer):
+        told = [(t, "committed") for t in answer.committed] + [(t, "stale") for t in answer.stale]
+        for token, what in told + [(t, code) for t, code, _ in answer.faults]:
+            before = self.answers.setdefault(token, what)
+            assert before == what, "an answer stands"
+            if answer.session in self.trainers:
+                batch = self.trainers[answer.session].saved.pop(token, None)
+                assert batch is None or what != "committed" or batch.settled
+
+    def word(self, worker):
+        kind, *rest = worker.words.popleft()
+        if kind == "made":
+            number, rows, stripe = rest
+            batch = Batch(worker.number, number, rows, meta={"stripe": stripe})
+            self.blocks[batch.order] = batch
+            self.d.made(batch)
+        elif kind == "kept":
+            self.d.kept(worker.number, *rest)
+        elif kind == "starved":
+            self.d.starved(worker.number)
+        elif kind == "dry":
+            self.d.dry(*rest)
+        else:
+            self.d.partition_ended(worker.number)
+        self.act()
+
+    # What trainers do
+
+    def join(self, prefetch=0):
+        self.session += 1
+        self.trainers[self.session] = Trainer(prefetch)
+        self.d.join(self.session, self.now)
+        self.act()
+        return self.session
+
+    def ask(self, session):
+        trainer = self.trainers[session]
+        self.d.window(session, trainer.got + 1 + trainer.prefetch - len(trainer.hands))
+        self.act()
+
+    def receive(self, session):
+        trainer = self.trainers[session]
+        if trainer.wire:
+            effect = trainer.wire.popleft()
+            self.d.unpin(effect.batch, effect.token)
+            trainer.got = max(trainer.got, effect.seq)
+            if self.d.leased_batch(session, effect.token) is effect.batch:
+                trainer.hands[effect.token] = effect.batch
+                self.got.append((effect.batch.partition, effect.batch.number))
+            self.act()
+
+    def save(self, session):
+        trainer = self.trainers[session]
+        if trainer.hands:
+            token = min(trainer.hands, key=lambda t: trainer.hands[t].order)
+            if self.order == "arrival":
+                token = self.random.choice(sorted(trainer.hands))
+            trainer.saved[token] = batch = trainer.hands.pop(token)
+            self.d.save(session, token)
+            last = self.d.last_saved(session, token)
+            if self.ahead and last is not None and self.random.random() < 0.5:
+                rows = sorted({self.random.randrange(batch.rows) for _ in range(batch.rows)})
+                self.d.flush(last, (batch.number, rows))
+            self.act()
+
+    def say_again(self, session):
+        for token in list(self.trainers[session].saved):
+            self.d.save(session, token)
+        self.act()
+
+    def renew(self, session):
+        trainer = self.trainers[session]
+        self.d.renew(session, trainer.got, frozenset(trainer.hands), self.now)
+        self.act()
+
+    def lose(self, session):
+        """A delivery got lost; the next heartbeat tells."""
+        trainer = self.trainers[session]
+        if trainer.wire and not self.ahead:
+            effect = trainer.wire.popleft()
+            self.d.unpin(effect.batch, effect.token)
+            trainer.got = effect.seq
+            self.renew(session)
+
+    def leave(self, session):
+        trainer = self.trainers.pop(session)
+        self.d.leave(session)
+        for effect in trainer.wire:
+            self.d.unpin(effect.batch, effect.token)
+        self.act()
+        return trainer
+
+    def come_back(self, session):
+        """It was given up, and is there again with what it held and what was not answered."""
+        trainer = self.leave(session)
+        again = self.join(trainer.prefetch)
+        self.d.adopt(again, tuple(trainer.hands), self.now)
+        for token, batch in trainer.hands.items():
+            if self.d.leased_batch(again, token) is batch:
+                self.trainers[again].hands[token] = batch
+        self.trainers[again].saved = trainer.saved
+        self.say_again(again)
+
+    def sleep(self):
+        self.now += self.random.random() * TTL
+        for session in self.d.tick(self.now):
+            self.leave(session)
+        self.act()
+
+    # Runs
+
+    def storm_of_workers(self):
+        """Partitions work until there is nothing to do, in any order."""
+        while busy := [w for w in self.workers if w.orders or w.words or not w.asleep]:
+            worker = self.random.choice(busy)
+            deed = self.random.randrange(3)
+            if deed == 0 and worker.orders:
+                worker.obey()
+                worker.asleep = False
+            elif deed == 1 and worker.words:
+                self.word(worker)
+            else:
+                worker.asleep = not worker.work()
+
+    def storm(self, steps):
+        """Anything may happen, in any order."""
+        for _ in range(steps):
+            worker = self.random.choice(self.workers)
+            if worker.orders and self.random.random() < 0.7:
+                worker.obey()
+            worker.work()
+            if worker.words and self.random.random() < 0.7:
+                self.word(worker)
+            if not self.trainers or (len(self.trainers) < 4 and self.random.random() < 0.05):
+                self.join(self.random.randint(0, 3))
+            session = self.random.choice(sorted(self.trainers))
+            common = [self.ask, self.receive, self.save]
+            deeds = [*common * 4, self.renew, self.say_again, self.lose]
+            self.random.choice(deeds)(session)
+            rare = self.random.random()
+            if rare < 0.03 and session in self.trainers:
+                self.random.choice([self.leave, self.come_back])(session)
+            elif rare < 0.06:
+                self.sleep()
+            self.check()
+
+    def settle(self):
+        """From here on everybody behaves: a few rounds must bring the end, or this is stuck."""
+        if not self.trainers:
+            self.join(1)
+        quiet = 0
+        while not self.d.ended:
+            before = self.state()
+            for worker in self.workers:
+                while worker.orders:
+                    worker.obey()
+                while worker.work():
+                    pass
+                while worker.words:
+                    self.word(worker)
+            for session in list(self.trainers):
+                self.ask(session)
+                while self.trainers[session].wire:
+                    self.receive(session)
+                self.renew(session)
+                self.save(session)
+            self.check()
+            quiet = quiet + 1 if self.state() == before else 0
+            assert quiet < 3, f"it is stuck: {self.d.describe(self.now)}"
+
+    def state(self):
+        counts = [(w.made, len(w.out), w.finished, tuple(w.next)) for w in self.workers]
+        return counts, sorted(self.freed), sorted(self.trainers), dict(self.answers)
+
+    def check(self):
+        for session in self.trainers:
+            assert self.d._leases.count(session) <= self.d._max_window
+        for batch in self.blocks.values():
+            assert batch.freed == (batch.order in self.freed)
+            if not batch.settled:
+                assert not batch.freed
+
+    def finish(self):
+        """Everything is done once, and nothing is left anywhere."""
+        assert all(trainer.ended for trainer in self.trainers.values())
+        for session in list(self.trainers):
+            self.leave(session)
+        assert self.freed == set(self.blocks)
+        assert not self.d.leased and not self.d._keeping
+        assert not self.d._leases._free_tokens and not self.d._leases._last_token
+        for worker in self.workers:
+            assert worker.finished and not worker.out and worker.machine.in_flight == 0

@@ -1,0 +1,263 @@
+"""What trainers want is asked of partitions: that much, no more, and in the same order every time."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace_server.core.demand import Arrivals, LaneQueues
+from headrace_server.core.handover import Batch, Leave, Want
+
+
+def batch(partition, number, stripe=0):
+    return Batch(partition, number, 1, meta={"stripe": stripe})
+
+
+def asked(effects):
+    return [(e.partition, e.upto) for e in effects]
+
+
+# Arrivals
+
+
+def test_as_many_batches_are_asked_for_as_all_trainers_together_can_take():
+    a = Arrivals(1)
+    assert a.wants([(1, 2), (2, 3)], 0) == [Want(0, 5)]
+    assert a.wants([(1, 2), (2, 3)], 0) == []
+    assert a.wants([(1, 3), (2, 3)], 0) == [Want(0, 6)]
+
+
+def test_what_is_there_already_or_came_back_is_not_asked_for():
+    a = Arrivals(1)
+    a.wants([(1, 2)], 0)
+    a.made(batch(0, 0))
+    assert a.wants([(1, 4)], 1) == [Want(0, 3)]  # one is ready, one came back, one is being made
+
+
+def test_when_trainers_want_less_than_was_asked_for_nothing_is_asked_until_it_is_used_up():
+    a = Arrivals(1)
+    a.wants([(1, 5)], 0)
+    assert a.wants([(2, 1)], 0) == []
+    for number in range(5):
+        a.made(batch(0, number))
+        assert a.next(2).number == number
+    assert a.wants([(2, 1)], 0) == [Want(0, 6)]
+
+
+def test_partitions_are_asked_in_turn_and_the_turn_goes_on_where_it_stopped():
+    a = Arrivals(3)
+    assert asked(a.wants([(1, 4)], 0)) == [(0, 2), (1, 1), (2, 1)]
+    assert asked(a.wants([(1, 6)], 0)) == [(1, 2), (2, 2)]
+    assert asked(a.wants([(1, 7)], 0)) == [(0, 3)]
+
+
+def test_a_partition_that_waits_for_states_keeps_its_request_and_another_is_asked_too():
+    a = Arrivals(2)
+    assert asked(a.wants([(1, 1)], 0)) == [(0, 1)]
+    a.starve(0)
+    assert asked(a.wants([(1, 1)], 0)) == [(1, 1)]
+    assert a.wants([(1, 1)], 0) == []
+    a.made(batch(0, 0))
+    assert a.next(1).order == (0, 0)
+    a.made(batch(1, 0))
+    assert a.next(1).order == (0, 1)
+    assert asked(a.wants([(1, 2)], 0)) == [(0, 2), (1, 2)]  # it can be asked again
+
+
+def test_when_all_partitions_wait_for_states_nothing_more_is_asked_for():
+    a = Arrivals(2)
+    a.wants([(1, 2)], 0)
+    a.starve(0)
+    a.starve(1)
+    assert a.wants([(1, 9)], 0) == []
+    assert a.missing() is None
+    a.made(batch(1, 0))
+    assert asked(a.wants([(1, 9)], 0)) == [(1, 9)]  # one is ready, eight are asked for
+
+
+def test_a_partition_that_has_made_what_was_asked_for_is_not_starved_by_a_late_word():
+    a = Arrivals(1)
+    a.wants([(1, 1)], 0)
+    a.made(batch(0, 0))
+    a.starve(0)
+    a.next(1)
+    assert a.wants([(1, 1)], 0) == [Want(0, 2)]
+
+
+def test_what_an_ended_partition_was_asked_for_is_asked_of_the_others():
+    a = Arrivals(3)
+    a.wants([(1, 3)], 0)
+    a.end(0)
+    assert asked(a.wants([(1, 3)], 0)) == [(1, 2)]
+    a.end(1)
+    a.end(2)
+    assert a.wants([(1, 3)], 0) == [] and not a.open
+
+
+def test_it_is_open_while_a_batch_is_there_or_a_partition_has_not_ended():
+    a = Arrivals(2)
+    a.made(batch(0, 0))
+    a.end(0)
+    assert a.open
+    a.end(1)
+    assert a.open
+    a.next(1)
+    assert not a.open
+
+
+def test_the_batch_that_is_waited_for_is_one_that_was_asked_for():
+    a = Arrivals(3)
+    assert a.missing() is None
+    a.wants([(1, 2)], 0)
+    assert a.missing() == (0, 0)
+    a.starve(0)
+    assert a.missing() == (0, 1)
+    a.end(1)
+    assert a.missing() is None
+
+
+@pytest.mark.parametrize("kind", [Arrivals, LaneQueues])
+def test_a_batch_out_of_its_order_is_refused_and_changes_nothing(kind):
+    d = kind(2)
+    d.wants([(1, 1)], 0)
+    d.made(batch(0, 0))
+    d.end(1)
+    for partition, number, text in (
+        (0, 0, "partition 0 made batch 0; next is 1"),
+        (0, 2, "partition 0 made batch 2; next is 1"),
+        (1, 0, "partition 1 made batch 0; next is nothing"),
+        (2, 0, "partition 2 does not lie in 0 … 1"),
+        (-1, 0, "partition -1 does not lie in 0 … 1"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            d.made(batch(partition, number))
+    with pytest.raises(ValueError, match="partition 7 does not lie in"):
+        d.end(7)
+    assert d.next(1).order == (0, 0) and d.next(1) is None
+
+
+@given(data=st.data(), partitions=st.integers(1, 4))
+@settings(max_examples=150, deadline=None)
+def test_never_more_is_asked_for_than_trainers_can_take_and_never_less(data, partitions):
+    a = Arrivals(partitions)
+    upto, made, ready, credits = [0] * partitions, [0] * partitions, 0, 0
+    for _ in range(30):
+        if data.draw(st.booleans()):
+            credits += data.draw(st.integers(0, 3))
+            for want in a.wants([(1, credits)], 0):
+                assert want.upto > upto[want.partition]
+                upto[want.partition] = want.upto
+            assert sum(upto) - sum(made) + ready == credits
+        pending = [p for p in range(partitions) if upto[p] > made[p]]
+        if pending and data.draw(st.booleans()):
+            p = data.draw(st.sampled_from(pending))
+            a.made(batch(p, made[p]))
+            made[p] += 1
+            ready += 1
+        if ready and credits and data.draw(st.booleans()):
+            assert a.next(1) is not None
+            ready, credits = ready - 1, credits - 1
+    assert max(upto) - min(upto) <= 1
+
+
+# Lanes
+
+
+def lanes(partitions, *sessions):
+    q = LaneQueues(partitions)
+    return q, [q.wants([(s, 1)], 0)[0] for s in sessions]
+
+
+def test_each_trainer_gets_lanes_of_its_own_in_the_partition_with_the_fewest():
+    _, wants = lanes(2, 10, 11, 12)
+    assert wants == [Want(0, 1, 0), Want(1, 1, 1), Want(0, 1, 2)]
+
+
+def test_a_batch_is_for_the_trainer_of_its_lanes_alone():
+    q, _ = lanes(1, 10, 11)
+    assert q.made(batch(0, 0, stripe=1))
+    assert q.next(10) is None and q.next(12) is None
+    assert q.next(11).number == 0
+
+
+def test_of_a_stripe_as_much_is_asked_for_as_its_trainer_can_take():
+    q, _ = lanes(1, 10)
+    assert q.wants([(10, 1)], 0) == []
+    assert q.wants([(10, 3)], 0) == [Want(0, 3, 0)]
+    q.made(batch(0, 0))
+    assert q.wants([(10, 3)], 0) == []  # one of the three is here
+    q.next(10)
+    assert q.wants([(10, 2)], 0) == []
+    assert q.wants([(10, 3)], 0) == [Want(0, 4, 0)]
+
+
+def test_what_got_lost_goes_to_the_same_trainer_again_and_is_not_asked_for():
+    q, _ = lanes(1, 10)
+    q.made(batch(0, 0))
+    lost = q.next(10)
+    assert q.put_back(10, lost)
+    assert q.wants([(10, 1)], 0) == [] and q.next(10) is lost
+    assert not q.put_back(99, lost)
+
+
+def test_batches_of_a_trainer_that_leaves_are_void_once_also_those_that_come_late():
+    q, _ = lanes(1, 10)
+    q.wants([(10, 3)], 0)
+    q.made(batch(0, 0))
+    taken = q.next(10)
+    q.made(batch(0, 1))
+    q.put_back(10, taken)
+    void, effects = q.leave(10)
+    assert [b.number for b in void] == [0, 1] and effects == [Leave(0, 0)]
+    assert q.leave(10) == ([], [])
+    assert q.made(batch(0, 2)) is False
+    assert q.put_back(10, taken) is False
+
+
+def test_a_trainer_whose_lanes_ran_dry_gets_some_in_another_partition():
+    q, _ = lanes(2, 10)
+    q.dry(0)
+    assert q.wants([(10, 2)], 0) == [Want(1, 2, 1)]
+    q.dry(1)
+    assert q.wants([(10, 2)], 0) == [] and q.missing() is None
+
+
+def test_a_dry_partition_is_asked_again_when_a_trainer_has_left_it():
+    q, _ = lanes(1, 10, 11)
+    q.dry(1)
+    assert q.wants([(11, 1)], 0) == []
+    q.leave(10)
+    assert q.wants([(11, 1)], 0) == [Want(0, 1, 2)]
+
+
+def test_a_word_that_lanes_are_dry_which_crossed_a_leave_does_not_hide_what_that_left():
+    q, _ = lanes(1, 10, 11)
+    q.leave(10)
+    q.dry(1)  # said before the partition heard of the leave
+    assert q.wants([(11, 1)], 0) == [Want(0, 1, 2)]
+    q.dry(2)  # said after it
+    assert q.wants([(11, 1)], 0) == []
+
+
+def test_a_dry_word_for_lanes_that_were_left_means_nothing():
+    q, _ = lanes(1, 10)
+    q.leave(10)
+    q.dry(0)
+    q.dry(77)
+    assert q.wants([(11, 1)], 0) == [Want(0, 1, 1)]
+
+
+def test_when_a_partition_ends_its_trainers_go_to_others():
+    q, _ = lanes(2, 10)
+    q.end(0)
+    assert q.wants([(10, 1)], 0) == [Want(1, 1, 1)]
+    q.end(1)
+    assert q.wants([(10, 1)], 0) == [] and not q.open
+
+
+def test_the_batch_of_lanes_that_is_waited_for_is_one_that_was_asked_for():
+    q = LaneQueues(2)
+    assert q.missing() is None
+    q.wants([(10, 1)], 0)
+    assert q.missing() == (0, 0)
+    q.made(batch(0, 0))
+    assert q.missing() is None

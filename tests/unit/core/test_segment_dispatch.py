@@ -1,0 +1,509 @@
+"""A save counts once and is answered when it is kept; who gets what follows the order."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace_server.core.handover import (
+    Answer,
+    Batch,
+    Finish,
+    Freed,
+    JoinRefused,
+    Leave,
+    Save,
+    Send,
+    Want,
+)
+from headrace_server.core.segment_dispatch import Flush, SegmentDispatcher
+
+from .segment_world import World
+
+TTL = 10.0
+
+
+class At:
+    """A dispatcher, and everything that it has said so far."""
+
+    def __init__(self, partitions=1, order="arrival", **options):
+        self.d = SegmentDispatcher(partitions, TTL, order=order, **options)
+        self.batches = {}
+
+    def take(self, kind=object):
+        return [e for e in self.d.take_effects() if isinstance(e, kind)]
+
+    def join(self, *sessions, window=0, now=0.0):
+        for session in sessions:
+            self.d.join(session, now)
+            self.d.window(session, window)
+
+    def make(self, partition, number, stripe=0, rows=2):
+        batch = Batch(partition, number, rows, meta={"stripe": stripe})
+        self.batches[partition, number] = batch
+        self.d.made(batch)
+        return batch
+
+    def sent(self, *orders, session=1, window=64):
+        """Batches in a trainer's hands: their tokens."""
+        self.join(session, window=window)
+        for partition, number in orders:
+            self.make(partition, number)
+        return [e.token for e in self.take(Send)]
+
+
+def lanes(partitions=1, **options):
+    return At(partitions, "lanes", **options)
+
+
+# What is asked for
+
+
+def test_nothing_is_asked_for_before_a_trainer_wants_it_and_then_as_much_as_its_window():
+    at = At()
+    at.join(1)
+    assert at.take() == []
+    at.d.window(1, 2)
+    assert at.take() == [Want(0, 2)]
+    at.d.window(1, 2)
+    assert at.take() == []
+    at.make(0, 0)
+    (send,) = at.take()
+    assert (send.session, send.seq, send.batch.order) == (1, 1, (0, 0))
+    at.d.window(1, 3)
+    assert at.take() == [Want(0, 3)]
+
+
+def test_without_prefetch_each_batch_is_asked_for_after_the_states_of_the_one_before():
+    at = At(2)
+    (token,) = at.sent((0, 0), window=1)
+    at.d.save(1, token, "states")
+    at.d.window(1, 2)
+    assert at.take() == [Save(at.batches[0, 0], "states"), Want(1, 1)]
+
+
+def test_no_more_is_asked_for_than_a_trainer_may_hold_whatever_it_wants():
+    at = At(max_window=3)
+    at.join(1, window=2**63)
+    assert at.take() == [Want(0, 3)]
+    tokens = []
+    for number in range(3):
+        at.make(0, number)
+        tokens += [e.token for e in at.take(Send)]
+    assert at.take(Want) == []
+    at.d.save(1, tokens[0])
+    assert at.take(Want) == [Want(0, 4)]
+
+
+def test_trainers_are_asked_for_together_and_served_in_the_order_in_which_they_asked():
+    at = At()
+    at.join(1, 2)
+    at.d.window(2, 1)
+    at.d.window(1, 1)
+    assert at.take() == [Want(0, 1), Want(0, 2)]
+    at.make(0, 0)
+    at.make(0, 1)
+    assert [(e.session, e.batch.number) for e in at.take(Send)] == [(2, 0), (1, 1)]
+
+
+def test_what_came_back_is_served_first_and_less_is_asked_for():
+    at = At()
+    at.sent((0, 0), (0, 1), window=3)
+    at.d.leave(1)
+    at.make(0, 2)
+    at.join(2, window=4)
+    assert [e.batch.number for e in at.take(Send)] == [0, 1, 2]
+    assert at.take(Want) == [] and at.d.counts["redelivered"] == 2
+
+
+def test_a_starved_partition_is_stepped_over_and_served_when_it_can_be():
+    at = At(2)
+    at.join(1, window=1)
+    at.d.starved(0)
+    assert at.take(Want) == [Want(0, 1), Want(1, 1)]
+    at.make(0, 0)
+    assert [e.batch.order for e in at.take(Send)] == [(0, 0)]
+    at.make(1, 0)
+    at.d.window(1, 2)
+    assert [e.batch.order for e in at.take(Send)] == [(0, 1)]
+
+
+def test_what_an_ended_partition_was_to_make_is_asked_of_another():
+    at = At(2)
+    at.join(1, window=1)
+    at.d.partition_ended(0)
+    assert at.take() == [Want(0, 1), Want(1, 1)]
+
+
+def test_nothing_is_asked_for_or_handed_out_while_paused_and_saves_still_count():
+    at = At()
+    (token,) = at.sent((0, 0))
+    at.d.paused = True
+    at.make(0, 1)
+    at.d.window(1, 99)
+    assert at.take() == []
+    at.d.save(1, token)
+    assert at.d.leased == 1, "a save that is not answered keeps the server from stopping"
+    at.d.kept(0, 0)
+    assert at.take(Answer) == [Answer(1, (token,), ())] and at.d.leased == 0
+
+
+def test_a_batch_out_of_its_order_is_refused_and_changes_nothing():
+    at = At()
+    at.d.partition_ended(0)
+    assert at.d.ended
+    with pytest.raises(ValueError, match="made batch 0; next is nothing"):
+        at.make(0, 0)
+    assert at.d.ended
+
+
+def test_there_is_no_coordinated_mode():
+    at = At()
+    for rank, world in ((0, 1), (-1, 2), (1, 0)):
+        with pytest.raises(JoinRefused, match="a feed of segments has no coordinated mode"):
+            at.d.join(1, 0.0, rank, world)
+    at.join(1)
+
+
+# Saves
+
+
+def test_a_save_is_answered_when_it_is_kept_and_not_before():
+    at = At()
+    (token,) = at.sent((0, 0))
+    batch = at.batches[0, 0]
+    at.d.save(1, token, "states")
+    assert at.take() == [Save(batch, "states")]
+    assert not batch.settled
+    at.d.kept(0, 0)
+    assert at.take() == [Freed(batch), Answer(1, (token,), ())]
+    assert at.d.counts["batches"] == 1 and at.d.counts["rows"] == 2
+    at.d.kept(0, 0)
+    at.d.kept(0, 7)
+    assert at.take() == []
+
+
+def test_a_save_that_comes_again_adds_nothing_and_is_answered_once_it_is_kept():
+    at = At()
+    (token,) = at.sent((0, 0))
+    at.d.save(1, token, "states")
+    at.take()
+    at.d.save(1, token, "states")
+    assert at.take() == []
+    at.d.kept(0, 0)
+    assert at.take(Answer) == [Answer(1, (token,), ())]
+    at.d.save(1, token, "other states")
+    assert at.take() == [Answer(1, (token,), ())]
+    assert at.d.counts["batches"] == 1 and at.d.counts["stale"] == 0
+
+
+def test_everyone_who_has_said_a_save_is_answered():
+    at = At()
+    (token,) = at.sent((0, 0))
+    at.d.save(1, token)
+    at.d.leave(1)
+    at.join(2)
+    at.d.save(2, token)
+    at.take()
+    at.d.kept(0, 0)
+    assert at.take(Answer) == [Answer(1, (token,), ()), Answer(2, (token,), ())]
+
+
+def test_a_save_that_could_not_be_kept_is_answered_so_also_when_it_comes_again():
+    at = At()
+    (token,) = at.sent((0, 0))
+    at.d.save(1, token)
+    at.take()
+    at.d.kept(0, 0, "cancelled", "it was drained")
+    refused = Answer(1, (), (), ((token, "cancelled", "it was drained"),))
+    assert at.take() == [Freed(at.batches[0, 0]), refused]
+    at.d.save(1, token)
+    assert at.take() == [refused]
+    assert at.d.counts["batches"] == 0
+    at.d.partition_ended(0)
+    assert at.d.ended
+
+
+def test_a_late_save_counts_after_mere_expiry_and_is_stale_after_another_got_the_batch():
+    at = At()
+    first, second = at.sent((0, 0), (0, 1), window=2)
+    at.d.join(2, 5.0)
+    assert at.d.tick(TTL) == [1]
+    at.d.save(1, first, "late")
+    assert at.take(Save) == [Save(at.batches[0, 0], "late")]
+    at.d.leave(1)
+    at.d.window(2, 9)
+    (again,) = at.take(Send)
+    assert again.session == 2 and again.batch.number == 1
+    at.d.save(1, second, "too late")
+    assert at.take() == [Answer(1, (), (second,))]
+    at.d.save(2, again.token, "states")
+    assert at.take(Save) == [Save(at.batches[0, 1], "states")]
+    assert at.d.counts["stale"] == 1 and at.d.counts["expired"] == 2
+
+
+def test_nobody_saves_for_another():
+    at = At()
+    (token,) = at.sent((0, 0))
+    at.join(2)
+    at.d.save(2, token)
+    assert at.take() == [Answer(2, (), (token,))]
+    assert at.d.leased_batch(2, token) is None
+    assert at.d.leased_batch(1, token) is at.batches[0, 0]
+
+
+def test_a_plain_commit_is_refused_and_the_lease_stands():
+    at = At()
+    (token,) = at.sent((0, 0))
+    at.d.commit(1, ())
+    assert at.take() == []
+    at.d.commit(1, (token,))
+    (answer,) = at.take()
+    assert answer.faults[0][:2] == (token, "state") and "save them" in answer.faults[0][2]
+    at.d.save(1, token)
+    assert at.take(Save) == [Save(at.batches[0, 0], None)]
+
+
+def test_a_refused_save_leaves_the_lease():
+    at = At()
+    (token,) = at.sent((0, 0))
+    at.d.refuse(1, token, "state", "it has another shape")
+    assert at.take() == [Answer(1, (), (), ((token, "state", "it has another shape"),))]
+    assert at.d.leased == 1
+    at.d.save(1, token)
+    assert at.take(Save)
+
+
+def test_the_end_comes_after_the_last_states_are_kept_and_their_answer():
+    at = At()
+    (token,) = at.sent((0, 0))
+    at.d.save(1, token)
+    at.d.partition_ended(0)
+    assert at.take(Finish) == [] and not at.d.ended
+    at.d.kept(0, 0)
+    assert [type(e) for e in at.take()] == [Freed, Answer, Finish] and at.d.ended
+    at.join(2)
+    assert at.take() == [Finish(2)]
+
+
+def test_a_batch_that_somebody_reads_is_freed_when_it_is_let_go():
+    at = At()
+    (token,) = at.sent((0, 0))
+    batch = at.batches[0, 0]
+    at.d.pin(batch, "a frame")
+    at.d.save(1, token)
+    at.d.kept(0, 0)
+    assert at.take(Freed) == []
+    at.d.unpin(batch, "a frame")
+    assert at.take(Freed) == [Freed(batch)]
+
+
+def test_a_trainer_that_is_back_as_another_session_saves_what_it_held():
+    at = At()
+    (token,) = at.sent((0, 0))
+    at.d.leave(1)
+    at.join(2)
+    at.d.adopt(2, (token,), 0.0)
+    at.d.save(2, token)
+    assert at.take(Save) == [Save(at.batches[0, 0], None)]
+
+
+def test_a_flush_follows_the_save_of_its_batch_and_only_the_last_one_has_one():
+    at = lanes()
+    first, second = at.sent((0, 0), (0, 1))
+    assert at.d.last_saved(1, first) is None
+    at.d.save(1, first)
+    batch = at.d.last_saved(1, first)
+    at.d.flush(batch, "states")
+    assert at.take() == [Save(batch, None), Flush(batch, "states")]
+    at.d.save(1, second)
+    assert at.d.last_saved(1, first) is None and at.d.last_saved(1, second) is not None
+    at.d.leave(1)
+    assert at.d.last_saved(1, second) is None and at.d.last_saved(1, 0) is None
+
+
+def test_the_words_say_what_is_waited_for():
+    at = At(2)
+    (token,) = at.sent((0, 0), window=2)
+    text = "1 batches are leased, the longest to trainer 1 for 5 s; batch 0 of partition 1 is "
+    assert at.d.describe(5.0) == text + "being made"
+    at.d.starved(1)
+    assert at.d.describe(5.0).endswith("batch 1 of partition 0 is being made")
+    at.d.starved(0)
+    assert at.d.describe(5.0).endswith("for 5 s")
+    at.d.save(1, token)
+    assert at.d.describe(5.0).startswith("the states of 1 batches are being kept")
+
+
+# Lanes
+
+
+def test_each_trainer_gets_the_batches_of_its_own_lanes_only():
+    at = lanes(2)
+    at.join(1, 2, 3, window=1)
+    assert at.take() == [Want(0, 1, 0), Want(1, 1, 1), Want(0, 1, 2)]
+    at.make(0, 0, stripe=2)
+    at.make(0, 1, stripe=0)
+    at.make(1, 0, stripe=1)
+    assert [(e.session, e.batch.order) for e in at.take(Send)] == [
+        (3, (0, 0)),
+        (1, (1, 0)),
+        (2, (0, 1)),
+    ]
+
+
+def test_a_batch_that_got_lost_goes_to_the_trainer_of_its_lanes_again():
+    at = lanes()
+    at.join(2, window=5)
+    (token,) = at.sent((0, 0), window=2)
+    at.take()
+    assert at.d.renew(1, 5, frozenset(), 1.0)
+    assert at.take(Send) == []  # stripe 0 is trainer 2's
+    at = lanes()
+    (token,) = at.sent((0, 0), window=2)
+    at.join(2, window=5)
+    at.take()
+    at.d.renew(1, 1, frozenset(), 1.0)
+    (again,) = at.take(Send)
+    assert (again.session, again.seq, again.batch.number) == (1, 2, 0) and again.token > token
+
+
+def test_a_trainer_that_leaves_voids_all_that_was_made_for_it_and_it_is_freed_once():
+    at = lanes()
+    tokens = at.sent((0, 0), (0, 1), window=2)
+    assert len(tokens) == 2
+    at.d.give_back(1, (tokens[1],))  # it waits for its trainer now
+    at.d.pin(at.batches[0, 0], "mapped")
+    at.take()
+    at.d.leave(1)
+    assert at.take() == [Freed(at.batches[0, 1]), Leave(0, 0)]
+    at.d.unpin(at.batches[0, 0], "mapped")
+    assert at.take() == [Freed(at.batches[0, 0])]
+    at.d.leave(1)
+    late = at.make(0, 2)
+    assert at.take() == [Freed(late)]
+    for token in tokens:
+        at.d.save(2, token)
+    assert [e.stale for e in at.take(Answer)] == [(token,) for token in tokens]
+    at.d.partition_ended(0)
+    assert at.d.ended
+
+
+def test_a_save_before_the_trainer_left_is_told_before_the_leave_and_settled_after_it():
+    at = lanes()
+    (token,) = at.sent((0, 0))
+    at.d.save(1, token)
+    at.d.leave(1)
+    assert [type(e) for e in at.take()] == [Save, Leave]
+    assert not at.batches[0, 0].settled
+    at.d.kept(0, 0)
+    assert at.take(Freed) == [Freed(at.batches[0, 0])] and at.d.counts["batches"] == 1
+
+
+def test_lanes_that_ran_dry_are_given_anew_in_another_partition_and_asked_again_after_a_leave():
+    at = lanes(2)
+    at.join(1, 2, window=1)
+    at.take()
+    at.d.dry(0)
+    assert at.take() == [Want(1, 1, 2)]
+    at.d.dry(2)
+    assert at.take() == []
+    at.d.leave(2)
+    assert at.take() == [Leave(1, 1), Want(1, 1, 3)]
+
+
+def test_what_a_trainer_left_is_found_though_the_others_lanes_ran_dry_at_that_moment():
+    at = lanes()
+    at.join(1, 2, window=1)
+    at.d.leave(1)
+    at.take()
+    at.d.dry(1)
+    assert at.take() == [Want(0, 1, 2)]
+
+
+def test_words_of_lanes_mean_nothing_where_there_are_none():
+    at = At()
+    at.join(1, window=1)
+    at.take()
+    at.d.dry(0)
+    assert at.take() == []
+    at = lanes()
+    at.join(1, window=1)
+    at.take()
+    at.d.starved(0)
+    assert at.take() == []
+
+
+def test_trainers_that_come_and_go_leave_nothing_behind():
+    at = lanes(3)
+    for session in range(1, 200):
+        at.join(session, window=2)
+        at.d.leave(session)
+    assert sorted(e.stripe for e in at.take(Leave)) == list(range(199))
+    assert [vars(at.d._stream)[name] for name in ("_stripes", "_by_number")] == [{}, {}]
+    assert not at.d._saved and not at.d._asking
+    for partition in range(3):
+        at.d.partition_ended(partition)
+    assert at.d.ended
+
+
+# Any history
+
+COUNTS = st.lists(st.lists(st.integers(1, 4), max_size=12), min_size=1, max_size=3)
+steadily = settings(max_examples=120, deadline=None, derandomize=True)
+
+
+@pytest.mark.parametrize(
+    ("order", "ahead"), [("arrival", False), ("lanes", False), ("lanes", True)], ids=str
+)
+@steadily
+@given(seed=st.integers(0, 2**32), counts=COUNTS, size=st.integers(1, 3), tight=st.booleans())
+def test_whatever_trainers_do_every_segment_is_kept_once_in_order_and_the_feed_ends(
+    order, ahead, seed, counts, size, tight
+):
+    world = World(seed, counts, order, ahead, size, size if tight else None)
+    world.storm(150)
+    world.settle()
+    world.finish()
+    assert [w.next for w in world.workers] == counts
+
+
+@pytest.mark.parametrize("order", ["arrival", "lanes"])
+@steadily
+@given(seed=st.integers(0, 2**32), counts=COUNTS, size=st.integers(1, 4), cancel=st.booleans())
+def test_a_feed_without_small_batches_or_that_is_cancelled_ends_and_counts_the_rest(
+    order, seed, counts, size, cancel
+):
+    world = World(seed, counts, order, False, size, None, small=cancel)
+    world.storm(60)
+    if cancel:
+        for worker in world.workers:
+            worker.cancel()
+        world.storm(20)
+    world.settle()
+    world.finish()
+    for worker in world.workers:
+        offered = worker.counts[: len(worker.counts) - sum(map(len, worker.left()))]
+        dropped = sum(worker.machine.dropped().values())
+        assert sum(worker.next) + worker.refused + dropped == sum(offered)
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3])
+def test_one_trainer_without_prefetch_sees_the_same_order_however_slow_the_partitions_are(
+    partitions,
+):
+    counts = [[1 + (7 * p + 3 * i) % 4 for i in range(9 + p)] for p in range(partitions)]
+    streams = set()
+    for seed in range(20):
+        world = World(seed, counts)
+        session = world.join(0)
+        while not world.d.ended:
+            world.ask(session)
+            world.storm_of_workers()
+            world.receive(session)
+            world.save(session)
+        streams.add(tuple(world.got))
+    assert len(streams) == 1
+    (stream,) = streams
+    assert [p for p, _ in stream[: 2 * partitions]] == 2 * list(range(partitions))
