@@ -1,8 +1,12 @@
 """The whole of headrace in one command: make data, serve it, train from it with two trainers.
 
-    demo-data/walks-*.tfrecord ─► server (router, 2 workers) ─► 2 trainers ─► demo-out/loss.png
+    demo-data/symbols-*.tfrecord ─► server (router, 2 workers) ─► segments + states ─► 2 trainers
+                                            ▲                                            │
+                                            └──────────────── saved states ◄─────────────┘
 
-At the end it checks that every example of every epoch was trained exactly once.
+The same model is trained twice: with the state carried from segment to segment, and with a state
+that is forgotten at every border.  At the end it checks that every segment of every epoch was
+trained exactly once, and plots both losses to demo-out/loss.png.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -19,21 +24,25 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import walks
+import symbols
 
 import headrace_server as hs
 
 TRAINERS = 2
 HERE = Path(__file__).resolve().parent
+#: The feeds: what becomes of the state at the end of a segment.
+MODES = ("carried", "forgotten")
+CHANCE = math.log(symbols.SYMBOLS)
+BLUE, ORANGE = "#0072b2", "#e69f00"  # apart for all eyes
 
 
 class Trainer:
-    """A trainer's process, and the last it said."""
+    """A trainer's process, and what it said of the feed that it trains from."""
 
     def __init__(self, number: int, log: Path) -> None:
         self.name = f"trainer {number}"
-        self.rows = 0
-        self.loss = float("nan")
+        self.segments = 0
+        self.loss: float | None = None
         self.report: dict[str, Any] | None = None
         self.ready = threading.Event()
         self.log = log
@@ -55,18 +64,20 @@ class Trainer:
             news = json.loads(line)
             if "ready" in news:
                 self.ready.set()
-            elif "losses" in news:
-                self.report = news
-                self.rows = len(news["ids"])
-                self.loss = _mean(news["losses"][-20:])
+            elif "report" in news:
+                report = news["report"]
+                self.segments, self.loss = len(report["keys"]), _end_of(report["losses"])
+                self.report = report
             else:
-                self.rows, self.loss = news["rows"], news["loss"]
+                self.segments, self.loss = news["segments"], news["loss"]
         self.ready.set()  # it ended: nobody shall wait for it
 
-    def begin(self, address: str) -> None:
+    def begin(self, address: str, mode: str) -> None:
+        """Train from a feed to its end; then there is a report."""
+        self.segments, self.loss, self.report = 0, None, None
         assert self.process.stdin is not None
-        self.process.stdin.write(address + "\n")
-        self.process.stdin.close()
+        job = {"address": address, "feed": mode, "forget": mode == "forgotten"}
+        print(json.dumps(job), file=self.process.stdin, flush=True)
 
     def end(self) -> None:
         self.process.kill()
@@ -77,7 +88,7 @@ class Trainer:
         self.process.stdout.close()
 
     def check(self) -> None:
-        if self.process.poll() not in (None, 0):
+        if self.process.poll() is not None:
             raise SystemExit(f"{self.name} failed:\n{self.log.read_text()[-3000:]}")
 
 
@@ -87,109 +98,136 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("demo-data"))
     parser.add_argument("--out", type=Path, default=Path("demo-out"))
     options = parser.parse_args()
-    examples, epochs, batch_size = (512, 2, 32) if options.quick else (6000, 5, 32)
+    sequences, epochs, batch_size = (300, 4, 8) if options.quick else (1200, 3, 16)
     logging.basicConfig(level=logging.WARNING)
     options.out.mkdir(parents=True, exist_ok=True)
 
-    print(f"writing {examples} walks to {options.data}/", flush=True)
-    walks.write(options.data, examples, files=4)
+    segments = symbols.write(options.data, sequences, files=4)
+    print(
+        f"wrote {sequences} sequences of {min(segments.values())} to {max(segments.values())} "
+        f"segments to {options.data}/"
+    )
     print(f"starting {TRAINERS} trainers with TensorFlow", flush=True)
     trainers = [Trainer(n, options.out / f"trainer-{n}.log") for n in range(TRAINERS)]
+    reports = {}
     try:
         for trainer in trainers:
             trainer.ready.wait(300)
             trainer.check()
-        feed = walks.walks(options.data, epochs, batch_size)
-        with hs.run(feed, workers=2, partitions=4) as server:
+        feed = symbols.symbols(options.data, epochs, batch_size)
+        with hs.run(dict.fromkeys(MODES, feed), workers=2, partitions=4) as server:
             print(
                 f"serving at {server.address}: 2 workers, 4 partitions, {epochs} epochs", flush=True
             )
-            for trainer in trainers:
-                trainer.begin(server.address)
-            watch(server, trainers, examples * epochs)
+            for mode in MODES:
+                print(f"training, state {mode} from segment to segment", flush=True)
+                for trainer in trainers:
+                    trainer.begin(server.address, mode)
+                reports[mode] = watch(server, trainers, sum(segments.values()) * epochs)
     finally:
         for trainer in trainers:
             trainer.end()
-    reports = [trainer.report for trainer in trainers if trainer.report is not None]
     tell(reports)
-    check(reports, examples, epochs)
+    for mode in MODES:
+        check(mode, reports[mode], segments, epochs)
     plot(reports, options.out / "loss.png")
 
 
-def watch(server: hs.Server, trainers: list[Trainer], rows: int) -> None:
-    """Show the progress until all trainers have ended: a bar, or a line every two seconds."""
+def watch(server: hs.Server, trainers: list[Trainer], segments: int) -> list[dict[str, Any]]:
+    """Show the progress until all trainers report: a bar, or a line every two seconds."""
     terminal = sys.stdout.isatty()
     told, shown = "", time.monotonic()
-    while any(trainer.process.poll() is None or trainer.reader.is_alive() for trainer in trainers):
+    while any(trainer.report is None for trainer in trainers):
         time.sleep(0.1)
         server.check()
         for trainer in trainers:
             trainer.check()
         if terminal or time.monotonic() - shown >= 2:
             shown = time.monotonic()
-            told = _show(terminal, trainers, rows, told)
-    _show(terminal, trainers, rows, told)
+            told = _show(terminal, trainers, segments, told)
+    _show(terminal, trainers, segments, told)
     if terminal:
         print()
+    return [trainer.report for trainer in trainers if trainer.report is not None]
 
 
-def _show(terminal: bool, trainers: list[Trainer], rows: int, told: str) -> str:
+def _show(terminal: bool, trainers: list[Trainer], segments: int, told: str) -> str:
     """Show how far the trainers are, unless that is what was told last."""
-    done = sum(trainer.rows for trainer in trainers)
-    losses = "  ".join(f"{trainer.name}: loss {trainer.loss:.3f}" for trainer in trainers)
-    text = f"{done:6} of {rows} rows  {losses}"
+    done = sum(trainer.segments for trainer in trainers)
+    losses = "  ".join(f"{t.name}: loss {t.loss:.3f}" for t in trainers if t.loss is not None)
+    text = f"{done:6} of {segments} segments  {losses}"
     if terminal:
-        filled = 30 * done // rows
+        filled = 30 * done // segments
         print(f"\r[{'#' * filled}{'.' * (30 - filled)}] {text}", end="", flush=True)
     elif text != told and done:
         print(text, flush=True)
     return text
 
 
-def tell(reports: list[dict[str, Any]]) -> None:
-    """The table at the end.  Losses are means of 10 batches."""
-    print("trainer  batches    rows  first loss  last loss  waited for batches")
-    for number, report in enumerate(reports):
-        losses = report["losses"]
-        print(
-            f"{number:7}  {len(losses):7}  {len(report['ids']):6}  {_mean(losses[:10]):10.3f}  "
-            f"{_mean(losses[-10:]):9.3f}  {report['waited_s'] / report['total_s']:18.1%}"
-        )
+def tell(reports: dict[str, list[dict[str, Any]]]) -> None:
+    """The table at the end.  Losses are of segments after the first, means of 20 batches."""
+    print("state      trainer  batches  segments  first loss  last loss  waited for batches")
+    for mode, of_mode in reports.items():
+        for number, report in enumerate(of_mode):
+            losses = report["losses"]
+            print(
+                f"{mode:9}  {number:7}  {len(losses):7}  {len(report['keys']):8}  "
+                f"{_mean(losses[:20]):10.3f}  {_end_of(losses):9.3f}  "
+                f"{report['waited_s'] / report['total_s']:18.1%}"
+            )
+    print(f"a guess among {symbols.SYMBOLS} symbols has a loss of {CHANCE:.3f}")
 
 
-def check(reports: list[dict[str, Any]], examples: int, epochs: int) -> None:
-    """Every example of every epoch, exactly once, in one trainer or the other."""
-    times = Counter(number for report in reports for number in report["ids"])
-    if times != Counter(dict.fromkeys(range(examples), epochs)):
-        wrong = [number for number in range(examples) if times[number] != epochs]
-        raise SystemExit(f"{len(wrong)} examples were not trained {epochs} times: {wrong[:10]} …")
-    rows = examples * epochs
-    print(f"checked: each of {examples} examples was trained exactly {epochs} times, {rows} rows")
+def check(mode: str, reports: list[dict[str, Any]], segments: dict[str, int], epochs: int) -> None:
+    """Every segment of every epoch, exactly once, in one trainer or the other."""
+    wanted = Counter(
+        {
+            f"{number:05}_of_{count:05}:{name}": epochs
+            for name, count in segments.items()
+            for number in range(count)
+        }
+    )
+    times = Counter(key for report in reports for key in report["keys"])
+    if times != wanted:
+        wrong = [key for key in (wanted | times) if times[key] != wanted[key]]
+        raise SystemExit(f"{len(wrong)} segments were not trained {epochs} times: {wrong[:10]} …")
+    print(
+        f"checked: state {mode}, each of {len(wanted)} segments was trained exactly {epochs} times"
+    )
 
 
-def plot(reports: list[dict[str, Any]], path: Path) -> None:
+def plot(reports: dict[str, list[dict[str, Any]]], path: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    for number, report in enumerate(reports):
-        losses = report["losses"]
-        smooth = [_mean(losses[max(0, i - 19) : i + 1]) for i in range(len(losses))]
-        (line,) = axes.plot(smooth, label=f"trainer {number}", linewidth=2)
-        axes.plot(losses, color=line.get_color(), alpha=0.25, linewidth=0.8)
-    axes.set(xlabel="batch", ylabel="loss", title="Two trainers, one feed")
-    axes.set_ylim(bottom=0)
+    for (mode, of_mode), color in zip(reports.items(), (BLUE, ORANGE), strict=True):
+        for number, report in enumerate(of_mode):
+            losses = report["losses"]
+            smooth = [_mean(losses[max(0, i - 19) : i + 1]) for i in range(len(losses))]
+            style = "-" if number == 0 else (0, (2, 1))
+            label = f"state {mode}, trainer {number}"
+            axes.plot(smooth, color=color, linestyle=style, label=label, linewidth=2)
+            axes.plot(losses, color=color, alpha=0.2, linewidth=0.6)
+    axes.axhline(CHANCE, color="black", linewidth=0.9, linestyle=(0, (4, 3)), label="a guess")
+    axes.set(xlabel="batch", ylabel="loss in segments after the first")
+    axes.set_title("A symbol shown at the first step, asked for to the end")
+    axes.set_ylim(0, 1.6 * CHANCE)
     axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=110)
+    axes.legend(loc="upper right", ncols=3, fontsize=8)
+    figure.savefig(path, dpi=100)
     pyplot.close(figure)
     print(f"plotted the losses to {path}")
 
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values) if values else float("nan")
+
+
+def _end_of(losses: list[float]) -> float:
+    return _mean(losses[-20:])
 
 
 if __name__ == "__main__":

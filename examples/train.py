@@ -7,9 +7,9 @@
                       ▲                                                ▲
                       └── gradients end at the borders of segments ────┘
 
-Each batch is one segment of each of some sequences, with the states that were saved for the segments
-before.  With ``--json`` it is steered by the demo: jobs come as lines on standard input, news and
-reports go out as lines.
+Each batch is one segment of each of some sequences, with the states that were saved after the
+segments before.  With ``--json`` it is steered by the demo: jobs come as lines on standard input,
+news and reports go out as lines.
 """
 
 from __future__ import annotations
@@ -39,7 +39,12 @@ class Model:
     def __init__(self) -> None:
         self.lstm = tf.keras.layers.LSTM(UNITS, return_sequences=True, return_state=True)
         self.out = tf.keras.layers.Dense(SYMBOLS)
+        self.lstm.build((None, None, SYMBOLS))
+        self.out.build((None, None, UNITS))
+        self.weights = self.lstm.trainable_weights + self.out.trainable_weights
         self.optimizer = tf.keras.optimizers.Adam(0.01)
+        self.optimizer.build(self.weights)
+        self.start = [(v, v.numpy()) for v in (*self.weights, *self.optimizer.variables)]
         # Traced once, for any number of rows, before the first batch is there.
         state = tf.TensorSpec((None, UNITS))
         signature = [tf.TensorSpec((None, None, SYMBOLS)), tf.TensorSpec((None,), tf.int32)]
@@ -47,6 +52,12 @@ class Model:
         self.step = tf.function(self._step, input_signature=signature)
         nothing = tf.zeros((2, UNITS))
         self.step(tf.zeros((2, 4, SYMBOLS)), [4, 4], tf.zeros(2, tf.int64), nothing, nothing)
+        self.reset()
+
+    def reset(self) -> None:
+        """Unlearn everything."""
+        for variable, value in self.start:
+            variable.assign(value)
 
     def _step(
         self, steps: tf.Tensor, length: tf.Tensor, symbol: tf.Tensor, h: tf.Tensor, c: tf.Tensor
@@ -60,8 +71,8 @@ class Model:
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(asked, logits)
             losses *= tf.cast(real, tf.float32)
             loss = tf.reduce_sum(losses) / tf.cast(tf.reduce_sum(length), tf.float32)
-        weights = self.lstm.trainable_weights + self.out.trainable_weights
-        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        gradients = tape.gradient(loss, self.weights)
+        self.optimizer.apply_gradients(zip(gradients, self.weights, strict=True))
         return tf.reduce_sum(losses, axis=1) / tf.cast(length, tf.float32), h, c
 
 
@@ -92,7 +103,7 @@ def train(
             rows = losses.numpy()[batch.sequence.numpy() > 0]
             if len(rows):
                 later.append(float(rows.mean()))
-            keys += [key.decode() for key in batch.keys()]
+            keys += [key.decode() for key in batch.key.numpy()]
             if time.monotonic() - said > 1:
                 said = time.monotonic()
                 say(segments=len(keys), loss=_end_of(later))
@@ -116,13 +127,10 @@ def main() -> None:
     if bool(options.address) == options.json:
         parser.error("give an address, or --json and jobs on standard input")
     tf.config.threading.set_intra_op_parallelism_threads(1)
-
-    def fresh() -> Model:
-        tf.keras.utils.set_random_seed(options.seed)
-        return Model()
-
+    tf.keras.utils.set_random_seed(options.seed)
+    model = Model()
     if not options.json:
-        report = train(fresh(), options.address, None, options.forget, _print)
+        report = train(model, options.address, None, options.forget, _print)
         loss = _end_of(report["losses"])
         print(f"{len(report['keys'])} segments, loss after the first of each sequence {loss:.3f}")
         return
@@ -130,12 +138,11 @@ def main() -> None:
     def say(**news: Any) -> None:
         print(json.dumps(news), flush=True)
 
-    model = fresh()
     say(ready=True)
     for line in sys.stdin:
         job = json.loads(line)
+        model.reset()
         say(report=train(model, job["address"], job["feed"], job["forget"], say))
-        model = fresh()
 
 
 def _print(segments: int, loss: float | None) -> None:

@@ -114,12 +114,20 @@ def segments_spec(feed: Feed) -> dict[str, Any]:
 
 
 def segments(feed: Feed) -> Any:
-    """A ``tf.data.Dataset`` of the batches of segments that a feed still has."""
+    """A ``tf.data.Dataset`` of the batches of segments that a feed still has.
+
+    TensorFlow takes none before it is asked for it, unless a ``prefetch`` of the trainer's does: a
+    batch that is taken and dropped would hold up its sequences until the feed is left.
+    """
 
     def batches() -> Iterator[dict[str, Any]]:
         yield from (batch.arrays() for batch in feed)
 
-    return tf.data.Dataset.from_generator(batches, output_signature=segments_spec(feed))
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    options.experimental_optimization.map_parallelization = False
+    taken = tf.data.Dataset.from_generator(batches, output_signature=segments_spec(feed))
+    return taken.with_options(options)
 
 
 def dataset(feed: Feed, facts: Sequence[str]) -> Any:

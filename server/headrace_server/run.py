@@ -20,6 +20,8 @@ from .pipeline import Pipeline
 from .shell.child import ParentPipe
 from .shell.config import FeedConfig, RunConfig
 from .shell.rundir import RunDirectory
+from .shell.statedir import StateDirectory
+from .shell.store import DURABILITIES
 from .shell.supervisor import Supervisor
 
 __all__ = ["Server", "run"]
@@ -39,14 +41,26 @@ class Server:
     Made by ``hs.run``; a context manager, or closed by ``close``.
     """
 
-    def __init__(self, config: RunConfig, shm_dir: str | None, start_timeout_s: float) -> None:
-        directory = RunDirectory(shm_dir)
+    def __init__(
+        self,
+        config: RunConfig,
+        shm_dir: str | None,
+        start_timeout_s: float,
+        state: StateDirectory | None = None,
+    ) -> None:
+        self._state = state
         try:
-            config = _within_memory(config, str(directory.path))
+            directory = RunDirectory(shm_dir)
+            try:
+                config = _within_memory(config, str(directory.path))
+            except BaseException:
+                directory.close()
+                raise
+            self._supervisor = Supervisor(config, directory, start_timeout_s)
         except BaseException:
-            directory.close()
+            if state is not None:
+                state.close()
             raise
-        self._supervisor = Supervisor(config, directory, start_timeout_s)
 
     @property
     def address(self) -> str:
@@ -103,6 +117,8 @@ class Server:
     def close(self) -> None:
         """Stop all processes and remove the shared memory."""
         self._supervisor.stop()
+        if self._state is not None:
+            self._state.close()
 
     def __enter__(self) -> Server:
         return self
@@ -123,6 +139,8 @@ def run(
     partitions: int | None = None,
     bind: str | list[str] | None = None,
     state_dir: str | os.PathLike[str] | None = None,
+    durability: str = "power",
+    allow_config_change: bool = False,
     lease_ttl_s: float = 30.0,
     slab_bytes: int | None = None,
     shm_dir: str | os.PathLike[str] | None = None,
@@ -133,7 +151,14 @@ def run(
     ``partitions`` (default 1) belongs to the run: it fixes order, randomness and what is dropped
     at the end.  ``workers`` does not: any number gives the same batches, and more workers than
     partitions would idle.  ``bind`` is one or several ZeroMQ addresses
-    (default: a free port of 127.0.0.1).  ``state_dir`` keeps the indexes of record files.
+    (default: a free port of 127.0.0.1).
+
+    With ``state_dir`` positions, commits and states survive the death of every process: a server
+    that is started there again goes on where the one before was.  ``durability`` says what a commit
+    outlives: "power" the loss of power, "process" the death of any process; "off" keeps only the
+    indexes of record files there.  A pipeline or files that are not those of the state are refused
+    unless ``allow_config_change``.  Without ``state_dir`` all is in memory.
+
     A trainer that is not heard of for ``lease_ttl_s`` loses what it holds.  ``slab_bytes`` bounds
     the shared memory of each worker, in ``shm_dir`` (default /dev/shm).
     """
@@ -152,6 +177,8 @@ def run(
             *(workers, count, workers - count, workers),
         )
         workers = count
+    if durability not in (*DURABILITIES, "off"):
+        raise ValueError(f"durability={durability!r:.40} is not one of power, process, off")
     lease_ttl_s = _seconds("lease_ttl_s", lease_ttl_s)
     start_timeout_s = _seconds("start_timeout_s", start_timeout_s)
     config = RunConfig(
@@ -165,7 +192,23 @@ def run(
         index_directory=None if state_dir is None else _index_directory(state_dir),
         python_path=tuple(os.path.abspath(entry) for entry in sys.path),
     )
-    return Server(config, None if shm_dir is None else _path("shm_dir", shm_dir), start_timeout_s)
+    shm = None if shm_dir is None else _path("shm_dir", shm_dir)
+    if state_dir is None or durability == "off":
+        return Server(config, shm, start_timeout_s)
+    state = StateDirectory(_path("state_dir", state_dir))
+    try:
+        for feed in config.feeds:
+            state.check_feed(feed, allow_config_change)
+        config = dataclasses.replace(
+            config,
+            state_directory=str(state.path),
+            durability=durability,
+            epoch=state.raise_epoch(),
+        )
+    except BaseException:
+        state.close()
+        raise
+    return Server(config, shm, start_timeout_s, state)
 
 
 def _feeds(pipelines: Pipeline | Mapping[str, Pipeline], partitions: int) -> list[FeedConfig]:

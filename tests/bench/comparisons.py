@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import sequences, skewed, workloads
+from . import sequences, skewed, states, workloads
 from .contestants import CONTESTANTS
 from .pairs import Comparison
 
@@ -13,6 +13,18 @@ _W3 = workloads.IMAGE_BATCH
 
 def _sampling(ours: str, peer: str, quick: bool = True) -> Comparison:
     return Comparison("sampling", ours, peer, None, skewed.BATCH, quick=quick, read=skewed.READ)
+
+
+_BARRIER = "Barrier in the graph"
+
+
+def _states(ours: str, peer: str, aim: float | None = None, quick: bool = True) -> Comparison:
+    return Comparison("W4", ours, peer, aim, states.BATCH, quick=quick)
+
+
+def _to_ready(order: str) -> Comparison:
+    ours = f"headrace save to ready, {order}"
+    return Comparison("W4 latency", ours, "ZeroMQ round trip", latency=True)
 
 
 ALL = [
@@ -41,6 +53,21 @@ ALL = [
     Comparison("W3", "headrace images shm", "shared-memory ring", 0.8, _W3),
     Comparison("W3", "headrace images tcp", "tf.data service images", None, _W3, quick=False),
     Comparison("W3", "headrace images tcp", "raw TCP", 0.7, _W3),
+    _states("headrace arrival", _BARRIER, 1.5),
+    _states("headrace arrival, two in flight", _BARRIER, 4.0),
+    _states("headrace arrival, three in flight", _BARRIER),
+    _states("headrace lanes", _BARRIER, 6.0),
+    _states("headrace arrival", f"{_BARRIER}, one state", quick=False),
+    _states("headrace arrival, two in flight", "tf.data windows", quick=False),
+    _states("headrace lanes", "tf.data windows"),
+    _states("headrace arrival numpy", _BARRIER),
+    _states("headrace arrival numpy, two in flight", _BARRIER, quick=False),
+    _states("headrace lanes numpy", _BARRIER),
+    _states("headrace arrival tcp", _BARRIER, quick=False),
+    _states("headrace arrival tcp, two in flight", _BARRIER, quick=False),
+    _states("headrace lanes tcp", _BARRIER, quick=False),
+    _to_ready("arrival"),
+    _to_ready("lanes"),
     Comparison("latency", "headrace one at a time", "ZeroMQ round trip", None, _W1, latency=True),
 ]
 

@@ -1,7 +1,4 @@
-"""The contestants: each a generator that brings up its server, then takes batch after batch.
-
-    yields LOADED when its framework is imported, READY when its server serves, then 1 per batch
-    taken, and ENDED after the last one, while its server still runs
+"""The contestants by name; what each of them is stands in ``steps``.
 
 What a trainer would touch is touched in every batch: all columns, as the tensors it would use.
 """
@@ -11,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing import resource_tracker, shared_memory
 from pathlib import Path
 from typing import Any
@@ -21,10 +18,10 @@ import zmq
 
 from . import sequences, servers, skewed, workloads
 from .processes import helper, last_line
+from .state_peers import barrier, windows
+from .state_trainers import trainer
+from .steps import ENDED, LOADED, READY, Contestant, Steps, blind
 
-LOADED, READY, ENDED = "loaded", "ready", "ended"
-Steps = Iterator[str | int]
-Contestant = Callable[[Path], Steps]
 Check = Callable[[Any, Path], None]
 
 
@@ -61,7 +58,7 @@ def _headrace(
         if framework == "tf":
             import tensorflow  # noqa: F401
         if tcp:
-            _blind()
+            blind()
         yield LOADED
         with helper("servers", kind, str(directory)) as server:
             address = last_line(server)
@@ -81,16 +78,6 @@ def _headrace(
                 yield ENDED
 
     return steps
-
-
-def _blind() -> None:
-    """This process does not see the server's memory, as on another host."""
-    import headrace.link
-
-    def unseen(directory: str, session_file: str) -> None:
-        raise FileNotFoundError(session_file)
-
-    headrace.link.Attachment = unseen  # type: ignore[assignment,misc]
 
 
 # tf.data
@@ -291,6 +278,21 @@ CONTESTANTS: dict[str, Contestant] = {
     **_both_ways("resample, known", lambda d: skewed.dataset(d, True), _mixed),
     **_both_ways("resample, estimated", lambda d: skewed.dataset(d, False), _estimated),
     **_both_ways("mask by hand", skewed.dataset_by_hand, _mixed),
+    "headrace arrival": trainer(False),
+    "headrace arrival, two in flight": trainer(False, prefetch=1),
+    "headrace arrival, three in flight": trainer(False, prefetch=1, ahead=True),
+    "headrace lanes": trainer(True),
+    "headrace arrival numpy": trainer(False, "numpy"),
+    "headrace arrival numpy, two in flight": trainer(False, "numpy", prefetch=1),
+    "headrace lanes numpy": trainer(True, "numpy"),
+    "headrace arrival tcp": trainer(False, tcp=True),
+    "headrace arrival tcp, two in flight": trainer(False, prefetch=1, tcp=True),
+    "headrace lanes tcp": trainer(True, tcp=True),
+    "headrace save to ready, arrival": trainer(False, to_ready=True),
+    "headrace save to ready, lanes": trainer(True, to_ready=True),
+    "Barrier in the graph": barrier(),
+    "Barrier in the graph, one state": barrier(("a",)),
+    "tf.data windows": windows,
     "shared-memory ring": _ring,
     "raw TCP": _raw_tcp,
     "ZeroMQ round trip": _zmq_echo,

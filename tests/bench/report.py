@@ -11,8 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from . import states
 from .pairs import Outcome
 
+_RATE = "batches_per_s"
+#: What is counted, where it is not rows.
+_UNITS = {"W3": "batches", "W4": "steps"}
 _HEAD = (
     "workload",
     "ours / peer",
@@ -40,11 +44,12 @@ def machine() -> dict[str, Any]:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """Markdown: a row per comparison, medians of the windows, then the latencies."""
+    """Markdown: a row per comparison, medians of the windows, then the steps and the latencies."""
     rows = [_row(outcome) for outcome in outcomes if not outcome.comparison.latency]
     if rows:
         rows[:0] = [_HEAD, tuple("---" for _ in _HEAD)]
     lines = ["| " + " | ".join(row) + " |" for row in rows]
+    lines += _steps([outcome for outcome in outcomes if outcome.comparison.workload == "W4"])
     latencies = [outcome for outcome in outcomes if outcome.comparison.latency]
     if latencies:
         lines += [""] if lines else []
@@ -59,6 +64,24 @@ def table(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
+def _steps(outcomes: Sequence[Outcome]) -> list[str]:
+    """W4, step by step: how long one takes, and the rate by the one that was recorded."""
+    if not outcomes:
+        return []
+    recorded = f"rate by the original's {states.RECORDED:,} steps/s (recorded elsewhere)"
+    lines = [
+        "",
+        f"| W4, one step | p50 µs | p99 µs | {recorded} |",
+        "| --- | --- | --- | --- |",
+    ]
+    for outcome in outcomes:
+        for side in ("ours", "peer"):
+            p50, p99, rate = (outcome.median(side, n) for n in ("p50_us", "p99_us", _RATE))
+            name = getattr(outcome.comparison, side)
+            lines.append(f"| {name} | {p50:.0f} | {p99:.0f} | {rate / states.RECORDED:.2f} |")
+    return lines
+
+
 def _row(outcome: Outcome) -> tuple[str, ...]:
     c = outcome.comparison
     ratios = outcome.ratios()
@@ -67,11 +90,11 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
     def both(name: str, form: str) -> str:
         return " / ".join(format(outcome.median(side, name), form) for side in ("ours", "peer"))
 
-    unit = "batches" if c.workload.startswith("W3") else "rows"
-    per = 1 if unit == "batches" else c.rows
+    unit = _UNITS.get(c.workload, "rows")
+    per = c.rows if unit == "rows" else 1
 
     def rate(side: str) -> str:
-        rows = outcome.median(side, "batches_per_s") * per
+        rows = outcome.median(side, _RATE) * per
         read = f" of {rows * c.read:,.0f} read" if c.read != 1 else ""
         return f"{rows:,.0f} {unit}{read}"
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import zmq
 
-from . import sequences, skewed, workloads
+from . import sequences, skewed, states, workloads
 
 RING_SLOTS = 4
 
@@ -141,6 +141,8 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "headrace-w2": lambda directory: headrace_serves(sequences.pipeline(directory, False)),
     "headrace-w2-arrow": lambda directory: headrace_serves(sequences.pipeline(directory, True)),
     "headrace-w3": headrace_w3,
+    "headrace-w4-arrival": lambda directory: headrace_serves(states.pipeline(directory, False)),
+    "headrace-w4-lanes": lambda directory: headrace_serves(states.pipeline(directory, True)),
     "headrace-known": lambda directory: headrace_serves(skewed.pipeline(directory, "known")),
     "headrace-estimated": lambda directory: headrace_serves(
         skewed.pipeline(directory, "estimated")

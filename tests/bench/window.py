@@ -16,8 +16,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from .contestants import CONTESTANTS, ENDED, LOADED, READY, Steps
+from .contestants import CONTESTANTS
 from .processes import Usage, usage
+from .steps import ENDED, LOADED, READY, Steps
 
 #: A first pass of W1, so that later windows see files that are indexed.
 _WARM_STEPS = 1200
@@ -42,7 +43,7 @@ def _run(steps: Steps, seconds: float, times: array[float] | None = None) -> boo
             return False
         before, now = now, perf_counter()
         if times is not None:
-            times.append(now - before)
+            times.append(step if isinstance(step, float) else now - before)
         if now >= deadline:
             return True
     raise RuntimeError("a contestant ended without a word")

@@ -9,6 +9,8 @@ save, and says at the end whether every segment was there, once and in order.
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 import time
 import zlib
@@ -138,8 +140,7 @@ class Ledger:
             self.batches.append(cells)
         after = [(known, i) for known, (_, i) in zip(owners, cells, strict=True)]
         return {
-            name: stacked(name, [known.states[i + 1][name] for known, i in after])
-            for name in names
+            name: stacked(name, [known.states[i + 1][name] for known, i in after]) for name in names
         }
 
     def chains(self, cells: Iterable[Cell]) -> list[int]:
@@ -252,3 +253,55 @@ def eventually(condition: Callable[[], object], timeout_s: float = 15) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.01)
+
+
+class CutProxy:
+    """A way to a server that can be cut: all connections end, and new ones are let through."""
+
+    def __init__(self, address: str) -> None:
+        self._to = ("127.0.0.1", int(address.rsplit(":", 1)[1]))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._pairs: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._start(self._accept)
+
+    def _start(self, work: Callable[..., None], *arguments: Any) -> None:
+        thread = threading.Thread(target=work, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                here, _ = self._listener.accept()
+                there = socket.create_connection(self._to)
+                self._pairs += [here, there]
+                self._start(self._carry, here, there)
+                self._start(self._carry, there, here)
+
+    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while part := source.recv(65536):
+                sink.sendall(part)
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def cut(self) -> None:
+        for end in self._pairs:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def __enter__(self) -> CutProxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+        for thread in self._threads:
+            thread.join(5)
+        for end in self._pairs:
+            end.close()

@@ -1,12 +1,12 @@
 """A trainer of segments as a process of its own, for tests that kill or stop it.
 
     python segment_trainer.py ADDRESS [--feed NAME] [--prefetch N] [--timeout S]
-                              [--hold N] [--flush N] [--leave N] [--until PATH]
+                              [--hold N] [--flush N] [--leave N] [--until PATH --wait N]
 
 It advances the state ``chain`` and prints one JSON line per event: joined, batch (key, segment and
 state of each row), saved, flushed, stale, error, done.  With batch N in hand, unsaved, ``--hold``
-waits for its end, ``--until`` waits for a file and goes on, and ``--leave`` leaves.  ``--flush N``
-flushes the states after N batches.
+waits for its end, ``--wait`` (1) waits for the file of ``--until`` and goes on, and ``--leave``
+leaves.  ``--flush N`` flushes the states after N batches.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--flush", type=int)
     parser.add_argument("--leave", type=int)
     parser.add_argument("--until")
+    parser.add_argument("--wait", type=int, default=1)
     options = parser.parse_args()
     with headrace.connect(
         options.address, feed=options.feed, prefetch=options.prefetch, timeout=options.timeout
@@ -59,10 +60,9 @@ def main() -> None:
                     time.sleep(600)
                 if taken == options.leave:
                     break
-                if options.until:
+                if options.until and taken == options.wait:
                     while not os.path.exists(options.until):
                         time.sleep(0.01)
-                    options.until = None
                 after = [advanced(s, k, i) for (k, i), s in zip(cells, states, strict=True)]
                 batch.save_state("chain", np.array(after, np.int32))
                 tell("saved")

@@ -40,15 +40,15 @@ def connect(server: hs.Server, **options: Any) -> headrace.Feed:
 # The stream
 
 
-@pytest.mark.parametrize("small", [True, False])
-@pytest.mark.parametrize(("batch_size", "capacity"), [(3, 3), (3, 5), (4, None), (1, 2)])
+@pytest.mark.parametrize(
+    ("small", "batch_size", "capacity"),
+    [(True, 3, 3), (False, 3, 5), (True, 4, None), (False, 4, None), (True, 1, 2)],
+)
 def test_the_stream_for_one_trainer_is_that_of_the_original(small, batch_size, capacity):
     examples = of_counts(_COUNTS)
     ledger = Ledger(examples)
     batches, _, left = original_stream(batch_size, capacity, small, _COUNTS)
-    pipeline = chained(
-        examples, batch_size=batch_size, capacity=capacity, allow_small_batch=small
-    )
+    pipeline = chained(examples, batch_size=batch_size, capacity=capacity, allow_small_batch=small)
     got = []
     with hs.run(pipeline) as server:
         with connect(server) as feed:
@@ -121,8 +121,15 @@ def test_a_length_that_is_given_is_clipped_to_each_segment_and_told_whole():
 
 
 @pytest.mark.parametrize(
-    ("trainers", "prefetch", "partitions", "workers"),
-    [(2, 0, 1, 1), (2, 1, 2, 1), (3, 2, 3, 2), (3, 4, 4, 2), (2, 4, 1, 1)],
+    ("trainers", "prefetch", "partitions", "workers", "way"),
+    [
+        (2, 0, 1, 1, "shared memory"),
+        (2, 1, 2, 1, "tcp"),
+        (3, 2, 3, 2, "shared memory"),
+        (3, 4, 4, 2, "tcp"),
+        (2, 4, 1, 1, "shared memory"),
+    ],
+    indirect=["way"],
 )
 def test_several_trainers_get_every_segment_once_and_in_order(
     trainers, prefetch, partitions, workers, way
@@ -238,18 +245,22 @@ def test_at_the_end_of_input_two_trainers_wait_for_the_states_that_a_third_holds
 
 def endless(small: bool, **changes: Any) -> hs.Pipeline:
     examples = [{"key": f"k{i}", "steps": np.zeros((8, 1), np.float32)} for i in range(10)]
-    return hs.from_examples(examples).repeat().batch_sequences_with_states(
-        **{
-            "input_key": "key",
-            "input_sequences": ["steps"],
-            "input_context": [],
-            "initial_states": {"seen": hs.zeros((), "int32")},
-            "num_unroll": UNROLL,
-            "batch_size": 4,
-            "capacity": 9,
-            "allow_small_batch": small,
-            **changes,
-        }
+    return (
+        hs.from_examples(examples)
+        .repeat()
+        .batch_sequences_with_states(
+            **{
+                "input_key": "key",
+                "input_sequences": ["steps"],
+                "input_context": [],
+                "initial_states": {"seen": hs.zeros((), "int32")},
+                "num_unroll": UNROLL,
+                "batch_size": 4,
+                "capacity": 9,
+                "allow_small_batch": small,
+                **changes,
+            }
+        )
     )
 
 
@@ -373,13 +384,18 @@ def save_zeros(batch: Any) -> None:
     batch.save_state("s", np.zeros((batch.rows, 1), np.int32))
 
 
+def save_all_zeros(server: hs.Server) -> None:
+    with connect(server) as feed:
+        for batch in feed:
+            save_zeros(batch)
+
+
 @pytest.mark.parametrize(("row", "words"), _WRONG)
 def test_a_wrong_example_fails_the_feed_and_says_file_record_column_and_value(row, words, tmp_path):
     with hs.run(from_file(tmp_path, [*_GOOD, row])) as server:
         for _ in range(2):  # a trainer that comes later is told the same
-            with pytest.raises(headrace.DataError) as caught, connect(server) as feed:
-                for batch in feed:
-                    save_zeros(batch)
+            with pytest.raises(headrace.DataError) as caught:
+                save_all_zeros(server)
             text = str(caught.value)
             assert "rows.jsonl" in text and re.search(r"\b[34]\b", text), text
             assert all(word in text for word in words), text
@@ -440,7 +456,7 @@ def test_ranks_are_refused_with_the_reason_and_the_feed_serves_others():
     examples = of_counts([2])
     ledger = Ledger(examples)
     with hs.run(chained(examples)) as server:
-        with pytest.raises(headrace.ProtocolError, match="no coordinated mode.*without rank="):
+        with pytest.raises(headrace.ProtocolError, match=r"no coordinated mode.*without rank="):
             connect(server, rank=0, world_size=2)
         with connect(server) as feed:
             train(feed, ledger)

@@ -54,6 +54,10 @@ class _Partitions:
             )
         here.made += 1
 
+    def made_by(self, partition: int) -> int:
+        """How many batches a partition has made."""
+        return self._partitions[partition].made
+
     @property
     def open(self) -> bool:
         """Whether more will come."""
@@ -86,6 +90,12 @@ class Arrivals(_Partitions):
         """A partition can not make what it was asked for before states come back."""
         here = self._partition(partition)
         here.starved = here.wanted > here.made
+
+    def restart(self, partition: int) -> list[Batch]:
+        """A partition begins anew: what it made is void, what was asked of it forgotten."""
+        here = self._partition(partition)
+        here.wanted, here.starved = here.made, False
+        return self._ready.remove_if(lambda batch: batch.partition == partition)
 
     def next(self, session: int) -> Batch | None:
         """The first of what is there."""
@@ -174,6 +184,16 @@ class LaneQueues(_Partitions):
             stripe = self._close(session)
             if stripe.leaves == self._leaves[stripe.partition]:
                 self._dry.add(stripe.partition)
+
+    def restart(self, partition: int) -> list[Batch]:
+        """A partition begins anew: its stripes are closed, and what was made for them is void."""
+        gone: list[Batch] = []
+        for session, stripe in list(self._stripes.items()):
+            if stripe.partition == partition:
+                gone += self._close(session).ready.drain()
+        self._dry.discard(partition)
+        self._leaves[partition] += 1
+        return gone
 
     def _close(self, session: int) -> _Stripe:
         stripe = self._stripes.pop(session)

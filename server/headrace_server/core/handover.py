@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -82,6 +82,17 @@ class Waiting:
         batch.waits_in = None  # its entry stays, and says nothing any more
         self._count -= 1
 
+    def remove_if(self, gone: Callable[[Batch], bool]) -> list[Batch]:
+        """Take out the batches of which something holds."""
+        batches = self.drain()
+        out = []
+        for batch in batches:
+            if gone(batch):
+                out.append(batch)
+            else:
+                self.push(batch)
+        return out
+
     def drain(self) -> list[Batch]:
         """All batches, in order."""
         batches = []
@@ -137,6 +148,7 @@ class Save:
 
     batch: Batch
     payload: Any
+    token: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ class Lanes(Sequences):
         self._orphans: list[tuple[int, int]] = []  # (insertion index, slot)
         self._dry: list[int] = []
         self._through: list[int] = []
+        self._crowded = False  # more examples have come back than there are places
         self._gone: set[int] = set()  # stripes that were closed
         self.rewound = 0  # segments that were done, and go out again
 
@@ -73,6 +74,17 @@ class Lanes(Sequences):
         self._done[slots] = self._kept[slots] = self._segment[slots]
         for slot, index in zip(slots.tolist(), self._index[slots].tolist(), strict=True):
             heapq.heappush(self._orphans, (index, slot))
+
+    @property
+    def _places(self) -> int | None:
+        """Once more came back than fit, lanes that were begun can be filled all the same.
+
+        Else all of them could wait for each other.
+        """
+        if self.capacity is None or not self._crowded:
+            return self.capacity
+        begun = sum(bool((stripe.lanes >= 0).any()) for stripe in self._stripes.values())
+        return max(self.capacity, begun * self.batch_size)
 
     # Stripes
 
@@ -112,6 +124,9 @@ class Lanes(Sequences):
     def _reenter(self, slots: np.ndarray) -> None:
         """The last segments of these were taken, and have come back."""
         self.in_flight += len(slots)
+        self._crowded = self._crowded or (
+            self.capacity is not None and self.in_flight > self.capacity
+        )
         for slot in slots.tolist():
             self._slot_of.setdefault(self._key_of[slot], slot)
 

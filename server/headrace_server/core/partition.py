@@ -154,6 +154,28 @@ class Partition:
         """Rows dropped by the shape, by reason."""
         return self._shaper.dropped()
 
+    def reading(self) -> dict[str, Any]:
+        """Where the input stands, before the read that is under way."""
+        return {
+            "epoch": self._epoch,
+            "epoch_rows": self._epoch_rows,
+            "empty_epochs": self._empty_epochs,
+            "position": self._position,
+        }
+
+    def start_after(self, made: int) -> None:
+        """So many batches were made in earlier lives."""
+        self._next_number = made
+
+    def resume_reading(self, state: Mapping[str, Any], next_chunk: int) -> None:
+        """Go on with the input from there, in chunks of later numbers."""
+        self._epoch, self._epoch_rows, self._empty_epochs, self._position = stored(
+            state,
+            "a partition's input",
+            {name: _FIELDS[name] for name in ("epoch", "epoch_rows", "empty_epochs", "position")},
+        )
+        self._next_chunk = next_chunk
+
     def forget_reads(self) -> None:
         """Forget reads that nothing refers to any more; cheap, to be called now and then."""
         needed = self._shaper.chunks()

@@ -31,6 +31,7 @@ class Lines:
     def __init__(self, first: int = 0) -> None:
         self.next = first
         self.base = -1  # the chunk from which reading goes on
+        self.base_line = first
         self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
 
     def read(self, chunk: int, rows: int, cursor: bytes) -> bool:
@@ -39,11 +40,6 @@ class Lines:
         self.next += rows
         return self._advance()
 
-    def first_line(self, chunk: int) -> int:
-        """The line of a chunk's first row, while it matters; -1 for chunks before the base."""
-        known = self._chunks.get(chunk)
-        return -1 if known is None else known.first
-
     def closed(self, chunks: Iterable[int]) -> bool:
         """One line of each of these chunks is open no more.  Whether the base has moved."""
         for number in chunks:
@@ -51,10 +47,6 @@ class Lines:
             if chunk is not None:
                 chunk.unsettled -= 1
         return self._advance()
-
-    @property
-    def base_line(self) -> int:
-        return self._chunks[self.base].first
 
     @property
     def base_cursor(self) -> bytes:
@@ -69,6 +61,7 @@ class Lines:
             del self._chunks[number]
         if self._chunks:
             self.base = next(iter(self._chunks))
+            self.base_line = self._chunks[self.base].first
         return self.base != before
 
 

@@ -32,6 +32,7 @@ class _Keeping:
     token: int
     batch: Batch
     sessions: set[int]  # who is told
+    payload: Any  # to be said again to the worker's next life, where states outlive it
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,10 @@ class SegmentDispatcher(Dispatcher):
         max_window: int = 64,
         epoch: int = 0,
         order: str = "arrival",
+        durable: bool = False,
     ) -> None:
         self._lanes = order == "lanes"
+        self._durable = durable
         super().__init__(partitions, lease_ttl_s, max_window, epoch)
         self._keeping: dict[tuple[int, int], _Keeping] = {}  # by number and partition
         self._kept_tokens: dict[int, _Keeping] = {}  # the same by token
@@ -109,6 +112,28 @@ class SegmentDispatcher(Dispatcher):
         answer = Answer(session, (), (), (fault,)) if fault else Answer(session, (token,), ())
         self._effects.append(answer)
 
+    def restarted(self, partition: int) -> int:
+        """A partition begins anew, from its states: the number of its next batch.
+
+        What was handed out is void; its rows go out again.  Saves that were not answered are said
+        again: the states may have been kept, or not.
+        """
+        gone = self._stream.restart(partition)
+        for lease in [lease for lease in self._leases.held() if lease.batch.partition == partition]:
+            self.counts["redelivered"] += 1
+            gone.append(self._leases.take_back(lease))
+        gone += self._again.remove_if(lambda batch: batch.partition == partition)
+        for batch in gone:
+            batch.waits_in = None
+            self._void(batch)
+        for (_, of), keeping in sorted(self._keeping.items()):
+            if of == partition:
+                self._effects.append(Save(keeping.batch, keeping.payload, keeping.token))
+        for trainer in self._trainers.values():
+            self._ask(trainer.session)
+        self._deal()
+        return int(self._stream.made_by(partition))
+
     # What trainers bring
 
     def join(self, session: int, now: float, rank: int = -1, world_size: int = 0) -> None:
@@ -143,10 +168,10 @@ class SegmentDispatcher(Dispatcher):
             if batch.waits_in is not None:  # it had come back, and its states came late
                 batch.waits_in.remove(batch)
                 batch.waits_in = None
-            keeping = _Keeping(token, batch, {session})
+            keeping = _Keeping(token, batch, {session}, payload if self._durable else None)
             self._keeping[batch.order] = self._kept_tokens[token] = keeping
             self._saved[session] = token, batch
-            self._effects.append(Save(batch, payload))
+            self._effects.append(Save(batch, payload, token))
         self._ask(session)
         self._deal()
 

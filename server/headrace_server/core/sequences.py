@@ -157,7 +157,8 @@ class Sequences:
     @property
     def hungry(self) -> bool:
         """Whether more examples are wanted now."""
-        room = self.capacity is None or self.in_flight < self.capacity
+        places = self._places
+        room = places is None or self.in_flight < places
         ahead = bool(self._waiting) or len(self._fresh) >= self._read_ahead
         return room and not ahead and not self._finished
 
@@ -199,6 +200,11 @@ class Sequences:
         return self._cancelled
 
     @property
+    def _places(self) -> int | None:
+        """How many examples may be in flight."""
+        return self.capacity
+
+    @property
     def _closed(self) -> bool:
         """Whether no example will be admitted any more."""
         return self._finished and not self._waiting
@@ -208,8 +214,9 @@ class Sequences:
         while self._waiting:
             chunk, start, stop = self._waiting[0]
             end = stop
-            if self.capacity is not None:
-                end = min(stop, start + self.capacity - self.in_flight)
+            places = self._places
+            if places is not None:
+                end = min(stop, start + places - self.in_flight)
             if end <= start:
                 return
             self._waiting.popleft()

@@ -134,7 +134,7 @@ class SegmentBlock:
             return totals
         if name == "@length":
             unroll = self._layout.num_unroll
-            left = offer.totals[rows].astype(np.int64) - self.batch.segments[places] * unroll
+            left = offer.totals[rows] - self.batch.segments[places] * unroll
             clipped: np.ndarray = np.clip(left, 0, unroll)
             return clipped
         if name.startswith("context:"):

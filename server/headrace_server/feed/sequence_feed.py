@@ -12,9 +12,11 @@ from typing import Any, cast
 
 import numpy as np
 
+from headrace_proto.codec import pack
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
+from ..core.changes import Change, Saved
 from ..core.lanes import Lanes
 from ..core.partition import Partition, Rest
 from ..core.plan import Plan, Read, Shaper
@@ -23,12 +25,13 @@ from ..core.sequences import Segments
 from ..pipeline.declaration import Declaration
 from .chunk import Origin
 from .intake import Intake
+from .keeper import Keeper
 from .partition_feed import Blocked, Busy, Done, MadeBatch
 from .reader import BadRecords, Reader
 from .segment_block import BlockLayout, SegmentBlock, groups
 from .sequencing import Offer, Sequencing
 from .slab import Slab
-from .state_table import KeptStates, StateTable, arrays_of
+from .state_table import KeptStates, StateTable, arrays_of, packed_states, unpacked_states
 
 __all__ = ["Resting", "SequenceFeed"]
 
@@ -50,6 +53,7 @@ class SequenceFeed:
         partitions: int,
         slab: Slab,
         bad: BadRecords,
+        durable: bool = False,
     ) -> None:
         self._intake = Intake(reader, declaration, partition, partitions, bad)
         fields = self._intake.fields
@@ -73,6 +77,8 @@ class SequenceFeed:
         self._out: dict[int, Segments] = {}  # by number
         self._after: dict[int, tuple[int, Segments]] = {}  # by stripe: the last one that was saved
         self._blocked: tuple[Plan, SegmentBlock] | None = None
+        self._keeper = Keeper() if durable else None
+        self._changes: list[Change] = []
 
     @property
     def next_number(self) -> int:
@@ -138,10 +144,22 @@ class SequenceFeed:
             last = self._after.get(batch.stripe)
             if last is None or last[0] < number:
                 self._after[batch.stripe] = number, batch
-        elif len(rows):
-            arrays = arrays_of(self._cutting.states, block, columns)
+            rows = rows[:0]
+        arrays = arrays_of(self._cutting.states, block, columns) if len(rows) else []
+        if len(rows):
             self._table.put(batch.slots[rows], arrays, rows)
+        if self._keeper is not None:
+            stored = self._keys(batch, rows), packed_states(arrays, rows) if arrays else []
+            self._changes.append(self._keeper.saved(batch, rows, *stored))
         return "", ""
+
+    def take_changes(self) -> list[Change]:
+        """What is to be stored since this was asked."""
+        changes, self._changes = self._changes, []
+        return changes
+
+    def _keys(self, batch: Segments, rows: np.ndarray) -> list[bytes]:
+        return [pack(self.machine.key_of(slot)) for slot in batch.slots[rows].tolist()]
 
     def leave(self, stripe: int) -> None:
         """The trainer of a stripe of lanes is gone."""
@@ -161,6 +179,9 @@ class SequenceFeed:
                 kept = self.machine.keep(batch, np.array(sorted(places), np.int64))
                 at = np.array([places[row] for row in kept.tolist()], np.int64)
                 self._kept.put(batch.slots[kept], arrays, at)
+                if self._keeper is not None and len(kept):
+                    stored = self._keys(batch, kept), packed_states(arrays, at)
+                    self._changes.append(self._keeper.kept(batch, kept, *stored))
 
     # Work
 
@@ -181,7 +202,14 @@ class SequenceFeed:
         return Resting if step is Rest else Done
 
     def _read(self, read: Read) -> None:
-        self._intake.begin()
+        before = self._intake.begin()
+        cursor: dict[str, Any] = {}
+        if self._keeper is not None:
+            cursor = {
+                "input": self._partition.reading(),
+                "index": self.machine.next_index,
+                "dropped": dict(self._intake.dropped),
+            }
         chunk, position = self._intake.chunk(read)
         chunk, offer = self._cutting.offer(chunk, self._intake.bad, read.epoch)
         if len(offer):
@@ -189,6 +217,9 @@ class SequenceFeed:
             self._origins[read.chunk] = chunk.origin
         keys = [(read.epoch, key) for key in offer.keys]
         facts: Any = {"key": keys, "count": offer.counts}
+        if self._keeper is not None and len(offer):
+            line, known = self._keeper.read(read, len(offer), before, cursor)
+            facts |= {"line": line, "known": known}
         self._partition.arrived(read, len(offer), position, facts)
         self._report_refused()
         self._intake.end()
@@ -203,6 +234,8 @@ class SequenceFeed:
                 "the examples in flight; lower capacity or declare make_keys_unique=True"
             )
             self._intake.bad.report(error, "duplicate_key")
+            if self._keeper is not None:
+                self._changes.append(self._keeper.refused(chunk, row))
         if refused:
             self._intake.count_dropped()
             self._intake.check_bad()
@@ -212,13 +245,59 @@ class SequenceFeed:
         """Let go what no batch to come needs."""
         if isinstance(self.machine, Lanes):
             self._kept.forget(self.machine.take_through())
-        needed = self.machine.chunks()
-        if len(needed) < len(self._offers):
-            for number in self._offers.keys() - needed:
-                del self._offers[number], self._origins[number]
+        gone = self._offers.keys() - self.machine.chunks()
+        for number in gone:
+            del self._offers[number], self._origins[number]
+            if self._keeper is not None:
+                self._keeper.forget(number)
+        if gone:
             self._partition.forget_reads()
 
+    # Another life
+
+    def start_after(self, made: int) -> None:
+        """So many batches were made in earlier lives, under a router that still lives."""
+        self._partition.start_after(made)
+        if isinstance(self.machine, SegmentQueue):
+            self.machine.start_after(made)
+
+    def resume(self, saved: Saved) -> None:
+        """Go on from what is stored."""
+        assert self._keeper is not None
+        cursor, begun = self._keeper.resume(saved)
+        highest = max([cursor["chunk"], *saved.chunks])
+        self._partition.resume_reading(cursor["input"], highest + 1)
+        self._intake.restore_stages(cursor["stages"])
+        position = cursor["input"]["position"]
+        self._intake.resume(cursor["input"]["epoch"], position, cursor["dropped"])
+        self.machine.start_from(cursor["index"])
+        slots = self.machine.resume(begun)
+        states = unpacked_states(self._cutting.states, [e.state for e in saved.examples])
+        rows = np.arange(len(slots))
+        if self._cutting.at_trainer:
+            self._kept.put(slots, states, rows)
+        else:
+            self._table.grow(self.machine.slots)
+            self._table.put(slots, states, rows)
+
+    def _read_again(self, chunk: int) -> None:
+        """A chunk of an earlier life is needed: its rows as they were."""
+        assert self._keeper is not None
+        read, stages = self._keeper.reread(chunk)
+        now = self._intake.state()
+        dropped = dict(self._intake.dropped)
+        self._intake.restore_stages(stages)
+        rows, _ = self._intake.chunk(read)
+        rows, self._offers[chunk] = self._cutting.offer(rows, self._intake.bad, read.epoch)
+        self._origins[chunk] = rows.origin
+        self._intake.restore_stages(now)
+        self._intake.count_dropped()
+        self._intake.dropped = dropped  # they were counted when they were first read
+
     def _block(self, batch: Segments) -> SegmentBlock:
+        if self._keeper is not None:
+            for chunk in set(batch.chunks.tolist()) - self._offers.keys():
+                self._read_again(chunk)
         if self._cutting.at_trainer:
             extra, states = self._kept.columns(batch, self._offers)
         else:

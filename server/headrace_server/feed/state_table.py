@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgpack
 import numpy as np
 
+from headrace_proto.codec import pack
 from headrace_proto.layout import Slot, array_at, strings_at
 
 from ..core.sequences import Segments
 from .segment_block import state_array
 from .sequencing import Offer, State
 
-__all__ = ["KeptStates", "StateTable", "arrays_of"]
+__all__ = ["KeptStates", "StateTable", "arrays_of", "packed_states", "unpacked_states"]
 
 
 def arrays_of(states: Sequence[State], block: Any, columns: Sequence[Any]) -> list[np.ndarray]:
@@ -28,6 +30,47 @@ def arrays_of(states: Sequence[State], block: Any, columns: Sequence[Any]) -> li
         slot = Slot(state.field.dtype, tuple(shape), offset, nbytes)
         texts = state.field.dtype == "bytes"
         arrays.append(strings_at(memory, slot) if texts else array_at(memory, slot))
+    return arrays
+
+
+def packed_states(arrays: Sequence[np.ndarray], rows: np.ndarray) -> list[bytes]:
+    """All states of each of some rows as bytes, to be stored."""
+    if any(array.dtype == object for array in arrays):
+        plain = [
+            [a[row].tolist() if a.dtype == object and a.ndim > 1 else _raw(a[row]) for a in arrays]
+            for row in rows.tolist()
+        ]
+        return [pack(values) for values in plain]
+    parts = [np.ascontiguousarray(a[rows]).reshape(len(rows), -1).view(np.uint8) for a in arrays]
+    whole = np.concatenate(parts, axis=1)
+    return [row.tobytes() for row in whole]
+
+
+def _raw(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else np.ascontiguousarray(value).tobytes()
+
+
+def unpacked_states(states: Sequence[State], packed: Sequence[bytes]) -> list[np.ndarray]:
+    """What ``packed_states`` has packed, a row for each; ValueError where it does not fit."""
+    arrays = [state.blank(len(packed)) for state in states]
+    if any(array.dtype == object for array in arrays):
+        for row, values in enumerate(packed):
+            for array, value in zip(arrays, msgpack.unpackb(values), strict=True):
+                if array.dtype == object:
+                    array[row] = value
+                else:
+                    array[row] = np.frombuffer(value, array.dtype).reshape(array.shape[1:])
+        return arrays
+    if packed:
+        whole = np.frombuffer(b"".join(packed), np.uint8).reshape(len(packed), -1)
+        at = 0
+        for array in arrays:
+            width = array.nbytes // len(packed)
+            part = np.ascontiguousarray(whole[:, at : at + width])
+            array[:] = part.view(array.dtype).reshape(array.shape)
+            at += width
+        if at != whole.shape[1]:
+            raise ValueError(f"states of {whole.shape[1]} bytes are stored; they have {at}")
     return arrays
 
 

@@ -58,6 +58,9 @@ class RunConfig:
     max_ahead: int = 32  # batches that a worker makes before they are taken …
     max_ahead_bytes: int = 64 * 1024**2  # … and their bytes; two are always allowed
     index_directory: str | None = None
+    state_directory: str | None = None  # where commits and states outlive processes
+    durability: str = "off"
+    epoch: int = 0  # of this life, where there is a state directory
     python_path: tuple[str, ...] = field(default=())
 
     def to_plain(self) -> Any:

@@ -26,6 +26,7 @@ from ..core.segment_dispatch import SegmentDispatcher
 from .config import FeedConfig, RunConfig
 from .news import News
 from .worker_messages import (
+    Assign,
     Close,
     Dry,
     Failed,
@@ -117,10 +118,13 @@ class Desk:
         self.name = config.name
         self.partitions = config.partitions
         # Tokens of an earlier server on this address must not be taken for ours.
-        epoch = secrets.randbits(31)
+        epoch = run.epoch or secrets.randbits(31)
+        self._durable = run.state_directory is not None
         common = config.partitions, run.lease_ttl_s, run.max_credits, epoch
         self.dispatcher: Dispatcher = (
-            SegmentDispatcher(*common, config.order) if config.stateful else Dispatcher(*common)
+            SegmentDispatcher(*common, config.order, self._durable)
+            if config.stateful
+            else Dispatcher(*common)
         )
         self.schema: Any = None
         self.properties: Any = {}  # what trainers are told beside the schema
@@ -144,7 +148,6 @@ class Desk:
         self._padding: dict[int, list[int]] = {}  # bucket → elements with padding, and without
         self._waits: dict[int, str] = {}  # what a partition lacks for its next batch
         self._blocks_in: dict[str, int] = {}  # segment → batches in it
-        self.flushes: list[tuple[Flush, bytes]] = []  # to be told to workers
         self.retired: list[str] = []  # segments of the dead that this feed needs no more
 
     @property
@@ -164,11 +167,15 @@ class Desk:
                 total[reason] = total.get(reason, 0) + n
         return total
 
-    def open_partitions(self, worker: int) -> Iterator[tuple[int, bytes]]:
-        """Partitions that a worker has to run, with the cursors to go on from."""
+    def open_partitions(self, worker: int) -> Iterator[tuple[Assign, bytes]]:
+        """Orders for the partitions that a worker has to run, with cursors to go on from."""
         for partition in range(self.partitions):
             if self._run.worker_of(partition) == worker and partition not in self._finished:
-                yield partition, self._cursors.get(partition, b"")
+                made = 0
+                if isinstance(self.dispatcher, SegmentDispatcher) and partition in self._opened:
+                    made = self.dispatcher.restarted(partition)
+                cursor = self._cursors.get(partition, b"")
+                yield Assign(self.name, partition, made), cursor
 
     # What workers say
 
@@ -280,7 +287,9 @@ class Desk:
         lost = [
             partition
             for partition in self._opened - self._finished
-            if self.dispatcher.stateful and self._run.worker_of(partition) == worker
+            if self.dispatcher.stateful
+            and not self._durable
+            and self._run.worker_of(partition) == worker
         ]
         if lost:
             listed = ", ".join(map(str, sorted(lost)))

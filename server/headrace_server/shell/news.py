@@ -33,7 +33,7 @@ _STATES_PER_MESSAGE = 1024
 class _Turn:
     """What one partition of segments is to be told, up to a flush."""
 
-    saves: list[tuple[int, Any, bytes | None]] = field(default_factory=list)
+    saves: list[tuple[int, Any, bytes | None, int]] = field(default_factory=list)
     wants: dict[int, int] = field(default_factory=dict)  # by stripe
     leaves: list[int] = field(default_factory=list)
     flush: tuple[Flush, bytes] | None = None
@@ -59,16 +59,16 @@ class _Turn:
             yield message, [block]
 
 
-def _framed(saves: list[tuple[int, Any, bytes | None]]) -> tuple[list[list[Any]], list[bytes]]:
+def _framed(saves: list[tuple[int, Any, bytes | None, int]]) -> tuple[list[list[Any]], list[bytes]]:
     """Saves as a message has them, and the frames that they speak of."""
     told: list[list[Any]] = []
     frames: list[bytes] = []
-    for number, columns, block in saves:
+    for number, columns, block, token in saves:
         if block is None:
-            told.append([number, 0, []])
+            told.append([number, 0, [], token])
         else:
             frames.append(block)
-            told.append([number, len(frames), columns])
+            told.append([number, len(frames), columns, token])
     return told, frames
 
 
@@ -95,7 +95,7 @@ class News:
         elif isinstance(effect, segment_dispatch.Flush):
             turn.flush = effect.payload
         else:
-            turn.saves.append((effect.batch.number, *effect.payload))
+            turn.saves.append((effect.batch.number, *effect.payload, effect.token))
 
     def take_turns(self) -> Iterator[tuple[Turn | Flush, list[bytes]]]:
         """The messages to partitions of segments, and their frames."""

@@ -254,7 +254,7 @@ class Reception:
                 "stay with the trainer" if desk.states_stay else "are missing"
             )
         elif batch is not None and block is not None:
-            fault = desk.state_fault(batch.rows, save.columns, len(block))
+            fault = desk.block_fault(batch.rows, save.columns, block)
         if fault:
             dispatcher.refuse(session.number, save.token, "state", fault)
         else:

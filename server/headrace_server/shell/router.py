@@ -30,7 +30,6 @@ from .sockets import private_router, public_router
 from .worker_messages import (
     FROM_ROUTER,
     FROM_WORKER,
-    Assign,
     Close,
     Dry,
     Failed,
@@ -142,8 +141,8 @@ class Router:
         for desk in self._desks.values():
             if desk.failure is not None:
                 continue
-            for partition, cursor in desk.open_partitions(worker):
-                self._tell_worker(worker, life, Assign(desk.name, partition), cursor)
+            for order, cursor in desk.open_partitions(worker):
+                self._tell_worker(worker, life, order, cursor)
             for target in desk.retargets_of_a_new_worker():
                 self._tell_worker(worker, life, target)
             if desk.closing is not None:
@@ -254,11 +253,6 @@ class Router:
             for worker, life in self._news:
                 self._tell_worker(worker, life, target)
         desk.retargets.clear()
-        for flush, block in desk.flushes:
-            worker = self._config.worker_of(flush.partition)
-            for life in [life for number, life in self._news if number == worker]:
-                self._tell_worker(worker, life, flush, *([block] if block else []))
-        desk.flushes.clear()
         for asked in desk.retargeted():
             self._reception.retargeted(asked.session, asked.request, asked.since, asked.fault)
         if desk.closing is not None and not desk.closing_told:

@@ -11,6 +11,7 @@ way ahead, so that it takes neither turns nor room from the others.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 import traceback
@@ -23,6 +24,7 @@ from headrace_proto.errors import HeadraceError, ProtocolError, code_of
 from headrace_proto.schema import schema_to_wire
 
 from ..core.arena import Block
+from ..core.changes import Change
 from ..feed.index_cache import IndexCache
 from ..feed.partition_feed import Blocked, Busy, Done, MadeBatch, PartitionFeed
 from ..feed.reader import BadRecords, Reader
@@ -32,6 +34,8 @@ from ..feed.sources import open_reader
 from .child import ParentPipe
 from .config import FeedConfig, RunConfig
 from .sockets import private_dealer
+from .statedir import partition_path
+from .store import Store
 from .worker_messages import (
     FROM_ROUTER,
     FROM_WORKER,
@@ -89,6 +93,14 @@ class Worker:
         self._starved: set[_Name] = set()  # of these: those that have said so
         self._spoke: dict[_Name, float] = {}  # when a partition last made or said something
         self._failed: set[str] = set()
+        self._stores: dict[_Name, Store] = {}
+        self._tokens: dict[_Name, set[int]] = {}  # of commits in earlier lives
+        self._wake_fd = -1
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        if config.state_directory is not None:
+            self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._poller.register(self._wake_fd, zmq.POLLIN)
         self._blocks: dict[tuple[str, int, int], Block] = {}
         # By feed: partition and bytes of batches made and not taken, oldest first; how many were.
         self._untaken: dict[str, list[tuple[int, int]]] = {name: [] for name in self._feeds}
@@ -105,7 +117,10 @@ class Worker:
         self._send(Up(self._worker, self._life))
         while True:
             name = self._turn()
-            if self._socket.poll(0 if name else _IDLE_MS):
+            heard = dict(self._poller.poll(0 if name else _IDLE_MS))
+            if self._wake_fd in heard:
+                self._tell_of_stores()
+            if self._socket in heard:
                 self._hear()
             elif name is not None:
                 self._work(name)
@@ -254,23 +269,54 @@ class Worker:
         if not isinstance(run, SequenceFeed):
             return
         kept = []
-        for number, frame, columns in turn.saves:
+        for number, frame, columns, token in turn.saves:
+            if token in self._tokens.get(name, ()):  # kept in an earlier life, which died with it
+                kept.append([number, "", ""])
+                continue
             block = payload[frame - 1] if frame else b""
             kept.append([number, *run.saved(number, block, columns)])
+            self._store(name, run, [token])
         for upto, stripe in turn.wants:
             run.want(upto, stripe)
         for stripe in turn.leaves:
             run.leave(stripe)
         self._resting.discard(name)
-        if kept:
+        if kept and name in self._stores:
+            self._stores[name].submit(Change(), Kept(*name, kept))
+        elif kept:
             self._send(Kept(*name, kept))
+
+    def _store(self, name: _Name, run: SequenceFeed, tokens: list[int]) -> None:
+        """Have stored what has changed, where there is a store."""
+        store = self._stores.get(name)
+        if store is not None:
+            for change in run.take_changes():
+                change.tokens += tokens
+                store.submit(change)
+
+    def _tell_of_stores(self) -> None:
+        """What has been committed can be told."""
+        os.eventfd_read(self._wake_fd)
+        for (feed, partition), store in list(self._stores.items()):
+            try:
+                for message in store.take_done():
+                    self._send(message)
+            except Exception as error:
+                self._fail(feed, partition, error)
 
     def _flush(self, order: Flush, payload: list[bytes]) -> None:
         run = self._running.get((order.feed, order.partition))
+        name = order.feed, order.partition
         if isinstance(run, SequenceFeed) and order.rows:
             run.flushed(order.number, list(order.rows), payload[0], order.columns)
-        if not order.more:
-            self._send(Flushed(order.feed, order.session, order.request))
+            self._store(name, run, [])
+        if order.more:
+            return
+        answer = Flushed(order.feed, order.session, order.request)
+        if name in self._stores:
+            self._stores[name].submit(Change(), answer)
+        else:
+            self._send(answer)
 
     def _assign(self, order: Assign, cursor: bytes) -> None:
         config = self._feeds[order.feed]
@@ -280,23 +326,45 @@ class Worker:
             reader = self._reader(config)
             if order.partition:  # damage that shows when a file is opened is partition 0's to count
                 self._bad[config.name].counts.clear()
-            kind = SequenceFeed if config.stateful else PartitionFeed
-            run = kind(
-                reader,
-                config.declaration,
-                order.partition,
-                config.partitions,
-                self._slab,
-                self._bad[config.name],
-            )
-            if cursor and isinstance(run, PartitionFeed):
-                run.restore(msgpack.unpackb(cursor, strict_map_key=False))
+            run = self._run_of(config, order, reader, cursor)
             schema = schema_to_wire(run.schema)
             self._send(Opened(order.feed, order.partition, schema, dict(run.properties)))
         except Exception as error:
             self._fail(order.feed, order.partition, error)
             return
         self._running[order.feed, order.partition] = run
+
+    def _run_of(
+        self, config: FeedConfig, order: Assign, reader: Reader, cursor: bytes
+    ) -> PartitionFeed | SequenceFeed:
+        """A partition, as it was left by an earlier life."""
+        args = reader, config.declaration, order.partition, config.partitions, self._slab
+        bad = self._bad[config.name]
+        if not config.stateful:
+            plain = PartitionFeed(*args, bad)
+            if cursor:
+                plain.restore(msgpack.unpackb(cursor, strict_map_key=False))
+            return plain
+        durable = self._config.state_directory is not None
+        run = SequenceFeed(*args, bad, durable)
+        run.start_after(order.made)
+        if durable:
+            self._resume(run, order)
+        return run
+
+    def _resume(self, run: SequenceFeed, order: Assign) -> None:
+        assert self._config.state_directory is not None
+        name = order.feed, order.partition
+        path = partition_path(self._config.state_directory, *name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        store = self._stores[name] = Store(path, self._config.durability, self._wake_fd)
+        saved = store.load()
+        self._tokens[name] = set(saved.tokens)
+        if "base" in saved.meta:
+            run.resume(saved)
+        closing = saved.meta.get("closing")
+        if closing is not None:
+            run.close(closing == b"cancel")
 
     def _reader(self, config: FeedConfig) -> Reader:
         reader = self._readers.get(config.name)
@@ -326,9 +394,12 @@ class Worker:
     def _close(self, order: Close) -> None:
         if order.abandon:
             self._halt(order.feed)
-        for (feed, _), run in self._running.items():
-            if feed == order.feed:
+        for name, run in self._running.items():
+            if name[0] == order.feed:
                 run.close(order.cancel)
+                if name in self._stores and not order.abandon:
+                    how = b"cancel" if order.cancel else b"close"
+                    self._stores[name].submit(Change(meta={"closing": how}))
         self._resting = {name for name in self._resting if name[0] != order.feed}
 
     def _retarget(self, order: Retarget) -> None:

@@ -215,6 +215,7 @@ class Assign:
 
     feed: Text
     partition: Count
+    made: Count = 0  # batches that were made in earlier lives of its worker
 
 
 @FROM_ROUTER.message(2)
@@ -256,7 +257,7 @@ class Turn:
 
     feed: Text
     partition: Count
-    saves: Plain = ()  # [number, frame (0: none), columns]
+    saves: Plain = ()  # [number, frame (0: none), columns, token]
     wants: Plain = ()  # [upto, stripe]
     leaves: Counts = ()  # stripes
 

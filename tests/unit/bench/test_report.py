@@ -57,6 +57,14 @@ def test_big_images_are_counted_in_batches():
     assert cells(Comparison("W3", "ours", "theirs", rows=128))[2] == "20 batches"
 
 
+def test_steps_are_counted_in_steps_and_told_one_by_one_beside_the_recorded_rate():
+    lines = table([outcome(Comparison("W4", "ours", "theirs", 1.5, rows=32))]).splitlines()
+    assert "| 20 steps | 10 steps |" in lines[2]
+    assert lines[3] == ""
+    assert "1,031 steps/s (recorded elsewhere)" in lines[4]
+    assert lines[6:] == ["| ours | 6 | 12 | 0.02 |", "| theirs | 10 | 20 | 0.01 |"]
+
+
 def test_every_row_has_as_many_cells_as_the_head():
     lines = table([outcome(Comparison("W1", "a", "b")), outcome(Comparison("W2", "c", "d"))])
     assert len({line.count("|") for line in lines.splitlines()}) == 1

@@ -105,7 +105,13 @@ def test_the_mix_of_the_source_itself_does_not_pass():
 def test_every_comparison_names_contestants_that_exist():
     named = {name for c in ALL for name in (c.ours, c.peer)}
     assert {name for name in named - set(CONTESTANTS) if "torch" not in name} == set()
-    assert {c.workload for c in comparisons(quick=True, only="")} >= {"W1", "W2", "W3", "sampling"}
+    assert {c.workload for c in comparisons(quick=True, only="")} >= {
+        "W1",
+        "W2",
+        "W3",
+        "W4",
+        "sampling",
+    }
 
 
 def test_comparisons_are_chosen_by_a_part_of_their_name():

@@ -236,6 +236,10 @@ class World:
 
     def ask(self, session):
         trainer = self.trainers[session]
+        if self.ahead:
+            self.renew(session)  # none of its leases ends alone: it says its batches in order
+        else:
+            self.d.seen(session, self.now)
         self.d.window(session, trainer.got + 1 + trainer.prefetch - len(trainer.hands))
         self.act()
 

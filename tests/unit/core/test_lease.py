@@ -89,6 +89,27 @@ def test_a_batch_that_was_made_nobodys_can_not_be_committed_by_its_last_holder()
     t.void("never leased")
 
 
+def test_the_batch_of_a_token_is_what_a_commit_of_it_would_count_for():
+    t = table()
+    lease = t.grant("a", 1, 1, 0.0)
+    assert t.batch_of(lease.token, 1) == "a" and t.batch_of(lease.token, 2) is None
+    t.take_back(lease)
+    assert t.batch_of(lease.token, 1) == t.batch_of(lease.token, 2) == "a"  # as of a late commit
+    again = t.grant("a", 2, 1, 0.0)
+    assert t.batch_of(lease.token, 1) is None and t.batch_of(again.token, 2) == "a"
+    t.commit(again.token, 2)
+    assert t.batch_of(again.token, 2) is None and t.batch_of(7, 1) is None
+
+
+def test_what_is_held_is_told_in_the_order_of_its_grant():
+    t = table()
+    first, second, third = (t.grant(name, 1, n, 0.0) for n, name in enumerate("abc"))
+    t.commit(first.token, 1)
+    t.take_back(second)
+    again = t.grant("b", 2, 1, 0.0)
+    assert list(t.held()) == [third, again]
+
+
 def test_leases_of_a_session_that_is_alive_last_one_more_term():
     t = table()
     mine, other = t.grant("a", 1, 1, 0.0), t.grant("b", 2, 1, 5.0)

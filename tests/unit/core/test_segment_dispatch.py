@@ -462,7 +462,8 @@ steadily = settings(max_examples=120, deadline=None, derandomize=True)
 def test_whatever_trainers_do_every_segment_is_kept_once_in_order_and_the_feed_ends(
     order, ahead, seed, counts, size, tight
 ):
-    world = World(seed, counts, order, ahead, size, size if tight else None)
+    capacity = size if tight else None
+    world = World(seed, counts, order, ahead, size, capacity)
     world.storm(150)
     world.settle()
     world.finish()

@@ -1,4 +1,4 @@
-"""What is saved after a segment is what the next one sees, whoever takes it and however many wait."""
+"""What is saved after a segment is what the next one sees, whoever takes it, however many wait."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from segment_player import Player, Taken, no_states
 
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_server import pipeline as hs
-from headrace_server.core.sequences import Segments
 from headrace_server.feed.partition_feed import Done
 from headrace_server.feed.sequence_feed import Resting
 from headrace_server.feed.sequencing import State
@@ -79,9 +78,7 @@ def states_after(taken: Taken, names: Any = KINDS) -> dict[str, np.ndarray]:
     out = {}
     for name in names:
         dtype, shape = KINDS[name]
-        array = np.empty(
-            (len(taken), *shape), object if dtype == BYTES else numpy_dtype(dtype)
-        )
+        array = np.empty((len(taken), *shape), object if dtype == BYTES else numpy_dtype(dtype))
         for row, (key, segment, _) in enumerate(taken.rows):
             array[row] = value(name, key, segment)[()]
         out[name] = array
@@ -259,9 +256,7 @@ class LaneTrainer:
 def at_trainer(
     steps: list[int], batch_size: int, states: Mapping[str, Any] = INITIAL, **more: Any
 ) -> Pipeline:
-    return stateful(
-        steps, batch_size, states, order="lanes", state_placement="trainer", **more
-    )
+    return stateful(steps, batch_size, states, order="lanes", state_placement="trainer", **more)
 
 
 def test_lanes_that_start_are_told_with_each_different_state_once(tmp_path: Path):
@@ -336,6 +331,19 @@ def test_flushes_that_are_too_old_or_of_rows_that_are_none_change_nothing(tmp_pa
     flush(second.number, [0], {n: a[:1] for n, a in states.items()})  # its trainer is gone
     other = LaneTrainer(player, 1, list(INITIAL))
     assert other.take().rows == [(b"k0", 2, 9), (b"k2", 2, 9)]
+
+
+def test_saves_out_of_turn_leave_the_later_batch_the_one_to_flush(tmp_path: Path):
+    player = Player(at_trainer([9, 9], 2), tmp_path)
+    trainer = LaneTrainer(player, 0, list(INITIAL))
+    first, second = trainer.take(), trainer.take()
+    for taken in (second, first):
+        trainer.save(taken)
+    trainer.last = second
+    trainer.flush()
+    player.feed.leave(0)
+    assert player.feed._after == {}
+    assert LaneTrainer(player, 1, list(INITIAL)).take().rows == [(b"k0", 2, 9), (b"k1", 2, 9)]
 
 
 def test_the_states_of_an_example_that_ends_are_not_kept(tmp_path: Path):
@@ -426,13 +434,12 @@ def test_a_table_grows_and_never_shrinks():
         assert len(column) == max(size, 9) and column[rows].tolist() == [9, 0, 7]
 
 
-def test_what_is_kept_is_a_copy():
+def test_what_is_kept_does_not_hold_on_to_the_block_that_it_came_in():
     kept = KeptStates([plain("n", "zeros", "int16", [2], None)])
     array = np.array([[1, 2], [3, 4]], np.int16)
     kept.put(np.array([5]), [array], np.array([1]))
     array[:] = 0
-    one = np.ones(1, np.int64)
-    batch = Segments(5 * one, 0 * one, 0 * one, one, 3 * one, one, 0, 0 * one, 0 * one)
-    columns, count = kept.columns(batch, {})
-    assert count == 1 and columns["state:n"].tolist() == [[3, 4]]
-    assert columns["@state_of"].tolist() == [0]
+    ((only,),) = kept._kept.values()
+    assert only.tolist() == [[3, 4]] and only.base is None
+    kept.forget([5, 6])
+    assert kept._kept == {}

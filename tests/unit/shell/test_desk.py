@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from headrace_proto.errors import HeadraceError
 from headrace_proto.messages import FROM_SERVER, Ended
+from headrace_proto.messages import Flush as TrainersFlush
 from headrace_server import pipeline as hs
-from headrace_server.core.handover import Freed, Send, Taken
+from headrace_server.core.handover import Answer, Freed, Leave, Save, Send, Taken, Want
 from headrace_server.shell.config import FeedConfig, RunConfig
 from headrace_server.shell.desk import Desk, News, delivery_of
 from headrace_server.shell.worker_messages import (
     FROM_ROUTER,
     Close,
+    Dry,
     Failed,
     Finished,
+    Flush,
+    Kept,
     Made,
     Opened,
     Settled,
+    Starved,
+    Turn,
+    Waiting,
 )
 
 SCHEMA = [["i", "int64", [4]]]
@@ -38,9 +46,9 @@ def desk(partitions: int = 2, workers: int = 1, max_bad: int | None = None) -> D
 
 
 def made(partition: int, number: int, segment: str = "slab-0-0-0", **more: Any) -> Made:
-    values: dict[str, Any] = {"dropped": {}, "crowded": False, **more}
+    values: dict[str, Any] = {"dropped": {}, "crowded": False, "meta": {}, **more}
     return Made(
-        "default", partition, number, 4, segment, 4096 * number, 32, [[0, 32, [4]]], {}, **values
+        "default", partition, number, 4, segment, 4096 * number, 32, [[0, 32, [4]]], **values
     )
 
 
@@ -246,3 +254,199 @@ def test_an_announcement_out_of_turn_is_refused():
     at.make(0, 0)
     with pytest.raises((ValueError, HeadraceError), match="made batch 2; next is 1"):
         at.make(0, 2)
+
+
+# Segments
+
+
+STATES = [["name", "bytes", []], ["vector", "float32", [2]]]
+
+
+class Segments:
+    """A desk of a feed of segments on two workers, and one trainer."""
+
+    def __init__(self, order: str = "arrival", placement: str = "server") -> None:
+        pipeline = hs.from_examples([{"k": b"a", "x": np.zeros((3, 1), np.float32)}])
+        shaped = pipeline.batch_sequences_with_states(
+            input_key="k",
+            input_sequences=["x"],
+            input_context=[],
+            input_length=None,
+            initial_states={"vector": np.zeros(2, np.float32)},
+            num_unroll=2,
+            batch_size=3,
+            order=order,
+            state_placement=placement,
+        )
+        feed = FeedConfig("default", shaped.declaration(), (), 2)
+        self.desk = Desk(feed, RunConfig((feed,), "/nowhere", (), workers=2, lease_ttl_s=10))
+        self.news = {(0, 0): News(), (1, 0): News()}
+        self.answers: list[Answer] = []
+        self.tokens: list[int] = []
+        for partition in range(2):
+            properties = {"states": STATES, "placement": placement}
+            self.desk.on_opened(Opened("default", partition, SCHEMA, properties))
+        self.desk.dispatcher.join(TRAINER, 0.0)
+        self.desk.dispatcher.window(TRAINER, 2)
+
+    def make(self, partition: int, number: int) -> None:
+        message = made(partition, number, meta={"stripe": 0})
+        self.desk.on_made(message, b"", partition, 0)
+        self.act()
+
+    def save(self, which: int = 0, payload: Any = ([], None)) -> None:
+        self.desk.dispatcher.save(TRAINER, self.tokens[which], payload)  # type: ignore[attr-defined]
+
+    def act(self) -> None:
+        for effect in self.desk.dispatcher.take_effects():
+            if isinstance(effect, Send):
+                self.tokens.append(effect.token)
+            elif isinstance(effect, Save):
+                self.desk.on_turn(effect, effect.batch.partition % 2, self.news)
+            elif isinstance(effect, Want | Leave):
+                self.desk.on_turn(effect, effect.partition % 2, self.news)
+            elif isinstance(effect, Freed):
+                self.desk.on_freed(effect, self.news)
+            elif isinstance(effect, Answer):
+                self.answers.append(effect)
+
+    def told(self, worker: int) -> list[Any]:
+        self.act()
+        return [message for message, _ in self.news[worker, 0].take_turns()]
+
+
+def test_what_is_wanted_and_saved_goes_to_the_worker_of_the_partition():
+    at = Segments()
+    assert at.told(0) == [Turn("default", 0, [], [[1, 0]])]
+    assert at.told(1) == [Turn("default", 1, [], [[1, 0]])]
+    at.make(1, 0)
+    at.save()
+    assert at.told(0) == [] and at.told(1) == [Turn("default", 1, [[0, 0, []]], [])]
+
+
+def test_words_of_segments_become_events():
+    at = Segments()
+    at.desk.on_segments(Starved("default", 0))
+    assert at.told(1) == [Turn("default", 1, [], [[2, 0]])]
+    at.make(1, 0)
+    at.save()
+    at.act()
+    at.desk.on_segments(Kept("default", 1, [[0, "cancelled", "it was drained"], [9, "", ""]]))
+    at.act()
+    assert at.answers == [Answer(TRAINER, (), (), ((at.tokens[0], "cancelled", "it was drained"),))]
+    lanes = Segments("lanes")
+    lanes.act()
+    lanes.desk.on_segments(Dry("default", 0))
+    assert lanes.told(1) == [Turn("default", 1, [], [[2, 1]])]
+
+
+def test_a_feed_of_plain_batches_hears_no_words_of_segments():
+    with pytest.raises(HeadraceError, match="Starved came for 'default', without segments"):
+        desk().on_segments(Starved("default", 0))
+
+
+def test_the_death_of_a_worker_fails_the_feed_whose_states_it_had():
+    at = Segments()
+    at.desk.died(1)
+    assert at.desk.failure is not None and at.desk.failure[0] == "server"
+    assert "worker 1 died, and with it the states of partition 1" in at.desk.failure[1]
+
+
+def test_the_death_of_a_worker_that_had_no_states_any_more_fails_nothing():
+    at = Segments()
+    at.desk.on_finished(Finished("default", 1, {}))
+    at.desk.died(1)
+    plain = desk()
+    plain.on_opened(Opened("default", 0, SCHEMA))
+    plain.died(0)
+    assert at.desk.failure is None and plain.failure is None
+
+
+def test_who_holds_the_batch_that_is_waited_for_is_said():
+    at = Segments()
+    at.make(0, 0)
+    at.desk.on_waiting(Waiting("default", 0, "it waits for save_state of 00000_of_00002:a", 0))
+    assert at.desk.describe(61.0).startswith(
+        "partition 0: it waits for save_state of 00000_of_00002:a, leased to trainer 1 for 61 s; "
+    )
+    at.desk.on_segments(Kept("default", 0, []))
+    assert "save_state" not in at.desk.describe(61.0)
+
+
+GOOD: list[Any] = [[0, 40, [2]], [64, 16, [2, 2]]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (GOOD, ""),
+        (GOOD[:1], "2 states are saved together"),
+        ("ab", "2 states are saved together"),
+        ([[0, 40, [3]], GOOD[1]], "a state of shape"),
+        ([GOOD[0], [64, 16, [4, 1]]], "a state of shape"),
+        ([GOOD[0], [64, 17, [2, 2]]], "described wrongly"),
+        ([GOOD[0], [128, 16, [2, 2]]], "described wrongly"),
+        ([GOOD[0], [64, 16, [2.0, 2]]], "described wrongly"),
+        ([GOOD[0], [64, 16]], "described wrongly"),
+        ([GOOD[0], 5], "described wrongly"),
+    ],
+)
+def test_states_that_are_none_are_found_by_what_is_said_of_them(columns: Any, words: str):
+    fault = Segments().desk.state_fault(2, columns, 80)
+    assert words in fault and bool(fault) == bool(words)
+
+
+def states(offsets: list[int]) -> bytes:
+    return np.array(offsets, np.int64).tobytes().ljust(80, b"x")
+
+
+def test_strings_whose_offsets_lie_are_found_in_the_block():
+    d = Segments().desk
+    assert d.block_fault(2, GOOD, states([0, 3, 16])) == ""
+    assert "offsets" in d.block_fault(2, GOOD, states([0, 3, 17]))
+    assert "offsets" in d.block_fault(2, GOOD, states([0, -1, 3]))
+    assert "2 states" in d.block_fault(2, [], states([0, 3, 16]))
+
+
+def test_a_flush_goes_to_the_worker_after_the_save_of_its_batch_and_before_the_leave():
+    at = Segments("lanes", "trainer")
+    at.make(0, 0)
+    assert at.desk.states_stay
+    at.save()
+    flush = TrainersFlush(TRAINER, 5, at.tokens[0], (0, 2), GOOD)
+    assert at.desk.on_flush(TRAINER, flush, states([0, 3, 16])) == ""
+    at.desk.dispatcher.leave(TRAINER)
+    saved, flushed, left = at.told(0)
+    assert saved.saves == [[0, 0, []]] and not saved.leaves
+    assert flushed == Flush("default", 0, 0, TRAINER, 5, (0, 2), GOOD, False)
+    assert left.leaves == (0,) and not left.saves
+
+
+def test_a_flush_that_can_not_be_one_is_told_why_and_goes_nowhere():
+    at = Segments("lanes", "trainer")
+    at.make(0, 0)
+    token, block = at.tokens[0], states([0, 3, 16])
+
+    def fault(rows: tuple[int, ...] = (0, 1), columns: Any = GOOD, token: int = token) -> str:
+        return at.desk.on_flush(TRAINER, TrainersFlush(TRAINER, 5, token, rows, columns), block)
+
+    assert f"{token} is not the last batch that trainer 1 has saved" in fault()
+    at.save()
+    assert at.told(0)
+    for rows in ((0, 4), (1, 1), ()):
+        assert "the rows of a flush are not different ones of 4" in fault(rows)
+    assert "2 states are saved together" in fault(columns=[])
+    assert "a state of shape" in fault((0, 1, 2))
+    assert "is not the last" in fault(token=token + 1)
+    assert at.told(0) == [] and fault() == ""
+    assert desk().on_flush(1, TrainersFlush(1, 1, 1, (0,), []), b"") == "this feed has no states"
+
+
+def test_counters_of_segments_are_added_up_beside_the_classes():
+    at = Segments()
+    for partition in range(2):
+        stats = {"segments": {"in_flight": 2 + partition, "rewound": 1}}
+        at.desk.on_made(made(partition, 0, meta={"stripe": 0}, stats=stats), b"", partition, 0)
+    told = at.desk.stats()
+    assert told["segments"] == {"in_flight": 5, "rewound": 2} and told["classes"] == {}
+    assert "segments" not in desk().stats()

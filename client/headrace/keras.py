@@ -1,0 +1,208 @@
+"""Keras: a model with states, trained by ``fit`` on a feed of segments.
+
+    feed ──► batches(feed, split) ──► ticket, x, y ──► network((x, states)) ──► outputs, states
+      ▲                                  token, states, …      │ loss, gradients         │
+      └──── save_states(token, states) ◄───────────────────────┴─────────────────────────┘
+
+The new states of a batch are saved by the graph that trained on it, with the token that came along
+with its rows: however far TensorFlow fetches ahead, states meet their own sequences.  They are
+saved when the gradients are there.
+
+    x, h = keras.Input((20, 8)), keras.Input((32,))
+    steps, after = keras.layers.GRU(32, return_sequences=True, return_state=True)(x, h)
+    network = keras.Model((x, {"h": h}), (keras.layers.Dense(1)(steps), {"h": after}))
+
+    model = headrace.keras.StatefulModel(network)
+    model.compile("adam", "mse", weighted_metrics=["mae"])
+    with headrace.connect(address, framework="tf") as feed:
+        model.fit(headrace.keras.batches(
+            feed, lambda batch: (batch["sequences"]["x"], batch["sequences"]["y"])
+        ))
+
+A fit without ``steps_per_epoch`` ends with the feed.  Padding has no weight: a loss is the mean
+over steps that are data, and so are ``weighted_metrics`` (Keras gives ``metrics`` no weights).
+``evaluate`` and ``predict`` work alike, and save states too: without them no sequence goes on.
+An error of the feed comes as one of ``tf.errors`` that holds its text.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+try:
+    import keras
+    import tensorflow as tf
+except ImportError as error:
+    raise ImportError('headrace.keras needs TensorFlow: pip install "headrace[tf]"') from error
+
+if TYPE_CHECKING:
+    from .feed import Feed
+
+__all__ = ["StatefulModel", "batches"]
+
+if keras.backend.backend() != "tensorflow":
+    raise ImportError(
+        f"headrace.keras trains with TensorFlow, and Keras is set to {keras.backend.backend()!r}: "
+        "set KERAS_BACKEND=tensorflow, or train in a loop of your own"
+    )
+
+#: Feeds by the number that their elements bear: a graph holds tensors only.
+_FEEDS: weakref.WeakValueDictionary[int, Feed] = weakref.WeakValueDictionary()
+_NUMBERS = itertools.count(1)
+
+
+def batches(feed: Feed, split: Callable[[dict[str, Any]], tuple[Any, ...]]) -> Any:
+    """The rest of a feed as what a ``StatefulModel`` trains on.
+
+    ``split`` gets an element of ``feed.as_dataset()`` and returns ``(x, y)``, or ``(x, y, weights)``
+    where not all steps that are data weigh the same, or outputs are not of every step; ``(x,)`` is
+    enough for ``predict``.
+    """
+    if not feed.states:
+        raise ValueError(f"batches: the feed {feed.name!r} has no states; use feed.as_dataset()")
+    number = next(_NUMBERS)
+    _FEEDS[number] = feed
+
+    def element(batch: dict[str, Any]) -> tuple[Any, ...]:
+        parts = split(batch)
+        if not isinstance(parts, tuple) or not 1 <= len(parts) <= 3:
+            raise ValueError(
+                f"split={split!r} must return (x, y) or (x, y, weights), not {parts!r}"
+            )
+        steps = next(iter(batch["sequences"].values())).shape[1]
+        ticket = {
+            "feed": tf.constant(number, tf.int64),
+            "token": batch["token"],
+            "weights": _weights(batch["length"], steps),
+            "state": batch["state"],
+        }
+        return (ticket, *parts)
+
+    return feed.as_dataset().map(tf.autograph.experimental.do_not_convert(element))
+
+
+class StatefulModel(keras.Model):  # type: ignore[misc]
+    """A network with states as a model that Keras can train on ``batches``.
+
+    ``network`` is a model or layer that is called with ``(x, states)`` and returns ``outputs,
+    states``; states are a dict by the feed's names.  Training trains its weights; to save it, or to
+    use it by itself, take ``model.network``.
+    """
+
+    def __init__(self, network: Any) -> None:
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        if replicas > 1:
+            raise ValueError(
+                f"a strategy of {replicas} replicas would tear batches from their states; start a "
+                "trainer for each, they share the feed"
+            )
+        super().__init__()
+        self.network = network
+        self.supports_jit = False  # states are handed over by Python
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        return self.network(inputs, training=training)
+
+    def train_step(self, data: Any) -> Any:
+        with tf.GradientTape() as tape:
+            step = self._forward(data, training=True)
+            loss = self.optimizer.scale_loss(self._loss_of(step, training=True))
+        gradients = tape.gradient(loss, self.trainable_weights)
+        self._save(step, [gradient for gradient in gradients if gradient is not None])
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
+        return self.compute_metrics(step.x, step.y, step.outputs, sample_weight=step.weights)
+
+    def test_step(self, data: Any) -> Any:
+        step = self._forward(data, training=False)
+        self._loss_of(step, training=False)
+        self._save(step, ())
+        return self.compute_metrics(step.x, step.y, step.outputs, sample_weight=step.weights)
+
+    def predict_step(self, data: Any) -> Any:
+        step = self._forward(data, training=False)
+        self._save(step, ())
+        return step.outputs
+
+    def get_config(self) -> dict[str, Any]:
+        return {"network": keras.saving.serialize_keras_object(self.network)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> StatefulModel:
+        network = keras.saving.deserialize_keras_object(config["network"], custom_objects)
+        return cls(network)
+
+    def _forward(self, data: Any, training: bool) -> _Step:
+        step = _Step(data)
+        result = self((step.x, step.ticket["state"]), training=training)
+        if not isinstance(result, Sequence) or len(result) != 2:
+            raise ValueError(f"the network must return (outputs, states), not {result!r:.200}")
+        step.outputs, step.states = result
+        if step.y is not None and step.weights is None:
+            check = functools.partial(_check_steps, step.ticket["weights"])
+            step.weights = tf.nest.map_structure(check, step.outputs)
+        return step
+
+    def _loss_of(self, step: _Step, training: bool) -> Any:
+        loss = self.compute_loss(step.x, step.y, step.outputs, step.weights, training=training)
+        tracker = next(metric for metric in self.metrics if metric.name == "loss")
+        tracker.update_state(loss, sample_weight=tf.shape(step.ticket["weights"])[0])
+        return loss
+
+    def _save(self, step: _Step, after: Sequence[Any]) -> None:
+        """Save the new states, after other tensors are there."""
+        declared, states = step.ticket["state"], step.states
+        if not isinstance(states, Mapping) or set(states) != set(declared):
+            got = sorted(states) if isinstance(states, Mapping) else type(states).__name__
+            raise ValueError(
+                f"the network must return new states as a dict of {sorted(declared)}, not {got}"
+            )
+        names = sorted(declared)
+        values = [_as_declared(states[name], declared[name].dtype) for name in names]
+        with tf.control_dependencies(after), tf.device("CPU:0"):
+            arguments = [step.ticket["feed"], step.ticket["token"], *values]
+            tf.py_function(functools.partial(_save_in_feed, names), arguments, [])
+
+
+class _Step:
+    """What one step works on, and what comes of it."""
+
+    def __init__(self, data: Any) -> None:
+        if not isinstance(data, tuple) or len(data) < 2 or not isinstance(data[0], dict):
+            raise ValueError("a StatefulModel works on what headrace.keras.batches(feed, …) gives")
+        self.ticket, self.x, self.y, self.weights = (*data, None, None)[:4]
+        self.outputs: Any = None
+        self.states: Any = None
+
+
+def _save_in_feed(names: list[str], number: Any, token: Any, *values: Any) -> None:
+    feed = _FEEDS.get(int(number))
+    if feed is None:
+        raise RuntimeError("the feed of this batch is gone: its states can not be saved")
+    feed.save_states(int(token), dict(zip(names, values, strict=True)))
+
+
+def _as_declared(value: Any, dtype: Any) -> Any:
+    """A state in the dtype it is declared in: mixed precision computes it in another."""
+    value = tf.convert_to_tensor(value)
+    return tf.cast(value, dtype) if value.dtype.is_floating and dtype.is_floating else value
+
+
+def _weights(length: Any, steps: int) -> Any:
+    """Per row and step: 0 for padding, and for data what makes Keras' mean that of the data."""
+    data = tf.sequence_mask(length, steps, tf.float32)
+    return data * tf.math.divide_no_nan(tf.cast(tf.size(data), tf.float32), tf.reduce_sum(data))
+
+
+def _check_steps(weights: Any, output: Any) -> Any:
+    """The weights, when an output has them for its steps."""
+    steps = weights.shape[1]
+    if output.shape.rank is None or output.shape.rank < 3 or output.shape[1] != steps:
+        raise ValueError(
+            f"an output of {output.shape} is not of every step, [batch, {steps}, …]: padding can "
+            "not be told from data; let split return (x, y, weights)"
+        )
+    return weights

@@ -1,0 +1,170 @@
+"""What of a partition of segments outlives its process: examples that have begun, and the rest of
+the input by where to read on.
+
+    read() ─► chunks with their lines        saved() ─► Change ─► store        resume() ◄─ Saved
+
+An example that has begun is stored with its states and with the read that brought it.  All others
+are read again, from the oldest chunk that still has one that has neither begun nor ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from headrace_proto.codec import pack
+
+from ..core.changes import Change, Example, Saved
+from ..core.plan import Read
+from ..core.progress import Lines
+from ..core.sequences import BEGUN, REFUSED, Begun, Segments
+
+__all__ = ["Keeper"]
+
+
+class Keeper:
+    """One partition's lines, and how its chunks are read again."""
+
+    def __init__(self) -> None:
+        self.lines = Lines()
+        self._reads: dict[int, bytes] = {}  # of chunks in memory: how to read each again
+        self._first: dict[int, int] = {}  # their first lines
+        self._stored: dict[int, int] = {}  # chunk → examples of it in the store
+        self._kept: dict[int, int] = {}  # line → chunk of examples in the store
+        self._marks: dict[int, int] = {}  # lines that an earlier life has dealt with
+        self._moved = False  # the base, since it was stored
+
+    # Input
+
+    def read(
+        self, read: Read, rows: int, stages: Any, cursor: dict[str, Any]
+    ) -> tuple[int, np.ndarray | None]:
+        """A chunk was read; ``cursor`` is how all goes on from before it.
+
+        Its first line, and marks of rows that an earlier life has dealt with.
+        """
+        self._reads[read.chunk] = pack([[read.epoch, read.position, read.limit], stages])
+        first = self._first[read.chunk] = self.lines.next
+        whole = {**cursor, "chunk": read.chunk, "line": first, "stages": stages}
+        self._moved |= self.lines.read(read.chunk, rows, pack(whole))
+        if not self._marks:
+            return first, None
+        marks = np.array([self._marks.pop(first + row, 0) for row in range(rows)], np.int8)
+        self._moved |= self.lines.closed([read.chunk] * int(np.count_nonzero(marks)))
+        return first, marks
+
+    def forget(self, chunk: int) -> None:
+        """A chunk's payload is not needed any more."""
+        self._reads.pop(chunk, None)
+        self._first.pop(chunk, None)
+
+    def reread(self, chunk: int) -> tuple[Read, Any]:
+        """How to read a chunk again that an earlier life has read, and what stages remembered."""
+        place, stages = msgpack.unpackb(self._reads[chunk], strict_map_key=False)
+        return Read(chunk, *place), stages
+
+    # Changes
+
+    def saved(
+        self, batch: Segments, rows: np.ndarray, keys: Sequence[bytes], states: Sequence[bytes]
+    ) -> Change:
+        """A batch is done; ``rows`` of it go on, with these keys and states."""
+        change = Change()
+        closed = self._begun(change, batch, rows, keys, states)
+        last = batch.last
+        for line, chunk in zip(
+            batch.lines[last].tolist(), batch.chunks[last].tolist(), strict=True
+        ):
+            self._end(change, line, chunk, closed)
+        self._close(change, closed)
+        return change
+
+    def kept(
+        self, batch: Segments, rows: np.ndarray, keys: Sequence[bytes], states: Sequence[bytes]
+    ) -> Change:
+        """States of rows after a batch that was done before."""
+        change = Change()
+        self._close(change, self._begun(change, batch, rows, keys, states))
+        return change
+
+    def _begun(
+        self,
+        change: Change,
+        batch: Segments,
+        rows: np.ndarray,
+        keys: Sequence[bytes],
+        states: Sequence[bytes],
+    ) -> list[int]:
+        """Put rows of a batch; the chunks of those that have begun with it."""
+        closed = []
+        columns = [batch.lines, batch.indices, batch.chunks, batch.rows]
+        columns += [batch.segments + 1, batch.counts]
+        places = zip(*(column[rows].tolist() for column in columns), keys, states, strict=True)
+        for place in places:
+            example = Example(*place)
+            change.put.append(example)
+            if example.line not in self._kept:
+                self._keep(change, example.line, example.chunk)
+                closed.append(example.chunk)
+        return closed
+
+    def refused(self, chunk: int, row: int) -> Change:
+        """An example's key was in flight: it is passed over."""
+        change = Change(done=[2 * (self._first[chunk] + row) + 1])
+        self._close(change, [chunk])
+        return change
+
+    def _keep(self, change: Change, line: int, chunk: int) -> None:
+        self._kept[line] = chunk
+        count = self._stored.get(chunk, 0)
+        self._stored[chunk] = count + 1
+        if not count:
+            change.chunks[chunk] = self._reads[chunk]
+
+    def _end(self, change: Change, line: int, chunk: int, closed: list[int]) -> None:
+        if line in self._kept:
+            del self._kept[line]
+            change.drop.append(line)
+            self._stored[chunk] -= 1
+            if not self._stored[chunk]:
+                del self._stored[chunk]
+                change.drop_chunks.append(chunk)
+        else:
+            closed.append(chunk)
+        if line >= self.lines.base_line:
+            change.done.append(2 * line)
+
+    def _close(self, change: Change, closed: list[int]) -> None:
+        self._moved |= self.lines.closed(closed)
+        if self._moved:
+            self._moved = False
+            change.base = 2 * self.lines.base_line
+            change.meta["base"] = self.lines.base_cursor
+
+    # Another life
+
+    def resume(self, saved: Saved) -> tuple[dict[str, Any], Begun]:
+        """Go on from what is stored: the cursor to read on from, and the examples that go on."""
+        cursor: dict[str, Any] = msgpack.unpackb(saved.meta["base"], strict_map_key=False)
+        self.lines = Lines(cursor["line"])
+        self._reads.update(saved.chunks)
+        for mark in saved.done:
+            self._marks[mark // 2] = REFUSED if mark % 2 else BEGUN
+        for example in saved.examples:
+            self._kept[example.line] = example.chunk
+            self._stored[example.chunk] = self._stored.get(example.chunk, 0) + 1
+            if example.line >= cursor["line"]:
+                self._marks[example.line] = BEGUN
+
+        def column(name: str) -> np.ndarray:
+            return np.array([getattr(e, name) for e in saved.examples], np.int64)
+
+        keys = [tuple(msgpack.unpackb(e.key)) for e in saved.examples]
+        begun = Begun(
+            *(column("chunk"), column("row"), column("count"), column("segment")),
+            *(column("index"), column("line"), keys),
+        )
+        return cursor, begun

@@ -1,0 +1,86 @@
+"""W4 in headrace's hands: the loop of a trainer that carries two states.
+
+    one in flight    take, train, save, take …            nothing is made ahead
+    two in flight    the server sends the next batch, of other examples, while this one is trained
+    three            besides, the next batch is taken before this one is saved
+
+Training is a sum per state.  With ``to_ready`` what is timed is not the step: it is the time from
+the save that commits a batch to the next one, of the same examples, in the trainer's hands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from . import states
+from .processes import helper, last_line
+from .steps import ENDED, LOADED, READY, Contestant, Steps, blind
+
+
+def trainer(
+    lanes: bool,
+    framework: str = "tf",
+    *,
+    prefetch: int = 0,
+    ahead: bool = False,
+    tcp: bool = False,
+    to_ready: bool = False,
+) -> Contestant:
+    def steps(directory: Path) -> Steps:
+        import headrace
+
+        if framework == "tf":
+            import tensorflow  # noqa: F401
+        if tcp:
+            blind()
+        yield LOADED
+        with helper(
+            "servers", f"headrace-w4-{'lanes' if lanes else 'arrival'}", str(directory)
+        ) as s:
+            address = last_line(s)
+            yield READY
+            with headrace.connect(address, framework=framework, prefetch=prefetch) as feed:
+                if feed.local is tcp:
+                    raise AssertionError(f"shared memory: {feed.local}, where tcp is {tcp}")
+                check = states.Check()
+                if to_ready:
+                    yield from _to_ready(feed, check)
+                for batch in _ahead(feed) if ahead else feed:
+                    _train(batch, check)
+                    yield 1
+                yield ENDED
+
+    return steps
+
+
+def _ahead(feed: Any) -> Iterator[Any]:
+    held = next(feed)
+    for batch in feed:
+        yield held
+        held = batch
+    yield held
+
+
+def _train(batch: Any, check: states.Check) -> float:
+    """One step; when its last save began."""
+    x, length, context = batch.sequences["x"], batch.length, batch.context["length"]
+    before = {name: batch.state(name) for name in states.STATES}
+    if check.wanted:
+        check(batch.original_key, batch.sequence, length, context, x, before)
+    after = {name: value + states.STATES[name] for name, value in before.items()}
+    began = 0.0
+    for name, value in after.items():
+        began = perf_counter()
+        batch.save_state(name, value)
+    return began
+
+
+def _to_ready(feed: Any, check: states.Check) -> Steps:
+    batch = next(feed)
+    while True:
+        began = _train(batch, check)
+        batch = next(feed)
+        yield perf_counter() - began

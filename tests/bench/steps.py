@@ -1,0 +1,27 @@
+"""What a contestant is: a generator that brings up its server, then takes batch after batch.
+
+    LOADED   its framework is imported          READY   its server serves
+    1        per batch taken                    ENDED   after the last one, its server still runs
+
+A float in place of a 1 is a time in seconds: the latency that the contestant measured itself,
+where the time between two batches is not what it is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+LOADED, READY, ENDED = "loaded", "ready", "ended"
+Steps = Iterator[str | int | float]
+Contestant = Callable[[Path], Steps]
+
+
+def blind() -> None:
+    """This process does not see the server's memory, as on another host."""
+    import headrace.link
+
+    def unseen(directory: str, session_file: str) -> None:
+        raise FileNotFoundError(session_file)
+
+    headrace.link.Attachment = unseen  # type: ignore[assignment,misc]

@@ -1,0 +1,439 @@
+"""Lanes through whole servers: rows that stay, states that stay, and trainers that come and go."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+
+from .processes import HERE, Process
+from .segment_streams import (
+    CutProxy,
+    Ledger,
+    advanced,
+    at_once,
+    cells_of,
+    chained,
+    eventually,
+    full,
+    of_counts,
+    plain,
+    save_all,
+    train,
+)
+from .segment_streams import example as one_example
+
+_HOME = {"order": "lanes", "state_placement": "trainer"}
+_PLACES = pytest.mark.parametrize("placement", ["server", "trainer"])
+
+
+def lanes(examples: Any, placement: str = "trainer", **changes: Any) -> hs.Pipeline:
+    options = {"order": "lanes", "state_placement": placement, "batch_size": 2, **changes}
+    return chained(examples, **options)
+
+
+def connect(server: hs.Server, **options: Any) -> headrace.Feed:
+    return headrace.connect(server.address, **{"prefetch": 0, "timeout": 20, **options})
+
+
+def rewound(server: hs.Server) -> int:
+    told: int = server.stats()["default"]["segments"]["rewound"]
+    return told
+
+
+# One trainer
+
+
+@_PLACES
+def test_a_row_stays_with_its_sequence_and_then_takes_the_next(placement, way):
+    """Of each batch: the rows' lanes ascend, a sequence keeps its lane, and is in every batch from
+    its first segment to its last."""
+    examples = of_counts([3, 1, 5, 2, 4, 1, 6, 2])
+    ledger = Ledger(examples)
+    lane_of: dict[bytes, int] = {}
+    batches_of: dict[bytes, list[int]] = defaultdict(list)
+    pipeline = full(examples, batch_size=3, order="lanes", state_placement=placement)
+    with hs.run(pipeline) as server, connect(server, prefetch=2) as feed:
+        assert feed.local == (way == "shared memory")
+        for number, batch in enumerate(feed):
+            lanes = batch.lane.tolist()
+            assert sorted(set(lanes)) == lanes and set(lanes) <= {0, 1, 2}
+            for (key, _), lane in zip(cells_of(batch), lanes, strict=True):
+                assert lane_of.setdefault(key, lane) == lane
+                batches_of[key].append(number)
+            save_all(batch, ledger.check(batch))
+    ledger.assert_complete()
+    assert all(at == list(range(at[0], at[0] + len(at))) for at in batches_of.values())
+    assert ledger.batches[0] == [(b"k000", 0), (b"k001", 0), (b"k002", 0)]
+    assert [key for key, _ in ledger.batches[1]] == [b"k000", b"k003", b"k002"]
+
+
+@_PLACES
+def test_without_small_batches_lanes_end_when_they_can_not_be_filled(placement):
+    examples = of_counts([2, 3, 6, 1])
+    ledger = Ledger(examples)
+    pipeline = lanes(examples, placement, allow_small_batch=False, batch_size=3)
+    with hs.run(pipeline) as server:
+        with connect(server) as feed:
+            train(feed, ledger)
+        assert server.wait(10)
+        dropped = server.dropped["default"]
+    assert {len(cells) for cells in ledger.batches} == {3}
+    assert dropped == {"remainder": ledger.segments - len(ledger.seen)}
+
+
+@pytest.mark.parametrize("framework", ["numpy", "tf", "torch", "jax"])
+def test_a_state_that_stays_is_the_same_object_when_no_sequence_starts(framework):
+    if framework != "numpy":
+        pytest.importorskip({"tf": "tensorflow"}.get(framework, framework))
+    examples = of_counts([5, 5, 3])
+    states = {"h": hs.zeros((4, 3), "float32")}
+    pipeline = lanes(examples, initial_states=states)
+    same = []
+    before: Any = None
+    with hs.run(pipeline) as server, connect(server, framework=framework, prefetch=1) as feed:
+        for batch in feed:
+            state = batch.state("h")
+            assert type(state) is type(batch.sequences["steps"])
+            assert plain(state)[:, 0, 0].tolist() == plain(batch.sequence).tolist()
+            same.append(state is before or _same_memory(state, before))
+            before = state + 1
+            batch.save_state("h", before)
+    # k002 begins after the fifth batch, in one lane: the other's is dropped after it.
+    assert same == [False, True, True, True, True, False, True, True]
+
+
+def _same_memory(one: Any, other: Any) -> bool:
+    """Whether two torch tensors are one: a saved one comes back detached from its graph."""
+    return hasattr(other, "data_ptr") and one.data_ptr() == other.data_ptr()
+
+
+def test_states_that_stay_are_begun_as_each_example_says_and_strings_too():
+    examples = of_counts([2, 4, 1, 3, 2])
+    ledger = Ledger(examples)
+    with hs.run(full(examples, **_HOME, batch_size=2)) as server:
+        with connect(server, framework="torch" if _has("torch") else "numpy") as feed:
+            train(feed, ledger)
+    ledger.assert_complete()
+
+
+def _has(module: str) -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec(module) is not None
+
+
+# Several
+
+
+@_PLACES
+@pytest.mark.parametrize(
+    ("trainers", "prefetch", "partitions", "workers"),
+    [(2, 0, 1, 1), (2, 2, 2, 1), (3, 3, 4, 2), (3, 1, 1, 1)],
+)
+def test_several_trainers_in_lanes_get_every_segment_once_and_in_order(
+    placement, trainers, prefetch, partitions, workers
+):
+    examples = of_counts([1 + (5 * i) % 7 for i in range(50)])
+    ledger = Ledger(examples)
+    pipeline = full(examples, batch_size=3, capacity=30, order="lanes", state_placement=placement)
+    with hs.run(pipeline, partitions=partitions, workers=workers) as server:
+
+        def one() -> None:
+            with connect(server, prefetch=prefetch) as feed:
+                train(feed, ledger)
+
+        at_once([one] * trainers)
+        assert server.wait(10)
+        assert rewound(server) == 0
+    ledger.assert_complete()
+
+
+@_PLACES
+def test_trainers_that_join_and_leave_while_it_runs_repeat_nothing(placement, way):
+    """Each visit trains some batches and leaves, with others prefetched: whoever continues its
+    sequences begins with the states that it had when it left."""
+    examples = of_counts([1 + (5 * i) % 11 for i in range(80)])
+    ledger = Ledger(examples)
+
+    def visit(seed: int) -> None:
+        chance = random.Random(seed)
+        while True:
+            with connect(server, prefetch=chance.randrange(4)) as feed:
+                steps = chance.randint(1, 8)
+                if train(feed, ledger, steps) < steps:
+                    return
+
+    with hs.run(lanes(examples, placement, capacity=24), partitions=2, workers=2) as server:
+        at_once([lambda seed=seed: visit(seed) for seed in range(3)])
+        assert server.wait(10)
+        assert rewound(server) == 0
+    ledger.assert_complete()
+
+
+# Leaving, and dying
+
+
+@_PLACES
+def test_who_leaves_in_good_order_or_by_an_exception_hands_over_where_it_stood(placement):
+    examples = of_counts([6, 5, 4])
+    ledger = Ledger(examples)
+
+    def interrupted(server: hs.Server) -> None:
+        with connect(server, prefetch=1) as feed:
+            train(feed, ledger, 2)
+            next(feed)
+            raise InterruptedError
+
+    with hs.run(lanes(examples, placement)) as server:
+        with connect(server, prefetch=2) as feed:
+            train(feed, ledger, 2)
+        with pytest.raises(InterruptedError):
+            interrupted(server)
+        assert ledger.batches == [[(b"k000", i), (b"k001", i)] for i in range(4)]
+        with connect(server) as feed:
+            train(feed, ledger)
+        assert rewound(server) == 0
+    ledger.assert_complete()
+
+
+def killed(placement: str, *arguments: str) -> tuple[Ledger, int, list[list[Any]]]:
+    """A trainer saves three batches of two sequences, and is killed with a fourth in hand.
+
+    What another then trained, how many segments were rewound, and what the first one had."""
+    ledger = Ledger(of_counts([5, 5, 3, 2]))
+    examples = [dict(known.told) for known in ledger.of.values()]
+    with hs.run(lanes(examples, placement), lease_ttl_s=30) as server:
+        arguments = (server.address, "--hold", "4", "--prefetch", "1", *arguments)
+        with Process(str(HERE / "segment_trainer.py"), *arguments) as victim:
+            victim.wait_for("holding")
+            victim.kill()
+            batches = [e["rows"] for e in victim.events if e["event"] == "batch"]
+        eventually(lambda: server.stats()["default"]["redelivered"])  # its death was noticed
+        with connect(server) as feed:
+            train(feed, ledger)
+        repeated = rewound(server)
+    return ledger, repeated, batches
+
+
+def test_after_a_kill_states_at_the_server_go_on_from_the_last_save():
+    ledger, repeated, batches = killed("server")
+    saved = [(key.encode(), i) for rows in batches[:3] for key, i, _ in rows]
+    ledger.assert_complete([*saved, *ledger.seen])
+    assert repeated == 0
+
+
+def test_after_a_kill_states_that_were_never_flushed_begin_anew_and_that_is_counted():
+    ledger, repeated, batches = killed("trainer")
+    assert [[key for key, _, _ in rows] for rows in batches] == [["k000", "k001"]] * 4
+    ledger.assert_complete()
+    assert repeated == 6
+
+
+def test_after_a_kill_states_go_on_from_the_last_flush_and_what_comes_again_is_counted():
+    ledger, repeated, batches = killed("trainer", "--flush", "2")
+    flushed = [(key.encode(), i) for rows in batches[:2] for key, i, _ in rows]
+    ledger.assert_complete([*flushed, *ledger.seen])
+    assert ledger.batches[0] == [(b"k000", 2), (b"k001", 2)]
+    assert repeated == 2
+
+
+def test_a_sleeper_loses_its_lanes_and_who_got_them_is_not_disturbed_when_it_wakes(tmp_path):
+    """1. A trainer saves two batches, flushes them, takes a third, and is stopped beyond its lease.
+    2. Another gets its sequences as they were flushed.  The first wakes, and saves: it is told.
+    3. The first gets other lanes or none, and the other goes on to the end.
+    """
+    ledger = Ledger(of_counts([6, 6]))
+    examples = [dict(known.told) for known in ledger.of.values()]
+    go_on = tmp_path / "go on"
+    with hs.run(lanes(examples, capacity=2), lease_ttl_s=1.0) as server:
+        arguments = (server.address, "--flush", "2", "--until", str(go_on), "--wait", "3")
+        with Process(str(HERE / "segment_trainer.py"), *arguments) as sleeper:
+            for _ in range(3):
+                sleeper.wait_for("batch")
+            sleeper.signal(signal.SIGSTOP)
+            with connect(server) as feed:
+                train(feed, ledger, 1)
+                go_on.touch()
+                sleeper.signal(signal.SIGCONT)
+                assert "lease" in sleeper.wait_for("stale")["text"]
+                train(feed, ledger)
+            assert sleeper.finish() == 0, sleeper.output()
+    flushed = [(key, i) for key in ledger.of for i in range(2)]
+    ledger.assert_complete([*flushed, *ledger.seen])
+    assert sum(event["event"] == "batch" for event in sleeper.events) == 3
+
+
+def test_a_flush_in_the_middle_disturbs_nothing_and_a_second_adds_nothing():
+    examples = of_counts([4, 3, 5, 1, 2, 3])
+    ledger = Ledger(examples)
+    with hs.run(lanes(examples)) as server:
+        with connect(server, prefetch=2) as feed:
+            feed.flush_states()  # nothing is there to be flushed
+            for batch in feed:
+                states = ledger.check(batch)
+                feed.flush_states()
+                save_all(batch, states)
+                feed.flush_states()
+                feed.flush_states()
+            feed.flush_states()
+        assert rewound(server) == 0
+    ledger.assert_complete()
+
+
+def test_a_trainer_that_waits_gets_the_lanes_of_one_that_leaves(way):
+    """Two examples fill one trainer's lanes; the other waits, and goes on where the first stood."""
+    examples = of_counts([6, 6])
+    ledger = Ledger(examples)
+    with hs.run(lanes(examples)) as server:
+        first = connect(server, prefetch=2)
+        train(first, ledger, 3)
+        with connect(server) as second:
+
+            def leave_when_it_waits() -> None:
+                eventually(lambda: second._link.session._wanting)
+                first.close()
+
+            steps, _ = at_once([lambda: train(second, ledger), leave_when_it_waits])
+        assert steps == 3
+        assert rewound(server) == 0
+    ledger.assert_complete()
+
+
+def test_a_cut_connection_makes_lanes_go_on_from_what_the_server_has(over_tcp):
+    """1. Two batches are trained and flushed, a third is trained, and the connection is cut.
+    2. The session is kept, or it is given up: then what was not flushed comes again.
+    3. In either case the states are right and every segment is committed in the end.
+    """
+    ledger = Ledger(of_counts([6, 6, 4, 3]))
+    examples = [dict(known.told) for known in ledger.of.values()]
+    with hs.run(lanes(examples), lease_ttl_s=2.0) as server, CutProxy(server.address) as proxy:
+        with headrace.connect(proxy.address, prefetch=0, timeout=20) as feed:
+            train(feed, ledger, 2)
+            feed.flush_states()
+            train(feed, ledger, 1)
+            feed._link.settle()
+            proxy.cut()
+            stale = 0
+            while True:
+                try:
+                    train(feed, ledger)
+                    break
+                except headrace.StaleLease:
+                    stale += 1
+            assert stale <= 1
+        again = len(ledger.seen) - len(set(ledger.seen))
+        # What came again is what was counted as rewound, and the rows that were stale.
+        assert rewound(server) <= again <= rewound(server) + 2 * stale
+    assert set(ledger.seen) == {
+        (k, i) for k, known in ledger.of.items() for i in range(known.count)
+    }
+
+
+# Sizes
+
+
+def test_states_of_fifty_megabytes_a_row_are_handed_over_and_gone_on_with():
+    """Two rows: what is flushed is of two messages, each with a row's 50 MB."""
+    width = 12_500_000
+    examples = of_counts([3, 3])
+    pipeline = lanes(examples, initial_states={"big": hs.zeros((width,), "float32")})
+    with hs.run(pipeline) as server:
+        with connect(server) as feed:
+            batch = next(feed)
+            state = batch.state("big")
+            assert state.shape == (2, width) and not state.any()
+            state = np.arange(2 * width, dtype=np.float32).reshape(2, width)
+            batch.save_state("big", state)
+        with connect(server) as feed:
+            batch = next(feed)
+            assert batch.sequence.tolist() == [1, 1]
+            assert np.array_equal(batch.state("big"), state)
+            batch.save_state("big", state)
+            batch = next(feed)
+            assert batch.state("big") is state
+            batch.save_state("big", state)
+            assert next(feed, None) is None
+        assert rewound(server) == 0
+
+
+# Drain
+
+
+@_PLACES
+def test_a_drained_feed_of_lanes_finishes_what_was_read(placement):
+    examples = [one_example(i, 9) for i in range(5)]
+    ledger = Ledger(examples)
+    pipeline = hs.from_examples(examples).repeat()
+    shaped = pipeline.batch_sequences_with_states(
+        input_key="key",
+        input_sequences=["steps"],
+        input_context=[],
+        initial_states={"chain": "origin"},
+        num_unroll=4,
+        batch_size=2,
+        capacity=6,
+        order="lanes",
+        state_placement=placement,
+    )
+    with hs.run(shaped) as server:
+        with connect(server) as feed:
+            train(feed, ledger, 4)
+            feed.drain()
+            feed.drain()
+            train(feed, ledger)
+        assert server.wait(10)
+        assert server.dropped["default"] == {}
+    assert len(ledger.seen) % 3 == 0  # of each example that was begun all three segments
+
+
+@_PLACES
+def test_a_cancelled_feed_of_lanes_refuses_saves_and_counts_exactly(placement):
+    """Four examples of three segments, two lanes, one trainer with the first batch in hand."""
+    examples = of_counts([3] * 4)
+    ledger = Ledger(examples)
+    with hs.run(lanes(examples, placement, capacity=None)) as server:
+        with connect(server) as feed:
+            batch = next(feed)
+            states = ledger.check(batch)
+            feed.drain(cancel=True)
+            save_all(batch, states)
+            with pytest.raises(headrace.Cancelled, match="cancel=True"):
+                next(feed)
+            feed.drain(cancel=True)
+            assert next(feed, None) is None
+        assert server.wait(10)
+        assert server.dropped["default"] == {"cancelled": 10}
+    assert len(ledger.seen) == 2
+
+
+def test_the_deadline_of_a_trainer_without_lanes_says_who_has_them():
+    examples = of_counts([4, 4])
+    with hs.run(lanes(examples, capacity=2), lease_ttl_s=2.0) as server:
+        with connect(server) as holder, connect(server, timeout=3.5) as waiting:
+            batch = next(holder)
+            with pytest.raises(headrace.DeadlineExceeded) as caught:
+                next(waiting)
+            number = holder._link.session.welcome.session
+            batch.save_state(
+                "chain",
+                np.array(
+                    [
+                        advanced(state, key, i)
+                        for state, (key, i) in zip(
+                            batch.state("chain").tolist(), cells_of(batch), strict=True
+                        )
+                    ],
+                    np.int32,
+                ),
+            )
+    text = str(caught.value)
+    assert "save_state of 00000_of_00004:k000 and 1 more (batch 0)" in text, text
+    assert f"leased to trainer {number} for " in text, text

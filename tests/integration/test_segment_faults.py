@@ -1,0 +1,482 @@
+"""Segments when trainers and workers die, sleep, leave, lie or never save: what must hold then."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+
+import headrace
+import headrace_server as hs
+from headrace_proto.layout import arrange
+from headrace_proto.messages import (
+    FROM_SERVER,
+    FROM_TRAINER,
+    Bye,
+    Deliver,
+    Flush,
+    Flushed,
+    Hello,
+    Outcome,
+    Refused,
+    Save,
+    Step,
+    Welcome,
+)
+
+from .processes import HERE, Process
+from .segment_streams import (
+    Cell,
+    CutProxy,
+    Example,
+    Ledger,
+    at_once,
+    chained,
+    full,
+    of_counts,
+    save_all,
+    to_the_end,
+    train,
+)
+
+
+def connect(server: hs.Server, **options: Any) -> headrace.Feed:
+    return headrace.connect(server.address, **{"prefetch": 0, "timeout": 20, **options})
+
+
+def trainer(address: str, *arguments: str, before: Sequence[str] = ()) -> Process:
+    return Process(str(HERE / "segment_trainer.py"), address, *arguments, before=before)
+
+
+def told(process: Process, ledger: Ledger) -> list[list[Cell]]:
+    """The segments of each batch that a process told of; their states must have been right."""
+    batches = []
+    for event in process.events:
+        if event["event"] == "batch":
+            cells = [(key.encode(), i) for key, i, _ in event["rows"]]
+            assert [state for _, _, state in event["rows"]] == ledger.chains(cells)
+            batches.append(cells)
+    return batches
+
+
+# Trainers that die, sleep and leave
+
+
+def killed_trainer(ledger: Ledger, before: Sequence[str] = ()) -> None:
+    """1. A trainer saves two batches, has one in hand and others prefetched, and is killed.
+    2. Another gets those with the states that the first two left, and all the rest.
+    """
+    with hs.run(chained(list_of(ledger)), lease_ttl_s=4.0) as server:
+        with trainer(server.address, "--hold", "3", "--prefetch", "2", before=before) as victim:
+            assert victim.wait_for("joined")["local"] == (not before)
+            victim.wait_for("holding")
+            victim.kill()
+            saved = [cell for cells in told(victim, ledger)[:2] for cell in cells]
+        with connect(server) as feed:
+            train(feed, ledger)
+        assert server.wait(10)
+        stats = server.stats()["default"]
+    ledger.assert_complete([*saved, *ledger.seen])
+    assert stats["rows"] == ledger.segments and stats["redelivered"] >= 1
+
+
+def list_of(ledger: Ledger) -> list[Example]:
+    return [dict(known.told) for known in ledger.of.values()]
+
+
+def test_a_killed_trainers_batches_go_on_with_another_from_their_last_saved_states():
+    killed_trainer(Ledger(of_counts([3, 1, 5, 2, 4, 2, 6, 1, 3, 2])))
+
+
+def test_the_same_holds_for_a_trainer_that_does_not_share_the_memory(elsewhere):
+    killed_trainer(Ledger(of_counts([3, 1, 5, 2, 4, 2, 6, 1, 3, 2])), elsewhere)
+
+
+def test_a_late_save_after_a_long_sleep_is_stale_and_does_not_disturb_the_new_holder(
+    tmp_path: Path,
+):
+    """1. A trainer takes the only batch that can be formed, and is stopped beyond its lease.
+    2. Another gets the same rows.  While it has them the first wakes, saves, and is told.
+    3. The other saves: its states are those that the next segments begin with.
+    """
+    ledger = Ledger(of_counts([4, 4]))
+    go_on = tmp_path / "go on"
+    pipeline = chained(list_of(ledger), batch_size=2, capacity=2)
+    with hs.run(pipeline, lease_ttl_s=1.0) as server:
+        with trainer(server.address, "--until", str(go_on), "--leave", "2") as sleeper:
+            sleeper.wait_for("batch")
+            sleeper.signal(signal.SIGSTOP)
+            with connect(server) as feed:
+                batch = next(feed)
+                states = ledger.check(batch)
+                go_on.touch()
+                sleeper.signal(signal.SIGCONT)
+                assert "lease" in sleeper.wait_for("stale")["text"]
+                save_all(batch, states)
+                train(feed, ledger)
+            assert sleeper.finish() == 0, sleeper.output()
+        assert server.stats()["default"]["stale"] <= 1
+    assert told(sleeper, ledger)[0] == ledger.batches[0]
+    ledger.assert_complete()
+
+
+def test_a_trainer_that_leaves_gives_back_what_it_took_and_did_not_save(way):
+    ledger = Ledger(of_counts([2, 3, 1, 4, 2, 2]))
+    with hs.run(chained(list_of(ledger), batch_size=2)) as server:
+        with connect(server, prefetch=2) as leaving:
+            train(leaving, ledger, 1)
+            taken = [next(leaving), next(leaving)]
+        assert sum(batch.rows for batch in taken) == 4
+        with connect(server) as feed:
+            train(feed, ledger)
+        assert server.stats()["default"]["redelivered"] >= 2
+    ledger.assert_complete()
+
+
+def test_half_of_the_states_of_a_batch_commit_nothing():
+    ledger = Ledger(of_counts([2, 3]))
+    with hs.run(full(list_of(ledger), batch_size=2)) as server:
+        with connect(server) as leaving:
+            batch = next(leaving)
+            batch.save_state("chain", batch.state("chain") + 1)
+            batch.save_state("sums", batch.state("sums") + 1)
+        with connect(server) as feed:
+            train(feed, ledger)
+    ledger.assert_complete()
+
+
+def test_an_exception_in_the_loop_body_sends_the_rows_out_again_with_the_same_states():
+    ledger = Ledger(of_counts([2, 3, 2]))
+
+    def boom(server: hs.Server) -> None:
+        with connect(server, prefetch=1) as feed:
+            train(feed, ledger, 2)
+            next(feed)
+            raise RuntimeError("boom")
+
+    with hs.run(chained(list_of(ledger), batch_size=2)) as server:
+        with pytest.raises(RuntimeError, match="boom"):
+            boom(server)
+        with connect(server) as feed:
+            train(feed, ledger)
+    ledger.assert_complete()
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_cut_connection_loses_and_repeats_no_segment(prefetch, over_tcp):
+    """It is cut after batches were taken, in the middle of saves, and while batches come."""
+    ledger = Ledger(of_counts([1 + i % 4 for i in range(24)]))
+    pipeline = chained(list_of(ledger), batch_size=3)
+    with hs.run(pipeline, lease_ttl_s=2.0) as server, CutProxy(server.address) as proxy:
+        with headrace.connect(proxy.address, prefetch=prefetch, timeout=20) as feed:
+            train(feed, ledger, 2)
+            batch = next(feed)
+            states = ledger.check(batch)
+            proxy.cut()
+            save_all(batch, states)
+            train(feed, ledger, 3)
+            proxy.cut()
+            train(feed, ledger)
+            assert feed._link.session.welcome.session  # it was never given up
+        assert server.wait(10)
+        stats = server.stats()["default"]
+    ledger.assert_complete()
+    assert stats["rows"] == ledger.segments
+
+
+# A trainer that never saves
+
+
+def test_whoever_waits_for_a_trainer_that_never_saves_is_told_what_for_and_since_when():
+    """1. One trainer takes both examples' first segments and saves nothing; both then wait.
+    2. Both deadlines name the segments, the age, and the batch; the other's names the trainer too.
+    3. The first leaves, and the other trains all of it.
+    """
+    ledger = Ledger(of_counts([3, 3]))
+    with hs.run(chained(list_of(ledger), batch_size=2, capacity=2), lease_ttl_s=2.0) as server:
+        with connect(server) as other:
+            with connect(server, timeout=3.5) as lazy:
+                batch = next(lazy)
+                with headrace.connect(server.address, prefetch=0, timeout=3.5) as waiting:
+
+                    def fails(feed: headrace.Feed) -> str:
+                        with pytest.raises(headrace.DeadlineExceeded) as caught:
+                            next(feed)
+                        return str(caught.value)
+
+                    of_lazy, of_waiting = at_once([lambda: fails(lazy), lambda: fails(waiting)])
+                number = lazy._link.session.welcome.session
+                assert batch.rows == 2
+            train(other, ledger)
+    ledger.assert_complete()
+    for text in (of_lazy, of_waiting):
+        assert "0 of 2 rows are ready" in text, text
+        assert "waits for save_state of 00000_of_00003:k000 and 1 more (batch 0)" in text, text
+        assert f"leased to trainer {number} for " in text, text
+    assert "has not saved state 'chain' of 2 segments" in of_lazy, of_lazy
+    assert "00000_of_00003:k000, 00000_of_00003:k001" in of_lazy, of_lazy
+    assert "s ago as batch 0/0" in of_lazy, of_lazy
+    assert "has not saved" not in of_waiting
+
+
+# A worker that dies
+
+
+@pytest.mark.parametrize(
+    "placed",
+    [{}, {"order": "lanes"}, {"order": "lanes", "state_placement": "trainer"}],
+    ids=["arrival", "lanes", "lanes at the trainer"],
+)
+def test_a_killed_worker_fails_the_feed_whose_states_it_had_and_no_other(placed):
+    ledger = Ledger(of_counts([3] * 40))
+    numbers = hs.from_examples([{"i": i} for i in range(400)]).batch(4)
+    pipelines = {"states": chained(list_of(ledger), **placed), "numbers": numbers}
+    with hs.run(pipelines, partitions=2, workers=2) as server:
+        with connect(server, feed="numbers") as plain, connect(server, feed="states") as feed:
+            rows = next(plain)["i"].tolist()
+            train(feed, ledger, 3)
+            worker = next(pid for name, pid in server.pids.items() if name.startswith("worker-0"))
+            os.kill(worker, signal.SIGKILL)
+            with pytest.raises(headrace.ServerError) as caught:
+                train(feed, ledger)
+            for batch in plain:
+                rows += batch["i"].tolist()
+        assert sorted(rows) == list(range(400))
+        with pytest.raises(headrace.ServerError), connect(server, feed="states") as late:
+            next(late)
+        assert server.wait(10)
+        assert list(server.failed_feeds()) == ["states"]
+    assert "worker 0 died, and with it the states of partition 0" in str(caught.value)
+
+
+# Trainers that lie
+
+
+class Raw:
+    """A trainer that says what it likes."""
+
+    def __init__(self, peer: zmq.Socket[bytes], feed: str) -> None:
+        self._peer = peer
+        self.say(Hello(1, 1, "t", feed, os.urandom(8)))
+        self.number = self.hear(Welcome).session
+        self._taken = 0
+
+    def say(self, message: Any, *frames: bytes) -> None:
+        self._peer.send_multipart([FROM_TRAINER.encode(message), *frames])
+
+    def hear(self, kind: type) -> Any:
+        """The next message of a kind; a refusal is none of the others'."""
+        while self._peer.poll(5000):
+            message = FROM_SERVER.decode(self._peer.recv_multipart()[0])
+            if isinstance(message, kind):
+                return message
+            assert not isinstance(message, Refused), message
+        raise AssertionError(f"no {kind.__name__} came")
+
+    def take(self) -> Any:
+        self._taken += 1
+        self.say(Step(self.number, self._taken))
+        return self.hear(Deliver).items[0]
+
+    def save(self, token: int, columns: Any, block: bytes | None) -> Outcome:
+        save = Save(token, 0 if block is None else 1, columns)
+        frames = [] if block is None else [block]
+        self.say(Step(self.number, 0, saves=(save,)), *frames)
+        outcome: Outcome = self.hear(Outcome)
+        return outcome
+
+    def flush(self, *values: Any, block: bytes | None = None) -> Flushed:
+        frames = [] if block is None else [block]
+        self.say(Flush(self.number, 7, *values), *frames)
+        flushed: Flushed = self.hear(Flushed)
+        return flushed
+
+
+@contextlib.contextmanager
+def raw(server: hs.Server, feed: str = "") -> Iterator[Raw]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    peer = context.socket(zmq.DEALER)
+    peer.linger = 1000
+    peer.connect(server.address)
+    try:
+        trainer = Raw(peer, feed)
+        yield trainer
+        trainer.say(Bye(trainer.number))
+    finally:
+        peer.close()
+        context.term()
+
+
+def states_of(rows: int) -> tuple[list[list[Any]], bytearray]:
+    """Columns and block as they should be, of the states chain, flags, mark, sums; all empty."""
+    told = [
+        ("int32", (rows,), 0),
+        ("bool", (rows, 3), 0),
+        ("bytes", (rows, 2), 4 * rows),
+        ("float32", (rows, 2, 1), 0),
+    ]
+    slots, nbytes = arrange(told)
+    return [[slot.offset, slot.nbytes, list(slot.shape)] for slot in slots], bytearray(nbytes)
+
+
+def lies(rows: int) -> dict[str, tuple[Any, bytes]]:
+    """Columns and blocks that are not the states of so many rows."""
+    columns, block = states_of(rows)
+    good = bytes(block)
+
+    def changed(at: int, to: Any) -> tuple[Any, bytes]:
+        return [to if i == at else column for i, column in enumerate(columns)], good
+
+    offsets = np.frombuffer(block, np.int64, 2 * rows + 1, columns[2][0])
+    falling, past, negative = (offsets.copy() for _ in range(3))
+    falling[1], past[1:], negative[1] = 2, 2**62, -(2**62)
+
+    def strings(lie: np.ndarray) -> tuple[Any, bytes]:
+        at = columns[2][0]
+        return columns, good[:at] + lie.tobytes() + good[at + lie.nbytes :]
+
+    return {
+        "no columns": ((), good),
+        "one state less": (columns[:-1], good),
+        "one state more": ([*columns, columns[0]], good),
+        "no list": (5, good),
+        "no lists in it": ([1, 2, 3, 4], good),
+        "a row less": changed(0, [columns[0][0], 4 * (rows - 1), [rows - 1]]),
+        "other dimensions": changed(3, [columns[3][0], columns[3][1], [rows, 1, 2]]),
+        "a size that is none": changed(0, [columns[0][0], 4 * rows + 1, [rows]]),
+        "past the end": changed(0, [64 * 1000, 4 * rows, [rows]]),
+        "before the start": changed(0, [-64, 4 * rows, [rows]]),
+        "not aligned": changed(0, [4, 4 * rows, [rows]]),
+        "a shape of text": changed(0, [0, 4 * rows, ["rows"]]),
+        "a huge shape": changed(0, [0, 4 * rows, [2**62, 2**62]]),
+        "an empty block": (columns, b""),
+        "half a block": (columns, good[: len(good) // 2]),
+        "strings that fall": strings(falling),
+        "strings past the end": strings(past),
+        "strings before the start": strings(negative),
+    }
+
+
+def test_lies_about_states_are_answered_and_nobody_else_notices_them():
+    """A liar takes a batch and says every nonsense of its states.  An honest trainer trains beside
+    it.  At last the liar leaves, and its rows are trained with the states that they had."""
+    ledger = Ledger(of_counts([1 + i % 4 for i in range(20)]))
+    with hs.run(full(list_of(ledger), batch_size=3)) as server, connect(server) as feed:
+        with raw(server) as liar:
+            held = liar.take()
+            train(feed, ledger, 3)
+            for what, (columns, block) in lies(held.rows).items():
+                outcome = liar.save(held.token, columns, block)
+                assert [fault[:2] for fault in outcome.faults] == [[held.token, "state"]], what
+                assert not outcome.committed and not outcome.stale, what
+            outcome = liar.save(held.token, (), None)
+            assert outcome.faults[0][1] == "state" and "missing" in outcome.faults[0][2]
+            liar.say(Step(liar.number, 0, commits=(held.token,)))
+            outcome = liar.hear(Outcome)
+            assert "save them" in outcome.faults[0][2]
+            train(feed, ledger, 2)
+        train(feed, ledger)
+        assert server.stats()["default"]["rows"] == ledger.segments
+    ledger.assert_complete()
+
+
+def test_tokens_of_others_save_nothing():
+    ledger = Ledger(of_counts([3] * 8))
+    with hs.run(full(list_of(ledger), batch_size=3)) as server, connect(server) as feed:
+        with raw(server) as thief:
+            batch = next(feed)
+            states = ledger.check(batch)
+            columns, block = states_of(batch.rows)
+            for token in (batch.token, 0, batch.token + 1000, 2**63):
+                outcome = thief.save(token, columns, bytes(block))
+                assert outcome.stale == (token,) and not outcome.committed
+            save_all(batch, states)
+            feed._link.settle()
+            # What is committed stays so: said again it adds nothing.
+            thief.save(batch.token, columns, bytes(block))
+        train(feed, ledger)
+    ledger.assert_complete()
+
+
+def test_a_flush_of_nonsense_is_answered_with_the_reason_and_changes_nothing():
+    ledger = Ledger(of_counts([3, 4, 5, 2, 3, 4]))
+    pipeline = full(list_of(ledger), batch_size=2, order="lanes", state_placement="trainer")
+    with hs.run(pipeline) as server:
+        with raw(server) as liar:
+            held = liar.take()
+            columns, block = states_of(2)
+            good = bytes(block)
+            outcome = liar.save(held.token, columns, good)
+            assert "stay with the trainer" in outcome.faults[0][2]
+            told = liar.flush(held.token, (0, 1), columns, block=good)
+            assert told.code == "state" and "not the last batch" in told.text
+            assert liar.save(held.token, (), None).committed == (held.token,)
+            for rows in [(2,), (0, 0), (0, 2**63)]:
+                told = liar.flush(held.token, rows, columns, block=good)
+                assert told.code == "state" and "rows of a flush" in told.text, rows
+            for what, (lying, bad) in lies(2).items():
+                told = liar.flush(held.token, (0, 1), lying, block=bad)
+                assert told.code == "state", what
+            assert liar.flush(held.token, (0, 1), columns).code == "state"  # without a block
+            assert liar.flush(held.token + 9, (0,), columns, block=good).code == "state"
+            assert liar.flush(0, (), ()).code == ""  # nothing to flush is no mistake
+        with connect(server) as feed:
+            train(feed, ledger)
+        assert server.stats()["default"]["segments"]["rewound"] == 2
+    ledger.assert_complete()
+
+
+def test_states_for_a_feed_without_states_end_the_liars_say_and_nothing_else():
+    with hs.run(hs.from_examples([{"i": i} for i in range(40)]).batch(4)) as server:
+        with headrace.connect(server.address, prefetch=0, timeout=20) as feed:
+            rows = next(feed)["i"].tolist()
+            with raw(server) as liar:
+                columns, block = states_of(4)
+                told = liar.flush(1, (0,), columns, block=bytes(block))
+                assert told.code == "state" and "no states" in told.text
+                held = liar.take()
+                step = Step(liar.number, 0, saves=(Save(held.token, 1, columns),))
+                liar.say(step, bytes(block))
+                assert liar.hear(Refused).code == "protocol"
+            for batch in feed:
+                rows += batch["i"].tolist()
+    assert sorted(rows) == list(range(40))
+
+
+def test_a_frame_that_is_not_there_is_refused_and_its_rows_are_trained_by_others():
+    ledger = Ledger(of_counts([3, 2, 4]))
+    with hs.run(full(list_of(ledger), batch_size=2)) as server:
+        with raw(server) as liar:
+            held = liar.take()
+            columns, block = states_of(held.rows)
+            save = Save(held.token, 5, columns)
+            liar.say(Step(liar.number, 0, saves=(save,)), bytes(block))
+            assert liar.hear(Refused).code == "protocol"
+        with connect(server) as feed:
+            train(feed, ledger)
+    ledger.assert_complete()
+
+
+def test_nothing_that_a_liar_saved_correctly_is_refused_to_be_continued():
+    """Wrong values in the right form are the trainer's own: the next segments begin with them."""
+    ledger = Ledger(of_counts([2, 2]))
+    with hs.run(full(list_of(ledger), batch_size=2)) as server:
+        with raw(server) as other:
+            held = other.take()
+            columns, block = states_of(2)
+            assert other.save(held.token, columns, bytes(block)).committed == (held.token,)
+            again = other.save(held.token, columns, bytes(block))
+            assert again.committed == (held.token,) and not again.faults
+        with connect(server) as feed:
+            batch = next(feed)
+            assert batch.state("chain").tolist() == [0, 0]
+            assert batch.state("mark").tolist() == [[b"", b""], [b"", b""]]
+            save_all(batch, {name: batch.state(name) for name in feed.states})
+            assert not to_the_end(feed, lambda b: None)

@@ -1,0 +1,95 @@
+"""What a worker is told keeps its order, fits its messages, and carries each block once."""
+
+from __future__ import annotations
+
+from headrace_proto.layout import Slot
+from headrace_server.core import segment_dispatch
+from headrace_server.core.handover import Batch, Leave, Save, Want
+from headrace_server.shell.news import News
+from headrace_server.shell.worker_messages import FROM_ROUTER, Flush, Settled, Turn
+
+COLUMNS = [[0, 64, [4, 4]]]
+
+
+def save(number, block=b"states", partition=0, columns=COLUMNS):
+    return Save(Batch(partition, number, 4), (columns, block))
+
+
+def flush(number, request=1, partition=0):
+    told = Flush("f", partition, number, 7, request, (0, 1), COLUMNS, False)
+    return segment_dispatch.Flush(Batch(partition, number, 4), (told, b"flushed"))
+
+
+def told(*effects):
+    news = News()
+    for effect in effects:
+        news.add("f", effect)
+    messages = []
+    for message, frames in news.take_turns():
+        assert FROM_ROUTER.decode(FROM_ROUTER.encode(message)) is not None, "it fits a header"
+        messages.append((message, frames))
+    assert list(news.take_turns()) == []
+    return messages
+
+
+def test_a_round_of_a_partition_is_one_message():
+    (turn,) = told(save(3, b"a"), Want(0, 5), save(4, b"b"), Leave(0, 2), Want(0, 6), Want(0, 9, 1))
+    assert turn == (
+        Turn("f", 0, [[3, 1, COLUMNS], [4, 2, COLUMNS]], [[6, 0], [9, 1]], (2,)),
+        [b"a", b"b"],
+    )
+
+
+def test_each_partition_has_its_own():
+    assert [m.partition for m, _ in told(Want(1, 1), Want(0, 1), save(0, partition=1))] == [1, 0]
+
+
+def test_states_that_stay_with_the_trainer_have_no_frame_whatever_is_said_of_them():
+    hostile = [["x" * 5000]] * 10
+    ((turn, frames),) = told(save(1, None, columns=hostile), save(2, None))
+    assert turn.saves == [[1, 0, []], [2, 0, []]] and frames == []
+
+
+def test_a_flush_comes_after_the_save_it_speaks_of_and_before_what_followed_it():
+    first, word, second = told(save(1), flush(1), Leave(0, 3), Want(0, 2))
+    assert first[0].saves == [[1, 1, COLUMNS]] and first[1] == [b"states"]
+    assert word[0].number == 1 and word[1] == [b"flushed"]
+    assert second[0].leaves == (3,) and second[0].wants == [[2, 0]] and not second[0].saves
+
+
+def test_a_flush_alone_is_one_message_and_several_keep_their_order():
+    (alone,) = told(flush(1))
+    assert isinstance(alone[0], Flush)
+    assert [m.request for m, _ in told(flush(1, 5), flush(1, 6))] == [5, 6]
+
+
+def test_many_saves_are_told_in_order_with_each_block_in_one_message_and_wishes_after_them():
+    blocks = [b"%d" % i for i in range(200)]
+    messages = told(Want(0, 9), *(save(i, block) for i, block in enumerate(blocks)))
+    got = []
+    for turn, frames in messages:
+        got += [(number, frames[frame - 1]) for number, frame, _ in turn.saves]
+        assert len(frames) == len(turn.saves) <= 64
+    assert got == list(enumerate(blocks))
+    assert [len(turn.wants) for turn, _ in messages] == [0, 0, 0, 1]
+
+
+def test_saves_of_many_states_fit_their_messages():
+    slot = Slot("float32", (60_000, 3, 700), 2**30, 2**30)
+    columns = [[slot.offset, slot.nbytes, list(slot.shape)]] * 1000
+    messages = told(*(save(i, columns=columns) for i in range(5)))
+    assert [len(turn.saves) for turn, _ in messages] == [1] * 5
+
+
+def test_any_number_of_wishes_and_leaves_fits_their_messages():
+    n = 10_000
+    messages = told(*(Want(0, 2**40 + i, i) for i in range(n)), *(Leave(0, i) for i in range(n)))
+    assert [stripe for turn, _ in messages for _, stripe in turn.wants] == list(range(n))
+    assert [stripe for turn, _ in messages for stripe in turn.leaves] == list(range(n))
+
+
+def test_nothing_is_told_when_there_is_no_news():
+    news = News()
+    assert news.take() is None and list(news.take_turns()) == []
+    news.count_taken("f")
+    assert news.take() == Settled((), (("f", 1),)) and news.take() is None
