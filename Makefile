@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# A build for the CPU: that with CUDA takes gigabytes.
+TORCH ?= torch==2.13.0+cpu
 
 .PHONY: help demo test test-fast lint types bench clean
 
@@ -15,7 +17,9 @@ $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headrace needs Python 3.11 or later")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev,demo,tf]'
+	$(BIN)/python -m pip install --quiet --editable '.[dev,demo,tf,jax]'
+	$(BIN)/python -m pip install --quiet '$(TORCH)' \
+	    || echo 'no $(TORCH) in the index: tests that need torch are skipped'
 	touch $@
 
 demo: $(READY)

@@ -6,7 +6,7 @@
     answer    B      B      B      B         B
 
 A segment is ten steps, so most segments do not hold the answer.  A model that forgets between
-segments guesses there, and its loss does not fall below 0.58; with its state carried it gets near 0.
+segments guesses there, and its loss stays above 0.58; with its state carried it gets near 0.
 """
 
 from __future__ import annotations
@@ -61,4 +61,4 @@ class Report:
             print(f"batch {len(self.losses):4}  loss {np.mean(self.losses[-50:]):.3f}", flush=True)
 
     def end(self) -> None:
-        print(f"at the end {np.mean(self.losses[-20:]):.3f}; guessing gives {GUESSING} or more")
+        print(f"at the end {np.mean(self.losses[-20:]):.3f}; guessing gives more than {GUESSING}")

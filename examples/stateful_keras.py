@@ -43,7 +43,7 @@ def main() -> None:
     ):
         data = batches(feed, split)
         history = model.fit(data, epochs=8, steps_per_epoch=50, shuffle=False, verbose=2)
-    print(f"at the end {history.history['loss'][-1]:.3f}; guessing gives {GUESSING} or more")
+    print(f"at the end {history.history['loss'][-1]:.3f}; guessing gives more than {GUESSING}")
 
 
 if __name__ == "__main__":

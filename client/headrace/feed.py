@@ -98,6 +98,7 @@ class Feed:
         self._pid = os.getpid()
         self._pool = BufferPool()
         self._in_hand: int | None = None
+        self._durable = False  # whether a server that is started anew goes on with this feed
         self._saving: Saving | None = None  # of a feed of segments
         self._schema: dict[str, Field] | None = None
         self._layout: dict[str, Field] = {}  # the schema, and what is told of rows beside it
@@ -122,6 +123,7 @@ class Feed:
                 return {}
             self._layout = schema_from_wire(welcome.schema)
             properties = welcome.properties
+            self._durable = isinstance(properties, dict) and properties.get("durable") is True
             if isinstance(properties, dict) and properties.get("shape") == "sequences":
                 layout = SegmentLayout(self._layout, properties)
                 self._saving = Saving(self._link, layout, self._framework)
@@ -177,8 +179,14 @@ class Feed:
         try:
             block = self._block(delivery, received.source)
             if saving is not None:
-                return saving.begin(received, block)
-            return Batch(delivery, slots_of(delivery, self._layout), block, self._framework)
+                segments = saving.begin(received, block)
+                if self._durable:
+                    self._link.place(delivery, segments.identity())
+                return segments
+            batch = Batch(delivery, slots_of(delivery, self._layout), block, self._framework)
+            if self._durable:
+                self._link.place(delivery, b"")
+            return batch
         except BaseException:
             if saving is not None:
                 saving.reject(delivery.partition, delivery.token)

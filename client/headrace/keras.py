@@ -15,11 +15,10 @@ saved when the gradients are there.
     model = headrace.keras.StatefulModel(network)
     model.compile("adam", "mse", weighted_metrics=["mae"])
     with headrace.connect(address, framework="tf") as feed:
-        model.fit(headrace.keras.batches(
-            feed, lambda batch: (batch["sequences"]["x"], batch["sequences"]["y"])
-        ))
+        split = lambda batch: (batch["sequences"]["x"], batch["sequences"]["y"])
+        model.fit(headrace.keras.batches(feed, split), shuffle=False)
 
-A fit without ``steps_per_epoch`` ends with the feed.  Padding has no weight: a loss is the mean
+A fit without ``steps_per_epoch`` ends with the feed, of which Keras warns then.  Padding has no weight: a loss is the mean
 over steps that are data, and so are ``weighted_metrics`` (Keras gives ``metrics`` no weights).
 ``evaluate`` and ``predict`` work alike, and save states too: without them no sequence goes on.
 An error of the feed comes as one of ``tf.errors`` that holds its text.
@@ -58,9 +57,9 @@ _NUMBERS = itertools.count(1)
 def batches(feed: Feed, split: Callable[[dict[str, Any]], tuple[Any, ...]]) -> Any:
     """The rest of a feed as what a ``StatefulModel`` trains on.
 
-    ``split`` gets an element of ``feed.as_dataset()`` and returns ``(x, y)``, or ``(x, y, weights)``
-    where not all steps that are data weigh the same, or outputs are not of every step; ``(x,)`` is
-    enough for ``predict``.
+    ``split`` gets an element of ``feed.as_dataset()`` and returns ``(x, y)``.  It returns ``(x, y,
+    weights)`` where not all steps that are data weigh the same, or outputs are not of every step;
+    ``(x,)`` is enough for ``predict``.
     """
     if not feed.states:
         raise ValueError(f"batches: the feed {feed.name!r} has no states; use feed.as_dataset()")

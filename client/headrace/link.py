@@ -30,7 +30,16 @@ from headrace_proto.errors import (
     HeadraceError,
     ProtocolError,
 )
-from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Flushed, Retargeted, Welcome
+from headrace_proto.messages import (
+    FROM_SERVER,
+    FROM_TRAINER,
+    Attach,
+    Delivery,
+    Flushed,
+    Handed,
+    Retargeted,
+    Welcome,
+)
 
 from .holding import Attachment
 from .session import Received, Session
@@ -126,6 +135,12 @@ class Link:
         """Say, soon, that a batch is done."""
         with self._changed:
             self.session.commit(token)
+
+    def place(self, delivery: Delivery, segments: bytes) -> None:
+        """A batch goes to the trainer: what a server that is started anew would know it by."""
+        d = delivery
+        with self._changed:
+            self.session.place(Handed(d.token, d.partition, d.number, d.rows, segments))
 
     def give_back(self, token: int) -> None:
         with self._changed:

@@ -124,6 +124,11 @@ class SegmentBatch:
 
     # Rows
 
+    def identity(self) -> bytes:
+        """Which segments these are: insertion indices (int64), then their numbers (int32)."""
+        indices, segments = self.array("@insertion_index"), self.array("@sequence")
+        return bytes(indices.tobytes() + segments.tobytes())
+
     @property
     def key(self) -> Any:
         """Each row's own name: which segment, of how many, of which example."""

@@ -25,6 +25,7 @@ from headrace_proto.messages import (
     Drained,
     Ended,
     Flushed,
+    Handed,
     Hello,
     Outcome,
     Pulse,
@@ -50,6 +51,8 @@ _SILENT = 2.5
 _PER_MESSAGE = 1000
 #: Mapped batches that a heartbeat lists; a trainer that keeps more of them does without.
 _MAX_MAPPED = 4000
+#: Of a Hello that tells of batches in hand: a header is bounded.
+_PLACES_BYTES = 48 * 1024
 
 
 _STALE = (
@@ -112,9 +115,14 @@ class Session:
     _retarget: Retarget | None = None  # until it is answered
     _said_retarget: bool = False
     uploads: Uploads = field(default_factory=Uploads)
+    _places: dict[int, Handed] = field(default_factory=dict)  # of batches in hand or not answered
     _requests: int = 0
 
     # The trainer
+
+    def place(self, place: Handed) -> None:
+        """A batch goes to the trainer: how a server that is started anew would know it."""
+        self._places[place.token] = place
 
     def take(self) -> Received | None:
         """The next batch, if there is one."""
@@ -149,6 +157,7 @@ class Session:
         """The trainer will not use a batch."""
         if token in self._held:
             self._held.discard(token)
+            self._places.pop(token, None)
             self._returned.append(token)
 
     def release(self, token: int) -> None:
@@ -305,6 +314,7 @@ class Session:
 
     def _answered(self, token: int) -> bool:
         """Whether the answer to a commit or a save was still owed."""
+        self._places.pop(token, None)
         if token in self._unanswered:
             del self._unanswered[token]
             return True
@@ -330,7 +340,9 @@ class Session:
             return [
                 Hello(
                     *(oldest, newest, __version__, self.feed, self.nonce),
-                    *(self.rank, self.world_size, self._last_seq, held, known),
+                    *(self.rank, self.world_size, self._last_seq),
+                    *(held, known),
+                    self._told_places(),
                 )
             ]
         assert self.welcome is not None
@@ -364,6 +376,15 @@ class Session:
             self._said_at = now
             messages.append(self._renew(number, window))
         return messages
+
+    def _told_places(self) -> tuple[Handed, ...]:
+        """As many as a header holds."""
+        told, room = [], _PLACES_BYTES
+        for place in self._places.values():
+            room -= 64 + len(place.segments)
+            if room >= 0 and len(place.segments) <= limits.MAX_HEADER_STRING:
+                told.append(place)
+        return tuple(told)
 
     def _renew(self, number: int, window: int) -> Renew:
         """The heartbeat.

@@ -53,6 +53,7 @@ __all__ = [
     "Ended",
     "Flush",
     "Flushed",
+    "Handed",
     "Hello",
     "Outcome",
     "Pulse",
@@ -71,6 +72,17 @@ FROM_TRAINER = Registry("trainer")
 FROM_SERVER = Registry("server")
 
 
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """A batch as a server knows it that was started anew since it was delivered."""
+
+    token: Count
+    partition: Count
+    number: Count
+    rows: Count
+    segments: Blob = b""  # of segments: insertion indices (int64), then sequence (int32)
+
+
 @FROM_TRAINER.message(1)
 @dataclass(frozen=True, slots=True)
 class Hello:
@@ -86,6 +98,7 @@ class Hello:
     last_seq: Count = 0
     held: Counts = ()  # tokens of leases in hand
     known: Text = ""  # session_file of the session that last_seq counts in
+    batches: Annotated[tuple[Handed, ...], list_of(record_check(Handed))] = ()  # held, not answered
 
 
 @FROM_TRAINER.message(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import signal
@@ -27,14 +28,12 @@ def _size_of_png(path: Path) -> tuple[int, int]:
     return width, height
 
 
-def _output_of(name: str, picture: Path) -> str:
+def _printed(name: str, workplace: Path, *options: str | Path) -> str:
     """What an example prints; it ended well, and wrote nothing where it runs."""
-    pytest.importorskip("matplotlib")
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
-    workplace = picture.parent / "workplace"
     workplace.mkdir()
     process = subprocess.Popen(
-        [sys.executable, ROOT / "examples" / f"{name}.py", "--out", picture],
+        [sys.executable, ROOT / "examples" / f"{name}.py", *options],
         cwd=workplace,
         env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE,
@@ -49,6 +48,13 @@ def _output_of(name: str, picture: Path) -> str:
         pytest.fail(f"{name} did not end:\n{process.communicate()[0]}")
     assert process.returncode == 0, output
     assert not list(workplace.iterdir())
+    return output
+
+
+def _output_of(name: str, picture: Path) -> str:
+    """What an example prints that leaves a picture."""
+    pytest.importorskip("matplotlib")
+    output = _printed(name, picture.parent / "workplace", "--out", picture)
     width, height = _size_of_png(picture)
     assert width > 500 and height > 200
     return output
@@ -99,6 +105,24 @@ def test_resampling_copies_by_weight_and_the_rate_takes_the_bias_out(tmp_path: P
     truth, plain, corrected = map(float, told.groups())
     assert plain - truth > 0.2
     assert abs(corrected - truth) < 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("tf", "tensorflow"), ("keras", "tensorflow"), ("torch", "torch"), ("jax", "jax")],
+)
+def test_a_recurrent_model_recalls_over_segments_what_it_can_only_know_by_its_state(
+    name: str, module: str, tmp_path: Path
+) -> None:
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed")
+    output = _printed(f"stateful_{name}", tmp_path / "workplace")
+    losses = [float(loss) for loss in re.findall(r"loss:? +([\d.e-]+)$", output, re.M)]
+    assert len(losses) > 5 and losses[0] > 0.5, output
+    end = re.search(r"^at the end ([\d.]+); guessing gives more than ([\d.]+)$", output, re.M)
+    assert end, output
+    assert float(end[1]) < float(end[2]) / 10
 
 
 @pytest.mark.parametrize("name", NAMES)

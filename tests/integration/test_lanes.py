@@ -51,7 +51,9 @@ def rewound(server: hs.Server) -> int:
 # One trainer
 
 
-@_PLACES
+@pytest.mark.parametrize(
+    ("placement", "way"), [("server", "tcp"), ("trainer", "shared memory")], indirect=["way"]
+)
 def test_a_row_stays_with_its_sequence_and_then_takes_the_next(placement, way):
     """Of each batch: the rows' lanes ascend, a sequence keeps its lane, and is in every batch from
     its first segment to its last."""
@@ -133,10 +135,14 @@ def _has(module: str) -> bool:
 # Several
 
 
-@_PLACES
 @pytest.mark.parametrize(
-    ("trainers", "prefetch", "partitions", "workers"),
-    [(2, 0, 1, 1), (2, 2, 2, 1), (3, 3, 4, 2), (3, 1, 1, 1)],
+    ("placement", "trainers", "prefetch", "partitions", "workers"),
+    [
+        ("server", 2, 0, 1, 1),
+        ("trainer", 2, 2, 2, 1),
+        ("trainer", 3, 3, 4, 2),
+        ("server", 3, 1, 1, 1),
+    ],
 )
 def test_several_trainers_in_lanes_get_every_segment_once_and_in_order(
     placement, trainers, prefetch, partitions, workers
@@ -156,7 +162,11 @@ def test_several_trainers_in_lanes_get_every_segment_once_and_in_order(
     ledger.assert_complete()
 
 
-@_PLACES
+@pytest.mark.parametrize(
+    ("placement", "way"),
+    [("server", "shared memory"), ("trainer", "tcp"), ("trainer", "shared memory")],
+    indirect=["way"],
+)
 def test_trainers_that_join_and_leave_while_it_runs_repeat_nothing(placement, way):
     """Each visit trains some batches and leaves, with others prefetched: whoever continues its
     sequences begins with the states that it had when it left."""

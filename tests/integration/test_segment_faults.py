@@ -231,8 +231,8 @@ def test_whoever_waits_for_a_trainer_that_never_saves_is_told_what_for_and_since
 
 @pytest.mark.parametrize(
     "placed",
-    [{}, {"order": "lanes"}, {"order": "lanes", "state_placement": "trainer"}],
-    ids=["arrival", "lanes", "lanes at the trainer"],
+    [{}, {"order": "lanes", "state_placement": "trainer"}],
+    ids=["arrival", "lanes at the trainer"],
 )
 def test_a_killed_worker_fails_the_feed_whose_states_it_had_and_no_other(placed):
     ledger = Ledger(of_counts([3] * 40))

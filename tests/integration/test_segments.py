@@ -62,7 +62,17 @@ def test_the_stream_for_one_trainer_is_that_of_the_original(small, batch_size, c
     assert got == batches
 
 
-@pytest.mark.parametrize("framework", ["numpy", "tf", "torch", "jax"])
+@pytest.mark.parametrize(
+    ("framework", "way"),
+    [
+        ("numpy", "shared memory"),
+        ("numpy", "tcp"),
+        ("tf", "shared memory"),
+        ("torch", "tcp"),
+        ("jax", "shared memory"),
+    ],
+    indirect=["way"],
+)
 def test_every_attribute_is_right_in_every_framework(framework, way):
     if framework != "numpy":
         pytest.importorskip({"tf": "tensorflow"}.get(framework, framework))

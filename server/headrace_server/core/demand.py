@@ -58,6 +58,13 @@ class _Partitions:
         """How many batches a partition has made."""
         return self._partitions[partition].made
 
+    def claimed(self, partition: int) -> int:
+        """A batch of a partition is out that was made under an earlier server: its number."""
+        here = self._partition(partition)
+        here.made += 1
+        here.wanted += 1
+        return here.made - 1
+
     @property
     def open(self) -> bool:
         """Whether more will come."""

@@ -84,6 +84,10 @@ class Dispatcher:
         self._open += 1
         self._deal()
 
+    def started(self, partition: int, number: int) -> None:
+        """A partition goes on where an earlier server was."""
+        self._stream.start(partition, number)
+
     def partition_ended(self, number: int) -> None:
         """No more batches of a partition will come."""
         self._stream.end(number)

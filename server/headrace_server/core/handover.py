@@ -10,11 +10,13 @@ from typing import Any, Protocol
 __all__ = [
     "Answer",
     "Batch",
+    "Claim",
     "Effect",
     "Finish",
     "Freed",
     "JoinRefused",
     "Leave",
+    "Release",
     "Save",
     "Send",
     "Taken",
@@ -168,4 +170,20 @@ class Leave:
     stripe: int
 
 
-Effect = Send | Taken | Answer | Freed | Finish | Save | Want | Leave
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A trainer has a batch of an earlier server: can it still be done?  ``place`` says which."""
+
+    partition: int
+    place: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A batch that was claimed is not to be done by its trainer: its rows go out again."""
+
+    partition: int
+    number: int
+
+
+Effect = Claim | Release | Send | Taken | Answer | Freed | Finish | Save | Want | Leave

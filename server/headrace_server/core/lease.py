@@ -102,6 +102,20 @@ class LeaseTable(Generic[B]):
             self._settled.popitem(last=False)
         return Verdict.COMMITTED, batch
 
+    def admit(self, token: int, batch: B, session: int, now: float) -> None:
+        """A lease that an earlier server has granted stands again."""
+        self._free_tokens[token] = batch
+        self._last_token[batch] = token
+        self.adopt(token, session, now)
+
+    def remember(self, token: int) -> None:
+        """A commit of this token was kept under an earlier server."""
+        self._settled[token] = None
+
+    def knows(self, token: int) -> bool:
+        """Whether a commit of this token can be judged."""
+        return token in self._held or token in self._free_tokens or token in self._settled
+
     def batch_of(self, token: int, session: int) -> B | None:
         """What a commit of this token by this session would count for."""
         lease = self._held.get(token)

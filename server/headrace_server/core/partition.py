@@ -163,6 +163,18 @@ class Partition:
             "position": self._position,
         }
 
+    def take_number(self) -> int:
+        """The number of a batch that was not planned here."""
+        self._next_number += 1
+        return self._next_number - 1
+
+    def next_read(self, limit: int) -> Read | None:
+        """Read on though nothing is wanted; None where nothing is left, or there is no room."""
+        if self._position is None or not self._shaper.hungry:
+            return None
+        self._reading = Read(self._next_chunk, self._epoch, self._position, limit)
+        return self._reading
+
     def start_after(self, made: int) -> None:
         """So many batches were made in earlier lives."""
         self._next_number = made

@@ -6,7 +6,10 @@
     Numbers    of other feeds.  Batches are numbered; reading goes on from the cursor of the last
                batch before which all are done; those after it which are done are listed
 
-Both are asked after each commit what has changed, and say what is not needed any more.
+Both are asked after each commit what has changed, and say what is not needed any more.  In memory
+Lines holds the chunks with an open line and the newest one, Numbers one cursor for each batch from
+the oldest that is not done.  The lists of what is passed over grow for as long as the oldest stays
+open, by what is done above it and by nothing else.
 """
 
 from __future__ import annotations
@@ -30,12 +33,15 @@ class Lines:
 
     def __init__(self, first: int = 0) -> None:
         self.next = first
-        self.base = -1  # the chunk from which reading goes on
+        self.base = -1  # the chunk from which reading goes on; -1: none was read yet
         self.base_line = first
-        self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
+        self._chunks: OrderedDict[int, _Chunk] = OrderedDict()  # only the newest has no open line
 
     def read(self, chunk: int, rows: int, cursor: bytes) -> bool:
         """A chunk was read.  Whether reading goes on from it, which is to be noted."""
+        newest = next(reversed(self._chunks), None)
+        if newest is not None and not self._chunks[newest].unsettled:
+            del self._chunks[newest]
         self._chunks[chunk] = _Chunk(self.next, cursor, rows)
         self.next += rows
         return self._advance()
@@ -44,8 +50,11 @@ class Lines:
         """One line of each of these chunks is open no more.  Whether the base has moved."""
         for number in chunks:
             chunk = self._chunks.get(number)
-            if chunk is not None:
-                chunk.unsettled -= 1
+            if chunk is None or not chunk.unsettled:
+                raise ValueError(f"no line of chunk {number} is open")
+            chunk.unsettled -= 1
+            if not chunk.unsettled and number != next(reversed(self._chunks)):
+                del self._chunks[number]
         return self._advance()
 
     @property
@@ -54,11 +63,6 @@ class Lines:
 
     def _advance(self) -> bool:
         before = self.base
-        while len(self._chunks) > 1:
-            number, chunk = next(iter(self._chunks.items()))
-            if chunk.unsettled > 0:
-                break
-            del self._chunks[number]
         if self._chunks:
             self.base = next(iter(self._chunks))
             self.base_line = self._chunks[self.base].first
@@ -66,7 +70,7 @@ class Lines:
 
 
 class Numbers:
-    """The batches of one partition.  ``base`` is the first that is not known to be done."""
+    """The batches of one partition.  ``base`` is the first from which they are made again."""
 
     def __init__(self, base: int = 0, done: Iterable[int] = ()) -> None:
         self.base = base
@@ -75,7 +79,8 @@ class Numbers:
 
     def made(self, number: int, cursor: bytes) -> None:
         """A batch was made; from its cursor the one after it is made."""
-        self._cursors[number] = cursor
+        if number >= self.base:
+            self._cursors[number] = cursor
 
     def is_done(self, number: int) -> bool:
         return number < self.base or number in self._done
@@ -85,15 +90,16 @@ class Numbers:
         if self.is_done(number):
             return None
         self._done.add(number)
+        moved = None
         upto = self.base
         while upto in self._done:
+            cursor = self._cursors.get(upto)
             upto += 1
-        cursor = self._cursors.get(upto - 1)
-        if upto == self.base or cursor is None:
-            return None
-        for passed in range(self.base, upto):
-            self._done.discard(passed)
-        for passed in [n for n in self._cursors if n < upto]:
-            del self._cursors[passed]
-        self.base = upto
-        return upto, cursor
+            if cursor is not None:
+                moved = upto, cursor
+        if moved is not None:
+            for passed in range(self.base, moved[0]):
+                self._done.discard(passed)
+                self._cursors.pop(passed, None)
+            self.base = moved[0]
+        return moved

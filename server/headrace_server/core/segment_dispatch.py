@@ -2,37 +2,21 @@
 
     window() ─► Want ─► worker ─► made() ─► Send ─► save() ─► Save ─► worker ─► kept() ─► Answer
 
-A save is judged by its lease when it comes, and answered when the worker has kept the states: what
-a trainer is told to be committed is.  A save that comes again is answered as the first one was, and
-adds nothing.  Who gets what is decided by the order, see demand.py: with
-lanes a batch belongs to the trainer of its stripe, and is void when that leaves.
+Saves are answered when the worker has kept the states, see keeping.py.  Who gets what is decided
+by the order, see demand.py: with lanes a batch belongs to the trainer of its stripe, and is void
+when that leaves.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
 from .demand import Arrivals, LaneQueues
-from .dispatch import Dispatcher
-from .handover import Answer, Batch, JoinRefused, Save
-from .lease import Verdict
+from .handover import Answer, Batch, JoinRefused, Release, Save
+from .keeping import KeepingDispatcher
 
 __all__ = ["Flush", "SegmentDispatcher"]
-
-#: Saves that a worker could not keep are remembered up to this number, for when they come again.
-_REMEMBERED = 65_536
-
-
-@dataclass(slots=True)
-class _Keeping:
-    """A save that a worker has not answered."""
-
-    token: int
-    batch: Batch
-    sessions: set[int]  # who is told
-    payload: Any  # to be said again to the worker's next life, where states outlive it
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +24,7 @@ class Flush(Save):
     """States of lanes as they are after a batch that was saved, for its worker to keep."""
 
 
-class SegmentDispatcher(Dispatcher):
+class SegmentDispatcher(KeepingDispatcher):
     """The hand-over of one feed of segments.  ``order`` is "arrival" or "lanes"."""
 
     stateful = True
@@ -52,15 +36,10 @@ class SegmentDispatcher(Dispatcher):
         max_window: int = 64,
         epoch: int = 0,
         order: str = "arrival",
-        durable: bool = False,
     ) -> None:
         self._lanes = order == "lanes"
-        self._durable = durable
         super().__init__(partitions, lease_ttl_s, max_window, epoch)
-        self._keeping: dict[tuple[int, int], _Keeping] = {}  # by number and partition
-        self._kept_tokens: dict[int, _Keeping] = {}  # the same by token
         self._saved: dict[int, tuple[int, Batch]] = {}  # by session: the last one
-        self._faults: OrderedDict[int, tuple[int, str, str]] = OrderedDict()  # by token
 
     def _new_stream(self, partitions: int) -> Arrivals | LaneQueues:
         return LaneQueues(partitions) if self._lanes else Arrivals(partitions)
@@ -86,32 +65,6 @@ class SegmentDispatcher(Dispatcher):
             self._stream.dry(stripe)
             self._deal()
 
-    def kept(self, partition: int, number: int, code: str = "", text: str = "") -> None:
-        """A worker has kept the states of a batch, or says why it did not."""
-        keeping = self._keeping.pop((number, partition), None)
-        if keeping is None:
-            return
-        del self._kept_tokens[keeping.token]
-        token, batch = keeping.token, keeping.batch
-        if code:
-            batch.settled = True
-            self._open -= 1
-            self._free_if_done(batch)
-            self._faults[token] = token, code, text
-            if len(self._faults) > _REMEMBERED:
-                self._faults.popitem(last=False)
-        else:
-            self._settle(batch)
-        for session in sorted(keeping.sessions):
-            self._answer(session, token)
-        self._deal()
-
-    def _answer(self, session: int, token: int) -> None:
-        """A save was judged, and its worker has spoken."""
-        fault = self._faults.get(token)
-        answer = Answer(session, (), (), (fault,)) if fault else Answer(session, (token,), ())
-        self._effects.append(answer)
-
     def restarted(self, partition: int) -> int:
         """A partition begins anew, from its states: the number of its next batch.
 
@@ -126,13 +79,17 @@ class SegmentDispatcher(Dispatcher):
         for batch in gone:
             batch.waits_in = None
             self._void(batch)
-        for (_, of), keeping in sorted(self._keeping.items()):
-            if of == partition:
-                self._effects.append(Save(keeping.batch, keeping.payload, keeping.token))
         for trainer in self._trainers.values():
             self._ask(trainer.session)
+        made = super().restarted(partition)
         self._deal()
-        return int(self._stream.made_by(partition))
+        return made
+
+    def _batch_of_claim(self, place: Any, number: int) -> Batch | None:
+        """Its rows are out again, in the worker's books under this number."""
+        self._stream.claimed(place.partition)
+        self._open += 1
+        return Batch(place.partition, number, place.rows)
 
     # What trainers bring
 
@@ -152,28 +109,10 @@ class SegmentDispatcher(Dispatcher):
             self._effects.append(Answer(session, (), (), faults))
 
     def save(self, session: int, token: int, payload: Any = None) -> None:
-        """The session is done with a batch; ``payload`` are its states."""
-        keeping = self._kept_tokens.get(token)
-        if keeping is not None:  # said again, and not yet answered
-            keeping.sessions.add(session)
-            return
-        verdict, batch = self._leases.commit(token, session)
-        if batch is None:
-            if verdict is Verdict.STALE:
-                self.counts["stale"] += 1
-                self._effects.append(Answer(session, (), (token,)))
-            else:
-                self._answer(session, token)
-        else:
-            if batch.waits_in is not None:  # it had come back, and its states came late
-                batch.waits_in.remove(batch)
-                batch.waits_in = None
-            keeping = _Keeping(token, batch, {session}, payload if self._durable else None)
-            self._keeping[batch.order] = self._kept_tokens[token] = keeping
+        batch = self._leases.batch_of(token, session)
+        super().save(session, token, payload)
+        if batch is not None:
             self._saved[session] = token, batch
-            self._effects.append(Save(batch, payload, token))
-        self._ask(session)
-        self._deal()
 
     def refuse(self, session: int, token: int, code: str, text: str) -> None:
         """A save that can not be one; the lease stands."""
@@ -205,7 +144,10 @@ class SegmentDispatcher(Dispatcher):
         self._deal()
 
     def _returned(self, session: int, batch: Batch) -> None:
-        if not self._stream.put_back(session, batch):
+        if batch.body is None:  # claimed: nobody else can be given its bytes
+            self._effects.append(Release(batch.partition, batch.number))
+            self._void(batch)
+        elif not self._stream.put_back(session, batch):
             if self._lanes:
                 self._void(batch)
             else:
@@ -231,15 +173,3 @@ class SegmentDispatcher(Dispatcher):
 
     def _next_of(self, session: int) -> Batch | None:
         return self._again.pop() or self._stream.next(session)
-
-    # Words
-
-    def describe(self, now: float) -> str:
-        text = super().describe(now)
-        saves = len(self._keeping)
-        return f"the states of {saves} batches are being kept; {text}" if saves else text
-
-    @property
-    def leased(self) -> int:
-        """Number of batches in trainers' hands, on their way there, or not answered."""
-        return len(self._leases) + len(self._keeping)

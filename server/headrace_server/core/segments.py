@@ -78,6 +78,7 @@ class SegmentQueue(Sequences):
         self._returning = 0  # rows in them that will come back
         self._wanted = 0
         self._made = 0
+        self._claimed: set[int] = set()  # batches in _out that an earlier life has made
 
     def want(self, upto: int, stripe: int = 0) -> None:
         """Batches may be made until there have been so many."""
@@ -123,6 +124,9 @@ class SegmentQueue(Sequences):
         """
         self._take_back(batch)
         last = batch.last
+        if id(batch) in self._claimed:
+            self._claimed.discard(id(batch))
+            self._need_no_payload(batch.slots[last])
         rows = np.flatnonzero(~last)
         slots = batch.slots[rows]
         self._returning -= len(rows)
@@ -155,11 +159,24 @@ class SegmentQueue(Sequences):
             elif len(left):
                 self._fresh.put(left)
         batch = self._segments(slots)
-        last = slots[batch.last]
-        self._need_no_payload(last)
-        self._returning += len(slots) - len(last)
+        self._claimed.add(id(batch))
+        self._made += 1
+        self._wanted += 1
+        self._returning += int(np.count_nonzero(~batch.last))
         self._hand_out(batch)
         return batch
+
+    def release(self, batch: Segments) -> None:
+        """What was claimed is ready again."""
+        self._take_back(batch)
+        self._claimed.discard(id(batch))
+        last = batch.slots[batch.last]
+        self._returning -= len(batch) - len(last)
+        self.in_flight += len(last)
+        for slot in last.tolist():
+            self._slot_of.setdefault(self._key_of[slot], slot)
+        order = np.argsort(batch.indices)
+        self._back.put(batch.indices[order], batch.slots[order])
 
     def _drop_leftovers(self) -> None:
         """No full batch can be formed any more, and no small one is allowed."""

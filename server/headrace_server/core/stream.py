@@ -21,6 +21,7 @@ class _Partition:
     ready: deque[Batch] = field(default_factory=deque)
     next_number: int = 0
     ended: bool = False
+    gaps: bool = False  # some of its batches may have been done under an earlier server
 
 
 class Stream:
@@ -40,13 +41,35 @@ class Stream:
     def made(self, batch: Batch) -> None:
         """The next batch of a partition is there."""
         here = self._partition(batch.partition)
-        if here.ended or batch.number != here.next_number:
+        passes = here.gaps and batch.number > here.next_number
+        if here.ended or (batch.number != here.next_number and not passes):
             raise ValueError(
                 f"partition {batch.partition} made batch {batch.number}; "
                 f"next is {'nothing' if here.ended else here.next_number}"
             )
-        here.next_number += 1
+        here.next_number = batch.number + 1
         here.ready.append(batch)
+
+    def start(self, partition: int, number: int) -> None:
+        """A partition goes on where an earlier server was: with this batch, or one after it."""
+        here = self._partition(partition)
+        here.next_number = max(here.next_number, number)
+        here.gaps = True
+
+    def pick(self, number: int, partition: int) -> Batch | None:
+        """Take one batch out of turn, if it is there."""
+        here = self._partition(partition)
+        for batch in here.ready:
+            if batch.number == number:
+                here.ready.remove(batch)
+                if here.ended and not here.ready:
+                    self._dry(partition)
+                return batch
+        return None
+
+    def made_by(self, partition: int) -> int:
+        """How many batches a partition has made."""
+        return self._partition(partition).next_number
 
     def end(self, partition: int) -> None:
         """No more batches of a partition will come."""

@@ -5,6 +5,11 @@ the input by where to read on.
 
 An example that has begun is stored with its states and with the read that brought it.  All others
 are read again, from the oldest chunk that still has one that has neither begun nor ended.
+
+The caller submits changes in the order in which it gets them, each batch's before examples that it
+left are dropped or chunks forgotten, and a refusal's before any batch of later lines: a line that
+was not refused takes an insertion index.  It begins a new life with chunk numbers above all stored
+ones and the cursor's.
 """
 
 from __future__ import annotations
@@ -46,8 +51,10 @@ class Keeper:
 
         Its first line, and marks of rows that an earlier life has dealt with.
         """
-        self._reads[read.chunk] = pack([[read.epoch, read.position, read.limit], stages])
-        first = self._first[read.chunk] = self.lines.next
+        first = self.lines.next
+        if rows:
+            self._reads[read.chunk] = pack([[read.epoch, read.position, read.limit], stages])
+            self._first[read.chunk] = first
         whole = {**cursor, "chunk": read.chunk, "line": first, "stages": stages}
         self._moved |= self.lines.read(read.chunk, rows, pack(whole))
         if not self._marks:
@@ -71,45 +78,47 @@ class Keeper:
     def saved(
         self, batch: Segments, rows: np.ndarray, keys: Sequence[bytes], states: Sequence[bytes]
     ) -> Change:
-        """A batch is done; ``rows`` of it go on, with these keys and states."""
-        change = Change()
-        closed = self._begun(change, batch, rows, keys, states)
-        last = batch.last
-        for line, chunk in zip(
-            batch.lines[last].tolist(), batch.chunks[last].tolist(), strict=True
-        ):
-            self._end(change, line, chunk, closed)
+        """A batch is done, once; ``rows`` of it go on, with these keys and states."""
+        change, closed = Change(), list[int]()
+        self._put(change, batch, rows, keys, states, closed)
+        for place in np.flatnonzero(batch.last).tolist():
+            self._end(change, int(batch.lines[place]), int(batch.chunks[place]), closed)
         self._close(change, closed)
         return change
 
-    def kept(
+    def flushed(
         self, batch: Segments, rows: np.ndarray, keys: Sequence[bytes], states: Sequence[bytes]
     ) -> Change:
-        """States of rows after a batch that was done before."""
-        change = Change()
-        self._close(change, self._begun(change, batch, rows, keys, states))
+        """States of ``rows`` after a batch came by themselves, the batch being done or not."""
+        change, closed = Change(), list[int]()
+        self._put(change, batch, rows, keys, states, closed)
+        self._close(change, closed)
         return change
 
-    def _begun(
+    def _put(
         self,
         change: Change,
         batch: Segments,
         rows: np.ndarray,
         keys: Sequence[bytes],
         states: Sequence[bytes],
-    ) -> list[int]:
-        """Put rows of a batch; the chunks of those that have begun with it."""
-        closed = []
-        columns = [batch.lines, batch.indices, batch.chunks, batch.rows]
-        columns += [batch.segments + 1, batch.counts]
-        places = zip(*(column[rows].tolist() for column in columns), keys, states, strict=True)
-        for place in places:
-            example = Example(*place)
+        closed: list[int],
+    ) -> None:
+        columns = zip(
+            *(batch.lines[rows].tolist(), batch.indices[rows].tolist()),
+            *(batch.chunks[rows].tolist(), batch.rows[rows].tolist()),
+            *((batch.segments[rows] + 1).tolist(), batch.counts[rows].tolist()),
+            *(keys, states),
+            strict=True,
+        )
+        for values in columns:
+            example = Example(*values)
+            if example.segment == example.count:
+                raise ValueError(f"example {example.key!r:.80} has ended: it has no state to keep")
             change.put.append(example)
             if example.line not in self._kept:
                 self._keep(change, example.line, example.chunk)
                 closed.append(example.chunk)
-        return closed
 
     def refused(self, chunk: int, row: int) -> Change:
         """An example's key was in flight: it is passed over."""
@@ -147,7 +156,10 @@ class Keeper:
     # Another life
 
     def resume(self, saved: Saved) -> tuple[dict[str, Any], Begun]:
-        """Go on from what is stored: the cursor to read on from, and the examples that go on."""
+        """Go on from what is stored: the cursor to read on from, and the examples that go on.
+
+        There is nothing to go on from while no ``base`` is stored.
+        """
         cursor: dict[str, Any] = msgpack.unpackb(saved.meta["base"], strict_map_key=False)
         self.lines = Lines(cursor["line"])
         self._reads.update(saved.chunks)

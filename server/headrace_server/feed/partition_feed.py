@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import msgpack
 import numpy as np
 
 from headrace_proto.codec import pack
@@ -20,8 +21,10 @@ from headrace_proto.layout import Slot
 from headrace_proto.schema import Field
 
 from ..core.arena import Block
+from ..core.changes import Change, Saved
 from ..core.partition import Partition
 from ..core.plan import Plan, Position, Read
+from ..core.progress import Numbers
 from ..pipeline.declaration import Declaration
 from ..pipeline.selectors import RESERVED
 from .assemble import Assembly, batch_schema
@@ -71,6 +74,7 @@ class PartitionFeed:
         partitions: int,
         slab: Slab,
         bad: BadRecords,
+        durable: bool = False,
     ) -> None:
         self._intake = Intake(reader, declaration, partition, partitions, bad)
         self._shaping = Shaping(declaration.shape, partition)
@@ -81,6 +85,8 @@ class PartitionFeed:
         self._slab = slab
         self._chunks: dict[int, Chunk] = {}
         self._blocked: tuple[Plan, Assembly] | None = None
+        self._numbers = Numbers() if durable else None
+        self._changes: list[Change] = []
 
     @property
     def next_number(self) -> int:
@@ -147,8 +153,40 @@ class PartitionFeed:
         machine = cursor["machine"]
         self._intake.resume(machine["epoch"], machine["position"], cursor["dropped"])
 
+    def resume(self, saved: Saved) -> None:
+        """Go on from what an earlier life has stored: what was done is not made again."""
+        base = 0
+        if "cursor" in saved.meta:
+            self.restore(msgpack.unpackb(saved.meta["cursor"], strict_map_key=False))
+            base = self._machine.next_number
+        self._numbers = Numbers(base, saved.done)
+
+    def note_restored(self, cursor: bytes) -> None:
+        """This life goes on after a batch that the life before had made, with this cursor."""
+        if self._numbers is not None:
+            self._numbers.made(self._machine.next_number - 1, cursor)
+
+    def saved(self, number: int) -> None:
+        """A trainer is done with a batch; what that changes is to be stored."""
+        assert self._numbers is not None
+        moved = self._numbers.done(number)
+        change = Change(done=[number])
+        if moved is not None:
+            change.base, change.meta["cursor"] = moved
+        self._changes.append(change)
+
+    def claim(self, number: int) -> int | None:
+        """A trainer has a batch from an earlier life: its number, unless it is done."""
+        assert self._numbers is not None
+        return None if self._numbers.is_done(number) else number
+
+    def take_changes(self) -> list[Change]:
+        """What is to be stored since this was asked."""
+        changes, self._changes = self._changes, []
+        return changes
+
     def committed(self, number: int) -> None:
-        """A batch is done."""
+        """The bytes of a batch are free."""
         self._machine.committed(number)
 
     def close(self, cancel: bool) -> None:
@@ -165,6 +203,10 @@ class PartitionFeed:
             return Busy
         if not isinstance(step, Plan):
             return Done
+        if self._numbers is not None and self._numbers.is_done(step.number):
+            self._machine.committed(step.number)
+            self._forget(self._chunks.keys() - self._machine.chunks())
+            return Busy
         parts = [(self._chunks[part.chunk], part.rows) for part in step.draft.parts]
         return self._place(step, Assembly(parts, self._fields, self._shaping.dynamic_pad))
 
@@ -209,6 +251,8 @@ class PartitionFeed:
                 "before": list(self._before.items()),
             }
         )
+        if self._numbers is not None:
+            self._numbers.made(plan.number, cursor)
         return MadeBatch(
             plan.number,
             assembly.rows,

@@ -181,7 +181,7 @@ class SequenceFeed:
                 self._kept.put(batch.slots[kept], arrays, at)
                 if self._keeper is not None and len(kept):
                     stored = self._keys(batch, kept), packed_states(arrays, at)
-                    self._changes.append(self._keeper.kept(batch, kept, *stored))
+                    self._changes.append(self._keeper.flushed(batch, kept, *stored))
 
     # Work
 
@@ -279,6 +279,36 @@ class SequenceFeed:
         else:
             self._table.grow(self.machine.slots)
             self._table.put(slots, states, rows)
+
+    def claim(self, segments: bytes) -> int | None:
+        """A trainer has these segments from an earlier life: the number of its batch, from here on.
+
+        None when they are not the next of their examples, or were handed out again.
+        """
+        rows = len(segments) // 12
+        if not isinstance(self.machine, SegmentQueue) or len(segments) != 12 * rows or not rows:
+            return None
+        indices = np.frombuffer(segments, np.int64, rows)
+        numbers = np.frombuffer(segments, np.int32, rows, 8 * rows)
+        slots = self.machine.find(indices)
+        while (slots < 0).any():
+            read = self._partition.next_read(self._intake.limit(self._most_rows))
+            if read is None:
+                return None
+            self._read(read)
+            slots = self.machine.find(indices)
+        batch = self.machine.claim(slots, numbers)
+        if batch is None:
+            return None
+        number = self._partition.take_number()
+        self._out[number] = batch
+        return number
+
+    def release(self, number: int) -> None:
+        """A batch that was claimed is not done by its trainer."""
+        batch = self._out.pop(number, None)
+        if batch is not None and isinstance(self.machine, SegmentQueue):
+            self.machine.release(batch)
 
     def _read_again(self, chunk: int) -> None:
         """A chunk of an earlier life is needed: its rows as they were."""

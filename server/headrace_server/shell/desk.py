@@ -17,16 +17,18 @@ import numpy as np
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import Slot, check_slot, strings_at
-from headrace_proto.messages import Delivery
+from headrace_proto.messages import Delivery, Handed
 from headrace_proto.schema import Field
 
 from ..core.dispatch import Dispatcher
-from ..core.handover import Batch, Freed, Leave, Save, Send, Taken, Want
+from ..core.handover import Batch, Claim, Freed, Leave, Release, Save, Send, Taken, Want
+from ..core.keeping import KeepingDispatcher
 from ..core.segment_dispatch import SegmentDispatcher
 from .config import FeedConfig, RunConfig
 from .news import News
 from .worker_messages import (
     Assign,
+    Claimed,
     Close,
     Dry,
     Failed,
@@ -121,11 +123,11 @@ class Desk:
         epoch = run.epoch or secrets.randbits(31)
         self._durable = run.state_directory is not None
         common = config.partitions, run.lease_ttl_s, run.max_credits, epoch
-        self.dispatcher: Dispatcher = (
-            SegmentDispatcher(*common, config.order, self._durable)
-            if config.stateful
-            else Dispatcher(*common)
-        )
+        self.dispatcher: Dispatcher
+        if config.stateful:
+            self.dispatcher = SegmentDispatcher(*common, config.order)
+        else:
+            self.dispatcher = (KeepingDispatcher if self._durable else Dispatcher)(*common)
         self.schema: Any = None
         self.properties: Any = {}  # what trainers are told beside the schema
         self._states: list[Field] = []
@@ -170,9 +172,11 @@ class Desk:
     def open_partitions(self, worker: int) -> Iterator[tuple[Assign, bytes]]:
         """Orders for the partitions that a worker has to run, with cursors to go on from."""
         for partition in range(self.partitions):
-            if self._run.worker_of(partition) == worker and partition not in self._finished:
+            # With a store a partition is needed after its end too: to keep its last commits.
+            needed = self._durable or partition not in self._finished
+            if self._run.worker_of(partition) == worker and needed:
                 made = 0
-                if isinstance(self.dispatcher, SegmentDispatcher) and partition in self._opened:
+                if isinstance(self.dispatcher, KeepingDispatcher) and partition in self._opened:
                     made = self.dispatcher.restarted(partition)
                 cursor = self._cursors.get(partition, b"")
                 yield Assign(self.name, partition, made), cursor
@@ -181,10 +185,12 @@ class Desk:
 
     def on_opened(self, message: Opened) -> None:
         self.schema = self.schema or message.schema
-        self.properties = message.properties
+        self.properties = {**message.properties, **({"durable": True} if self._durable else {})}
         self.states_stay = message.properties.get("placement") == "trainer"
         states = message.properties.get("states", ())
         self._states = [Field(dtype, tuple(shape)) for _, dtype, shape in states]
+        if message.next and message.partition not in self._opened:
+            self.dispatcher.started(message.partition, message.next)
         self._opened.add(message.partition)
 
     def on_made(self, message: Made, cursor: bytes, worker: int, life: int) -> None:
@@ -223,18 +229,30 @@ class Desk:
     def on_segments(self, message: Kept | Starved | Dry) -> None:
         """What a worker tells of segments."""
         dispatcher = self.dispatcher
-        if not isinstance(dispatcher, SegmentDispatcher):
-            raise ProtocolError(
-                f"{type(message).__name__} came for {self.name!r}, without segments"
-            )
-        if isinstance(message, Kept):
+        if isinstance(message, Kept) and isinstance(dispatcher, KeepingDispatcher):
             self._waits.pop(message.partition, None)
             for number, code, text in message.batches:
                 dispatcher.kept(message.partition, number, code, text)
-        elif isinstance(message, Starved):
+            return
+        if not isinstance(dispatcher, SegmentDispatcher) or isinstance(message, Kept):
+            raise ProtocolError(
+                f"{type(message).__name__} came for {self.name!r}, without segments"
+            )
+        if isinstance(message, Starved):
             dispatcher.starved(message.partition)
         else:
             dispatcher.dry(message.stripe)
+
+    def on_claimed(self, message: Claimed) -> None:
+        if isinstance(self.dispatcher, KeepingDispatcher):
+            self.dispatcher.claimed(message.token, message.verdict, message.number)
+
+    def on_hello(self, session: int, places: tuple[Handed, ...]) -> None:
+        """A new session has these batches of an earlier server."""
+        if self._durable and isinstance(self.dispatcher, KeepingDispatcher):
+            for place in places:
+                if place.partition < self.partitions:
+                    self.dispatcher.claim(session, place)
 
     def state_fault(self, rows: int, columns: Any, nbytes: int) -> str:
         """Why a block can not be the states of so many rows; empty if it can."""
@@ -388,6 +406,8 @@ class Desk:
     def on_freed(self, effect: Freed, news: dict[tuple[int, int], News]) -> None:
         """A block is free: tell the worker that owns it, or count down a dead one's segment."""
         batch, place = effect.batch, effect.batch.body
+        if place is None:  # its bytes were an earlier server's
+            return
         self._blocks_in[place.segment] -= 1
         owner = news.get((place.worker, place.life))
         if owner is not None:
@@ -397,7 +417,10 @@ class Desk:
             self.retired.append(place.segment)
 
     def on_turn(
-        self, effect: Save | Want | Leave, worker: int, news: dict[tuple[int, int], News]
+        self,
+        effect: Save | Want | Leave | Claim | Release,
+        worker: int,
+        news: dict[tuple[int, int], News],
     ) -> None:
         """A partition of segments is to be told something."""
         for (number, _), owner in news.items():

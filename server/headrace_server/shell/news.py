@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core import segment_dispatch
-from ..core.handover import Leave, Save, Want
+from ..core.handover import Claim, Leave, Release, Save, Want
 from .worker_messages import Flush, Settled, Turn
 
 __all__ = ["News"]
@@ -37,12 +37,18 @@ class _Turn:
     wants: dict[int, int] = field(default_factory=dict)  # by stripe
     leaves: list[int] = field(default_factory=list)
     flush: tuple[Flush, bytes] | None = None
+    claims: list[list[Any]] = field(default_factory=list)
+    releases: list[int] = field(default_factory=list)
 
     def messages(self, feed: str, partition: int) -> Iterator[tuple[Turn | Flush, list[bytes]]]:
         """In order: states, wishes, trainers that left, the flush."""
         saves = self.saves
         wants = [[upto, stripe] for stripe, upto in self.wants.items()]
         leaves = tuple(self.leaves)
+        for claim in self.claims:  # each may fill a header
+            yield Turn(feed, partition, claims=[claim]), []
+        for i in range(0, len(self.releases), _PER_MESSAGE):
+            yield Turn(feed, partition, releases=tuple(self.releases[i : i + _PER_MESSAGE])), []
         most = _SAVES_PER_MESSAGE
         if saves:
             most = max(1, min(most, _STATES_PER_MESSAGE // max(1, len(saves[0][1]))))
@@ -81,14 +87,19 @@ class News:
     changed: bool = False  # since it was told
     turns: dict[tuple[str, int], list[_Turn]] = field(default_factory=dict)
 
-    def add(self, feed: str, effect: Save | Want | Leave) -> None:
+    def add(self, feed: str, effect: Save | Want | Leave | Claim | Release) -> None:
         """Something that a partition of segments is to do."""
         partition = effect.batch.partition if isinstance(effect, Save) else effect.partition
         turns = self.turns.setdefault((feed, partition), [])
         if not turns or turns[-1].flush is not None:
             turns.append(_Turn())
         turn = turns[-1]
-        if isinstance(effect, Want):
+        if isinstance(effect, Claim):
+            place = effect.place
+            turn.claims.append([place.token, place.number, place.segments])
+        elif isinstance(effect, Release):
+            turn.releases.append(effect.number)
+        elif isinstance(effect, Want):
             turn.wants[effect.stripe] = effect.upto
         elif isinstance(effect, Leave):
             turn.leaves.append(effect.stripe)

@@ -217,6 +217,7 @@ class Reception:
             self._sessions.leave(session)
             raise
         desk.dispatcher.adopt(session.number, hello.held, now)
+        desk.on_hello(session.number, hello.batches)
         return session, False
 
     def _desk_of(self, name: str) -> Desk:

@@ -21,7 +21,18 @@ from typing import Any
 
 import zmq
 
-from ..core.handover import Answer, Finish, Freed, Leave, Save, Send, Taken, Want
+from ..core.handover import (
+    Answer,
+    Claim,
+    Finish,
+    Freed,
+    Leave,
+    Release,
+    Save,
+    Send,
+    Taken,
+    Want,
+)
 from .child import ParentPipe
 from .config import RunConfig
 from .desk import Desk, News
@@ -30,6 +41,7 @@ from .sockets import private_router, public_router
 from .worker_messages import (
     FROM_ROUTER,
     FROM_WORKER,
+    Claimed,
     Close,
     Dry,
     Failed,
@@ -170,6 +182,8 @@ class Router:
             desk.on_waiting(message)
         elif isinstance(message, (Kept, Starved, Dry)):
             desk.on_segments(message)
+        elif isinstance(message, Claimed):
+            desk.on_claimed(message)
         elif isinstance(message, Flushed):
             self._reception.flushed(message.session, message.request)
 
@@ -244,7 +258,7 @@ class Router:
                 self._reception.finish(effect.session)
             elif isinstance(effect, Save):
                 desk.on_turn(effect, self._config.worker_of(effect.batch.partition), self._news)
-            elif isinstance(effect, (Want, Leave)):
+            elif isinstance(effect, (Want, Leave, Claim, Release)):
                 desk.on_turn(effect, self._config.worker_of(effect.partition), self._news)
         for segment in desk.retired:
             self._retire(segment)  # of several feeds the last one's batch empties it

@@ -10,6 +10,7 @@ snapshots/ID/            copies of feeds/, see snapshots
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -22,9 +23,20 @@ from headrace_proto.errors import ServerError
 from ..pipeline.declaration import jsonable
 from .config import FeedConfig
 
-__all__ = ["ConfigChanged", "StateDirectory", "described", "partition_path"]
+__all__ = [
+    "ConfigChanged",
+    "StateDirectory",
+    "described",
+    "partition_path",
+    "sync_directory",
+    "write_durably",
+]
 
 _FORMAT = 1
+_FIELDS = frozenset({"format", "partitions", "pipeline", "files"})
+#: Tokens carry the epoch above 32 bits, and are below 2**63.
+_MOST_EPOCHS = 2**31 - 1
+_NEXT = "Resume from a snapshot, or move the state directory away to begin anew"
 
 
 class ConfigChanged(ServerError, ValueError):
@@ -42,30 +54,40 @@ class StateDirectory:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """ServerError when another server holds it."""
         self.path = Path(path).absolute()
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise ServerError(f"state_dir={str(self.path)!r} is not a directory") from None
         self._lock = os.open(self.path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
+        except BlockingIOError:
+            self.close()
             raise ServerError(
                 f"state_dir={str(self.path)!r} is in use by another server: one server owns a "
                 "state directory"
             ) from None
+        except OSError:
+            self.close()
+            raise
 
     def raise_epoch(self) -> int:
         """The number of this life; on the disk before it is returned."""
         file = self.path / "epoch"
         try:
-            before = int(file.read_text())
+            words = file.read_text().split()
         except FileNotFoundError:
-            before = 0
+            words = [] if next(self.path.glob("feeds/*/*.db"), None) else ["0", "0"]
         except ValueError:
+            words = []
+        before = int(words[0]) if words and words[0].isdecimal() else -1
+        if words != [str(before)] * 2 or before >= _MOST_EPOCHS:
             raise ServerError(
-                f"{file} holds no number: it is damaged.  Write a number larger than any before "
-                "into it, or resume from a snapshot"
-            ) from None
-        write_durably(file, f"{before + 1}\n")
+                f"{file} is damaged or gone: it holds the number of starts so far, twice, below "
+                f"{_MOST_EPOCHS}.  Write a number larger than any before into it, twice, or resume "
+                "from a snapshot"
+            )
+        write_durably(file, f"{before + 1} {before + 1}\n")
         return before + 1
 
     def check_feed(self, feed: FeedConfig, allow_change: bool = False) -> None:
@@ -75,29 +97,25 @@ class StateDirectory:
         """
         file = self.path / "feeds" / feed.name / "feed.json"
         now = described(feed)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            known = json.loads(file.read_text())
-        except FileNotFoundError:
-            known = None
-        except ValueError as error:
-            raise ServerError(f"{file} is damaged: {error}") from None
-        if known is not None and known != now:
-            changes = list(_differences(known, now))
+        known = _known(file)
+        if known == now:
+            return
+        if known is not None:
+            changes = [*_unlike(known, now), *_files_unlike(known["files"], now["files"])]
+            for change, why in _never(known, now):
+                raise ConfigChanged(
+                    f"feed {feed.name!r} can not go on from the state in {self.path}: {change}, "
+                    f"and {why}.  Undo that or use another state_dir"
+                )
             if not allow_change:
+                more = f"; and {len(changes) - 5} more" if len(changes) > 5 else ""
                 raise ConfigChanged(
                     f"feed {feed.name!r} is not what the state in {self.path} is of: "
-                    f"{'; '.join(changes[:5])}.  Undo that, use another state_dir, or give "
+                    f"{'; '.join(changes[:5])}{more}.  Undo that, use another state_dir, or give "
                     "allow_config_change=True to go on with the states that there are"
                 )
-            if known.get("partitions") != now["partitions"]:
-                raise ConfigChanged(
-                    f"feed {feed.name!r}: partitions={now['partitions']} can not go on from the "
-                    f"state of {known.get('partitions')} partitions: positions and states belong "
-                    "to partitions"
-                )
-        if known != now:
-            write_durably(file, json.dumps(now, indent=1, sort_keys=True))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(file, json.dumps(now, indent=1, sort_keys=True))
 
     def close(self) -> None:
         if self._lock >= 0:
@@ -106,28 +124,93 @@ class StateDirectory:
 
 
 def described(feed: FeedConfig) -> dict[str, Any]:
-    """What the state of a feed depends on, as JSON data."""
-    plain = {
+    """What the state of a feed depends on, as JSON data.
+
+    What is done about bad examples is not of it: they are never part of a state.
+    """
+    declared = feed.declaration
+    plain = declared.to_plain()
+    pipeline = {
+        "source": plain["source"],
+        "order": dataclasses.asdict(declared.order),
+        "stages": [{"stage": stage.kind, **stage.options} for stage in declared.stages],
+        "shape": {"kind": declared.shape.kind, **declared.shape.options},
+    }
+    whole = {
         "format": _FORMAT,
         "partitions": feed.partitions,
-        "pipeline": feed.declaration.to_plain(),
+        "pipeline": pipeline,
         "files": [file.to_plain() for file in feed.files],
     }
-    described: dict[str, Any] = json.loads(json.dumps(plain, default=jsonable))
+    described: dict[str, Any] = json.loads(json.dumps(whole, default=jsonable))
     return described
 
 
-def _differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
+def _known(file: Path) -> dict[str, Any] | None:
+    """What a state is of, as it was noted; None where there is none."""
+    try:
+        known = json.loads(file.read_text())
+    except FileNotFoundError:
+        if next(file.parent.glob("*.db"), None):
+            raise ServerError(f"{file} is gone, and states lie beside it. {_NEXT}") from None
+        return None
+    except ValueError as error:
+        raise ServerError(f"{file} is damaged: {error}. {_NEXT}") from None
+    if not isinstance(known, dict) or known.keys() != _FIELDS:
+        raise ServerError(f"{file} is damaged: it lacks fields. {_NEXT}")
+    if known["format"] != _FORMAT:
+        raise ServerError(
+            f"{file} was written by another release of headrace (format {known['format']!r}, this "
+            f"one reads {_FORMAT})"
+        )
+    return known
+
+
+def _never(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Changes with which stored states and positions would be taken for what they are not."""
+    for change in _differences(old["partitions"], new["partitions"], "partitions"):
+        yield change, "positions and states belong to partitions"
+    before, now = (tree["pipeline"]["shape"] for tree in (old, new))
+    for name in ("kind", "num_unroll"):
+        for change in _differences(before.get(name), now.get(name), f"pipeline.shape.{name}"):
+            yield change, "positions are counted in what that makes"
+    for change in _differences(_states(before), _states(now), "pipeline.shape.states"):
+        yield change, "states are stored as they were declared"
+
+
+def _states(shape: dict[str, Any]) -> dict[str, Any]:
+    return {state["name"]: [state["dtype"], state["shape"]] for state in shape.get("states", ())}
+
+
+def _unlike(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
+    for name in ("partitions", "pipeline"):
+        yield from _differences(old[name], new[name], name)
+
+
+def _files_unlike(old: list[Any], new: list[Any]) -> Iterator[str]:
+    """In words, what differs between two lists of path, size and stamp."""
+    before, now = ({path: rest for path, *rest in files} for files in (old, new))
+    for path, (size, stamp) in before.items():
+        if path not in now:
+            yield f"file {path} is not of the feed any more"
+        elif now[path][0] != size:
+            yield f"file {path} had {size} bytes and has {now[path][0]}"
+        elif now[path][1] != stamp:
+            yield f"file {path} was written anew (its stamp was {stamp} and is {now[path][1]})"
+    yield from (f"file {path} is new" for path in now if path not in before)
+    if before.keys() == now.keys() and list(before) != list(now):
+        yield "the files come in another order"
+
+
+def _differences(old: Any, new: Any, where: str) -> Iterator[str]:
     """In words, what differs between two trees of JSON data."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
-            if old.get(key) != new.get(key):
-                yield from _differences(old.get(key), new.get(key), f"{where}.{key}".strip("."))
+            yield from _differences(old.get(key), new.get(key), f"{where}.{key}")
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for i, (a, b) in enumerate(zip(old, new, strict=True)):
-            if a != b:
-                yield from _differences(a, b, f"{where}[{i}]")
-    else:
+            yield from _differences(a, b, f"{where}[{i}]")
+    elif old != new or type(old) is not type(new):
         yield f"{where} was {_short(old)} and is {_short(new)}"
 
 
@@ -144,8 +227,13 @@ def write_durably(file: Path, text: str) -> None:
         out.flush()
         os.fsync(out.fileno())
     os.replace(part, file)
-    directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+    sync_directory(file.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """What was made or renamed in a directory stays so after a power cut."""
+    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(directory)
+        os.fsync(opened)
     finally:
-        os.close(directory)
+        os.close(opened)

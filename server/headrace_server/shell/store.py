@@ -188,7 +188,9 @@ class Store:
                 break
             except _Passing as error:
                 if last:
-                    raise ServerError(f"closed with {len(batch)} changes unsaved: {error}") from None
+                    raise ServerError(
+                        f"closed with {len(batch)} changes unsaved: {error}"
+                    ) from None
                 if not self.fault:
                     logger.error("%s; commits wait until that is over", error)
                 self.fault = str(error)
@@ -274,13 +276,12 @@ def _create(path: Path) -> None:
     new = path.with_name(path.name + ".new")
     for left in path.parent.glob(new.name + "*"):
         left.unlink()
-    with _named(path):
-        with contextlib.closing(sqlite3.connect(new, isolation_level=None)) as db:
-            for sql in SCHEMA.values():
-                db.execute(sql)
-            db.execute(f"PRAGMA user_version = {VERSION}")
-            db.execute(f"PRAGMA application_id = {_APPLICATION}")
-            db.execute("PRAGMA journal_mode = WAL")
+    with _named(path), contextlib.closing(sqlite3.connect(new, isolation_level=None)) as db:
+        for sql in SCHEMA.values():
+            db.execute(sql)
+        db.execute(f"PRAGMA user_version = {VERSION}")
+        db.execute(f"PRAGMA application_id = {_APPLICATION}")
+        db.execute("PRAGMA journal_mode = WAL")
     os.replace(new, path)
     sync_directory(path.parent)
 

@@ -107,9 +107,10 @@ def _example_row(e: Example) -> tuple[Any, ...]:
 def read_rows(db: sqlite3.Connection) -> Saved:
     """All rows, examples by insertion index, tokens as they came; StoreDamaged by a wrong one."""
     saved = Saved({}, [], {}, [], [])
-    for *numbers, crc, key, state in db.execute("SELECT * FROM example"):
-        _check(crc, "the state of an example", *numbers, key, state)
-        saved.examples.append(Example(*numbers, key, state))
+    for row in db.execute("SELECT * FROM example"):
+        values = (*row[:6], *row[7:])
+        _check(row[6], "the state of an example", *values)
+        saved.examples.append(Example(*values))
     saved.examples.sort(key=lambda example: example.index)
     for name, crc, value in db.execute("SELECT * FROM meta"):
         _check(crc, "a value", name.encode() if isinstance(name, str) else name, value)
@@ -132,7 +133,7 @@ def _check(crc: Any, what: str, *parts: Any) -> None:
         raise StoreDamaged(f"{what} fails its checksum ({str(parts[0])[:80]})")
 
 
-# The journal: a header of 32 bytes, then frames of 24 bytes and a page, see sqlite.org/walformat.html
+# The journal: a header of 32 bytes, then frames of 24 bytes and a page (sqlite.org/walformat.html)
 
 _HEADER = 32
 _FRAME = 24

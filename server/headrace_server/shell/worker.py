@@ -16,6 +16,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import zmq
@@ -40,6 +41,7 @@ from .worker_messages import (
     FROM_ROUTER,
     FROM_WORKER,
     Assign,
+    Claimed,
     Close,
     Dry,
     Failed,
@@ -93,6 +95,7 @@ class Worker:
         self._starved: set[_Name] = set()  # of these: those that have said so
         self._spoke: dict[_Name, float] = {}  # when a partition last made or said something
         self._failed: set[str] = set()
+        self._made: dict[_Name, PartitionFeed | SequenceFeed] = {}  # those that make no more
         self._stores: dict[_Name, Store] = {}
         self._tokens: dict[_Name, set[int]] = {}  # of commits in earlier lives
         self._wake_fd = -1
@@ -173,7 +176,7 @@ class Worker:
         elif step is Busy:
             self._tell_what_lacks(name, run.waits_for())
         elif step is Done:
-            del self._running[name]
+            self._made[name] = self._running.pop(name)
             self._send(Finished(feed, partition, run.dropped(), run.stats()))
         elif step is Blocked:
             full = f"the slab of worker {self._worker} is full: {self._slab.used_bytes} bytes wait "
@@ -266,27 +269,60 @@ class Worker:
     def _take_turn(self, turn: Turn, payload: list[bytes]) -> None:
         name = turn.feed, turn.partition
         run = self._running.get(name)
-        if not isinstance(run, SequenceFeed):
+        if run is None and name not in self._made:
             return
+        for token, number, segments in turn.claims:
+            self._claim(name, token, number, segments)
+        for number in turn.releases:
+            if isinstance(run, SequenceFeed):
+                run.release(number)
         kept = []
         for number, frame, columns, token in turn.saves:
             if token in self._tokens.get(name, ()):  # kept in an earlier life, which died with it
                 kept.append([number, "", ""])
                 continue
-            block = payload[frame - 1] if frame else b""
-            kept.append([number, *run.saved(number, block, columns)])
-            self._store(name, run, [token])
-        for upto, stripe in turn.wants:
-            run.want(upto, stripe)
-        for stripe in turn.leaves:
-            run.leave(stripe)
+            kept.append([number, *self._save(name, number, columns, token, payload, frame)])
+        if isinstance(run, SequenceFeed):
+            for upto, stripe in turn.wants:
+                run.want(upto, stripe)
+            for stripe in turn.leaves:
+                run.leave(stripe)
         self._resting.discard(name)
         if kept and name in self._stores:
             self._stores[name].submit(Change(), Kept(*name, kept))
         elif kept:
             self._send(Kept(*name, kept))
 
-    def _store(self, name: _Name, run: SequenceFeed, tokens: list[int]) -> None:
+    def _claim(self, name: _Name, token: int, number: int, segments: bytes) -> None:
+        """A trainer has a batch of an earlier server."""
+        if token in self._tokens.get(name, ()):
+            self._send(Claimed(*name, token, "done"))
+            return
+        run = self._running.get(name) or self._made[name]
+        known: int | None = None
+        if isinstance(run, PartitionFeed):
+            known = run.claim(number)
+        elif name in self._running:
+            known = run.claim(segments)
+        if known is None:
+            self._send(Claimed(*name, token, "no"))
+        else:
+            self._send(Claimed(*name, token, "yes", known))
+
+    def _save(
+        self, name: _Name, number: int, columns: Any, token: int, payload: list[bytes], frame: int
+    ) -> tuple[str, str]:
+        """A trainer is done with a batch: an error's code and text, empty when that is noted."""
+        run = self._running.get(name) or self._made[name]
+        code, text = "", ""
+        if isinstance(run, SequenceFeed):
+            code, text = run.saved(number, payload[frame - 1] if frame else b"", columns)
+        else:
+            run.saved(number)
+        self._store(name, run, [token])
+        return code, text
+
+    def _store(self, name: _Name, run: PartitionFeed | SequenceFeed, tokens: list[int]) -> None:
         """Have stored what has changed, where there is a store."""
         store = self._stores.get(name)
         if store is not None:
@@ -328,7 +364,8 @@ class Worker:
                 self._bad[config.name].counts.clear()
             run = self._run_of(config, order, reader, cursor)
             schema = schema_to_wire(run.schema)
-            self._send(Opened(order.feed, order.partition, schema, dict(run.properties)))
+            number = run.next_number if isinstance(run, PartitionFeed) else 0
+            self._send(Opened(order.feed, order.partition, schema, dict(run.properties), number))
         except Exception as error:
             self._fail(order.feed, order.partition, error)
             return
@@ -339,20 +376,20 @@ class Worker:
     ) -> PartitionFeed | SequenceFeed:
         """A partition, as it was left by an earlier life."""
         args = reader, config.declaration, order.partition, config.partitions, self._slab
-        bad = self._bad[config.name]
-        if not config.stateful:
-            plain = PartitionFeed(*args, bad)
-            if cursor:
-                plain.restore(msgpack.unpackb(cursor, strict_map_key=False))
-            return plain
         durable = self._config.state_directory is not None
-        run = SequenceFeed(*args, bad, durable)
-        run.start_after(order.made)
+        kind = SequenceFeed if config.stateful else PartitionFeed
+        run = kind(*args, self._bad[config.name], durable)
+        if isinstance(run, SequenceFeed):
+            run.start_after(order.made)
         if durable:
             self._resume(run, order)
+        if cursor and isinstance(run, PartitionFeed):
+            run.restore(msgpack.unpackb(cursor, strict_map_key=False))
+            run.note_restored(cursor)
         return run
 
-    def _resume(self, run: SequenceFeed, order: Assign) -> None:
+    def _resume(self, run: PartitionFeed | SequenceFeed, order: Assign) -> None:
+        """Open a partition's store and go on from what is in it."""
         assert self._config.state_directory is not None
         name = order.feed, order.partition
         path = partition_path(self._config.state_directory, *name)
@@ -360,7 +397,7 @@ class Worker:
         store = self._stores[name] = Store(path, self._config.durability, self._wake_fd)
         saved = store.load()
         self._tokens[name] = set(saved.tokens)
-        if "base" in saved.meta:
+        if isinstance(run, PartitionFeed) or "base" in saved.meta:
             run.resume(saved)
         closing = saved.meta.get("closing")
         if closing is not None:

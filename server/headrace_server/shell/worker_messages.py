@@ -39,6 +39,7 @@ __all__ = [
     "FROM_ROUTER",
     "FROM_WORKER",
     "Assign",
+    "Claimed",
     "Close",
     "Dry",
     "Failed",
@@ -80,6 +81,7 @@ class Opened:
     partition: Count
     schema: Plain
     properties: Plain = field(default_factory=dict)  # what trainers are told beside it
+    next: Count = 0  # the first batch that an earlier server did not see done
 
 
 @FROM_WORKER.message(3)
@@ -162,6 +164,18 @@ class Kept:
     feed: Text
     partition: Count
     batches: Plain  # [number, code, text]
+
+
+@FROM_WORKER.message(13)
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What a claim comes to: "done" under an earlier server, "yes" as batch ``number``, or "no"."""
+
+    feed: Text
+    partition: Count
+    token: Count
+    verdict: Text
+    number: Count = 0
 
 
 @FROM_WORKER.message(10)
@@ -260,6 +274,8 @@ class Turn:
     saves: Plain = ()  # [number, frame (0: none), columns, token]
     wants: Plain = ()  # [upto, stripe]
     leaves: Counts = ()  # stripes
+    claims: Plain = ()  # [token, number, segments]: batches of an earlier server
+    releases: Counts = ()  # numbers of batches that were claimed
 
 
 @FROM_ROUTER.message(6)

@@ -41,7 +41,7 @@ def test_a_time_that_the_contestant_took_itself_stands_for_it():
 def test_a_window_ends_when_its_time_is_over_and_the_rest_is_left():
     steps = iter([1, 1, 1, 1, 1])
     assert window._run(steps, 3.0)
-    assert len(list(steps)) == 2
+    assert len(list(steps)) == 3
 
 
 def test_a_contestant_that_stops_without_a_word_is_an_error():

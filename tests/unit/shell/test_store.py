@@ -1,0 +1,610 @@
+"""A store gives back what was told to be committed, and says so when it can not."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import random
+import select
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace_proto.errors import ServerError
+from headrace_server.core.changes import Change, Example, Saved
+from headrace_server.shell import store as module
+from headrace_server.shell.store import Store, StoreDamaged, copy_store
+
+PATIENCE_S = 30
+
+
+class Opened:
+    """A store, and the bell that it rings."""
+
+    def __init__(self, path: Path, kind: type[Store] = Store, durability: str = "power") -> None:
+        self.bell = os.eventfd(0)
+        self.store = kind(path, durability, self.bell)
+        self.done: list[Any] = []
+
+    def until(self, true: Callable[[], bool]) -> None:
+        """Take what is done, each time the bell rings, until something is so."""
+        while not true():
+            ready, _, _ = select.select([self.bell], [], [], PATIENCE_S)
+            assert ready, "the store says nothing"
+            os.eventfd_read(self.bell)
+            self.done += self.store.take_done()
+
+    def until_done(self, n: int) -> None:
+        self.until(lambda: len(self.done) == n)
+
+    def until_done_or_fault(self, n: int) -> None:
+        self.until(lambda: bool(self.store.fault) or len(self.done) == n)
+
+    def commit(self, *changes: Change) -> None:
+        """Submit, and wait until all is committed."""
+        ticket = object()
+        for change in changes:
+            self.store.submit(change)
+        self.store.submit(Change(), ticket)
+        self.until(lambda: ticket in self.done)
+
+    def close(self) -> None:
+        self.store.close()
+        assert not self.store._thread.is_alive()
+        if self.bell >= 0:
+            os.close(self.bell)
+            self.bell = -1
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[..., Opened]]:
+    """Opens stores, and closes them when the test ends."""
+    stores: list[Opened] = []
+
+    def open_(*args: Any, **kwargs: Any) -> Opened:
+        stores.append(Opened(*args, **kwargs))
+        return stores[-1]
+
+    yield open_
+    for one in stores:
+        one.close()
+    assert not [t for t in threading.enumerate() if t.name == "headrace-store"]
+
+
+class Model:
+    """What a store should hold, as dicts."""
+
+    def __init__(self) -> None:
+        self.examples: dict[int, Example] = {}
+        self.chunks: dict[int, bytes] = {}
+        self.meta: dict[str, bytes] = {}
+        self.numbers: set[int] = set()
+        self.tokens: list[int] = []
+
+    def apply(self, change: Change) -> None:
+        self.examples.update((e.line, e) for e in change.put)
+        for line in change.drop:
+            self.examples.pop(line, None)
+        self.chunks.update(change.chunks)
+        for number in change.drop_chunks:
+            self.chunks.pop(number, None)
+        self.numbers.update(change.done)
+        if change.base is not None:
+            self.numbers = {n for n in self.numbers if n >= change.base}
+        self.meta.update(change.meta)
+        self.tokens += change.tokens
+
+    @property
+    def saved(self) -> Saved:
+        examples = sorted(self.examples.values(), key=lambda e: e.index)
+        return Saved(self.meta, examples, self.chunks, sorted(self.numbers), self.tokens)
+
+
+def example(chance: random.Random, line: int) -> Example:
+    segment = chance.randrange(9)
+    state = chance.randbytes(chance.choice([0, 1, 100, 5000]))
+    index = line - 2**63 + (chance.randrange(4096) << 51)
+    return Example(line, index, line // 7, line % 7, segment, 9, chance.randbytes(5), state)
+
+
+def random_change(chance: random.Random) -> Change:
+    """Over few lines and numbers, so that each is put and dropped again and again."""
+
+    def some(most: int) -> list[int]:
+        return chance.sample(range(40), chance.randrange(most))
+
+    return Change(
+        put=[example(chance, line) for line in some(8)],
+        drop=some(4),
+        done=some(6),
+        base=chance.randrange(40) if chance.random() < 0.3 else None,
+        chunks={number: chance.randbytes(20) for number in some(4)},
+        drop_chunks=some(4),
+        meta={name: chance.randbytes(9) for name in chance.sample("abç", chance.randrange(3))},
+        tokens=[chance.randrange(2**62) for _ in range(chance.randrange(3))],
+    )
+
+
+def killed(path: Path, into: Path) -> Path:
+    """The files as they are now, which is what a kill leaves."""
+    into.mkdir()
+    for file in path.parent.glob(path.name + "*"):
+        shutil.copy(file, into)
+    return into / path.name
+
+
+def contents(path: Path) -> Saved:
+    store = Store(path, "power")
+    try:
+        return store.load()
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("durability", ["power", "process"])
+@pytest.mark.parametrize("seed", range(6))
+def test_it_gives_back_what_was_submitted_after_a_close_and_after_a_kill(
+    seed: int, durability: str, tmp_path: Path, opened: Callable[..., Opened]
+):
+    chance, model, path = random.Random(seed), Model(), tmp_path / "0.db"
+    for life in range(6):
+        one = opened(path, durability=durability)
+        assert one.store.load() == model.saved
+        tickets = []
+        for number in range(chance.randrange(1, 25)):
+            change = random_change(chance)
+            model.apply(copy.deepcopy(change))
+            one.store.submit(change, number)
+            tickets.append(number)
+            if chance.random() < 0.3:
+                one.until_done(len(tickets))
+        if life % 2:
+            one.close()
+            one.done += one.store.take_done()
+        else:
+            one.until_done(len(tickets))
+            path = killed(path, tmp_path / f"killed-{life}")
+        assert one.done == tickets
+
+
+CHILD = """
+import os, select, sys
+from pathlib import Path
+from headrace_server.core.changes import Change, Example
+from headrace_server.shell.store import Store
+bell = os.eventfd(0)
+store = Store(Path(sys.argv[1]), sys.argv[2], bell)
+n = int(store.load().meta.get("n", b"-1"))
+told = n
+while True:
+    while n - told < 8:
+        n += 1
+        states = [Example(line, line, 0, 0, n, n + 2, b"k", b"%d" % n * 400)
+                  for line in range(n, n + 20)]
+        store.submit(Change(put=states, drop=[n - 1], meta={"n": b"%d" % n}, tokens=[n]), n)
+    os.eventfd_read(bell)
+    for told in store.take_done():
+        os.write(1, b"%d\\n" % told)
+"""
+
+
+def child(code: str, *args: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, args)],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+    )
+
+
+@pytest.mark.parametrize("durability", ["power", "process"])
+def test_what_a_killed_process_has_told_to_be_committed_is_there(durability: str, tmp_path: Path):
+    chance, path, before = random.Random(durability), tmp_path / "0.db", -1
+    for _ in range(16):
+        process = child(CHILD, path, durability)
+        assert process.stdout is not None
+        told = [int(process.stdout.readline()) for _ in range(chance.choice([1, 2, 10, 60, 300]))]
+        process.kill()
+        rest, _ = process.communicate()
+        told += [int(line) for line in rest.splitlines(keepends=True) if line.endswith(b"\n")]
+        assert told == list(range(before + 1, before + 1 + len(told)))  # in order, none left out
+        saved = contents(path)
+        before = int(saved.meta["n"])
+        assert before >= told[-1]
+        # Whole changes and no others, whatever was going on at that moment.
+        assert saved.tokens == list(range(before + 1))
+        assert [e.line for e in saved.examples] == list(range(before, before + 20))
+        assert {(e.segment, e.state) for e in saved.examples} == {(before, b"%d" % before * 400)}
+
+
+class Held(Store):
+    """Its transactions wait for a word, and are counted."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.began = threading.Event()
+        self.go = threading.Event()
+        self.rows: list[int] = []
+
+    def _transact(self, merged: Any) -> None:
+        self.began.set()
+        assert self.go.wait(PATIENCE_S)
+        before = self._db.total_changes
+        super()._transact(merged)
+        self.rows.append(self._db.total_changes - before)
+
+
+def test_what_gathers_while_one_transaction_is_written_is_the_next_one(
+    tmp_path: Path, opened: Callable[..., Opened]
+):
+    one = opened(tmp_path / "0.db", Held)
+    chance = random.Random(0)
+    one.store.submit(Change(put=[example(chance, 1)]), 0)
+    assert one.store.began.wait(PATIENCE_S)
+    for n in range(1, 201):
+        one.store.submit(Change(put=[example(chance, 1)], meta={"base": b"%d" % n}), n)
+    assert one.store.take_done() == []
+    one.store.go.set()
+    one.until_done(201)
+    assert one.done == list(range(201))
+    assert one.store.rows == [1, 2]  # 200 changes of one line and one name are two rows
+
+
+def test_states_belong_to_a_transaction_whole_or_not_at_all(tmp_path: Path):
+    class Fails(Store):
+        def _transact(self, merged: Any) -> None:
+            merged._meta["bad"] = object()  # cannot be written, after all the others were
+            super()._transact(merged)
+
+    path = tmp_path / "0.db"
+    one = Opened(path, Fails)
+    one.store.submit(Change(put=[example(random.Random(0), 1)]), "lost")
+    with pytest.raises(ServerError, match=r"0\.db"):
+        one.until(lambda: bool(one.done))
+    assert one.done == []
+    with pytest.raises(ServerError, match=r"0\.db"):
+        one.store.submit(Change())
+    with pytest.raises(ServerError, match=r"0\.db"):
+        one.store.copy_to(tmp_path / "copy.db")
+    one.close()
+    assert contents(path).examples == []
+
+
+# Full disks
+
+LIMITED = """
+import os, resource, select, sys, threading
+from pathlib import Path
+from headrace_server.core.changes import Change, Example
+from headrace_server.shell.store import Store
+bell, path = os.eventfd(0), Path(sys.argv[1])
+store = Store(path, "power", bell)
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, hard))
+done, n = [], 0
+def ring():
+    assert select.select([bell], [], [], 30)[0]
+    os.eventfd_read(bell)
+    done.extend(store.take_done())
+while not store.fault:
+    store.submit(Change(put=[Example(n, n, 0, 0, 0, 1, b"k", os.urandom(9000))]), n)
+    n += 1
+    ring()
+assert str(path) in store.fault, store.fault
+full = list(done)
+assert full == list(range(len(full))) and 0 < len(full) < n, (len(full), n)
+for _ in range(3):
+    store.submit(Change(tokens=[n]), n)
+    n += 1
+try:
+    store.copy_to(path.with_name("copy.db"))
+except RuntimeError as error:
+    assert store.fault in str(error), error
+else:
+    raise AssertionError("a copy was made")
+assert not store.take_done()
+if sys.argv[2] == "again":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    while len(done) < n:
+        ring()
+    assert not store.fault and done == list(range(n))
+store.close()
+assert not store._thread.is_alive()
+assert threading.active_count() == 1
+print(len(done), n)
+"""
+
+
+@pytest.mark.parametrize("then", ["again", "closed"])
+def test_no_room_is_waited_out_told_and_costs_nothing_that_was_committed(then: str, tmp_path: Path):
+    """The limit of a file's size stands for the disk: SQLite gets an error in midst of a write."""
+    process = child(LIMITED, tmp_path / "0.db", then)
+    out, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    done, submitted = map(int, out.split())
+    saved = contents(tmp_path / "0.db")
+    assert [e.line for e in saved.examples][:done] == list(range(done))[: len(saved.examples)]
+    assert len(saved.examples) + len(saved.tokens) == done
+    assert (done == submitted) == (then == "again")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 3 MB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(disk)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted: {mounted.stderr.decode().strip()}")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def fill(file: Path) -> None:
+    """Write a file until the disk is full."""
+    with open(file, "wb", buffering=0) as out, contextlib.suppress(OSError):
+        while True:
+            out.write(bytes(4096))
+
+
+def test_a_full_disk_is_waited_out_again_and_again(small_disk: Path, opened: Callable[..., Opened]):
+    one, n = opened(small_disk / "0.db"), 0
+    for _ in range(5):
+        ballast = small_disk / "ballast"
+        fill(ballast)
+        committed = len(one.done)
+        while not one.store.fault:
+            one.store.submit(Change(put=[Example(n % 40, n, 0, 0, 0, 1, b"", bytes(9000))]), n)
+            n += 1
+            one.until_done_or_fault(n)
+        assert "full" in one.store.fault and len(one.done) < n
+        assert one.done == list(range(len(one.done)))
+        assert len(one.done) >= committed
+        ballast.unlink()
+        one.until_done(n)
+        assert one.done == list(range(n)) and not one.store.fault
+    one.close()
+    assert max(e.index for e in contents(small_disk / "0.db").examples) == n - 1
+
+
+# Damage
+
+
+def refused(path: Path, match: str) -> None:
+    """It is refused each time, by name, and left as it was."""
+    files = {f: f.read_bytes() for f in path.parent.iterdir() if not f.name.endswith("-shm")}
+    for _ in range(2):
+        with pytest.raises(StoreDamaged, match=match) as caught:
+            contents(path)
+        assert str(path) in str(caught.value)
+        assert "resume from a snapshot, or move the state directory away" in str(caught.value)
+        kept = {f: f.read_bytes() for f in files if f.exists()}
+        assert kept == files
+
+
+def test_a_missing_file_begins_empty(tmp_path: Path):
+    (tmp_path / "0.db.new").write_bytes(b"of a start that was killed")
+    assert contents(tmp_path / "0.db") == Saved({}, [], {}, [], [])
+    assert [f.name for f in tmp_path.glob("*.new*")] == []
+
+
+def test_an_empty_file_is_not_a_new_one(tmp_path: Path):
+    (tmp_path / "0.db").touch()
+    refused(tmp_path / "0.db", "it is empty")
+
+
+def test_a_journal_without_its_file_is_not_a_new_one(tmp_path: Path):
+    (tmp_path / "0.db-wal").write_bytes(bytes(100))
+    refused(tmp_path / "0.db", "it is gone, and its journal is there")
+
+
+@pytest.mark.parametrize("what", ["text", "database"])
+def test_a_file_of_somebody_else_is_refused_and_not_written_to(what: str, tmp_path: Path):
+    path = tmp_path / "0.db"
+    if what == "text":
+        path.write_text("something else " * 1000)
+    else:
+        with sqlite3.connect(path) as db:
+            db.execute("CREATE TABLE mine (x)")
+        db.close()
+    refused(path, "not a database" if what == "text" else "no file of a headrace server")
+
+
+def test_a_file_of_a_later_release_is_refused_with_both_versions(tmp_path: Path):
+    path = tmp_path / "0.db"
+    contents(path)
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA user_version = 7")
+    db.close()
+    with pytest.raises(ServerError, match=r"0\.db was written by another release .*7.*reads 1"):
+        Store(path, "power")
+
+
+def test_a_durability_that_is_none_is_refused(tmp_path: Path):
+    with pytest.raises(ValueError, match="durability='most' is none of power, process"):
+        Store(tmp_path / "0.db", "most")
+
+
+def filled(path: Path, clean: bool, into: Path) -> tuple[Path, list[Saved]]:
+    """A store of several commits, closed or killed, and what it held after each."""
+    chance, model, one = random.Random(5), Model(), Opened(path)
+    held = []
+    for _ in range(12):
+        change = random_change(chance)
+        model.apply(change)
+        one.commit(change)
+        held.append(copy.deepcopy(model.saved))
+    if clean:
+        one.close()
+        return path, held
+    path = killed(path, into)
+    one.close()
+    return path, held
+
+
+def contents_or_text(path: Path) -> Saved | str:
+    try:
+        return contents(path)
+    except ServerError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_wrong_bit_anywhere_is_never_a_wrong_state(clean: bool, tmp_path: Path):
+    path, held = filled(tmp_path / "0.db", clean, tmp_path / "killed")
+    files = {f.name: f.read_bytes() for f in path.parent.glob("0.db*") if f.stat().st_size}
+    assert ("0.db-wal" in files) == (not clean)
+    chance, found, last = random.Random(6), 0, 0
+    for flip in range(250):
+        there = tmp_path / f"flip-{flip}"
+        there.mkdir()
+        for name, data in files.items():
+            (there / name).write_bytes(data)
+        name = chance.choice([n for n in files if not n.endswith("-shm")])
+        data = bytearray(files[name])
+        for _ in range(chance.choice([1, 1, 1, 8])):
+            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        (there / name).write_bytes(data)
+        saved = contents_or_text(there / "0.db")
+        if isinstance(saved, str):
+            assert str(there / "0.db") in saved
+            found += 1
+        else:
+            # The last commit of a journal can not be told from one that a kill cut short.
+            assert saved == held[-1] or (name == "0.db-wal" and saved == held[-2])
+            last += saved != held[-1]
+        shutil.rmtree(there)
+    assert found > 100
+    assert last < 30
+
+
+def test_a_page_that_is_lost_is_found_also_after_a_clean_end(tmp_path: Path):
+    path, _ = filled(tmp_path / "0.db", True, tmp_path / "none")
+    data = bytearray(path.read_bytes())
+    db = sqlite3.connect(path)
+    page = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'done'").fetchone()[0]
+    db.close()
+    start = (page - 1) * 4096
+    data[start + 3 : start + 5] = (0).to_bytes(2, "big")  # the page says that it has no rows
+    path.write_bytes(data)
+    refused(path, "0.db is damaged")
+
+
+# Copies
+
+
+def test_a_copy_is_of_one_moment_while_commits_go_on(tmp_path: Path, opened: Callable[..., Opened]):
+    one, halt, n = opened(tmp_path / "0.db"), threading.Event(), 0
+    submitted = 0
+
+    def submit() -> None:
+        nonlocal submitted
+        while not halt.is_set():
+            value = b"%d" % (submitted + 1)
+            one.store.submit(Change(meta={"a": value}))
+            one.store.submit(Change(meta={"b": value}, chunks={submitted: b"x" * 500}))
+            submitted += 1
+            if submitted % 50 == 0:
+                one.store.copy_to(tmp_path / "paced.db")
+                (tmp_path / "paced.db").unlink()
+
+    other = threading.Thread(target=submit)
+    other.start()
+    try:
+        for number in range(5):
+            before = submitted
+            one.store.copy_to(tmp_path / f"copy-{number}.db")
+            saved = contents(tmp_path / f"copy-{number}.db")
+            n = len(saved.chunks)
+            assert n >= before
+            assert int(saved.meta.get("b", 0)) == n
+            assert int(saved.meta.get("a", 0)) in (n, n + 1)
+    finally:
+        halt.set()
+        other.join()
+    assert one.store.take_done() == []  # a copy is nobody's ticket
+
+
+def test_a_copy_that_can_not_be_made_leaves_no_file_and_the_store_goes_on(
+    tmp_path: Path, opened: Callable[..., Opened]
+):
+    one = opened(tmp_path / "0.db")
+    (tmp_path / "there.db").write_bytes(b"old")
+    with pytest.raises(ServerError, match=r"there\.db.*exists"):
+        one.store.copy_to(tmp_path / "there.db")
+    assert (tmp_path / "there.db").read_bytes() == b"old"
+    with pytest.raises(ServerError, match="nowhere"):
+        one.store.copy_to(tmp_path / "nowhere" / "copy.db")
+    one.commit(Change(meta={"a": b"1"}))
+
+
+def test_a_store_that_nobody_has_open_is_copied_with_its_journal(tmp_path: Path):
+    path, held = filled(tmp_path / "0.db", False, tmp_path / "killed")
+    files = {f: f.read_bytes() for f in path.parent.iterdir() if not f.name.endswith("-shm")}
+    copy_store(path, tmp_path / "copy.db")
+    assert contents(tmp_path / "copy.db") == held[-1]
+    assert {f: f.read_bytes() for f in files} == files
+
+
+def test_what_is_damaged_or_missing_is_not_copied(tmp_path: Path):
+    path, held = filled(tmp_path / "0.db", True, tmp_path / "none")
+    with pytest.raises(OSError, match=r"nothing\.db"):
+        copy_store(tmp_path / "nothing.db", tmp_path / "copy.db")
+    data = path.read_bytes()
+    state = max((e.state for e in held[-1].examples), key=len)[-50:]
+    assert data.count(state) == 1
+    path.write_bytes(data.replace(state, bytes(50)))
+    with pytest.raises(StoreDamaged, match=r"0\.db is damaged: the state of an example fails"):
+        copy_store(path, tmp_path / "copy.db")
+    assert not (tmp_path / "copy.db").exists()
+
+
+# The end
+
+
+def test_close_commits_what_has_gathered_and_later_changes_are_refused(tmp_path: Path):
+    path = tmp_path / "0.db"
+    one = Opened(path, Held)
+    for n in range(50):
+        one.store.submit(Change(tokens=[n]), n)
+    one.store.go.set()
+    one.close()
+    one.close()
+    assert one.store.take_done() == list(range(50))
+    with pytest.raises(ServerError, match=r"0\.db is closed"):
+        one.store.submit(Change())
+    assert contents(path).tokens == list(range(50))
+    assert not path.with_name("0.db-wal").exists()
+
+
+def test_load_after_a_submit_is_refused(tmp_path: Path, opened: Callable[..., Opened]):
+    one = opened(tmp_path / "0.db")
+    one.commit(Change())
+    with pytest.raises(ValueError, match=r"load\(\) comes before the first submit\(\)"):
+        one.store.load()
+
+
+def test_the_last_tokens_that_came_stay_whatever_their_numbers(
+    tmp_path: Path, opened: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "_TOKENS", 100)
+    chance, tokens = random.Random(2), list[int]()
+    for _ in range(4):
+        one = opened(tmp_path / "0.db")
+        assert one.store.load().tokens == tokens[-100:]
+        for _ in range(30):
+            some = [chance.randrange(2**62) for _ in range(chance.randrange(9))]
+            one.commit(Change(tokens=some))
+            tokens += some
+        one.close()
+    assert len(tokens) > 300
