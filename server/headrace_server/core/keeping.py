@@ -32,6 +32,16 @@ class _Keeping:
     payload: Any  # to be said again to the worker's next life
 
 
+@dataclass(slots=True)
+class _Claim:
+    """A batch of an earlier server that a trainer has."""
+
+    session: int
+    place: Any
+    batch: Batch | None  # set aside for it
+    verdict: str = ""
+
+
 class KeepingDispatcher(Dispatcher):
     """The hand-over of one feed of which a worker keeps what is done."""
 
@@ -41,7 +51,7 @@ class KeepingDispatcher(Dispatcher):
         super().__init__(partitions, lease_ttl_s, max_window, epoch)
         self._keeping: dict[tuple[int, int], _Keeping] = {}  # by number and partition
         self._kept_tokens: dict[int, _Keeping] = {}  # the same by token
-        self._claims: dict[int, tuple[int, Any]] = {}  # by token: session and place
+        self._claims: dict[int, _Claim] = {}  # by token
         self._early: dict[int, tuple[int, Any]] = {}  # saves of claims without an answer
         self._expected: dict[tuple[int, int], int] = {}  # claims of batches that will be made
         self._faults: OrderedDict[int, tuple[int, str, str]] = OrderedDict()  # by token
@@ -49,45 +59,56 @@ class KeepingDispatcher(Dispatcher):
     # What trainers have of an earlier server
 
     def claim(self, session: int, place: Any) -> None:
-        """A new session has a batch that an earlier server handed out, or has not answered."""
+        """A new session has a batch that an earlier server handed out, or has not answered.
+
+        Nobody else is given it until its worker has said what has become of it.
+        """
         token = place.token
-        if not self._leases.knows(token) and token not in self._kept_tokens:
-            self._claims[token] = session, place
-            self._effects.append(Claim(place.partition, place))
+        if self._leases.knows(token) or token in self._kept_tokens:
+            return
+        claim = self._claims.get(token)
+        if claim is not None:
+            claim.session = session
+            return
+        order = place.number, place.partition
+        self._claims[token] = _Claim(session, place, self._set_aside(place))
+        if self._claims[token].batch is None:
+            self._expected[order] = token
+        self._effects.append(Claim(place.partition, place))
+
+    def _set_aside(self, place: Any) -> Batch | None:
+        """The batch of a claim, if it is here and nobody has it."""
+        batch: Batch | None = self._stream.pick(place.number, place.partition)
+        return batch
 
     def claimed(self, token: int, verdict: str, number: int) -> None:
         """A worker's word on a claim: "done" before, "yes" it can be, or "no"."""
-        session, place = self._claims.get(token, (0, None))
-        if place is None:
+        claim = self._claims.get(token)
+        if claim is None:
             return
-        if verdict == "yes":
-            batch = self._batch_of_claim(place, number)
-            if batch is None:  # its worker has not made it yet
-                self._expected[place.number, place.partition] = token
-                return
-            self._admit(token, session, batch)
-        elif verdict == "done":
+        claim.verdict = verdict
+        if verdict == "done":
             self._leases.remember(token)
-        self._end_claim(token)
+        elif verdict == "yes" and claim.batch is None:
+            claim.batch = self._claimed_batch(claim.place, number)
+            if claim.batch is None:  # it will be made
+                return
+        self._end_claim(token, claim)
 
-    def _batch_of_claim(self, place: Any, number: int) -> Batch | None:
-        order = place.number, place.partition
-        batch: Batch | None = self._stream.pick(*order)
-        if batch is None:
-            again = self._again.remove_if(lambda other: other.order == order)
-            batch = again[0] if again else None
-        return batch
+    def _claimed_batch(self, place: Any, number: int) -> Batch | None:
+        """The batch of a claim that was not here."""
+        return None
 
-    def _admit(self, token: int, session: int, batch: Batch) -> None:
-        trainer = self._trainers.get(session)
-        if trainer is None:
-            self._returned(session, batch)
-        else:
-            batch.waits_in = None
-            self._leases.admit(token, batch, session, trainer.seen)
-
-    def _end_claim(self, token: int) -> None:
+    def _end_claim(self, token: int, claim: _Claim) -> None:
         del self._claims[token]
+        self._expected.pop((claim.place.number, claim.place.partition), None)
+        if claim.batch is not None:
+            claim.batch.waits_in = None
+            trainer = self._trainers.get(claim.session)
+            if claim.verdict == "yes" and trainer is not None:
+                self._leases.admit(token, claim.batch, claim.session, trainer.seen)
+            else:
+                self._returned(claim.session, claim.batch)
         early = self._early.pop(token, None)
         if early is not None:
             self.save(early[0], token, early[1])
@@ -99,11 +120,11 @@ class KeepingDispatcher(Dispatcher):
             super().made(batch)
             return
         self._stream.made(batch)
-        self._stream.pick(*batch.order)
+        claim = self._claims[token]
+        claim.batch = self._stream.pick(*batch.order)
         self._open += 1
-        session, _ = self._claims[token]
-        self._admit(token, session, batch)
-        self._end_claim(token)
+        if claim.verdict:
+            self._end_claim(token, claim)
 
     def commit(self, session: int, tokens: tuple[int, ...]) -> None:
         """The session is done with these."""
@@ -115,9 +136,9 @@ class KeepingDispatcher(Dispatcher):
 
         Returns the number of batches that the partition has made.
         """
-        for _, place in self._claims.values():
-            if place.partition == partition:
-                self._effects.append(Claim(partition, place))
+        for claim in self._claims.values():
+            if claim.place.partition == partition and not claim.verdict:
+                self._effects.append(Claim(partition, claim.place))
         for (_, of), keeping in sorted(self._keeping.items()):
             if of == partition:
                 self._effects.append(Save(keeping.batch, keeping.payload, keeping.token))

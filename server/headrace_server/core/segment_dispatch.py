@@ -47,6 +47,7 @@ class SegmentDispatcher(KeepingDispatcher):
     # What workers bring
 
     def made(self, batch: Batch) -> None:
+        """A worker made the next batch of a partition."""
         wanted = self._stream.made(batch) is not False
         self._open += 1
         if not wanted:
@@ -85,7 +86,10 @@ class SegmentDispatcher(KeepingDispatcher):
         self._deal()
         return made
 
-    def _batch_of_claim(self, place: Any, number: int) -> Batch | None:
+    def _set_aside(self, place: Any) -> Batch | None:
+        return None
+
+    def _claimed_batch(self, place: Any, number: int) -> Batch | None:
         """Its rows are out again, in the worker's books under this number."""
         self._stream.claimed(place.partition)
         self._open += 1

@@ -14,6 +14,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ _FORMAT = 1
 _FIELDS = frozenset({"format", "partitions", "pipeline", "files"})
 #: Tokens carry the epoch above 32 bits, and are below 2**63.
 _MOST_EPOCHS = 2**31 - 1
+#: Twice, so that a wrong digit does not become another number.
+_EPOCH = re.compile(r"([0-9]{1,10}) \1\s*")
 _NEXT = "Resume from a snapshot, or move the state directory away to begin anew"
 
 
@@ -75,13 +78,14 @@ class StateDirectory:
         """The number of this life; on the disk before it is returned."""
         file = self.path / "epoch"
         try:
-            words = file.read_text().split()
+            text = file.read_text()
         except FileNotFoundError:
-            words = [] if next(self.path.glob("feeds/*/*.db"), None) else ["0", "0"]
+            text = "" if next(self.path.glob("feeds/*/*.db"), None) else "0 0"
         except ValueError:
-            words = []
-        before = int(words[0]) if words and words[0].isdecimal() else -1
-        if words != [str(before)] * 2 or before >= _MOST_EPOCHS:
+            text = ""
+        found = _EPOCH.fullmatch(text)
+        before = int(found[1]) if found else _MOST_EPOCHS
+        if before >= _MOST_EPOCHS:
             raise ServerError(
                 f"{file} is damaged or gone: it holds the number of starts so far, twice, below "
                 f"{_MOST_EPOCHS}.  Write a number larger than any before into it, twice, or resume "

@@ -1,4 +1,4 @@
-"""A small W4: its files with some hundred sequences, and batches that are as they must be."""
+"""A small W4: its files with fewer sequences, and batches that are as they must be."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.bench import sequences, states
 
 
 def small(directory: Path, monkeypatch: Any) -> Path:
-    """The files of 300 sequences; what checks compare with is cut to them."""
-    monkeypatch.setattr(sequences, "RECORDS", 300)
+    """The files of 1,000 sequences, so that each of 20 buckets fills; checks know of the cut."""
+    monkeypatch.setattr(sequences, "RECORDS", 1000)
     sequences.prepare(directory)
     return directory
 

@@ -50,10 +50,10 @@ class LineWorld:
             self.note(self.lines.closed([self.open.pop(line) for line in some]))
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(80))
 def test_reading_on_from_the_base_less_what_is_listed_gives_the_open_lines(seed: int):
     world = LineWorld(seed)
-    for life in range(4):
+    for _ in range(4):
         for _ in range(world.chance.randrange(60)):
             world.step()
             before = {line for line in world.known if line >= world.read}
@@ -63,7 +63,6 @@ def test_reading_on_from_the_base_less_what_is_listed_gives_the_open_lines(seed:
             assert all(line >= world.base for line in world.passed)
             assert len(world.lines._chunks) <= len(set(world.open.values())) + 1
         world.begin(world.base)
-        assert life >= 0
 
 
 def test_the_base_stays_at_the_oldest_chunk_with_an_open_line():
@@ -96,7 +95,7 @@ def test_a_line_that_is_closed_twice_is_refused():
         lines.closed([9])
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(80))
 def test_making_on_from_the_base_less_what_is_done_gives_the_batches_that_are_not(seed: int):
     chance = random.Random(seed)
     base, listed, really = 0, set[int](), set[int]()
@@ -125,8 +124,6 @@ def test_making_on_from_the_base_less_what_is_done_gives_the_batches_that_are_no
             oldest = min(out, default=made)
             assert len(numbers._cursors) <= made - base
             assert base <= oldest
-        if not out and listed:
-            assert min(listed) >= base
 
 
 def test_the_base_moves_as_far_as_a_cursor_is_known():
