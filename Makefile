@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+FRAMEWORKS := $(VENV)/.frameworks
 # A build for the CPU: that with CUDA takes gigabytes.
 TORCH ?= torch==2.13.0+cpu
 
@@ -17,7 +18,11 @@ $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headrace needs Python 3.11 or later")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev,demo,tf,jax]'
+	$(BIN)/python -m pip install --quiet --editable '.[dev,demo,tf]'
+	touch $@
+
+$(FRAMEWORKS): $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[jax]'
 	$(BIN)/python -m pip install --quiet '$(TORCH)' \
 	    || echo 'no $(TORCH) in the index: tests that need torch are skipped'
 	touch $@
@@ -25,7 +30,7 @@ $(READY): pyproject.toml
 demo: $(READY)
 	$(BIN)/python examples/demo.py
 
-test: $(READY)
+test: $(FRAMEWORKS)
 	$(BIN)/python -m pytest -q
 
 test-fast: $(READY)

@@ -18,10 +18,11 @@ saved when the gradients are there.
         split = lambda batch: (batch["sequences"]["x"], batch["sequences"]["y"])
         model.fit(headrace.keras.batches(feed, split), shuffle=False)
 
-A fit without ``steps_per_epoch`` ends with the feed, of which Keras warns then.  Padding has no weight: a loss is the mean
-over steps that are data, and so are ``weighted_metrics`` (Keras gives ``metrics`` no weights).
-``evaluate`` and ``predict`` work alike, and save states too: without them no sequence goes on.
-An error of the feed comes as one of ``tf.errors`` that holds its text.
+A fit without ``steps_per_epoch`` ends with the feed, and Keras warns that its input ran out.
+Padding has no weight: a loss is the mean over steps that are data, and so are ``weighted_metrics``
+(Keras gives ``metrics`` no weights).  ``evaluate`` and ``predict`` work alike, and save states too:
+without them no sequence goes on.  An error of the feed comes as one of ``tf.errors`` with its text.
+States that stay with the trainer are for a loop of one's own: TensorFlow fetches ahead of saves.
 """
 
 from __future__ import annotations

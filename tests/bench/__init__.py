@@ -2,7 +2,8 @@
 
     python -m tests.bench [--quick] [--only TEXT] [--log]
 
-    contestants   what runs: a generator per way to feed a trainer, with its server beside it
+    steps         what a contestant is: a generator that brings up its server and takes batches
+    contestants   what runs, by name; those of W4 stand in state_trainers and state_peers
     window        one contestant in a process of its own, timed, with all its children
     pairs         two contestants in turn; what counts is the ratio of each pair
     comparisons   which pairs there are, and what ratio is aimed at

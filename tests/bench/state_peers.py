@@ -161,8 +161,7 @@ def barrier(names: Sequence[str] = tuple(states.STATES)) -> Contestant:
                 coordinator.join(threads)
                 yield ENDED
             finally:
-                coordinator.request_stop()
-                session.run(closed)
+                coordinator.request_stop()  # the runner then closes the barrier, in its own thread
                 coordinator.join(threads)
 
     return steps

@@ -57,6 +57,11 @@ class Lines:
                 del self._chunks[number]
         return self._advance()
 
+    def is_open(self, chunk: int) -> bool:
+        """Whether a line of a chunk is open."""
+        known = self._chunks.get(chunk)
+        return known is not None and known.unsettled > 0
+
     @property
     def base_cursor(self) -> bytes:
         return self._chunks[self.base].cursor

@@ -6,15 +6,14 @@ the input by where to read on.
 An example that has begun is stored with its states and with the read that brought it.  All others
 are read again, from the oldest chunk that still has one that has neither begun nor ended.
 
-The caller submits changes in the order in which it gets them, each batch's before examples that it
-left are dropped or chunks forgotten, and a refusal's before any batch of later lines: a line that
-was not refused takes an insertion index.  It begins a new life with chunk numbers above all stored
-ones and the cursor's.
+The caller submits changes in the order in which it gets them, and a refusal's before any batch of
+later lines: a line that was not refused takes an insertion index.  It begins a new life with chunk
+numbers above all stored ones and the cursor's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgpack
@@ -35,8 +34,8 @@ class Keeper:
 
     def __init__(self) -> None:
         self.lines = Lines()
-        self._reads: dict[int, bytes] = {}  # of chunks in memory: how to read each again
-        self._first: dict[int, int] = {}  # their first lines
+        self._reads: dict[int, bytes] = {}  # of chunks with an open or a stored line
+        self._first: dict[int, int] = {}  # lines of chunks in memory
         self._stored: dict[int, int] = {}  # chunk → examples of it in the store
         self._kept: dict[int, int] = {}  # line → chunk of examples in the store
         self._marks: dict[int, int] = {}  # lines that an earlier life has dealt with
@@ -61,11 +60,11 @@ class Keeper:
             return first, None
         marks = np.array([self._marks.pop(first + row, 0) for row in range(rows)], np.int8)
         self._moved |= self.lines.closed([read.chunk] * int(np.count_nonzero(marks)))
+        self._let_go([read.chunk])
         return first, marks
 
     def forget(self, chunk: int) -> None:
-        """A chunk's payload is not needed any more."""
-        self._reads.pop(chunk, None)
+        """A chunk's payload is not needed now.  It can be read again while a line is not done."""
         self._first.pop(chunk, None)
 
     def reread(self, chunk: int) -> tuple[Read, Any]:
@@ -148,10 +147,16 @@ class Keeper:
 
     def _close(self, change: Change, closed: list[int]) -> None:
         self._moved |= self.lines.closed(closed)
+        self._let_go([*closed, *change.drop_chunks])
         if self._moved:
             self._moved = False
             change.base = 2 * self.lines.base_line
             change.meta["base"] = self.lines.base_cursor
+
+    def _let_go(self, chunks: Iterable[int]) -> None:
+        for chunk in chunks:
+            if chunk not in self._stored and not self.lines.is_open(chunk):
+                self._reads.pop(chunk, None)
 
     # Another life
 
