@@ -214,6 +214,7 @@ class Session:
         elif self.welcome is None or message.session != self.welcome.session:
             return  # of an earlier session
         elif isinstance(message, Deliver):
+            self._on_outcome(message)
             self._on_deliver(message, frames)
         elif isinstance(message, Outcome):
             self._on_outcome(message)
@@ -296,7 +297,7 @@ class Session:
             source = frames[delivery.frame - 1] if inline else self.memory
             self.ready.append(Received(delivery, source, self.openings))
 
-    def _on_outcome(self, message: Outcome) -> None:
+    def _on_outcome(self, message: Outcome | Deliver) -> None:
         for token in message.committed:
             self._answered(token)
         for token in message.stale:

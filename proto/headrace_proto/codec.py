@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from itertools import chain
+from operator import attrgetter
 from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
 import msgpack
@@ -140,7 +142,13 @@ def record_check(kind: type[M]) -> Check:
 
 
 def _checked(kind: type, spec: _Spec, values: Sequence[Any]) -> list[Any]:
-    out: list[Any] = []
+    out: list[Any]
+    if len(values) >= len(spec):
+        try:
+            return [check(value) for (_, check, _), value in zip(spec, values, strict=False)]
+        except ProtocolError:
+            pass  # again, to find which
+    out = []
     try:
         for (_, check, _), value in zip(spec, values, strict=False):
             out.append(check(value))  # one by one: its length names the field that failed
@@ -155,9 +163,22 @@ def _checked(kind: type, spec: _Spec, values: Sequence[Any]) -> list[Any]:
 
 def _fields_of(value: Any) -> Any:
     """What msgpack is given for what it does not know."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [getattr(value, f.name) for f in dataclasses.fields(value)]
-    raise TypeError(f"{type(value).__name__} is not plain data: {value!r:.80}")
+    fields = _getter_of(type(value))  # type: ignore[arg-type]
+    if fields is None:
+        raise TypeError(f"{type(value).__name__} is not plain data: {value!r:.80}")
+    return fields(value)
+
+
+@cache
+def _getter_of(kind: Any) -> Callable[[Any], Sequence[Any]] | None:
+    """What gives the fields of a dataclass in order; None for any other type."""
+    if not dataclasses.is_dataclass(kind):
+        return None
+    names = [field.name for field in dataclasses.fields(kind)]
+    if len(names) > 1:
+        getter: Callable[[Any], Sequence[Any]] = attrgetter(*names)
+        return getter
+    return lambda value: [getattr(value, name) for name in names]
 
 
 class Registry:

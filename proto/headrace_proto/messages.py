@@ -237,10 +237,13 @@ class Delivery:
 @FROM_SERVER.message(3)
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Batches for a trainer."""
+    """Batches for a trainer, and what became of commits, as in Outcome."""
 
     session: Count
     items: Annotated[tuple[Delivery, ...], list_of(record_check(Delivery))]
+    committed: Counts = ()
+    stale: Counts = ()
+    faults: Plain = ()
 
 
 @FROM_SERVER.message(4)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .demand import Arrivals, LaneQueues
-from .handover import Answer, Batch, JoinRefused, Release, Save
+from .handover import Answer, Batch, Effect, JoinRefused, Release, Save
 from .keeping import KeepingDispatcher
 
 __all__ = ["Flush", "SegmentDispatcher"]
@@ -39,6 +39,7 @@ class SegmentDispatcher(KeepingDispatcher):
     ) -> None:
         self._lanes = order == "lanes"
         super().__init__(partitions, lease_ttl_s, max_window, epoch)
+        self._changed = False
         self._saved: dict[int, tuple[int, Batch]] = {}  # by session: the last one
 
     def _new_stream(self, partitions: int) -> Arrivals | LaneQueues:
@@ -160,6 +161,16 @@ class SegmentDispatcher(KeepingDispatcher):
     # The hand-over
 
     def _deal(self) -> None:
+        """Once for all events of a round: what one of them brings serves what another asked for."""
+        self._changed = True
+
+    def take_effects(self) -> list[Effect]:
+        if self._changed:
+            self._changed = False
+            self._deal_out()
+        return super().take_effects()
+
+    def _deal_out(self) -> None:
         if not self.paused:
             for trainer in list(self._asking.values()):
                 while self._wants(trainer) and (batch := self._next_of(trainer.session)):

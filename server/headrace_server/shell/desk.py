@@ -207,6 +207,7 @@ class Desk:
             message.columns,
             message.crowded,
         )
+        self._on_kept(message.partition, message.kept)
         self._blocks_in[message.segment] = self._blocks_in.get(message.segment, 0) + 1
         self.dispatcher.made(
             Batch(message.partition, message.number, message.rows, place, message.meta)
@@ -231,8 +232,7 @@ class Desk:
         dispatcher = self.dispatcher
         if isinstance(message, Kept) and isinstance(dispatcher, KeepingDispatcher):
             self._waits.pop(message.partition, None)
-            for number, code, text in message.batches:
-                dispatcher.kept(message.partition, number, code, text)
+            self._on_kept(message.partition, message.batches)
             return
         if not isinstance(dispatcher, SegmentDispatcher) or isinstance(message, Kept):
             raise ProtocolError(
@@ -242,6 +242,11 @@ class Desk:
             dispatcher.starved(message.partition)
         else:
             dispatcher.dry(message.stripe)
+
+    def _on_kept(self, partition: int, batches: Any) -> None:
+        if isinstance(self.dispatcher, KeepingDispatcher):
+            for number, code, text in batches:
+                self.dispatcher.kept(partition, number, code, text)
 
     def on_claimed(self, message: Claimed) -> None:
         if isinstance(self.dispatcher, KeepingDispatcher):

@@ -55,6 +55,7 @@ from ..feed.slab import map_segment
 from .config import RunConfig
 from .desk import Desk, delivery_of
 from .sessions import Session, SessionTable
+from .sockets import waits
 
 __all__ = ["Reception"]
 
@@ -62,10 +63,16 @@ logger = logging.getLogger("headrace.router")
 
 #: Items in one Deliver; more would not fit a header when batches have many columns.
 _PER_MESSAGE = 16
+#: Answers to commits that are gathered for one message.
+_ANSWERS_PER_MESSAGE = 64
 #: A trainer that was silent for this many heartbeats is asked whether it is there.
 _SILENT = 2.5
 #: Connections that sent garbage are remembered up to this number, to be answered once only.
 _REMEMBERED = 10_000
+
+
+_Answers = tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, str, str], ...]]
+_NOTHING: _Answers = ((), (), ())
 
 
 class Reception:
@@ -80,6 +87,7 @@ class Reception:
         self._directory = Path(config.directory)
         self._sessions = SessionTable(self._directory)
         self._out: dict[int, list[Delivery]] = {}  # references to be sent, by session
+        self._answers: dict[int, _Answers] = {}  # to commits, by session
         self._sending: list[tuple[Any, Desk, Send, tuple[str, int]]] = []
         self._mapped: dict[str, np.ndarray] = {}
         self._garbage: dict[bytes, None] = {}
@@ -91,10 +99,9 @@ class Reception:
     def hear(self, burst: int) -> None:
         """Take what trainers have sent."""
         for _ in range(burst):
-            try:
-                identity, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            if not waits(self._socket):
                 return
+            identity, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
             try:
                 if not frames or len(frames) > limits.MAX_FRAMES:
                     raise ProtocolError(f"a message has {len(frames)} frames")
@@ -286,6 +293,7 @@ class Reception:
     def _leave(self, session: Session, desk: Desk) -> None:
         self._sessions.leave(session)
         self._out.pop(session.number, None)
+        self._answers.pop(session.number, None)
         desk.dispatcher.leave(session.number)
 
     # Out
@@ -300,7 +308,8 @@ class Reception:
             desk.dispatcher.pin(effect.batch, (session.number, effect.token))
             self._out.setdefault(session.number, []).append(delivery_of(effect, None))
             return
-        header = FROM_SERVER.encode(Deliver(session.number, (delivery_of(effect, 1),)))
+        told = self._answers.pop(session.number, _NOTHING)
+        header = FROM_SERVER.encode(Deliver(session.number, (delivery_of(effect, 1),), *told))
         place = effect.batch.body
         payload = self._segment(place.segment)[place.offset : place.offset + place.nbytes]
         try:
@@ -321,12 +330,19 @@ class Reception:
                 continue
             for i in range(0, len(items), _PER_MESSAGE):
                 part = tuple(items[i : i + _PER_MESSAGE])
+                told = self._answers.pop(number, _NOTHING)
                 try:
-                    self._send(session.identity, Deliver(number, part))
+                    self._send(session.identity, Deliver(number, part, *told))
                 except ProtocolError:  # many columns: the header would be too long
+                    self._answers[number] = told
                     for item in part:
                         self._send(session.identity, Deliver(number, (item,)))
         self._out.clear()
+        for number, told in self._answers.items():
+            session = self._sessions.get(number)
+            if session is not None:
+                self._send(session.identity, Outcome(number, *told))
+        self._answers.clear()
         if self._sending:
             self._sweep_sends()
 
@@ -341,11 +357,18 @@ class Reception:
         self._sending = still
 
     def answer(self, effect: Answer) -> None:
-        session = self._sessions.get(effect.session)
-        if session is not None:
-            faults = [list(fault) for fault in effect.faults]
-            outcome = Outcome(session.number, effect.committed, effect.stale, faults)
-            self._send(session.identity, outcome)
+        """What became of commits; it goes along with the next batch of this round."""
+        committed, stale, faults = self._answers.get(effect.session, _NOTHING)
+        if len(committed) + len(stale) + len(faults) >= _ANSWERS_PER_MESSAGE:
+            session = self._sessions.get(effect.session)
+            if session is not None:
+                self._send(session.identity, Outcome(session.number, committed, stale, faults))
+            committed, stale, faults = _NOTHING
+        self._answers[effect.session] = (
+            committed + effect.committed,
+            stale + effect.stale,
+            faults + effect.faults,
+        )
 
     def finish(self, number: int) -> None:
         """Tell one trainer that its feed is done."""

@@ -37,7 +37,7 @@ from .child import ParentPipe
 from .config import RunConfig
 from .desk import Desk, News
 from .reception import Reception
-from .sockets import private_router, public_router
+from .sockets import private_router, public_router, waits
 from .worker_messages import (
     FROM_ROUTER,
     FROM_WORKER,
@@ -133,10 +133,9 @@ class Router:
 
     def _hear_workers(self) -> None:
         for _ in range(_BURST):
-            try:
-                identity, header, *payload = self._private.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            if not waits(self._private):
                 return
+            identity, header, *payload = self._private.recv_multipart(zmq.NOBLOCK)
             worker, life = map(int, identity.split(b"-"))
             message = FROM_WORKER.decode(header)
             if isinstance(message, Up):

@@ -10,10 +10,15 @@ import zmq
 
 from headrace_proto import limits
 
-__all__ = ["private_dealer", "private_router", "public_router"]
+__all__ = ["private_dealer", "private_router", "public_router", "waits"]
 
 #: Messages per connection that ZeroMQ queues for us; credits keep real numbers far below.
 _QUEUE = 1024
+
+
+def waits(socket: zmq.Socket[bytes]) -> bool:
+    """Whether a message can be read.  Cheaper than an exception that says there is none."""
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
 
 def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:

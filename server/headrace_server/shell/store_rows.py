@@ -40,13 +40,25 @@ class StoreDamaged(ServerError):
     """A file of states can not be trusted."""
 
 
-def _crc(*parts: int | bytes) -> int:
-    numbers = [part if isinstance(part, int) else len(part) for part in parts]
-    crc = zlib.crc32(struct.pack(f"<{len(numbers)}q", *numbers))
-    for part in parts:
-        if not isinstance(part, int):
-            crc = zlib.crc32(part, crc)
-    return crc
+_EXAMPLE = struct.Struct("<8q")
+_NUMBERS = struct.Struct("<3q")
+
+
+def _crc(number: int, data: bytes = b"", place: int = 0) -> int:
+    return zlib.crc32(data, zlib.crc32(_NUMBERS.pack(place, number, len(data))))
+
+
+def _named_crc(name: str, value: bytes) -> int:
+    return _crc(zlib.crc32(name.encode()), value)
+
+
+def _example_crc(
+    *numbers: int,  # all of them, in the order of the table
+    key: bytes,
+    state: bytes,
+) -> int:
+    crc = zlib.crc32(_EXAMPLE.pack(*numbers, len(key), len(state)))
+    return zlib.crc32(state, zlib.crc32(key, crc))
 
 
 class Merged:
@@ -91,46 +103,53 @@ class Merged:
         if self._done:
             many("INSERT OR REPLACE INTO done VALUES (?, ?)", [(n, _crc(n)) for n in self._done])
         if self._meta:
-            named = [(name, _crc(name.encode(), v), v) for name, v in self._meta.items()]
+            named = [(name, _named_crc(name, v), v) for name, v in self._meta.items()]
             many("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", named)
         if self.tokens:
-            numbered = [(n, t, _crc(n, t)) for n, t in enumerate(self.tokens, place + 1)]
+            numbered = [(n, t, _crc(t, place=n)) for n, t in enumerate(self.tokens, place + 1)]
             many("INSERT INTO token VALUES (?, ?, ?)", numbered)
             db.execute("DELETE FROM token WHERE place <= ?", (place + len(self.tokens) - keep,))
 
 
 def _example_row(e: Example) -> tuple[Any, ...]:
-    crc = _crc(e.line, e.index, e.chunk, e.row, e.segment, e.count, e.key, e.state)
-    return (e.line, e.index, e.chunk, e.row, e.segment, e.count, crc, e.key, e.state)
+    numbers = (e.line, e.index, e.chunk, e.row, e.segment, e.count)
+    return (*numbers, _example_crc(*numbers, key=e.key, state=e.state), e.key, e.state)
 
 
 def read_rows(db: sqlite3.Connection) -> Saved:
     """All rows, examples by insertion index, tokens as they came; StoreDamaged by a wrong one."""
+    try:
+        return _read_rows(db)
+    except (TypeError, AttributeError, struct.error) as error:
+        raise StoreDamaged(f"a value is of another kind than was written: {error}") from error
+
+
+def _read_rows(db: sqlite3.Connection) -> Saved:
     saved = Saved({}, [], {}, [], [])
-    for row in db.execute("SELECT * FROM example"):
-        values = (*row[:6], *row[7:])
-        _check(row[6], "the state of an example", *values)
-        saved.examples.append(Example(*values))
+    rows = db.execute("SELECT * FROM example")
+    for line, index, chunk, row, segment, count, crc, key, state in rows:
+        if crc != _example_crc(line, index, chunk, row, segment, count, key=key, state=state):
+            raise StoreDamaged(f"the state of example {key[:80]!r} fails its checksum")
+        saved.examples.append(Example(line, index, chunk, row, segment, count, key, state))
     saved.examples.sort(key=lambda example: example.index)
     for name, crc, value in db.execute("SELECT * FROM meta"):
-        _check(crc, "a value", name.encode() if isinstance(name, str) else name, value)
+        _check(crc == _named_crc(name, value), "value", name)
         saved.meta[name] = value
     for number, crc, value in db.execute("SELECT * FROM chunk"):
-        _check(crc, "a chunk", number, value)
+        _check(crc == _crc(number, value), "chunk", number)
         saved.chunks[number] = value
     for number, crc in db.execute("SELECT * FROM done ORDER BY number"):
-        _check(crc, "a number", number)
+        _check(crc == _crc(number), "number", number)
         saved.done.append(number)
     for place, token, crc in db.execute("SELECT * FROM token ORDER BY place"):
-        _check(crc, "a token", place, token)
+        _check(crc == _crc(token, place=place), "token", token)
         saved.tokens.append(token)
     return saved
 
 
-def _check(crc: Any, what: str, *parts: Any) -> None:
-    sound = all(type(part) in (int, bytes) for part in parts)
-    if not sound or _crc(*parts) != crc:
-        raise StoreDamaged(f"{what} fails its checksum ({str(parts[0])[:80]})")
+def _check(sound: bool, what: str, name: Any) -> None:
+    if not sound:
+        raise StoreDamaged(f"the {what} {str(name)[:80]!r} fails its checksum")
 
 
 # The journal: a header of 32 bytes, then frames of 24 bytes and a page (sqlite.org/walformat.html)

@@ -34,7 +34,7 @@ from ..feed.slab import Slab
 from ..feed.sources import open_reader
 from .child import ParentPipe
 from .config import FeedConfig, RunConfig
-from .sockets import private_dealer
+from .sockets import private_dealer, waits
 from .statedir import partition_path
 from .store import Store
 from .worker_messages import (
@@ -68,6 +68,8 @@ logger = logging.getLogger("headrace.worker")
 #: When a slab is this full, trainers are asked to copy batches out instead of holding them.
 _CROWDED = 0.5
 _IDLE_MS = 1000
+#: Answers to saves that are gathered before they are told by themselves.
+_MOST_KEPT = 64
 #: A partition that has made nothing for so long says what it lacks, and once more after as long.
 _SILENT_S = 1.0
 
@@ -96,6 +98,7 @@ class Worker:
         self._spoke: dict[_Name, float] = {}  # when a partition last made or said something
         self._failed: set[str] = set()
         self._made: dict[_Name, PartitionFeed | SequenceFeed] = {}  # those that make no more
+        self._kept: dict[_Name, list[list[Any]]] = {}  # saves to be answered
         self._stores: dict[_Name, Store] = {}
         self._tokens: dict[_Name, set[int]] = {}  # of commits in earlier lives
         self._wake_fd = -1
@@ -127,7 +130,9 @@ class Worker:
                 self._hear()
             elif name is not None:
                 self._work(name)
+                self._tell_kept()
             else:
+                self._tell_kept()
                 self._tell_of_rest()
 
     def _turn(self) -> _Name | None:
@@ -228,6 +233,7 @@ class Worker:
             self._running[name].dropped(),
             self._slab.fraction_used > _CROWDED,
             self._running[name].stats(),
+            self._kept.pop(name, ()),
         )
         self._send(message, made.cursor)
         if self._slab.removed:
@@ -236,10 +242,9 @@ class Worker:
 
     def _hear(self) -> None:
         while True:
-            try:
-                header, *payload = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            if not waits(self._socket):
                 return
+            header, *payload = self._socket.recv_multipart(zmq.NOBLOCK)
             message = FROM_ROUTER.decode(header)
             if isinstance(message, Settled):
                 self._settle(message)
@@ -291,7 +296,9 @@ class Worker:
         if kept and name in self._stores:
             self._stores[name].submit(Change(), Kept(*name, kept))
         elif kept:
-            self._send(Kept(*name, kept))
+            self._kept.setdefault(name, []).extend(kept)
+            if len(self._kept[name]) > _MOST_KEPT:
+                self._tell_kept()
 
     def _claim(self, name: _Name, token: int, number: int, segments: bytes) -> None:
         """A trainer has a batch of an earlier server."""
@@ -329,6 +336,12 @@ class Worker:
             for change in run.take_changes():
                 change.tokens += tokens
                 store.submit(change)
+
+    def _tell_kept(self) -> None:
+        """What was kept and did not go along with a batch."""
+        for name, kept in self._kept.items():
+            self._send(Kept(*name, kept))
+        self._kept.clear()
 
     def _tell_of_stores(self) -> None:
         """What has been committed can be told."""

@@ -101,6 +101,7 @@ class Made:
     dropped: Plain  # rows of this partition so far, by reason
     crowded: Flag = False  # the slab is short of room: trainers should copy out
     stats: Plain = None  # rows of this partition so far by class, where there are classes
+    kept: Plain = ()  # as in Kept, of what came before
 
 
 @FROM_WORKER.message(4)

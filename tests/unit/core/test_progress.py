@@ -75,6 +75,7 @@ def test_the_base_stays_at_the_oldest_chunk_with_an_open_line():
     assert lines.closed([1])
     assert (lines.base, lines.base_line, lines.base_cursor) == (3, 3, b"c")
     assert not lines.closed([3])  # it is the newest: reading goes on from it
+    assert lines.base_cursor == b"c" and not lines.is_open(3)
     assert lines.read(4, 1, b"d")
     assert (lines.base, lines.base_line, lines.next) == (4, 4, 5)
 

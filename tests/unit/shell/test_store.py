@@ -564,7 +564,7 @@ def test_what_is_damaged_or_missing_is_not_copied(tmp_path: Path):
     state = max((e.state for e in held[-1].examples), key=len)[-50:]
     assert data.count(state) == 1
     path.write_bytes(data.replace(state, bytes(50)))
-    with pytest.raises(StoreDamaged, match=r"0\.db is damaged: the state of an example fails"):
+    with pytest.raises(StoreDamaged, match=r"0\.db is damaged: the state of example .* fails"):
         copy_store(path, tmp_path / "copy.db")
     assert not (tmp_path / "copy.db").exists()
 
