@@ -1,0 +1,58 @@
+"""What trainers saw, as lines that survive them: one ``write`` each to a file opened to append.
+
+    [time, who, what, token, …]
+        take   cells, states before       a batch is in the trainer's hands
+        send   states after               it is done; the commit is on its way from here on
+        ok | stale | fault                the server's answer to it, each time one comes
+        lost                              the client knew that the lease was gone and sent nothing
+        flush  rows                       states of lanes were handed over, and that was answered
+        gap    seconds                    this process was not run for so long
+        join | end | error
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Ledger", "Line", "chained", "read_lines"]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    at: float
+    who: str
+    what: str
+    token: int
+    more: tuple[Any, ...]
+
+
+class Ledger:
+    """One writer's end."""
+
+    def __init__(self, path: str, who: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._who = who
+
+    def note(self, what: str, token: int = 0, *more: Any) -> None:
+        line = json.dumps([time.monotonic(), self._who, what, token, *more])
+        os.write(self._file, line.encode() + b"\n")
+
+
+def read_lines(path: Path) -> list[Line]:
+    """All lines in the order in which they were written."""
+    told = [json.loads(line) for line in path.read_text().splitlines()]
+    return [Line(at, who, what, token, tuple(more)) for at, who, what, token, *more in told]
+
+
+def chained(state: Sequence[int], cell: Sequence[Any], token: int) -> list[int]:
+    """The state after a segment: no two commits, not even of one segment, leave the same."""
+    text = json.dumps([list(state), list(cell), token]).encode()
+    digest = blake2b(text, digest_size=16).digest()
+    return [int.from_bytes(digest[i : i + 8], "little", signed=True) for i in (0, 8)]
