@@ -16,6 +16,7 @@ TESTS = ROOT / "tests"
 TESTED_IN = {
     # Numbers and plain values that others are made of.
     "headrace_proto.limits": "test_codec.py",
+    "headrace_server.core.changes": "test_store.py",
     "headrace_server.core.handover": "test_dispatch.py",
     "headrace_server.core.plan": "test_partition.py",
     "headrace_server.feed.reader": "test_sources.py",
@@ -30,6 +31,7 @@ TESTED_IN = {
     "headrace_server.feed.sources.example_templates": "test_tfrecord.py",
     "headrace_server.feed.sources.example_wants": "test_tfrecord.py",
     "headrace_server.feed.sources.record_streams": "test_streams.py",
+    "headrace_server.shell.store_rows": "test_store.py",
     # What only whole processes and real frameworks can show.
     "headrace_server.shell.reception": "test_hostile.py",
     "headrace_server.shell.worker": "test_faults.py",

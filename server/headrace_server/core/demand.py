@@ -58,12 +58,19 @@ class _Partitions:
         """How many batches a partition has made."""
         return self._partitions[partition].made
 
-    def claimed(self, partition: int) -> int:
-        """A batch of a partition is out that was made under an earlier server: its number."""
+    def claimed(self, partition: int) -> Want:
+        """A batch of a partition is out that was made under an earlier server, beside what is
+        wanted: how much that is by now."""
         here = self._partition(partition)
         here.made += 1
         here.wanted += 1
-        return here.made - 1
+        return Want(partition, here.wanted)
+
+    def _reopen(self, partition: int, unkept: bool) -> _Partition:
+        """A partition begins anew, with work after all where states were not kept."""
+        here = self._partition(partition)
+        here.ended = here.ended and not unkept
+        return here
 
     @property
     def open(self) -> bool:
@@ -98,9 +105,9 @@ class Arrivals(_Partitions):
         here = self._partition(partition)
         here.starved = here.wanted > here.made
 
-    def restart(self, partition: int) -> list[Batch]:
+    def restart(self, partition: int, unkept: bool = False) -> list[Batch]:
         """A partition begins anew: what it made is void, what was asked of it forgotten."""
-        here = self._partition(partition)
+        here = self._reopen(partition, unkept)
         here.wanted, here.starved = here.made, False
         return self._ready.remove_if(lambda batch: batch.partition == partition)
 
@@ -192,8 +199,9 @@ class LaneQueues(_Partitions):
             if stripe.leaves == self._leaves[stripe.partition]:
                 self._dry.add(stripe.partition)
 
-    def restart(self, partition: int) -> list[Batch]:
+    def restart(self, partition: int, unkept: bool = False) -> list[Batch]:
         """A partition begins anew: its stripes are closed, and what was made for them is void."""
+        self._reopen(partition, unkept)
         gone: list[Batch] = []
         for session, stripe in list(self._stripes.items()):
             if stripe.partition == partition:

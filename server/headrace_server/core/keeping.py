@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .dispatch import Dispatcher
-from .handover import Answer, Batch, Claim, Save
+from .handover import Answer, Batch, Claim, Save, Taken
 from .lease import Verdict
 
 __all__ = ["KeepingDispatcher"]
@@ -38,7 +38,7 @@ class _Claim:
 
     session: int
     place: Any
-    batch: Batch | None  # set aside for it
+    batch: Batch | None = None  # set aside for it
     verdict: str = ""
 
 
@@ -52,8 +52,9 @@ class KeepingDispatcher(Dispatcher):
         self._keeping: dict[tuple[int, int], _Keeping] = {}  # by number and partition
         self._kept_tokens: dict[int, _Keeping] = {}  # the same by token
         self._claims: dict[int, _Claim] = {}  # by token
-        self._early: dict[int, tuple[int, Any]] = {}  # saves of claims without an answer
-        self._expected: dict[tuple[int, int], int] = {}  # claims of batches that will be made
+        self._early: dict[int, Any] = {}  # payload of saves of claims without an answer
+        self._last_claims: dict[tuple[int, int], int] = {}  # of each plain batch the last holder's
+        self._first_token = epoch << 32  # those before it are of earlier servers
         self._faults: OrderedDict[int, tuple[int, str, str]] = OrderedDict()  # by token
 
     # What trainers have of an earlier server
@@ -64,21 +65,40 @@ class KeepingDispatcher(Dispatcher):
         Nobody else is given it until its worker has said what has become of it.
         """
         token = place.token
-        if self._leases.knows(token) or token in self._kept_tokens:
+        if token > self._first_token or self._leases.knows(token):
             return
         claim = self._claims.get(token)
         if claim is not None:
             claim.session = session
             return
-        order = place.number, place.partition
-        self._claims[token] = _Claim(session, place, self._set_aside(place))
-        if self._claims[token].batch is None:
-            self._expected[order] = token
+        claim = self._claims[token] = _Claim(session, place)
+        self._set_aside(token, claim)
         self._effects.append(Claim(place.partition, place))
 
-    def _set_aside(self, place: Any) -> Batch | None:
-        """The batch of a claim, if it is here and nobody has it."""
-        batch: Batch | None = self._stream.pick(place.number, place.partition)
+    def _set_aside(self, token: int, claim: _Claim) -> None:
+        """The batch of a claim, if it is here, is nobody else's.
+
+        Of several holders that it had the last one, of the highest token, has it.
+        """
+        place = claim.place
+        order = place.number, place.partition
+        rival_token = self._last_claims.get(order, -1)
+        if rival_token > token:
+            return
+        self._last_claims[order] = token
+        rival = self._claims.get(rival_token)
+        if rival is None:
+            claim.batch = self._picked(place.number, place.partition)
+        else:
+            claim.batch, rival.batch = rival.batch, None
+            if rival.verdict:
+                self._end_claim(rival_token, rival)
+
+    def _picked(self, number: int, partition: int) -> Batch | None:
+        """A batch out of its turn, if it is here; its worker may make another."""
+        batch: Batch | None = self._stream.pick(number, partition)
+        if batch is not None:
+            self._effects.append(Taken(batch))
         return batch
 
     def claimed(self, token: int, verdict: str, number: int) -> None:
@@ -91,7 +111,7 @@ class KeepingDispatcher(Dispatcher):
             self._leases.remember(token)
         elif verdict == "yes" and claim.batch is None:
             claim.batch = self._claimed_batch(claim.place, number)
-            if claim.batch is None:  # it will be made
+            if claim.batch is None and self._will_be_made(token, claim.place):
                 return
         self._end_claim(token, claim)
 
@@ -99,32 +119,58 @@ class KeepingDispatcher(Dispatcher):
         """The batch of a claim that was not here."""
         return None
 
+    def _will_be_made(self, token: int, place: Any) -> bool:
+        """Whether a claimed batch that is not here will come, and be this claim's."""
+        if self._last_claims.get((place.number, place.partition)) != token:
+            return False
+        return bool(self._stream.will_make(place.number, place.partition))
+
     def _end_claim(self, token: int, claim: _Claim) -> None:
         del self._claims[token]
-        self._expected.pop((claim.place.number, claim.place.partition), None)
+        order = claim.place.number, claim.place.partition
+        if self._last_claims.get(order) == token:
+            del self._last_claims[order]
+        saved = token in self._early
+        payload = self._early.pop(token, None)
         if claim.batch is not None:
-            claim.batch.waits_in = None
-            trainer = self._trainers.get(claim.session)
-            if claim.verdict == "yes" and trainer is not None:
-                self._leases.admit(token, claim.batch, claim.session, trainer.seen)
+            if claim.verdict == "yes":
+                trainer = self._trainers.get(claim.session)
+                seen = 0.0 if trainer is None else trainer.seen
+                self._leases.admit(token, claim.batch, claim.session, seen)
+                if trainer is None and not saved:
+                    self._session_left(claim.session)
             else:
                 self._returned(claim.session, claim.batch)
-        early = self._early.pop(token, None)
-        if early is not None:
-            self.save(early[0], token, early[1])
+        if saved:
+            self.save(claim.session, token, payload)
         self._deal()
 
+    def _session_left(self, session: int) -> None:
+        for lease in self._leases.of_session(session):
+            self._take_back(lease)
+
     def made(self, batch: Batch) -> None:
-        token = self._expected.pop(batch.order, None)
+        token = self._last_claims.get(batch.order)
         if token is None:
             super().made(batch)
             return
         self._stream.made(batch)
-        claim = self._claims[token]
-        claim.batch = self._stream.pick(*batch.order)
         self._open += 1
+        claim = self._claims[token]
+        claim.batch = self._picked(*batch.order)
         if claim.verdict:
             self._end_claim(token, claim)
+
+    def partition_ended(self, number: int) -> None:
+        super().partition_ended(number)
+        for token, claim in list(self._claims.items()):
+            if claim.place.partition == number and claim.verdict and claim.batch is None:
+                self._end_claim(token, claim)
+
+    @property
+    def ended(self) -> bool:
+        """Everything was made, handed out and kept, and every claim is settled."""
+        return not self._claims and super().ended
 
     def commit(self, session: int, tokens: tuple[int, ...]) -> None:
         """The session is done with these."""
@@ -172,8 +218,9 @@ class KeepingDispatcher(Dispatcher):
 
     def save(self, session: int, token: int, payload: Any = None) -> None:
         """The session is done with a batch; ``payload`` are its states."""
-        if token in self._claims:
-            self._early[token] = session, payload
+        claim = self._claims.get(token)
+        if claim is not None and claim.session == session:
+            self._early[token] = payload
             return
         keeping = self._kept_tokens.get(token)
         if keeping is not None:  # said again, and not yet answered

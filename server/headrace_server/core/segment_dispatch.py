@@ -18,6 +18,9 @@ from .keeping import KeepingDispatcher
 
 __all__ = ["Flush", "SegmentDispatcher"]
 
+#: Of the segments that a trainer says it has: insertion index (int64), number (int32).
+_BYTES_PER_ROW = 12
+
 
 @dataclass(frozen=True, slots=True)
 class Flush(Save):
@@ -73,7 +76,8 @@ class SegmentDispatcher(KeepingDispatcher):
         What was handed out is void; its rows go out again.  Saves that were not answered are said
         again: the states may have been kept, or not.
         """
-        gone = self._stream.restart(partition)
+        unkept = any(of == partition for _, of in self._keeping)  # their rows may come again
+        gone = self._stream.restart(partition, unkept)
         for lease in [lease for lease in self._leases.held() if lease.batch.partition == partition]:
             self.counts["redelivered"] += 1
             gone.append(self._leases.take_back(lease))
@@ -87,12 +91,22 @@ class SegmentDispatcher(KeepingDispatcher):
         self._deal()
         return made
 
-    def _set_aside(self, place: Any) -> Batch | None:
-        return None
+    def claim(self, session: int, place: Any) -> None:
+        if place.rows and len(place.segments) == _BYTES_PER_ROW * place.rows:
+            super().claim(session, place)
+
+    def _set_aside(self, token: int, claim: Any) -> None:
+        """The worker knows which segments are out; numbers are of one server."""
+
+    def _will_be_made(self, token: int, place: Any) -> bool:
+        return False
 
     def _claimed_batch(self, place: Any, number: int) -> Batch | None:
-        """Its rows are out again, in the worker's books under this number."""
-        self._stream.claimed(place.partition)
+        """Its rows are out again, in the worker's books under this number.
+
+        What is wanted is said again: a wish that crossed the claim did not count it.
+        """
+        self._effects.append(self._stream.claimed(place.partition))
         self._open += 1
         return Batch(place.partition, number, place.rows)
 
@@ -124,7 +138,11 @@ class SegmentDispatcher(KeepingDispatcher):
         self._effects.append(Answer(session, (), (), ((token, code, text),)))
 
     def leased_batch(self, session: int, token: int) -> Batch | None:
-        """The batch of a lease that stands, or that can still be saved."""
+        """The batch of a lease that stands, that can still be saved, or that is claimed."""
+        claim = self._claims.get(token)
+        if claim is not None:
+            place = claim.place
+            return Batch(place.partition, place.number, place.rows)
         return self._leases.batch_of(token, session)
 
     def last_saved(self, session: int, token: int) -> Batch | None:

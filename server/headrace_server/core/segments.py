@@ -147,6 +147,8 @@ class SegmentQueue(Sequences):
 
         None when one of them is not the next of its example, or was handed out again.
         """
+        if len(np.unique(slots)) < len(slots):
+            return None
         if (slots < 0).any() or (self._segment[slots] != segments).any():
             return None
         if any(np.isin(slots, batch.slots).any() for batch in self._out.values()):
@@ -177,6 +179,7 @@ class SegmentQueue(Sequences):
             self._slot_of.setdefault(self._key_of[slot], slot)
         order = np.argsort(batch.indices)
         self._back.put(batch.indices[order], batch.slots[order])
+        self._drop_leftovers()
 
     def _drop_leftovers(self) -> None:
         """No full batch can be formed any more, and no small one is allowed."""

@@ -269,7 +269,7 @@ class Sequences:
         if len(self._free) < n:
             self._grow(max(2 * len(self._chunk), self._live + n))
         numbers = self._free[: -n - 1 : -1]
-        del self._free[-n:]
+        del self._free[len(self._free) - n :]
         self._live += n
         self.in_flight += n
         return np.array(numbers, np.int64)

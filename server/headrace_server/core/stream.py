@@ -30,7 +30,6 @@ class Stream:
     def __init__(self, partitions: int) -> None:
         self._partitions = [_Partition() for _ in range(partitions)]
         self._live = list(range(partitions))  # not dry: ready, or still making
-        self._turn = 0  # number of the batches that are handed out in this turn
         self._at = 0  # index in _live of the partition that is next
 
     @property
@@ -71,6 +70,11 @@ class Stream:
         """How many batches a partition has made."""
         return self._partition(partition).next_number
 
+    def will_make(self, number: int, partition: int) -> bool:
+        """Whether a batch may still come."""
+        here = self._partition(partition)
+        return not here.ended and number >= here.next_number
+
     def end(self, partition: int) -> None:
         """No more batches of a partition will come."""
         here = self._partition(partition)
@@ -98,7 +102,8 @@ class Stream:
         """Number and partition of the batch that is waited for, if one is."""
         if not self._live or self._partitions[self._live[self._at]].ready:
             return None
-        return self._turn, self._live[self._at]
+        partition = self._live[self._at]
+        return self._partitions[partition].next_number, partition
 
     def _partition(self, number: int) -> _Partition:
         if not 0 <= number < len(self._partitions):
@@ -118,4 +123,3 @@ class Stream:
     def _wrap(self) -> None:
         if self._at == len(self._live):
             self._at = 0
-            self._turn += 1

@@ -11,8 +11,8 @@ that is gone or stuck: it is dropped, and the lease or the trainer's next Hello 
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import select
 import sys
 import time
 import traceback
@@ -33,11 +33,12 @@ from ..core.handover import (
     Taken,
     Want,
 )
+from .channel import Exchange
 from .child import ParentPipe
 from .config import RunConfig
 from .desk import Desk, News
 from .reception import Reception
-from .sockets import private_router, public_router, waits
+from .sockets import public_router
 from .worker_messages import (
     FROM_ROUTER,
     FROM_WORKER,
@@ -79,7 +80,7 @@ class Router:
         self._directory = Path(config.directory)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._public = public_router(self._context)
-        self._private = private_router(self._context)
+        self._workers: Exchange | None = None
         self._desks = {feed.name: Desk(feed, config) for feed in config.feeds}
         self._news: dict[tuple[int, int], News] = {}  # by worker and life
         self._reception = Reception(config, self._public, self._desks)
@@ -91,7 +92,7 @@ class Router:
 
     def bind(self) -> list[str]:
         """Bind all sockets; the addresses that trainers can use."""
-        self._private.bind(f"ipc://{self._directory}/workers")
+        self._workers = Exchange(self._directory / "workers")
         addresses = []
         for bind in self._config.binds:
             try:
@@ -105,11 +106,13 @@ class Router:
     def run(self) -> None:
         """Serve until told to stop."""
         poller = zmq.Poller()
-        for source in (self._public, self._private, self._pipe.fileno()):
+        assert self._workers is not None
+        workers = self._workers.fileno()
+        for source in (self._public, workers, self._pipe.fileno()):
             poller.register(source, zmq.POLLIN)
         while not self._stopping:
             ready = dict(poller.poll(int(_TICK_S * 1000)))
-            if self._private in ready:
+            if workers in ready:
                 self._hear_workers()
             if self._public in ready:
                 self._reception.hear(_BURST)
@@ -126,16 +129,15 @@ class Router:
     def close(self) -> None:
         self._reception.close()
         self._public.close()
-        self._private.close()
+        if self._workers is not None:
+            self._workers.close()
         self._context.term()
 
     # Workers
 
     def _hear_workers(self) -> None:
-        for _ in range(_BURST):
-            if not waits(self._private):
-                return
-            identity, header, *payload = self._private.recv_multipart(zmq.NOBLOCK)
+        assert self._workers is not None
+        for identity, (header, *payload) in self._workers.hear():
             worker, life = map(int, identity.split(b"-"))
             message = FROM_WORKER.decode(header)
             if isinstance(message, Up):
@@ -187,10 +189,9 @@ class Router:
             self._reception.flushed(message.session, message.request)
 
     def _tell_worker(self, worker: int, life: int, message: Any, *payload: bytes) -> None:
-        identity = f"{worker}-{life}".encode()
         # A worker that is gone is the supervisor's to notice; its successor gets all anew.
-        with contextlib.suppress(zmq.Again, zmq.ZMQError):
-            self._private.send_multipart([identity, FROM_ROUTER.encode(message), *payload])
+        assert self._workers is not None
+        self._workers.tell(b"%d-%d" % (worker, life), [FROM_ROUTER.encode(message), *payload])
 
     # The supervisor
 
@@ -215,7 +216,8 @@ class Router:
             self._stopping = True
 
     def _hear_workers_out(self) -> None:
-        while self._private.poll(0):
+        assert self._workers is not None
+        while select.select((self._workers,), (), (), 0)[0]:
             self._hear_workers()
 
     def _bury(self, worker: int, life: int) -> None:

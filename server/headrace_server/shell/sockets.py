@@ -10,7 +10,7 @@ import zmq
 
 from headrace_proto import limits
 
-__all__ = ["private_dealer", "private_router", "public_router", "waits"]
+__all__ = ["public_router", "waits"]
 
 #: Messages per connection that ZeroMQ queues for us; credits keep real numbers far below.
 _QUEUE = 1024
@@ -40,22 +40,4 @@ def public_router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
     socket.heartbeat_ttl = 10_000
     socket.backlog = 512
     socket.ipv6 = False
-    return socket
-
-
-def private_router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
-    """The router's end of the workers' channel: a socket file in a directory of mode 0700."""
-    socket = _socket(context, zmq.ROUTER)
-    socket.router_mandatory = True
-    socket.sndhwm = 0
-    socket.rcvhwm = 0
-    return socket
-
-
-def private_dealer(context: zmq.Context[zmq.Socket[bytes]], identity: bytes) -> zmq.Socket[bytes]:
-    """A worker's end."""
-    socket = _socket(context, zmq.DEALER)
-    socket.identity = identity
-    socket.sndhwm = 0
-    socket.rcvhwm = 0
     return socket

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import sys
 import time
 import traceback
@@ -19,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
-import zmq
 
 from headrace_proto.errors import HeadraceError, ProtocolError, code_of
 from headrace_proto.schema import schema_to_wire
@@ -32,9 +32,9 @@ from ..feed.reader import BadRecords, Reader
 from ..feed.sequence_feed import Resting, SequenceFeed
 from ..feed.slab import Slab
 from ..feed.sources import open_reader
+from .channel import Channel
 from .child import ParentPipe
 from .config import FeedConfig, RunConfig
-from .sockets import private_dealer, waits
 from .statedir import partition_path
 from .store import Store
 from .worker_messages import (
@@ -87,9 +87,7 @@ class Worker:
         directory = Path(config.directory)
         self._slab = Slab(directory, worker, life, config.slab_bytes, config.segment_bytes)
         self._cache = IndexCache(config.index_directory or str(directory / "index"))
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = private_dealer(self._context, f"{worker}-{life}".encode())
-        self._socket.connect(f"ipc://{directory}/workers")
+        self._channel = Channel.connect(directory / "workers", b"%d-%d" % (worker, life))
         self._readers: dict[str, Reader] = {}
         self._bad: dict[str, BadRecords] = {}
         self._running: dict[_Name, PartitionFeed | SequenceFeed] = {}
@@ -102,11 +100,11 @@ class Worker:
         self._stores: dict[_Name, Store] = {}
         self._tokens: dict[_Name, set[int]] = {}  # of commits in earlier lives
         self._wake_fd = -1
-        self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller = select.poll()
+        self._poller.register(self._channel, select.POLLIN)
         if config.state_directory is not None:
             self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            self._poller.register(self._wake_fd, zmq.POLLIN)
+            self._poller.register(self._wake_fd, select.POLLIN)
         self._blocks: dict[tuple[str, int, int], Block] = {}
         # By feed: partition and bytes of batches made and not taken, oldest first; how many were.
         self._untaken: dict[str, list[tuple[int, int]]] = {name: [] for name in self._feeds}
@@ -126,7 +124,7 @@ class Worker:
             heard = dict(self._poller.poll(0 if name else _IDLE_MS))
             if self._wake_fd in heard:
                 self._tell_of_stores()
-            if self._socket in heard:
+            if self._channel.fileno() in heard:
                 self._hear()
             elif name is not None:
                 self._work(name)
@@ -186,7 +184,7 @@ class Worker:
         elif step is Blocked:
             full = f"the slab of worker {self._worker} is full: {self._slab.used_bytes} bytes wait "
             self._tell_what_lacks(name, f"{full}for trainers (slab_bytes bounds it)")
-            if self._socket.poll(_IDLE_MS):
+            if self._poller.poll(_IDLE_MS):
                 self._hear()  # only news from the router can free a block
 
     def _note_rest(self, name: _Name, run: SequenceFeed, rests: bool) -> None:
@@ -241,25 +239,26 @@ class Worker:
             self._slab.removed.clear()
 
     def _hear(self) -> None:
-        while True:
-            if not waits(self._socket):
-                return
-            header, *payload = self._socket.recv_multipart(zmq.NOBLOCK)
-            message = FROM_ROUTER.decode(header)
-            if isinstance(message, Settled):
-                self._settle(message)
-            elif isinstance(message, Turn):
-                self._take_turn(message, payload)
-            elif isinstance(message, Flush):
-                self._flush(message, payload)
-            elif isinstance(message, Assign):
-                self._assign(message, payload[0])
-            elif isinstance(message, Close):
-                self._close(message)
-            elif isinstance(message, Retarget):
-                self._retarget(message)
-            else:
-                raise ProtocolError(f"a worker does not understand {type(message).__name__}")
+        for header, *payload in self._channel.receive():
+            self._obey(FROM_ROUTER.decode(header), payload)
+        while self._channel.ended:  # the router is dead, and the supervisor ends us too
+            time.sleep(_IDLE_MS)
+
+    def _obey(self, message: Any, payload: list[bytes]) -> None:
+        if isinstance(message, Settled):
+            self._settle(message)
+        elif isinstance(message, Turn):
+            self._take_turn(message, payload)
+        elif isinstance(message, Flush):
+            self._flush(message, payload)
+        elif isinstance(message, Assign):
+            self._assign(message, payload[0])
+        elif isinstance(message, Close):
+            self._close(message)
+        elif isinstance(message, Retarget):
+            self._retarget(message)
+        else:
+            raise ProtocolError(f"a worker does not understand {type(message).__name__}")
 
     def _settle(self, news: Settled) -> None:
         for feed, partition, number in news.freed:
@@ -464,7 +463,7 @@ class Worker:
             self._send(Retargeted(feed, partition, order.request, since, fault))
 
     def _send(self, message: object, *payload: bytes) -> None:
-        self._socket.send_multipart([FROM_WORKER.encode(message), *payload])
+        self._channel.send([FROM_WORKER.encode(message), *payload])
 
 
 def main() -> None:

@@ -40,7 +40,7 @@ class At:
             self.d.window(session, window)
 
     def make(self, partition, number, stripe=0, rows=2):
-        batch = Batch(partition, number, rows, meta={"stripe": stripe})
+        batch = Batch(partition, number, rows, "bytes", {"stripe": stripe})
         self.batches[partition, number] = batch
         self.d.made(batch)
         return batch
@@ -80,7 +80,7 @@ def test_without_prefetch_each_batch_is_asked_for_after_the_states_of_the_one_be
     (token,) = at.sent((0, 0), window=1)
     at.d.save(1, token, "states")
     at.d.window(1, 2)
-    assert at.take() == [Save(at.batches[0, 0], "states"), Want(1, 1)]
+    assert at.take() == [Save(at.batches[0, 0], "states", token), Want(1, 1)]
 
 
 def test_no_more_is_asked_for_than_a_trainer_may_hold_whatever_it_wants():
@@ -174,7 +174,7 @@ def test_a_save_is_answered_when_it_is_kept_and_not_before():
     (token,) = at.sent((0, 0))
     batch = at.batches[0, 0]
     at.d.save(1, token, "states")
-    assert at.take() == [Save(batch, "states")]
+    assert at.take() == [Save(batch, "states", token)]
     assert not batch.settled
     at.d.kept(0, 0)
     assert at.take() == [Freed(batch), Answer(1, (token,), ())]
@@ -231,7 +231,7 @@ def test_a_late_save_counts_after_mere_expiry_and_is_stale_after_another_got_the
     at.d.join(2, 5.0)
     assert at.d.tick(TTL) == [1]
     at.d.save(1, first, "late")
-    assert at.take(Save) == [Save(at.batches[0, 0], "late")]
+    assert at.take(Save) == [Save(at.batches[0, 0], "late", first)]
     at.d.leave(1)
     at.d.window(2, 9)
     (again,) = at.take(Send)
@@ -239,7 +239,7 @@ def test_a_late_save_counts_after_mere_expiry_and_is_stale_after_another_got_the
     at.d.save(1, second, "too late")
     assert at.take() == [Answer(1, (), (second,))]
     at.d.save(2, again.token, "states")
-    assert at.take(Save) == [Save(at.batches[0, 1], "states")]
+    assert at.take(Save) == [Save(at.batches[0, 1], "states", again.token)]
     assert at.d.counts["stale"] == 1 and at.d.counts["expired"] == 2
 
 
@@ -262,7 +262,7 @@ def test_a_plain_commit_is_refused_and_the_lease_stands():
     (answer,) = at.take()
     assert answer.faults[0][:2] == (token, "state") and "save them" in answer.faults[0][2]
     at.d.save(1, token)
-    assert at.take(Save) == [Save(at.batches[0, 0], None)]
+    assert at.take(Save) == [Save(at.batches[0, 0], None, token)]
 
 
 def test_a_refused_save_leaves_the_lease():
@@ -306,7 +306,7 @@ def test_a_trainer_that_is_back_as_another_session_saves_what_it_held():
     at.join(2)
     at.d.adopt(2, (token,), 0.0)
     at.d.save(2, token)
-    assert at.take(Save) == [Save(at.batches[0, 0], None)]
+    assert at.take(Save) == [Save(at.batches[0, 0], None, token)]
 
 
 def test_a_flush_follows_the_save_of_its_batch_and_only_the_last_one_has_one():
@@ -316,7 +316,7 @@ def test_a_flush_follows_the_save_of_its_batch_and_only_the_last_one_has_one():
     at.d.save(1, first)
     batch = at.d.last_saved(1, first)
     at.d.flush(batch, "states")
-    assert at.take() == [Save(batch, None), Flush(batch, "states")]
+    assert at.take() == [Save(batch, None, first), Flush(batch, "states")]
     at.d.save(1, second)
     assert at.d.last_saved(1, first) is None and at.d.last_saved(1, second) is not None
     at.d.leave(1)

@@ -21,6 +21,9 @@ from headrace_proto.messages import (
     Drain,
     Drained,
     Ended,
+    Flush,
+    Flushed,
+    Handed,
     Hello,
     Outcome,
     Pulse,
@@ -29,6 +32,7 @@ from headrace_proto.messages import (
     Retarget,
     Retargeted,
     Retired,
+    Save,
     Step,
     Unknown,
     Welcome,
@@ -41,27 +45,30 @@ from .mutation import mutant
 COLUMNS = [[0, 4096, [32, 32]], [4096, 300, [32]]]
 ITEM = Delivery(5, 9, 0, 4, 32, 4400, COLUMNS, {"bucket": 2}, "slab-0-1-2", 8192, 0, True)
 SCHEMA = [["x", "float32", [-1, 32]], ["utt", "bytes", [-1]]]
+PLACES = Handed(2**40, 3, 9, 2, b"\x03" * 24), Handed(4, 0, 1, 32)
 MESSAGES = {
     FROM_TRAINER: [
-        Hello(1, 1, "0.1.0", "speech", b"\x01" * 16, 1, 2, 99, (3, 4)),
+        Hello(1, 1, "0.1.0", "speech", b"\x01" * 16, 1, 2, 99, (3, 4), "/d/f", PLACES),
         Attach(7, b"\x02" * 16),
-        Step(7, 20, (1, 2**40), (3,), (4, 5)),
+        Step(7, 20, (1, 2**40), (3,), (4, 5), (Save(6, 1, COLUMNS), Save(2**40))),
         Renew(7, 20, 99, (3, 4)),
         Drain(7, True),
         Bye(7),
         Retarget(7, 1, (0.25, 0.75)),
+        Flush(7, 1, 2**40, (0, 5), COLUMNS, True),
     ],
     FROM_SERVER: [
         Welcome(1, "0.1.0", 7, "speech", SCHEMA, 1.0, 30.0, 64, "/d", "/d/f", True, {"a": 1}),
         Refused("feed", "there is no feed 'x'; this server has 'y'"),
         Deliver(7, (ITEM, ITEM)),
-        Outcome(7, (1, 2), (3,)),
+        Outcome(7, (1, 2), (3,), [[4, "state", "it has another shape"]]),
         Pulse(7, "batch 4 of partition 0 is being made"),
         Ended(7, "data", "a file went away"),
         Unknown(7),
         Retired(7, ("slab-0-1-2",)),
         Drained(7),
         Retargeted(7, 1, [[0, 5]], ""),
+        Flushed(7, 1, "state", "it has another shape"),
     ],
 }
 

@@ -20,6 +20,7 @@ from headrace_proto.messages import (
     Delivery,
     Flush,
     Flushed,
+    Handed,
     Hello,
     Outcome,
     Save,
@@ -57,7 +58,14 @@ def test_a_message_comes_out_as_it_went_in(registry, kind, data):
 
 def test_the_wire_form_of_version_1_stays_as_it_is():
     hello = Hello(1, 1, "0.1", "f", b"n", -1, 0, 7, (8,))
-    assert FROM_TRAINER.encode(hello).hex() == "9b010101a3302e31a166c4016eff00079108a0"
+    assert FROM_TRAINER.encode(hello).hex() == "9c010101a3302e31a166c4016eff00079108a090"
+    assert FROM_TRAINER.decode(bytes.fromhex("9b010101a3302e31a166c4016eff00079108a0")) == hello
+    place = Handed(300, 1, 2, 3, b"ab")
+    telling = dataclasses.replace(hello, batches=(place, Handed(301, 0, 0, 1)))
+    assert FROM_TRAINER.encode(telling).hex() == (
+        "9c010101a3302e31a166c4016eff00079108a0"
+        + ("92" + "95cd012c010203c4026162" + "95cd012d000001c400")
+    )
     step = Step(3, 9, (1, 2), (), (300,))
     assert FROM_TRAINER.encode(step).hex() == "9703030992010290" + "91cd012c" + "90"
     assert FROM_TRAINER.decode(bytes.fromhex("960303099201029091cd012c")) == step
@@ -144,7 +152,7 @@ def test_the_document_lists_every_message_with_its_number_and_fields(registry):
     assert found == rows(registry)
 
 
-@pytest.mark.parametrize("record", [Delivery, Save])
+@pytest.mark.parametrize("record", [Delivery, Handed, Save])
 def test_the_document_lists_the_fields_of_a_record(record):
     assert f"A `{record.__name__}` is the list {described(record)}." in DOCUMENT.read_text()
 

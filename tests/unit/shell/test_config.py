@@ -35,6 +35,9 @@ RUN = RunConfig(
     max_ahead=2,
     max_ahead_bytes=2**33,
     index_directory="/state/index",
+    state_directory="/state",
+    durability="process",
+    epoch=2**30,
     python_path=("/a", "/b"),
 )
 

@@ -11,11 +11,13 @@ from headrace_proto.errors import HeadraceError
 from headrace_proto.messages import FROM_SERVER, Ended
 from headrace_proto.messages import Flush as TrainersFlush
 from headrace_server import pipeline as hs
-from headrace_server.core.handover import Answer, Freed, Leave, Save, Send, Taken, Want
+from headrace_server.core.handover import Answer, Claim, Freed, Leave, Save, Send, Taken, Want
 from headrace_server.shell.config import FeedConfig, RunConfig
 from headrace_server.shell.desk import Desk, News, delivery_of
 from headrace_server.shell.worker_messages import (
     FROM_ROUTER,
+    Assign,
+    Claimed,
     Close,
     Dry,
     Failed,
@@ -43,6 +45,11 @@ def desk(partitions: int = 2, workers: int = 1, max_bad: int | None = None) -> D
         pipeline = pipeline.batch(4)
     feed = FeedConfig("default", pipeline.declaration(), (), partitions)
     return Desk(feed, RunConfig((feed,), "/nowhere", (), workers=workers, lease_ttl_s=10))
+
+
+def runs(d: Desk, worker: int) -> list[tuple[int, bytes]]:
+    """The partitions that a worker is told to run, and from where."""
+    return [(order.partition, cursor) for order, cursor in d.open_partitions(worker)]
 
 
 def made(partition: int, number: int, segment: str = "slab-0-0-0", **more: Any) -> Made:
@@ -107,13 +114,13 @@ def test_a_desk_is_open_when_every_partition_is_or_when_the_feed_has_failed():
 
 def test_a_worker_runs_its_partitions_from_their_last_cursor_until_they_are_finished():
     d = desk(partitions=5, workers=2)
-    assert list(d.open_partitions(1)) == [(1, b""), (3, b"")]
+    assert runs(d, 1) == [(1, b""), (3, b"")]
     d.on_made(made(3, 0), b"three", 1, 0)
     d.on_made(made(3, 1), b"three again", 1, 0)
-    assert list(d.open_partitions(1)) == [(1, b""), (3, b"three again")]
+    assert runs(d, 1) == [(1, b""), (3, b"three again")]
     d.on_finished(Finished("default", 3, {}))
-    assert list(d.open_partitions(1)) == [(1, b"")]
-    assert [partition for partition, _ in d.open_partitions(0)] == [0, 2, 4]
+    assert runs(d, 1) == [(1, b"")]
+    assert [partition for partition, _ in runs(d, 0)] == [0, 2, 4]
 
 
 def test_a_batch_that_is_settled_is_told_to_the_worker_whose_it_is():
@@ -164,7 +171,7 @@ def test_the_next_life_goes_on_where_the_announcements_ended():
     at = At()
     at.make(0, 0)
     at.next_life()
-    assert list(at.desk.open_partitions(0)) == [(0, b"after 0")]
+    assert list(at.desk.open_partitions(0)) == [(Assign("default", 0), b"after 0")]
     at.make(0, 1, segment="slab-0-1-0")
     at.desk.on_finished(Finished("default", 0, {"remainder": 2}))
     at.desk.on_finished(Finished("default", 0, {"remainder": 2}))  # the word came twice
@@ -321,7 +328,9 @@ def test_what_is_wanted_and_saved_goes_to_the_worker_of_the_partition():
     assert at.told(1) == [Turn("default", 1, [], [[1, 0]])]
     at.make(1, 0)
     at.save()
-    assert at.told(0) == [] and at.told(1) == [Turn("default", 1, [[0, 0, []]], [])]
+    assert at.told(0) == [] and at.told(1) == [
+        Turn("default", 1, [[0, 0, [], at.tokens[0]]], [])
+    ]
 
 
 def test_words_of_segments_become_events():
@@ -417,7 +426,7 @@ def test_a_flush_goes_to_the_worker_after_the_save_of_its_batch_and_before_the_l
     assert at.desk.on_flush(TRAINER, flush, states([0, 3, 16])) == ""
     at.desk.dispatcher.leave(TRAINER)
     saved, flushed, left = at.told(0)
-    assert saved.saves == [[0, 0, []]] and not saved.leaves
+    assert saved.saves == [[0, 0, [], at.tokens[0]]] and not saved.leaves
     assert flushed == Flush("default", 0, 0, TRAINER, 5, (0, 2), GOOD, False)
     assert left.leaves == (0,) and not left.saves
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from headrace_proto import limits
 from headrace_proto.layout import Slot
+from headrace_proto.messages import Handed
 from headrace_server.core import segment_dispatch
-from headrace_server.core.handover import Batch, Leave, Save, Want
+from headrace_server.core.handover import Batch, Claim, Leave, Release, Save, Want
 from headrace_server.shell.news import News
 from headrace_server.shell.worker_messages import FROM_ROUTER, Flush, Settled, Turn
 
@@ -12,7 +14,11 @@ COLUMNS = [[0, 64, [4, 4]]]
 
 
 def save(number, block=b"states", partition=0, columns=COLUMNS):
-    return Save(Batch(partition, number, 4), (columns, block))
+    return Save(Batch(partition, number, 4), (columns, block), 100 + number)
+
+
+def claim(token, segments=b"", partition=0):
+    return Claim(partition, Handed(token, partition, 5, 4, segments))
 
 
 def flush(number, request=1, partition=0):
@@ -35,7 +41,7 @@ def told(*effects):
 def test_a_round_of_a_partition_is_one_message():
     (turn,) = told(save(3, b"a"), Want(0, 5), save(4, b"b"), Leave(0, 2), Want(0, 6), Want(0, 9, 1))
     assert turn == (
-        Turn("f", 0, [[3, 1, COLUMNS], [4, 2, COLUMNS]], [[6, 0], [9, 1]], (2,)),
+        Turn("f", 0, [[3, 1, COLUMNS, 103], [4, 2, COLUMNS, 104]], [[6, 0], [9, 1]], (2,)),
         [b"a", b"b"],
     )
 
@@ -47,12 +53,12 @@ def test_each_partition_has_its_own():
 def test_states_that_stay_with_the_trainer_have_no_frame_whatever_is_said_of_them():
     hostile = [["x" * 5000]] * 10
     ((turn, frames),) = told(save(1, None, columns=hostile), save(2, None))
-    assert turn.saves == [[1, 0, []], [2, 0, []]] and frames == []
+    assert turn.saves == [[1, 0, [], 101], [2, 0, [], 102]] and frames == []
 
 
 def test_a_flush_comes_after_the_save_it_speaks_of_and_before_what_followed_it():
     first, word, second = told(save(1), flush(1), Leave(0, 3), Want(0, 2))
-    assert first[0].saves == [[1, 1, COLUMNS]] and first[1] == [b"states"]
+    assert first[0].saves == [[1, 1, COLUMNS, 101]] and first[1] == [b"states"]
     assert word[0].number == 1 and word[1] == [b"flushed"]
     assert second[0].leaves == (3,) and second[0].wants == [[2, 0]] and not second[0].saves
 
@@ -68,7 +74,7 @@ def test_many_saves_are_told_in_order_with_each_block_in_one_message_and_wishes_
     messages = told(Want(0, 9), *(save(i, block) for i, block in enumerate(blocks)))
     got = []
     for turn, frames in messages:
-        got += [(number, frames[frame - 1]) for number, frame, _ in turn.saves]
+        got += [(number, frames[frame - 1]) for number, frame, _, _ in turn.saves]
         assert len(frames) == len(turn.saves) <= 64
     assert got == list(enumerate(blocks))
     assert [len(turn.wants) for turn, _ in messages] == [0, 0, 0, 1]
@@ -86,6 +92,18 @@ def test_any_number_of_wishes_and_leaves_fits_their_messages():
     messages = told(*(Want(0, 2**40 + i, i) for i in range(n)), *(Leave(0, i) for i in range(n)))
     assert [stripe for turn, _ in messages for _, stripe in turn.wants] == list(range(n))
     assert [stripe for turn, _ in messages for stripe in turn.leaves] == list(range(n))
+
+
+def test_claims_of_many_rows_fit_their_messages_and_come_before_what_follows_from_them():
+    segments = b"s" * limits.MAX_HEADER_STRING
+    messages = told(save(9), Want(0, 3), *(claim(token, segments) for token in range(8)))
+    assert [turn.claims for turn, _ in messages[:-1]] == [[[t, 5, segments]] for t in range(8)]
+    assert messages[-1][0] == Turn("f", 0, [[9, 1, COLUMNS, 109]], [[3, 0]])
+
+
+def test_any_number_of_batches_that_go_out_again_fits_their_messages():
+    messages = told(*(Release(0, 2**40 + n) for n in range(1000)))
+    assert [n for turn, _ in messages for n in turn.releases] == [2**40 + n for n in range(1000)]
 
 
 def test_nothing_is_told_when_there_is_no_news():

@@ -13,6 +13,7 @@ from headrace_server.shell.worker_messages import (
     FROM_ROUTER,
     FROM_WORKER,
     Assign,
+    Claimed,
     Close,
     Dry,
     Failed,
@@ -41,6 +42,8 @@ MESSAGES: list[tuple[Registry, Any]] = [
             "speech", 1, 2, 3, "slab-0-0-0", 4096, 2**40, [[0, 64, [3]]], {"b": 1}, {"x": 2}, True
         ),
     ),
+    (FROM_WORKER, Opened("speech", 1, [], {"durable": True}, 2**40)),
+    (FROM_WORKER, Claimed("speech", 4095, 2**62, "yes", 2**40)),
     (FROM_WORKER, Finished("speech", 1, {"remainder": 5})),
     (FROM_WORKER, Failed("speech", 0, "data", "line\nof text")),
     (FROM_WORKER, Removed(("slab-0-0-1", "slab-0-0-0"))),
@@ -53,11 +56,15 @@ MESSAGES: list[tuple[Registry, Any]] = [
     (FROM_WORKER, Flushed("speech", 3, 2**40)),
     (FROM_ROUTER, Retarget("speech", 3, (0.25, 0.75))),
     (FROM_ROUTER, Assign("speech", 7)),
+    (FROM_ROUTER, Assign("speech", 7, 2**40)),
     (FROM_ROUTER, Settled((("speech", 0, 2**50), ("other", 1, 0)), (("speech", 3),))),
     (FROM_ROUTER, Close("speech", cancel=True, abandon=True)),
     (
         FROM_ROUTER,
-        Turn("speech", 1, [[2**40, 1, [[0, 64, [4, 2]]]], [8, 0, []]], [[9, 2**40]], (3, 2**40)),
+        Turn(
+            *("speech", 1, [[2**40, 1, [[0, 64, [4, 2]]], 2**62], [8, 0, [], 7]]),
+            *([[9, 2**40]], (3, 2**40), [[2**62, 8, b"which"]], (5, 2**40)),
+        ),
     ),
     (FROM_ROUTER, Flush("speech", 1, 2**40, 3, 4, (0, 5), [[0, 64, [2, 8]]], True)),
 ]
@@ -81,6 +88,10 @@ def test_what_may_be_left_out_has_its_plain_meaning():
     assert FROM_ROUTER.decode(pack([3, "speech"])) == Close("speech", False, False)
     turn, flush = FROM_ROUTER.decode(pack([5, "speech", 1])), [6, "speech", 1, 2, 3, 4, [0], []]
     assert (list(turn.saves), list(turn.wants), turn.leaves) == ([], [], ())
+    assert (list(turn.claims), turn.releases) == ([], ())
+    assert FROM_ROUTER.decode(pack([1, "speech", 7])).made == 0
+    assert FROM_WORKER.decode(pack([2, "speech", 7, []])).next == 0
+    assert FROM_WORKER.decode(pack([13, "speech", 7, 1, "no"])).number == 0
     assert FROM_ROUTER.decode(pack(flush)).more is False
     assert FROM_WORKER.decode(pack([8, "speech", 1, "why"])).batch == -1
 
@@ -94,6 +105,9 @@ def test_what_may_be_left_out_has_its_plain_meaning():
         (FROM_ROUTER, [1, "speech", -1], "Assign.partition"),
         (FROM_ROUTER, [3, "speech", 1], "Close.cancel"),
         (FROM_ROUTER, [5, "speech", 1, [], [], [-1]], "Turn.leaves"),
+        (FROM_ROUTER, [5, "speech", 1, [], [], [], [], [-1]], "Turn.releases"),
+        (FROM_ROUTER, [1, "speech", 1, -1], "Assign.made"),
+        (FROM_WORKER, [13, "speech", 1, -1, "yes"], "Claimed.token"),
         (FROM_ROUTER, [6, "speech", 1, 2, 3, 4, [True], []], "Flush.rows"),
         (FROM_WORKER, [11, "speech", -1], "Dry.stripe"),
         (FROM_WORKER, [9, "speech", 1], "lacks its field 'batches'"),

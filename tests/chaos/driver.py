@@ -1,0 +1,360 @@
+"""One run: a server and trainers that are started again whenever they end, and faults.
+
+    while faults:   harm, and undo it when its time has come ──► calm: all run to the end ──► judge
+
+Whatever dies is started again at once, as an init system would.  The run is over when each trainer
+has seen the end of the feed; when nobody writes a line for ``patience_s`` it has stalled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .faults import Plan, fill_disk, send
+from .feeds import cells_wanted
+from .judge import Case, Finding, Harm, Verdict, judge
+from .ledger import Line, read_lines
+from .proxy import Proxy
+from .stores import tokens_of
+
+__all__ = ["Outcome", "Setup", "run"]
+
+_ROOT = Path(__file__).parents[2]
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is run, and how it is harmed."""
+
+    mode: str
+    seed: str
+    kinds: tuple[str, ...]
+    seconds: float = 8.0  # of faults
+    pace_s: float = 0.4  # between them
+    size: int = 4000  # cells
+    trainers: int = 3
+    proxied: int = 2
+    workers: int = 2
+    lease_s: float = 1.5
+    patience_s: float = 25.0
+    bug: str = ""  # that is planted in the server
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of it."""
+
+    setup: Setup
+    verdict: Verdict
+    faults: Counter[str]
+    seconds: float
+    recoveries: dict[str, list[float]] = field(default_factory=dict)
+    lives: int = 0
+
+
+class _Process:
+    """A process that writes to a file, in a session of its own."""
+
+    def __init__(self, module: str, arguments: list[str], log: Path, bug: str = "") -> None:
+        path = [str(_ROOT), *(p for p in sys.path if p)]
+        if bug:
+            path.insert(0, str(Path(__file__).parent / "planted"))
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+        environment["HEADRACE_TEST_BUG"] = bug
+        with open(log, "ab") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=out,
+                env=environment,
+                cwd=_ROOT,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    def code(self) -> int | None:
+        return self._process.poll()
+
+    def children(self) -> dict[int, str]:
+        """Its children with what they were started as."""
+        found = {}
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{self.pid}/task").iterdir():
+                for pid in map(int, (task / "children").read_text().split()):
+                    with contextlib.suppress(OSError):
+                        found[pid] = Path(f"/proc/{pid}/cmdline").read_text()
+        return found
+
+    def kill(self, group: bool = True) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if group:
+                os.killpg(self.pid, signal.SIGKILL)
+            else:
+                os.kill(self.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+
+
+class _Run:
+    """The target of the faults."""
+
+    def __init__(self, setup: Setup, directory: Path, own_disk: bool) -> None:
+        self.setup = setup
+        self.slots, self.proxied, self.lease_s = setup.trainers, setup.proxied, setup.lease_s
+        self.worker_deaths = 0
+        self._directory = directory
+        self._state = directory / "state"
+        self._own_disk = own_disk
+        self.ledger = directory / "ledger"
+        self.ledger.touch()
+        self._calm = directory / "calm"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = int(probe.getsockname()[1])
+        self._proxies = [Proxy(self._port) for _ in range(setup.proxied)]
+        self._server: _Process | None = None
+        self._next_start = 0.0
+        self._trainers: list[_Process | None] = [None] * setup.trainers
+        self._ended = [False] * setup.trainers
+        self._lives = [0] * setup.trainers
+        self._undo: list[tuple[float, int, Callable[[], None]]] = []
+        self.harms: list[Harm] = []
+        self.kills: list[tuple[float, str, str]] = []  # when, kind, whom
+        self.server_lives = 0
+
+    # Looking after it
+
+    def tend(self) -> None:
+        """Start what has ended; undo what has lasted long enough."""
+        now = time.monotonic()
+        while self._undo and self._undo[0][0] <= now:
+            heapq.heappop(self._undo)[2]()
+        if self._server is not None and self._server.code() is not None:
+            self._note(0.0)  # by itself, or killed
+            self._server.close()
+            self._server, self._next_start = None, now + 0.05
+        if self._server is None and now >= self._next_start:
+            self.server_lives += 1
+            self.worker_deaths = 0
+            setup = self.setup
+            arguments = [setup.mode, str(setup.size), f"tcp://127.0.0.1:{self._port}"]
+            arguments += [str(self._state), str(setup.workers), str(setup.lease_s)]
+            log = self._directory / "server.log"
+            self._server = _Process("tests.chaos.server", arguments, log, setup.bug)
+        for slot, trainer in enumerate(self._trainers):
+            if trainer is not None and trainer.code() is not None:
+                self._ended[slot] = trainer.code() == 0
+                trainer.close()
+                self._trainers[slot] = None
+            if self._trainers[slot] is None and not self._ended[slot]:
+                self._start_trainer(slot)
+
+    def _start_trainer(self, slot: int) -> None:
+        life = self._lives[slot]
+        self._lives[slot] += 1
+        address = f"tcp://127.0.0.1:{self._port}"
+        if slot < self.proxied:
+            address = self._proxies[slot].address
+        arguments = [address, self.setup.mode, str(self.ledger), f"t{slot}.{life}"]
+        seed = zlib.crc32(f"{self.setup.seed} {slot} {life}".encode())
+        arguments += [str(seed), str(self._calm)]
+        arguments += [str(self.lease_s), str(2 * self.setup.patience_s)]
+        log = self._directory / f"trainer-{slot}.log"
+        self._trainers[slot] = _Process("tests.chaos.trainer", arguments, log)
+
+    @property
+    def over(self) -> bool:
+        return all(self._ended)
+
+    def calm(self) -> None:
+        """No more faults, and no more waiting."""
+        while self._undo:
+            heapq.heappop(self._undo)[2]()
+        self._calm.touch()
+
+    def end(self) -> None:
+        """The server is told to stop, and all that may be left is killed."""
+        self.calm()
+        if self._server is not None:
+            self._server.close()
+            deadline = time.monotonic() + 10
+            while self._server.code() is None and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+            self._server.kill()
+        for trainer in self._trainers:
+            if trainer is not None:
+                trainer.kill()
+                trainer.close()
+        for proxy in self._proxies:
+            proxy.close()
+
+    def _later(self, seconds: float, undo: Callable[[], None]) -> None:
+        heapq.heappush(self._undo, (time.monotonic() + seconds, len(self._undo), undo))
+
+    def _note(self, seconds: float, to: str = "") -> None:
+        now = time.monotonic()
+        self.harms.append(Harm(now, now + seconds, to))
+
+    # Harm
+
+    def children(self, role: str) -> list[int]:
+        if self._server is None:
+            return []
+        found = self._server.children().items()
+        return sorted(pid for pid, told in found if f"headrace_server.shell.{role}" in told)
+
+    def kill_server(self) -> None:
+        self._note(2.0)
+        if self._server is not None:
+            self.kills.append((time.monotonic(), "server", ""))
+            self._server.kill()
+
+    def kill_supervisor(self) -> None:
+        self._note(2.0)
+        if self._server is not None:
+            self.kills.append((time.monotonic(), "server", ""))
+            self._server.kill(group=False)
+
+    def kill(self, pids: list[int]) -> bool:
+        self._note(2.0)
+        self.worker_deaths += 1
+        return send(pids, signal.SIGKILL)
+
+    def trainer_pids(self, slot: int) -> list[int]:
+        trainer = self._trainers[slot]
+        return [] if trainer is None else [trainer.pid]
+
+    def kill_trainer(self, slot: int) -> bool:
+        trainer = self._trainers[slot]
+        if trainer is None:
+            return False
+        self.kills.append((time.monotonic(), "trainer", f"t{slot}.{self._lives[slot] - 1}"))
+        trainer.kill()
+        return True
+
+    def stop(self, pids: list[int], slot: int | None, seconds: float) -> bool:
+        self._note(seconds, "" if slot is None else f"t{slot}")
+        self._later(seconds, lambda: send(pids, signal.SIGCONT) and None)
+        return send(pids, signal.SIGSTOP)
+
+    def network(self, slot: int, what: str, seconds: float) -> bool:
+        proxy = self._proxies[slot]
+        self._note(seconds + 1.0, f"t{slot}")
+        if what == "cut":
+            proxy.cut()
+            return True
+        if what == "slow":
+            proxy.delay(0.02)
+        else:
+            proxy.drop(what)
+        self._later(seconds, proxy.heal)
+        return True
+
+    def crowd_disk(self, seconds: float) -> bool:
+        if not self._own_disk or not self._state.exists():
+            return False
+        self._note(seconds + 1.0)
+        filler = fill_disk(self._state)
+        self._later(seconds, lambda: filler.unlink(missing_ok=True))
+        return True
+
+
+def run(setup: Setup, directory: Path) -> Outcome:
+    """Run, harm, wait for the end, judge."""
+    began = time.monotonic()
+    wanted = cells_wanted(setup.mode, setup.size)
+    own_disk = "disk full" in setup.kinds and _mount(directory / "state")
+    faults: Counter[str] = Counter()
+    run = _Run(setup, directory, own_disk)
+    stalled = ""
+    try:
+        plan = Plan(setup.seed, setup.kinds, setup.pace_s)
+        until = time.monotonic() + setup.seconds
+        due = time.monotonic() + 1.0
+        while time.monotonic() < until and not run.over:
+            run.tend()
+            if time.monotonic() >= due:
+                kind = plan.strike(run)
+                faults[kind] += bool(kind)
+                due = time.monotonic() + plan.wait_s(kind)
+            time.sleep(_POLL_S)
+        run.calm()
+        stalled = _to_the_end(run, setup.patience_s)
+    finally:
+        run.end()
+    lines = read_lines(run.ledger)
+    tokens = [t for db in sorted((directory / "state").glob("feeds/*/*.db")) for t in tokens_of(db)]
+    if own_disk:
+        subprocess.run(["umount", "-l", directory / "state"], check=True)
+    verdict = judge(Case(setup.mode, wanted, lines, tokens, run.harms, setup.lease_s))
+    if stalled:
+        verdict.findings.insert(0, Finding("the run comes to its end", stalled))
+    if len(tokens) != len(set(tokens)):
+        verdict.add("a token is committed once", [t for t, n in Counter(tokens).items() if n > 1])
+    recovered = _recoveries(lines, run.kills)
+    seconds = time.monotonic() - began
+    return Outcome(setup, verdict, +faults, seconds, recovered, run.server_lives)
+
+
+def _to_the_end(run: _Run, patience_s: float) -> str:
+    size, since = -1, time.monotonic()
+    while not run.over:
+        run.tend()
+        time.sleep(_POLL_S)
+        now = run.ledger.stat().st_size
+        if now != size:
+            size, since = now, time.monotonic()
+        elif time.monotonic() - since > patience_s:
+            return f"no trainer has heard or done anything for {patience_s:g} s"
+    return ""
+
+
+def _mount(directory: Path) -> bool:
+    """A small disk of its own, where this user may make one."""
+    directory.mkdir()
+    if shutil.which("mount") is None or os.geteuid():
+        return False
+    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "none", directory]
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+def _recoveries(lines: list[Line], kills: list[tuple[float, str, str]]) -> dict[str, list[float]]:
+    """Seconds from a kill to the first batch of the next server, or of the same rows elsewhere."""
+    found: dict[str, list[float]] = {"server": [], "trainer": []}
+    takes = [line for line in lines if line.what == "take"]
+    for at, kind, whom in kills:
+        before = [line for line in takes if line.at <= at]
+        if kind == "server":
+            epoch = max((line.token >> 32 for line in before), default=0)
+            after = (line.at for line in takes if line.at > at and line.token >> 32 > epoch)
+        else:
+            held = [line for line in before if line.who == whom][-1:]
+            rows = {tuple(cell) for line in held for cell in line.more[0]}
+            after = (
+                line.at
+                for line in takes
+                if line.at > at and not rows.isdisjoint(map(tuple, line.more[0]))
+            )
+        first = min(after, default=None)
+        if first is not None:
+            found[kind].append(first - at)
+    return found
