@@ -90,6 +90,19 @@ def _parser() -> argparse.ArgumentParser:
         help="how long sources may take to open and be indexed (default: 120)",
     )
     serve.add_argument(
+        "--worker-timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="a worker without progress for so long is replaced (default: 60)",
+    )
+    serve.add_argument(
+        "--worker-memory-bytes",
+        type=int,
+        metavar="N",
+        help="memory of each worker beside shared memory and mapped files (default: any)",
+    )
+    serve.add_argument(
         "--drain-timeout",
         type=float,
         default=20.0,
@@ -115,6 +128,8 @@ def _serve(options: argparse.Namespace) -> int:
         slab_bytes=options.slab_bytes,
         shm_dir=options.shm_dir,
         start_timeout_s=options.start_timeout,
+        worker_timeout_s=options.worker_timeout,
+        worker_memory_bytes=options.worker_memory_bytes,
     )
     with server:
         stop.started = True

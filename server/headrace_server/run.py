@@ -33,6 +33,10 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _SHARE_OF_MEMORY = 0.8
 _PAGE = 4096
 _DAY_S = 86_400.0
+#: A worker that has nothing to do says once a second that it lives.
+_LEAST_WORKER_TIMEOUT_S = 2.0
+#: An interpreter with numpy and the threads of its libraries.
+_LEAST_MEMORY = 256 * 1024**2
 
 
 class Server:
@@ -47,6 +51,8 @@ class Server:
         shm_dir: str | None,
         start_timeout_s: float,
         state: StateDirectory | None = None,
+        worker_timeout_s: float = 60.0,
+        worker_memory_bytes: int = 0,
     ) -> None:
         self._state = state
         try:
@@ -56,7 +62,9 @@ class Server:
             except BaseException:
                 directory.close()
                 raise
-            self._supervisor = Supervisor(config, directory, start_timeout_s)
+            self._supervisor = Supervisor(
+                config, directory, start_timeout_s, worker_timeout_s, worker_memory_bytes
+            )
         except BaseException:
             if state is not None:
                 state.close()
@@ -145,6 +153,8 @@ def run(
     slab_bytes: int | None = None,
     shm_dir: str | os.PathLike[str] | None = None,
     start_timeout_s: float = 120.0,
+    worker_timeout_s: float = 60.0,
+    worker_memory_bytes: int | None = None,
 ) -> Server:
     """Start a server for one pipeline (its feed is called ``default``) or several by name.
 
@@ -161,6 +171,10 @@ def run(
 
     A trainer that is not heard of for ``lease_ttl_s`` loses what it holds.  ``slab_bytes`` bounds
     the shared memory of each worker, in ``shm_dir`` (default /dev/shm).
+
+    A worker that makes no progress for ``worker_timeout_s`` is ended and replaced: it must be more
+    than the time in which your functions work through 64 examples.  ``worker_memory_bytes`` bounds
+    what a worker takes beside shared memory and mapped files.
     """
     if ParentPipe.made:
         raise RuntimeError(
@@ -181,6 +195,10 @@ def run(
         raise ValueError(f"durability={durability!r:.40} is not one of power, process, off")
     lease_ttl_s = _seconds("lease_ttl_s", lease_ttl_s)
     start_timeout_s = _seconds("start_timeout_s", start_timeout_s)
+    worker_timeout_s = _seconds("worker_timeout_s", worker_timeout_s, _LEAST_WORKER_TIMEOUT_S)
+    memory = 0
+    if worker_memory_bytes is not None:
+        memory = _integer("worker_memory_bytes", worker_memory_bytes, _LEAST_MEMORY, 2**50)
     config = RunConfig(
         feeds=tuple(_feeds(pipelines, count)),
         directory="",
@@ -194,7 +212,7 @@ def run(
     )
     shm = None if shm_dir is None else _path("shm_dir", shm_dir)
     if state_dir is None or durability == "off":
-        return Server(config, shm, start_timeout_s)
+        return Server(config, shm, start_timeout_s, None, worker_timeout_s, memory)
     state = StateDirectory(_path("state_dir", state_dir))
     try:
         for feed in config.feeds:
@@ -208,7 +226,7 @@ def run(
     except BaseException:
         state.close()
         raise
-    return Server(config, shm, start_timeout_s, state)
+    return Server(config, shm, start_timeout_s, state, worker_timeout_s, memory)
 
 
 def _feeds(pipelines: Pipeline | Mapping[str, Pipeline], partitions: int) -> list[FeedConfig]:
@@ -239,12 +257,12 @@ def _integer(name: str, value: Any, least: int, most: int) -> int:
     return number
 
 
-def _seconds(name: str, value: Any) -> float:
+def _seconds(name: str, value: Any, least: float = 0.1) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name}={value!r:.80} is not a number of seconds")
     seconds = float(value)
-    if not 0.1 <= seconds <= _DAY_S:
-        raise ValueError(f"{name}={value!r} does not lie in 0.1 … {_DAY_S:.0f} seconds")
+    if not least <= seconds <= _DAY_S:
+        raise ValueError(f"{name}={value!r} does not lie in {least:g} … {_DAY_S:.0f} seconds")
     return seconds
 
 

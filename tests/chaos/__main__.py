@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from .bugs import BUGS
 from .driver import Outcome, Setup, run
 from .faults import FAULTS
 from .feeds import MODES
@@ -21,10 +22,12 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--kinds", nargs="+", choices=list(FAULTS), default=list(FAULTS))
     parser.add_argument("--pace", type=float, default=0.4, help="seconds between faults")
-    parser.add_argument("--bug", default="", help="plant a bug in the server")
+    parser.add_argument("--bug", choices=list(BUGS), default="", help="plant a bug in the server")
     parser.add_argument("--keep", type=Path, help="leave ledgers and logs in this directory")
     parser.add_argument("--results", type=Path, help="write the figures to this file")
     options = parser.parse_args()
+    if options.bug:
+        options.modes, options.kinds = [BUGS[options.bug].mode], list(BUGS[options.bug].kinds)
     seed = options.seed or secrets.token_hex(4)
     print(f"seed {seed}", flush=True)
     each = options.seconds / len(options.modes)

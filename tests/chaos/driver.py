@@ -34,6 +34,8 @@ __all__ = ["Outcome", "Setup", "run"]
 
 _ROOT = Path(__file__).parents[2]
 _POLL_S = 0.02
+#: So much is in the ledger when trainers have done some steps.
+_WORK_BYTES = 6000
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +236,17 @@ class _Run:
             self.kills.append((time.monotonic(), "server", ""))
             self._server.kill(group=False)
 
-    def kill(self, pids: list[int]) -> bool:
+    def orphan(self, pids: list[int], after_s: float, seconds: float) -> bool:
+        """Workers sleep, their server dies, and they wake when there is another."""
+        self._later(after_s, self.kill_supervisor)
+        return self.stop(pids, None, after_s + seconds)
+
+    def kill_router(self) -> bool:
+        self._note(2.0)
+        self.kills.append((time.monotonic(), "server", ""))
+        return send(self.children("router"), signal.SIGKILL)
+
+    def kill_worker(self, pids: list[int]) -> bool:
         self._note(2.0)
         self.worker_deaths += 1
         return send(pids, signal.SIGKILL)
@@ -289,14 +301,17 @@ def run(setup: Setup, directory: Path) -> Outcome:
     try:
         plan = Plan(setup.seed, setup.kinds, setup.pace_s)
         until = time.monotonic() + setup.seconds
-        due = time.monotonic() + 1.0
+        due, written = 0.0, _WORK_BYTES
         while time.monotonic() < until and not run.over:
             run.tend()
-            if time.monotonic() >= due:
-                kind = plan.strike(run)
-                faults[kind] += bool(kind)
-                due = time.monotonic() + plan.wait_s(kind)
             time.sleep(_POLL_S)
+            if time.monotonic() < due or run.ledger.stat().st_size < written:
+                continue
+            kind = plan.strike(run)
+            faults[kind] += bool(kind)
+            due = time.monotonic() + plan.wait_s()
+            at_work = plan.waits_for_work(kind)
+            written = run.ledger.stat().st_size + _WORK_BYTES if at_work else 0
         run.calm()
         stalled = _to_the_end(run, setup.patience_s)
     finally:

@@ -15,12 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["FAULTS", "FREE", "Plan", "Target", "fill_disk"]
+__all__ = ["FAULTS", "FREE", "Plan", "Target", "fill_disk", "send"]
 
 #: Kinds and how often each is drawn, in proportion.
 FAULTS = {
     "server killed": 4.0,
     "supervisor killed": 1.0,
+    "orphan left": 1.0,
     "router killed": 1.5,
     "worker killed": 2.0,
     "worker stopped": 1.0,
@@ -34,7 +35,8 @@ FAULTS = {
 #: Kinds that need no file system of their own.
 FREE = tuple(kind for kind in FAULTS if kind != "disk full")
 #: Kinds after which a server is started anew.
-_RESTARTS = ("server killed", "supervisor killed", "router killed")
+_RESTARTS = ("server killed", "supervisor killed", "router killed", "orphan left")
+_AT_WORK = 0.8
 #: One life of a server forgives three deaths of a worker.
 _WORKER_DEATHS = 3
 
@@ -50,7 +52,9 @@ class Target(Protocol):
     def children(self, role: str) -> list[int]: ...
     def kill_server(self) -> None: ...
     def kill_supervisor(self) -> None: ...
-    def kill(self, pids: list[int]) -> bool: ...
+    def orphan(self, pids: list[int], after_s: float, seconds: float) -> bool: ...
+    def kill_router(self) -> bool: ...
+    def kill_worker(self, pids: list[int]) -> bool: ...
     def kill_trainer(self, slot: int) -> bool: ...
     def stop(self, pids: list[int], slot: int | None, seconds: float) -> bool: ...
     def trainer_pids(self, slot: int) -> list[int]: ...
@@ -66,10 +70,13 @@ class Plan:
         self._kinds = kinds
         self._pace_s = pace_s
 
-    def wait_s(self, last: str) -> float:
-        """How long until the next fault.  A server that was killed often lives for a while."""
-        wait = self._chance.expovariate(1 / self._pace_s)
-        return min(wait, 4 * self._pace_s) + (self._chance.uniform(0, 2.0) * (last in _RESTARTS))
+    def wait_s(self) -> float:
+        """How long until the next fault."""
+        return min(self._chance.expovariate(1 / self._pace_s), 4 * self._pace_s)
+
+    def waits_for_work(self, last: str) -> bool:
+        """Whether trainers are to be at work again before the next fault: mostly, not always."""
+        return last in (*_RESTARTS, "") and self._chance.random() < _AT_WORK
 
     def strike(self, run: Target) -> str:
         """Do something; its kind, or "" when there was nothing to do it to."""
@@ -84,8 +91,9 @@ class Plan:
         acts: dict[str, Callable[[], bool | None]] = {
             "server killed": run.kill_server,
             "supervisor killed": run.kill_supervisor,
-            "router killed": lambda: run.kill(run.children("router")),
-            "worker killed": lambda: run.worker_deaths < _WORKER_DEATHS and run.kill(some),
+            "orphan left": lambda: run.orphan(some, 0.4 * part, 0.5 + 2 * part),
+            "router killed": run.kill_router,
+            "worker killed": lambda: run.worker_deaths < _WORKER_DEATHS and run.kill_worker(some),
             "worker stopped": lambda: run.stop(some, None, 0.2 + 1.5 * part),
             "trainer killed": lambda: run.kill_trainer(slot),
             "trainer stopped": lambda: run.stop(

@@ -74,7 +74,9 @@ def cells_wanted(mode: str, size: int) -> set[tuple[Any, ...]]:
     """All that must be committed.  What a sampler keeps is what it keeps without any fault."""
     if stateful(mode):
         return {
-            (e["key"], i) for n, e in enumerate(examples(mode, size)) for i in range(_segments_of(n))
+            (e["key"], i)
+            for n, e in enumerate(examples(mode, size))
+            for i in range(_segments_of(n))
         }
     if mode != "sampled":
         return {(i,) for i in range(size)}

@@ -3,7 +3,8 @@
     committed   tokens in the stores          a row is committed by one token, and by no other
     ok          acknowledged to a trainer     is committed
     stale       refused to a trainer          is not committed
-    take        states handed out             are those of the commit of the segment before
+    take        states handed out             are those of a commit of the segment before, and
+                                              of the one that stands where the batch is committed
     granted     a token                       is of one batch, in all lives of the server
     kept        a lease                       is not lost by a trainer to whom nothing happened
 
@@ -99,7 +100,7 @@ class _Told:
                     self.after[line.token] = line.more[0]
             elif line.what == "ok":
                 self.answers["ok"][line.token] += 1
-            elif line.what == "stale" or line.what == "fault" and line.more[0] == "stale":
+            elif line.what == "stale" or (line.what == "fault" and line.more[0] == "stale"):
                 self.answers["stale"][line.token] += 1
                 self.stales.append(line)
             elif line.what == "fault":
@@ -134,10 +135,10 @@ def judge(case: Case) -> Verdict:
     acknowledged = Counter(cell for token in ok for cell in told.cells.get(token, ()))
     if not kept:
         verdict.add("nothing is acknowledged twice", [c for c, n in acknowledged.items() if n > 1])
-    if told.after:
-        _judge_states(verdict, told, done, kept)
+    early = _judge_states(verdict, told, done, kept) if told.after else 0
     if kept:
         verdict.add("what is flushed is not trained again", _rewound(told))
+    verdict.add("who leaves has been answered", _unanswered(case.lines, told))
     verdict.add("a lease is kept", _lost_without_cause(case, told))
     verdict.add(
         "a trainer ends well",
@@ -154,24 +155,26 @@ def judge(case: Case) -> Verdict:
         "redelivered": sum(n - 1 for n in handed.values()),
         "stale": len(stale),
         "answered again": sum(n - 1 for n in ok.values()),
+        "handed on early": early,
         "trained again": sum(len(tokens) - 1 for tokens in done.values()),
     }
     return verdict
 
 
-def _judge_states(
-    verdict: Verdict, told: _Told, done: Mapping[Cell, list[int]], kept: bool
-) -> None:
-    """Every state that was handed out, and every one that was saved, computed again."""
+def _judge_states(verdict: Verdict, told: _Told, done: Mapping[Cell, list[int]], kept: bool) -> int:
+    """Every state that was handed out, and every one that was saved, computed again.
+
+    How many were handed out that were never committed in the end: a server may hand on what is not
+    on its disk yet, as long as nothing counts that was made of it.
+    """
+    committed = {token for tokens in done.values() for token in tokens}
     after: dict[Cell, dict[tuple[int, ...], int]] = defaultdict(dict)  # by token
     for token, states in told.after.items():
-        for cell, before, state in zip(
-            told.cells[token], told.before[token], states, strict=True
-        ):
+        for cell, before, state in zip(told.cells[token], told.before[token], states, strict=True):
             after[cell][tuple(state)] = token
             if chained(before, cell, token) != state:
                 verdict.add("a ledger is right", [token])
-    wrong, orphans = [], []
+    wrong, orphans, early = [], [], 0
     for token, cells in told.cells.items():
         for cell, before in zip(cells, told.before[token], strict=True):
             key, number = cell
@@ -183,9 +186,12 @@ def _judge_states(
             if parent is None:
                 wrong.append(f"{cell} of {token} has the state of no commit")
             elif not kept and parent not in done.get((key, number - 1), ()):
-                orphans.append(f"{cell} of {token} goes on from {parent}")
+                early += 1
+                if token in committed:
+                    orphans.append(f"{cell} of {token} goes on from {parent}")
     verdict.add("a state is its predecessor's", wrong)
-    verdict.add("a state that is handed out is committed", orphans)
+    verdict.add("a commit goes on from a commit", orphans)
+    return early
 
 
 def _rewound(told: _Told) -> list[str]:
@@ -201,6 +207,17 @@ def _rewound(told: _Told) -> list[str]:
         for cell in cells
         for flush, number in flushed.get(cell[0], ())
         if token > flush and cell[1] <= number
+    ]
+
+
+def _unanswered(lines: Iterable[Line], told: _Told) -> list[str]:
+    """Commits of trainers that left by themselves which nobody has answered."""
+    left = {line.who for line in lines if line.what == "end"}
+    known = {line.token for line in lines if line.what in ("ok", "stale", "fault", "lost")}
+    return [
+        f"{token} of {take.who}"
+        for token, take in told.takes.items()
+        if take.who in left and told.answers["send"][token] and token not in known
     ]
 
 

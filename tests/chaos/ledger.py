@@ -1,13 +1,13 @@
 """What trainers saw, as lines that survive them: one ``write`` each to a file opened to append.
 
-    [time, who, what, token, …]
-        take   cells, states before       a batch is in the trainer's hands
-        send   states after               it is done; the commit is on its way from here on
-        ok | stale | fault                the server's answer to it, each time one comes
-        lost                              the client knew that the lease was gone and sent nothing
-        flush  rows                       states of lanes were handed over, and that was answered
-        gap    seconds                    this process was not run for so long
-        join | end | error
+[time, who, what, token, …]
+    take   cells, states before       a batch is in the trainer's hands
+    send   states after               it is done; the commit is on its way from here on
+    ok | stale | fault                the server's answer to it, each time one comes
+    lost                              the client knew that the lease was gone and sent nothing
+    flush  rows                       states of lanes were handed over, and that was answered
+    gap    seconds                    this process was not run for so long
+    join | end | error
 """
 
 from __future__ import annotations

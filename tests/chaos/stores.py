@@ -1,4 +1,4 @@
-"""What a store holds at the end, read as any program can read it, and by none of the server's code."""
+"""What a store holds at the end, read by none of the server's code."""
 
 from __future__ import annotations
 

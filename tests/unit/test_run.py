@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import resource
@@ -60,6 +61,8 @@ def rows(server: hs.Server) -> list[int]:
         ({"bind": 5557}, TypeError, "bind=5557 is neither an address nor a list of them"),
         ({"bind": [5557]}, TypeError, "bind=5557 is not a string"),
         ({"state_dir": 7}, TypeError, "state_dir=7 is not a path"),
+        ({"durability": "disk"}, ValueError, "durability='disk' is not one of power, process, off"),
+        ({"durability": None}, ValueError, "durability=None is not one of power, process, off"),
         ({"shm_dir": 7}, TypeError, "shm_dir=7 is not a path"),
         ({"shm_dir": "/nowhere"}, ValueError, "shm_dir='/nowhere' is not a directory"),
     ],
@@ -338,3 +341,27 @@ def test_a_program_that_ends_without_closing_leaves_nothing(tmp_path: Path):
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     assert list(tmp_path.iterdir()) == []
     assert all(gone(int(pid)) for pid in done.stdout.split())
+
+
+# What outlives a server
+
+
+def test_a_feed_that_is_not_that_of_the_state_is_refused_unless_that_is_allowed(tmp_path: Path):
+    state = tmp_path / "state"
+    state.mkdir()
+    hs.run(BATCHES, state_dir=state, durability="process").close()
+    with pytest.raises(ServerError, match=r"is not what the state.*allow_config_change"):
+        hs.run(numbered().batch(3), state_dir=state, durability="process")
+    hs.run(numbered().batch(3), state_dir=state, durability="off").close()
+    hs.run(BATCHES, state_dir=state, durability="process").close()
+
+
+def test_what_was_committed_is_not_done_again_by_a_server_that_is_started_there(tmp_path: Path):
+    state = tmp_path / "state"
+    state.mkdir()
+    with hs.run(BATCHES, state_dir=state, durability="process") as server:
+        with headrace.connect(server.address, timeout=20) as feed:
+            first = [i for batch in itertools.islice(feed, 2) for i in batch["i"].tolist()]
+    with hs.run(BATCHES, state_dir=state, durability="process") as server:
+        rest = rows(server)
+    assert set(first) | set(rest) == set(range(12)) and len(rest) < 12

@@ -145,11 +145,12 @@ class SegmentQueue(Sequences):
     def claim(self, slots: np.ndarray, segments: np.ndarray) -> Segments | None:
         """These segments are out after all: a trainer has them from an earlier life.
 
-        None when one of them is not the next of its example, or was handed out again.
+        None when one of them is not the next of its example, or was handed out again, and when
+        their insertion indices do not ascend, as those of every batch do.
         """
-        if len(np.unique(slots)) < len(slots):
+        if (slots < 0).any() or (np.diff(self._index[slots]) <= 0).any():
             return None
-        if (slots < 0).any() or (self._segment[slots] != segments).any():
+        if (self._segment[slots] != segments).any():
             return None
         if any(np.isin(slots, batch.slots).any() for batch in self._out.values()):
             return None
@@ -177,8 +178,7 @@ class SegmentQueue(Sequences):
         self.in_flight += len(last)
         for slot in last.tolist():
             self._slot_of.setdefault(self._key_of[slot], slot)
-        order = np.argsort(batch.indices)
-        self._back.put(batch.indices[order], batch.slots[order])
+        self._back.put(batch.indices, batch.slots)
         self._drop_leftovers()
 
     def _drop_leftovers(self) -> None:

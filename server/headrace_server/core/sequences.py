@@ -135,6 +135,7 @@ class Sequences:
         self._offered: dict[int, _Offered] = {}
         self._fresh = _Fifo()
         self._live = 0  # slots in use
+        self._resumed = False  # whether some were begun in an earlier life
         self._finished = False
         self._cancelled = False
         self._dropped: dict[str, int] = {}
@@ -239,7 +240,7 @@ class Sequences:
         rows, indices = [], []
         for row in range(start, end):
             mark = 0 if known is None else known[row]
-            if not mark and keys[row] in self._slot_of:
+            if not mark and self._has_twin(keys[row], offered.line + row):
                 self._refused.append((chunk, row))
                 mark = REFUSED
             if mark != REFUSED:
@@ -251,6 +252,15 @@ class Sequences:
                 rows.append(row)
                 indices.append(self._next_index - 1)
         return rows, indices
+
+    def _has_twin(self, key: Hashable, line: int) -> bool:
+        """Whether an example of this key came before, and is in flight.
+
+        One that comes after it can be there too, when an earlier life has begun it.
+        """
+        slot = self._slot_of.get(key)
+        after = self._resumed and slot is not None and slot >= 0 and self._line[slot] > line
+        return slot is not None and not after
 
     def _enter(
         self, chunk: int, rows: list[int], indices: list[int], offered: _Offered
@@ -281,6 +291,7 @@ class Sequences:
 
     def resume(self, begun: Begun) -> np.ndarray:
         """Examples that an earlier life has begun go on; their slots."""
+        self._resumed = True
         slots = self._take_slots(len(begun.keys))
         self._chunk[slots] = begun.chunks
         self._row[slots] = begun.rows

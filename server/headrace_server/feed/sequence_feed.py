@@ -135,6 +135,9 @@ class SequenceFeed:
         batch = self._out.pop(number, None)
         if batch is None:
             return "stale", f"batch {number} is not out"
+        keys: list[bytes] = []
+        if self._keeper is not None:  # before the machine may drop examples
+            keys = [pack(self.machine.key_of(slot)) for slot in batch.slots.tolist()]
         rows = self.machine.saved(batch)
         if rows is None:
             if self.machine.cancelled:
@@ -149,8 +152,9 @@ class SequenceFeed:
         if len(rows):
             self._table.put(batch.slots[rows], arrays, rows)
         if self._keeper is not None:
-            stored = self._keys(batch, rows), packed_states(arrays, rows) if arrays else []
-            self._changes.append(self._keeper.saved(batch, rows, *stored))
+            going = [keys[row] for row in rows.tolist()]
+            states = packed_states(arrays, rows) if arrays else []
+            self._changes.append(self._keeper.saved(batch, rows, going, states))
         return "", ""
 
     def take_changes(self) -> list[Change]:
@@ -217,7 +221,7 @@ class SequenceFeed:
             self._origins[read.chunk] = chunk.origin
         keys = [(read.epoch, key) for key in offer.keys]
         facts: Any = {"key": keys, "count": offer.counts}
-        if self._keeper is not None and len(offer):
+        if self._keeper is not None:
             line, known = self._keeper.read(read, len(offer), before, cursor)
             facts |= {"line": line, "known": known}
         self._partition.arrived(read, len(offer), position, facts)

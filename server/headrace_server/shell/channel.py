@@ -4,8 +4,8 @@
 
 A message is the number of its frames, their lengths, and then the frames.  A worker's ``send`` waits
 until all is written; the router never waits: what can not be written now is kept and written when
-the worker reads on.  ZeroMQ would pass each message through a thread at either end, which on a
-machine with few cores costs more than all else that is done to a small message.
+the worker reads on.  ZeroMQ would pass each message through a thread at either end; on few cores
+that costs more than all else that is done to a small message.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A reader that notes what it reads, leaves out what kills, and tries suspects alone.
 
-    read ─► rows that are out: reported as bad ─► suspects, one by one: a rehearsal ─► diary ─► reader
+    read ─► rows that are out: bad examples ─► suspects, alone: a rehearsal ─► diary ─► reader
 
 A rehearsal takes one row through every function of the user's, alone, and throws the result away:
 a row that kills then does so with its own name in the diary.  The stages see the same rows in the
@@ -100,7 +100,7 @@ class Guard:
         self._in_window: dict[int, tuple[np.ndarray, str]] = {}  # by partition
         self.needed = False  # whether what is read now was read before, and is counted on
         paths = declaration.source.paths
-        self._source = paths[0] if len(paths) == 1 else f"the source ({declaration.source.kind})"
+        self.source = paths[0] if len(paths) == 1 else f"the source ({declaration.source.kind})"
 
     def around(self, reader: Reader) -> Reader:
         """The same reader, guarded."""
@@ -155,7 +155,7 @@ class Guard:
 
     def alone(self, row: int, where: str = "") -> None:
         """One row is tried."""
-        text = where or f"{self._source}, example {row}"
+        text = where or f"{self.source}, example {row}"
         self.diary.reading(np.array([row]), text, alone=True, needed=self._moves)
 
     def rehearse(self, chunk: Chunk, fields: Mapping[str, Field]) -> None:
@@ -170,7 +170,7 @@ class Guard:
     def reading(self, rows: np.ndarray, where: str = "") -> None:
         """These rows are taken together."""
         if not where and len(rows):
-            where = f"{self._source}, {len(rows)} examples from {rows[0]} on"
+            where = f"{self.source}, {len(rows)} examples from {rows[0]} on"
         self.diary.reading(rows, where, needed=self._moves)
         if self._windowed and self._touched:
             self._tell()  # the window before is done with
@@ -254,7 +254,7 @@ class _Streamed:
 
     def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
         itself = -1 - stream
-        where = f"{self._guard._source}, stream {stream}"
+        where = f"{self._guard.source}, stream {stream}"
         if self._guard.is_suspect(itself):
             chunk, after = self._slowly(stream, position, limit, where)
         else:

@@ -60,14 +60,11 @@ class Quarantine:
         text = f"{entry.where}: its worker died {most} times while reading it"
         if entry.alone:
             return self._convict(entry, f"{text}: {words}")
-        return Verdict(
-            expected=True,
-            failure=(
-                entry.feed,
-                f"{text} together, and not when it took the rows one by one; more time "
-                f"(worker_timeout_s) or memory may be what it lacks: {words}",
-            ),
+        text += (
+            " together, and not when it took the rows one by one; more time (worker_timeout_s) or "
+            f"memory may be what it lacks: {words}"
         )
+        return Verdict(expected=True, failure=(entry.feed, text))
 
     def _convict(self, entry: Entry, text: str) -> Verdict:
         feed, row = entry.feed, entry.rows[0]

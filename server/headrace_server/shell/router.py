@@ -203,7 +203,7 @@ class Router:
             self._bury(order["worker"], order["life"])
         elif kind == "fail":
             for desk in self._desks.values():
-                if not desk.over:
+                if not desk.over and order.get("feed", desk.name) == desk.name:
                     desk.fail(order["code"], order["text"])
         elif kind == "pause":
             for desk in self._desks.values():

@@ -2,8 +2,11 @@
 
     start ─► router ready ─► workers ready ─► feeds open ─► … ─► stop
                  │                │
-              dies: the        dies: told to the router, started again with the next life,
-              server fails     until the restart budget is spent; then the feeds fail
+              dies: the        dies, or hangs and is ended: told to the router, started again with
+              server fails     the next life, until the restart budget is spent; then feeds fail
+
+A death with rows in hand that were in hand at a death before is no case for the budget but for the
+quarantine, which finds the row that kills.
 
 It runs in the process that called ``hs.run`` or in ``headrace serve``: one thread that waits for
 the deaths of children, and a few that read their pipes.
@@ -22,15 +25,17 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgpack
 
 from headrace_proto.errors import HeadraceError, ServerError, from_code
 
+from .casualties import Casualties, kills_for_memory
 from .child import Child
 from .config import RunConfig
+from .diary import OPENING, STARTING, Notebook, Stillness
 from .rundir import RunDirectory
 
 __all__ = ["Supervisor"]
@@ -42,6 +47,10 @@ _FORGIVEN = 3
 _WINDOW_S = 60.0
 _BACKOFF_S = 0.1
 _STOP_S = 5.0
+#: The longest time between two looks at the workers' diaries.
+_LOOK_S = 1.0
+#: How long a worker that hangs may take to say where, before it is killed.
+_WORDS_S = 1.0
 
 
 @dataclass
@@ -52,16 +61,32 @@ class _Slot:
     life: int = 0
     child: Child | None = None
     deaths: collections.deque[float] | None = None
+    notebook: Notebook | None = None
+    stillness: Stillness = field(default_factory=Stillness)
+    hung: str = ""  # what is said of a worker that is ended because it hangs
+    killed_for_memory: int = 0  # processes of this machine, when the life began
 
 
 class Supervisor:
     """One running server."""
 
-    def __init__(self, config: RunConfig, directory: RunDirectory, start_timeout_s: float) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        directory: RunDirectory,
+        start_timeout_s: float,
+        worker_timeout_s: float = 60.0,
+        worker_memory_bytes: int = 0,
+    ) -> None:
         self._finalizer = weakref.finalize(self, directory.close)
         self._pid = os.getpid()
         self._config = replace(config, directory=str(directory.path))
         self._directory = directory
+        self._worker_timeout_s = worker_timeout_s
+        self._opening_timeout_s = max(worker_timeout_s, start_timeout_s)
+        self._worker_memory_bytes = worker_memory_bytes
+        self._look_s = min(_LOOK_S, worker_timeout_s / 4)
+        self._casualties = Casualties(config)
         self._lock = threading.Condition()
         self._router: Child | None = None
         self._slots = [_Slot(i, deaths=collections.deque()) for i in range(config.workers)]
@@ -93,6 +118,7 @@ class Supervisor:
         self._watcher.start()
         self._await(lambda: self._ready, deadline, timeout_s, "the router to start")
         for slot in self._slots:
+            slot.notebook = Notebook(self._directory.path / f"diary-{slot.number}")
             self._fill(slot)
         self._await(
             lambda: self._open or self._failed_early() is not None,
@@ -137,7 +163,17 @@ class Supervisor:
         with self._lock:
             if self._stopping:
                 return
-            extra = {"worker": slot.number, "life": slot.life}
+            assert slot.notebook is not None
+            slot.notebook.clear()
+            slot.stillness, slot.hung = Stillness(), ""
+            slot.killed_for_memory = kills_for_memory()
+            extra = {
+                "worker": slot.number,
+                "life": slot.life,
+                "diary": slot.notebook.path,
+                "marks": self._casualties.marks(),
+                "memory_bytes": self._worker_memory_bytes,
+            }
             name = f"worker-{slot.number}-{slot.life}"
             slot.child = self._spawn(name, "headrace_server.shell.worker", extra)
             self._wake()  # under the lock: after a stop the pipe's number may be another file's
@@ -154,6 +190,8 @@ class Supervisor:
                 self._ready = True
             elif kind == "open":
                 self._open = True
+            elif kind == "passed":
+                self._casualties.passed(event["feed"], event["rows"])
             elif kind == "idle":
                 self._idle = True
             elif kind == "stats":
@@ -168,13 +206,13 @@ class Supervisor:
             os.write(self._wake_w, b"x")
 
     def _watch(self) -> None:
-        """Wait for children to die."""
+        """Wait for children to die, and look for workers that hang."""
         while True:
             children = {c.pidfd: c for c in self._children()}
             poller = select.poll()  # select takes no number beyond 1023
             for fd in (self._wake_r, *children):
                 poller.register(fd, select.POLLIN)
-            readable = [fd for fd, _ in poller.poll()]
+            readable = [fd for fd, _ in poller.poll(int(self._look_s * 1000))]
             if self._wake_r in readable:
                 os.read(self._wake_r, 4096)
             with self._lock:
@@ -183,6 +221,28 @@ class Supervisor:
             for fd in readable:
                 if fd in children:
                     self._on_death(children[fd])
+            for slot in self._slots:
+                self._look_at(slot)
+
+    def _look_at(self, slot: _Slot) -> None:
+        """End a worker that has stopped to make progress."""
+        child, notebook = slot.child, slot.notebook
+        if child is None or notebook is None or slot.hung:
+            return
+        still_s = slot.stillness.look(notebook.beats(), time.monotonic(), self._look_s)
+        entry = notebook.read()
+        opens = entry.doing in (STARTING, OPENING)
+        if still_s < (self._opening_timeout_s if opens else self._worker_timeout_s):
+            return
+        option = "start_timeout_s" if opens and still_s > self._worker_timeout_s else ""
+        slot.hung = (
+            f"made no progress for {still_s:.0f} s "
+            f"({option or 'worker_timeout_s'} bounds that) and was ended; {entry.describe()}"
+        )
+        logger.warning("%s %s", child.name, slot.hung)
+        child.kill(signal.SIGABRT)  # by which it says where it is, unless it is stopped
+        if child.wait(_WORDS_S) is None:
+            child.kill(signal.SIGKILL)
 
     def _children(self) -> list[Child]:
         with self._lock:
@@ -202,9 +262,18 @@ class Supervisor:
             slot = next(slot for slot in self._slots if slot.child is child)
             slot.child = None
             life, slot.life = slot.life, slot.life + 1
+            assert slot.notebook is not None
+            verdict = self._casualties.died(slot.notebook.read(), words)
         logger.warning("%s", words)
         self._order(order="worker_died", worker=slot.number, life=life)
-        if self._forgiven(slot):
+        if verdict.failure is not None:
+            feed, why = verdict.failure
+            self._order(order="fail", feed=feed, code="data", text=why)
+        if verdict.quarantined:
+            logger.warning("skipped from now on: %s", verdict.quarantined)
+        if verdict.quarantined or verdict.failure is not None:
+            slot.deaths = collections.deque()  # they are explained
+        if verdict.expected or self._forgiven(slot):
             timer = threading.Timer(_BACKOFF_S, self._fill, (slot,))
             timer.daemon = True
             self._timers.append(timer)
@@ -225,8 +294,15 @@ class Supervisor:
         return len(slot.deaths) <= _FORGIVEN
 
     def _obituary(self, child: Child, code: int | None) -> str:
-        if code is not None and code < 0:
+        slot = next((slot for slot in self._slots if slot.child is child), None)
+        if slot is not None and slot.hung:
+            end = slot.hung
+        elif code is not None and code < 0:
             end = f"was killed by {_signal_name(-code)}"
+            if slot is not None and code == -signal.SIGKILL:
+                n = kills_for_memory() - slot.killed_for_memory
+                if n > 0:
+                    end += f", and the kernel killed {n} while it lived because memory had run out"
         else:
             end = f"ended with exit code {code}"
         with self._lock:

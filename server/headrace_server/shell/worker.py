@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import select
 import sys
 import time
 import traceback
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,8 @@ from ..feed.sources import open_reader
 from .channel import Channel
 from .child import ParentPipe
 from .config import FeedConfig, RunConfig
+from .diary import Diary
+from .guard import Guard, Passed
 from .statedir import partition_path
 from .store import Store
 from .worker_messages import (
@@ -72,6 +77,8 @@ _IDLE_MS = 1000
 _MOST_KEPT = 64
 #: A partition that has made nothing for so long says what it lacks, and once more after as long.
 _SILENT_S = 1.0
+#: Where memory runs out the kernel is to take a worker, which can be replaced, and not the router.
+_OOM_SCORE = b"500"
 
 _Name = tuple[str, int]
 
@@ -79,8 +86,20 @@ _Name = tuple[str, int]
 class Worker:
     """One life of one worker."""
 
-    def __init__(self, config: RunConfig, worker: int, life: int) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        worker: int,
+        life: int,
+        diary: Diary,
+        marks: Mapping[str, Any],
+        passed: Passed,
+    ) -> None:
         self._config = config
+        self._diary = diary
+        self._marks = marks  # by feed: rows that killed earlier lives, or may have
+        self._passed = passed
+        self._guards: dict[str, Guard] = {}
         self._feeds = {feed.name: feed for feed in config.feeds}
         self._worker = worker
         self._life = life
@@ -120,6 +139,7 @@ class Worker:
         """Work until the process is ended."""
         self._send(Up(self._worker, self._life))
         while True:
+            self._diary.idle()
             name = self._turn()
             heard = dict(self._poller.poll(0 if name else _IDLE_MS))
             if self._wake_fd in heard:
@@ -164,7 +184,10 @@ class Worker:
         feed, partition = name
         run = self._running[name]
         try:
-            step = run.advance()
+            with self._guards[feed].step(partition):
+                step = run.advance()
+        except MemoryError:
+            raise  # the next life has all of it again, and it is known what was read
         except Exception as error:
             self._fail(feed, partition, error)
             return
@@ -309,7 +332,8 @@ class Worker:
         if isinstance(run, PartitionFeed):
             known = run.claim(number)
         elif name in self._running:
-            known = run.claim(segments)
+            with self._guards[name[0]].step(name[1]):
+                known = run.claim(segments)
         if known is None:
             self._send(Claimed(*name, token, "no"))
         else:
@@ -325,15 +349,22 @@ class Worker:
             code, text = run.saved(number, payload[frame - 1] if frame else b"", columns)
         else:
             run.saved(number)
-        self._store(name, run, [token])
+        self._store(name, run, token if not code else None)
         return code, text
 
-    def _store(self, name: _Name, run: PartitionFeed | SequenceFeed, tokens: list[int]) -> None:
-        """Have stored what has changed, where there is a store."""
+    def _store(
+        self, name: _Name, run: PartitionFeed | SequenceFeed, token: int | None = None
+    ) -> None:
+        """Have stored what has changed, where there is a store.
+
+        The last change is that of the commit: its token is stored with it, and not before.
+        """
         store = self._stores.get(name)
         if store is not None:
-            for change in run.take_changes():
-                change.tokens += tokens
+            changes = run.take_changes()
+            if token is not None and changes:
+                changes[-1].tokens.append(token)
+            for change in changes:
                 store.submit(change)
 
     def _tell_kept(self) -> None:
@@ -349,6 +380,9 @@ class Worker:
             try:
                 for message in store.take_done():
                     self._send(message)
+                if store.fault:
+                    text = f"nothing can be committed to {store.path}: {store.fault}"
+                    self._send(Waiting(feed, partition, text[:1000]))
             except Exception as error:
                 self._fail(feed, partition, error)
 
@@ -357,7 +391,7 @@ class Worker:
         name = order.feed, order.partition
         if isinstance(run, SequenceFeed) and order.rows:
             run.flushed(order.number, list(order.rows), payload[0], order.columns)
-            self._store(name, run, [])
+            self._store(name, run)
         if order.more:
             return
         answer = Flushed(order.feed, order.session, order.request)
@@ -371,13 +405,17 @@ class Worker:
         if order.feed in self._failed:
             return
         try:
+            self._diary.begin(order.feed, order.partition, opening=True)
             reader = self._reader(config)
             if order.partition:  # damage that shows when a file is opened is partition 0's to count
                 self._bad[config.name].counts.clear()
-            run = self._run_of(config, order, reader, cursor)
+            with self._guards[config.name].step(order.partition, opening=True):
+                run = self._run_of(config, order, reader, cursor)
             schema = schema_to_wire(run.schema)
             number = run.next_number if isinstance(run, PartitionFeed) else 0
             self._send(Opened(order.feed, order.partition, schema, dict(run.properties), number))
+        except MemoryError:
+            raise
         except Exception as error:
             self._fail(order.feed, order.partition, error)
             return
@@ -391,6 +429,7 @@ class Worker:
         durable = self._config.state_directory is not None
         kind = SequenceFeed if config.stateful else PartitionFeed
         run = kind(*args, self._bad[config.name], durable)
+        self._guards[config.name].needed = True  # what is read from here on was read before
         if isinstance(run, SequenceFeed):
             run.start_after(order.made)
         if durable:
@@ -420,7 +459,11 @@ class Worker:
         if reader is None:
             bad = BadRecords(config.declaration.policy.on_bad_example == "skip")
             source = config.declaration.source
-            reader = open_reader(source, config.files, bad, self._cache)
+            marks = self._marks.get(config.name, {})
+            about = config.declaration, config.partitions, self._diary
+            guard = Guard(config.name, *about, bad, marks, self._passed)
+            reader = guard.around(open_reader(source, config.files, bad, self._cache))
+            self._guards[config.name] = guard
             self._readers[config.name] = reader
             self._bad[config.name] = bad
         return reader
@@ -466,6 +509,14 @@ class Worker:
         self._channel.send([FROM_WORKER.encode(message), *payload])
 
 
+def _bound_memory(most: int) -> None:
+    """What this process may take for itself: slabs and mapped files do not count.  0: any."""
+    with suppress(OSError), open("/proc/self/oom_score_adj", "wb", 0) as score:
+        score.write(_OOM_SCORE)
+    if most:
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
 def main() -> None:
     """Entry of the process."""
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
@@ -474,12 +525,22 @@ def main() -> None:
     pipe.watch()
     config = RunConfig.from_plain(plain["run"])
     sys.path[:0] = [path for path in config.python_path if path not in sys.path]
+    limit = plain["memory_bytes"]
+    _bound_memory(limit)
+
+    def passed(feed: str, rows: list[int]) -> None:
+        pipe.tell("passed", feed=feed, rows=rows)
+
     try:
-        worker = Worker(config, plain["worker"], plain["life"])
+        diary = Diary(plain["diary"])
+        worker = Worker(config, plain["worker"], plain["life"], diary, plain["marks"], passed)
         pipe.tell("ready")
         worker.run()
     except BaseException as error:
-        pipe.tell("dying", text=f"{type(error).__name__}: {error}")
+        text = f"{type(error).__name__}: {error}"
+        if isinstance(error, MemoryError):
+            text = f"it ran out of memory (worker_memory_bytes={limit or 'unbounded'}): {text}"
+        pipe.tell("dying", text=text)
         traceback.print_exc()
         sys.exit(1)
 

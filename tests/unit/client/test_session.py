@@ -32,6 +32,7 @@ from headrace_proto.messages import (
     Drained,
     Ended,
     Flushed,
+    Handed,
     Hello,
     Outcome,
     Pulse,
@@ -810,3 +811,38 @@ def test_a_reference_is_read_in_the_memory_of_its_own_session_whatever_comes_aft
     taken = session.take()
     session.memory = "of session 2"
     assert taken.source == "of session 1"
+
+
+# A server that is started anew
+
+
+def test_hello_tells_of_batches_in_hand_and_of_those_that_are_not_answered():
+    talk = opened(5)
+    talk.deliver(*(delivery(n, 10 + n) for n in range(1, 5)))
+    places = [Handed(10 + n, 0, n, 1, b"which") for n in range(1, 5)]
+    for place in places:
+        talk.take()
+        talk.session.place(place)
+    talk.session.commit(11), talk.session.commit(12), talk.session.give_back(14)
+    talk.said()
+    talk.hear(Outcome(1, (11,)))
+    talk.session.lose()
+    (hello,) = talk.said(1.0)
+    assert hello.batches == tuple(places[1:3])
+    talk.hear(welcome(2, life="another"))
+    talk.hear(Outcome(2, (), (12,)))
+    talk.session.lose()
+    assert talk.said(1.0)[0].batches == (places[2],)
+
+
+def test_of_very_many_rows_as_many_batches_are_told_as_a_header_holds():
+    talk = opened(63)
+    talk.deliver(*(delivery(n, n) for n in range(1, 41)))
+    for n in range(1, 41):
+        talk.take()
+        talk.session.place(Handed(n, 0, n, 1, b"s" * (5000 if n > 1 else 20_000)))
+    talk.session.lose()
+    (hello,) = talk.said(1.0)
+    assert len(hello.held) == 40
+    told = [place.token for place in hello.batches]
+    assert 5 <= len(told) < 40 and 1 not in told

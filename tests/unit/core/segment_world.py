@@ -5,7 +5,9 @@
         └── deliveries ┘
 
 What is on its way between router and partitions waits in queues until it is its turn, so that any
-two words can cross.  The world keeps account of every segment and every block.
+two words can cross.  The world keeps account of every segment and every block.  A worker stores
+what is saved some time after it; its death, or the server's, leaves what is stored, and what
+trainers have.
 """
 
 from __future__ import annotations
@@ -15,13 +17,27 @@ from random import Random
 
 import numpy as np
 
-from headrace_server.core.handover import Answer, Batch, Finish, Freed, Leave, Save, Send, Want
+from headrace_proto.messages import Handed
+from headrace_server.core.handover import (
+    Answer,
+    Batch,
+    Claim,
+    Finish,
+    Freed,
+    Leave,
+    Release,
+    Save,
+    Send,
+    Want,
+)
 from headrace_server.core.lanes import Lanes
 from headrace_server.core.segment_dispatch import Flush, SegmentDispatcher
 from headrace_server.core.segments import SegmentQueue
+from headrace_server.core.sequences import BEGUN, Begun
 
 TTL = 10.0
 CHUNK = 3
+CHUNKS_OF_A_LIFE = 1000
 
 
 class Worker:
@@ -29,15 +45,31 @@ class Worker:
 
     def __init__(self, number, counts, order, ahead, batch_size, capacity, small):
         self.number = number
-        if order == "lanes":
-            self.machine = Lanes(batch_size, capacity, small, number, ahead)
-        else:
-            self.machine = SegmentQueue(batch_size, capacity, small, number)
+        self.options = batch_size, capacity, small, number
+        self.order = order
         self.ahead = ahead
         self.counts = counts
-        self.input = deque(range(0, len(counts), CHUNK))
+        self.life = -1
+        self.stored = {}  # example → chunk, row, index and the segment that is next
+        self.tokens = set()
+        self.dead = False
+        self.begin(0)
+        self.next = [0] * len(counts)  # segment of an example that is to be done next …
+        self.kept = [0] * len(counts)  # … and from which it would be after a leave
+
+    def begin(self, made):
+        """A life, from what is stored."""
+        self.life += 1
+        self.dead = False
+        if self.order == "lanes":
+            self.machine = Lanes(*self.options, self.ahead)
+        else:
+            self.machine = SegmentQueue(*self.options)
+            self.machine.start_after(made)
+        self.pending = deque()  # saves that are not stored, in order
+        self.input = deque(range(0, len(self.counts), CHUNK))
         self.orders, self.words = deque(), deque()
-        self.made = 0
+        self.made = made
         self.out = {}  # by number
         self.after = {}  # by number: all
         self.of_stripe = {}  # examples that it has had
@@ -45,11 +77,25 @@ class Worker:
         self.never = []
         self.refused = 0  # segments that were handed out, and whose states came after a cancel
         self.asleep = False
-        self.next = [0] * len(counts)  # segment of an example that is to be done next …
-        self.kept = [0] * len(counts)  # … and from which it would be after a leave
+        going = [(e, at) for e, at in sorted(self.stored.items()) if at[3] < self.counts[e]]
+        columns = np.array([at for _, at in going], np.int64).reshape(len(going), 4).T
+        chunks, rows, indices, segments = columns
+        counts = np.array([self.counts[e] for e, _ in going], np.int64)
+        examples = np.array([e for e, _ in going], np.int64)
+        names = examples.tolist()
+        self.machine.resume(Begun(chunks, rows, counts, segments, indices, examples, names))
+        self.next = [self.stored.get(e, (0, 0, 0, 0))[3] for e in range(len(self.counts))]
+        self.kept = list(self.next)
+
+    def die(self):
+        """What is not stored is gone, and what was on its way here or from here."""
+        self.dead = self.asleep = True
+        self.orders.clear()
+        self.words.clear()
+        self.pending.clear()
 
     def examples(self, batch):
-        chunks, rows = batch.chunks.tolist(), batch.rows.tolist()
+        chunks, rows = (batch.chunks % CHUNKS_OF_A_LIFE).tolist(), batch.rows.tolist()
         return [chunk * CHUNK + row for chunk, row in zip(chunks, rows, strict=True)]
 
     def obey(self):
@@ -61,11 +107,53 @@ class Worker:
             self.leave(order.stripe)
         elif isinstance(order, Flush):
             self.flush(*order.payload)
+        elif isinstance(order, Claim):
+            self.claim(order.place)
+        elif isinstance(order, Release):
+            batch = self.out.pop(order.number, None)
+            if batch is not None:
+                self.machine.release(batch)
         else:
-            self.save(order.batch.number)
+            self.save(order.batch.number, order.token)
 
-    def save(self, number):
-        batch = self.out.pop(number)
+    def claim(self, place):
+        verdict, number = "no", 0
+        if place.token in self.tokens:
+            verdict = "done"
+        elif isinstance(self.machine, SegmentQueue) and not self.finished:
+            indices = np.frombuffer(place.segments, np.int64, place.rows)
+            numbers = np.frombuffer(place.segments, np.int32, place.rows, 8 * place.rows)
+            slots = self.machine.find(indices)
+            while (slots < 0).any() and self.machine.hungry and self.input:
+                self.offer()
+                slots = self.machine.find(indices)
+            batch = self.machine.claim(slots, numbers)
+            if batch is not None:
+                verdict, number = "yes", self.made
+                self.out[number] = self.after[number] = batch
+                self.made += 1
+        self.words.append(("claimed", place.token, verdict, number))
+
+    def store(self, most):
+        """Some of what was saved is stored, and can be told."""
+        for _ in range(min(most, len(self.pending))):
+            rows, token, word = self.pending.popleft()
+            for example, chunk, row, index, segment in rows:
+                before = self.stored.get(example, (chunk, row, index, 0))
+                assert before[2:] == (index, segment), "stored once, and in order"
+                self.stored[example] = (*before[:3], segment + 1)
+            self.tokens.add(token)
+            self.words.append(word)
+
+    def save(self, number, token):
+        if token in self.tokens:
+            self.pending.append(((), token, ("kept", number)))
+            return
+        batch = self.out.pop(number, None)
+        if batch is None:
+            assert self.life, "it is out"
+            self.words.append(("kept", number, "stale", "it is not out"))
+            return
         rows = self.machine.saved(batch)
         cancelled = rows is None
         assert not cancelled or self.machine.cancelled
@@ -78,7 +166,13 @@ class Worker:
             self.next[example] += 1
             if not self.ahead:
                 self.kept[example] = self.next[example]
-        self.words.append(("kept", number, "cancelled" if cancelled else ""))
+        word = "kept", number, "cancelled" if cancelled else ""
+        columns = batch.chunks, batch.rows, batch.indices, batch.segments
+        places = list(places)
+        rows = zip(
+            [examples[p] for p in places], *(c[places].tolist() for c in columns), strict=True
+        )
+        self.pending.append(([] if self.ahead else list(rows), token, word))
 
     def leave(self, stripe):
         through = {e for e, n in enumerate(self.counts) if self.next[e] == n}
@@ -99,9 +193,19 @@ class Worker:
             for row in self.machine.keep(batch, np.array(rows, np.int64)).tolist():
                 self.kept[examples[row]] = int(batch.segments[row]) + 1
 
+    def offer(self):
+        start = self.input.popleft()
+        counts = self.counts[start : start + CHUNK]
+        keys = [start + i for i in range(len(counts))]
+        facts = {"key": keys, "count": np.array(counts), "line": start}
+        if self.stored:
+            facts["known"] = np.array([BEGUN if key in self.stored else 0 for key in keys])
+        chunk = self.life * CHUNKS_OF_A_LIFE + start // CHUNK
+        self.machine.offer(chunk, len(counts), facts)
+
     def work(self):
         """One step; False when there is nothing to do."""
-        if self.finished:
+        if self.finished or self.dead:
             return False
         machine = self.machine
         draft = machine.next_draft()
@@ -111,14 +215,12 @@ class Worker:
             self.out[self.made] = draft
             self.after[self.made] = draft
             self.of_stripe.setdefault(draft.stripe, set()).update(self.examples(draft))
-            self.words.append(("made", self.made, len(draft), draft.stripe))
+            which = draft.indices.tobytes() + draft.segments.astype(np.int32).tobytes()
+            self.words.append(("made", self.made, len(draft), draft.stripe, which))
             self.made += 1
             self.starved = False
         elif machine.hungry and self.input:
-            start = self.input.popleft()
-            counts = self.counts[start : start + CHUNK]
-            keys = [start + i for i in range(len(counts))]
-            machine.offer(start // CHUNK, len(counts), {"key": keys, "count": np.array(counts)})
+            self.offer()
         elif not self.input and not machine._finished:
             machine.finish()
         elif machine.done:
@@ -161,7 +263,8 @@ class World:
                  small=True, max_window=4):  # fmt: skip
         self.random = Random(seed)
         self.ahead, self.order = ahead, order
-        self.d = SegmentDispatcher(len(counts), TTL, max_window, order=order)
+        self.max_window = max_window
+        self.d = SegmentDispatcher(len(counts), TTL, max_window, 1, order)
         self.workers = []
         for number, of_partition in enumerate(counts):
             self.workers.append(
@@ -174,6 +277,9 @@ class World:
         self.freed = set()
         self.got = []  # (partition, number), as trainers took them
         self.answers = {}  # token → committed, stale or a code
+        self.lives = 1
+        self.orphans = []  # trainers of an earlier server that have not greeted this one
+        self.admitted = 0  # batches of an earlier server that could go on
 
     # The wires
 
@@ -187,13 +293,15 @@ class World:
                 trainer.wire.append(effect)
                 if self.random.random() < 0.5:
                     self.d.pin(effect.batch, effect.token)
-            elif isinstance(effect, Save | Want | Leave):
+            elif isinstance(effect, Save | Want | Leave | Claim | Release):
                 partition = effect.batch.partition if isinstance(effect, Save) else effect.partition
-                self.workers[partition].orders.append(effect)
+                if not self.workers[partition].dead:
+                    self.workers[partition].orders.append(effect)
             elif isinstance(effect, Freed):
                 assert effect.batch.order not in self.freed, "a block is freed once"
                 assert not effect.batch.pins
                 self.freed.add(effect.batch.order)
+                self.blocks.setdefault(effect.batch.order, effect.batch)  # claimed
             elif isinstance(effect, Answer):
                 self.answer(effect)
             elif isinstance(effect, Finish) and effect.session in self.trainers:
@@ -206,19 +314,23 @@ class World:
             assert before == what, "an answer stands"
             if answer.session in self.trainers:
                 batch = self.trainers[answer.session].saved.pop(token, None)
-                assert batch is None or what != "committed" or batch.settled
+                ours = token > self.lives << 32
+                assert batch is None or what != "committed" or batch.settled or not ours
 
     def word(self, worker):
         kind, *rest = worker.words.popleft()
         if kind == "made":
-            number, rows, stripe = rest
-            batch = Batch(worker.number, number, rows, meta={"stripe": stripe})
+            number, rows, stripe, which = rest
+            batch = Batch(worker.number, number, rows, which, {"stripe": stripe})
             self.blocks[batch.order] = batch
             self.d.made(batch)
         elif kind == "kept":
             self.d.kept(worker.number, *rest)
         elif kind == "starved":
             self.d.starved(worker.number)
+        elif kind == "claimed":
+            self.admitted += rest[1] == "yes"
+            self.d.claimed(*rest)
         elif kind == "dry":
             self.d.dry(*rest)
         else:
@@ -227,9 +339,9 @@ class World:
 
     # What trainers do
 
-    def join(self, prefetch=0):
+    def join(self, prefetch=0, trainer=None):
         self.session += 1
-        self.trainers[self.session] = Trainer(prefetch)
+        self.trainers[self.session] = trainer or Trainer(prefetch)
         self.d.join(self.session, self.now)
         self.act()
         return self.session
@@ -304,7 +416,61 @@ class World:
             if self.d.leased_batch(again, token) is batch:
                 self.trainers[again].hands[token] = batch
         self.trainers[again].saved = trainer.saved
+        self.claim(again)
         self.say_again(again)
+
+    # Deaths
+
+    def kill_worker(self, worker):
+        """It dies; another life of it begins now or later."""
+        if not worker.dead:
+            worker.die()
+        else:
+            self.revive(worker)
+
+    def revive(self, worker):
+        worker.begin(0)
+        worker.begin(self.d.restarted(worker.number))
+        self.act()
+
+    def kill_server(self):
+        """Router and workers die; trainers keep what they have, and find the next server."""
+        self.orphans += self.trainers.values()
+        for trainer in self.orphans:
+            trainer.wire.clear()
+            trainer.got = trainer.seq = 0
+        self.trainers = {}
+        self.blocks, self.freed = {}, set()
+        self.lives += 1
+        self.d = SegmentDispatcher(len(self.workers), TTL, self.max_window, self.lives, self.order)
+        for worker in self.workers:
+            worker.die()
+            worker.begin(0)
+
+    def greet(self, trainer):
+        """A trainer of an earlier server is there, with what it has and what was not answered."""
+        self.orphans.remove(trainer)
+        trainer.ended = False
+        session = self.join(trainer=trainer)
+        self.d.adopt(session, tuple(trainer.hands), self.now)
+        self.claim(session)
+        self.say_again(session)
+
+    def claim(self, session):
+        trainer = self.trainers[session]
+        for token, batch in [*trainer.hands.items(), *trainer.saved.items()]:
+            place = Handed(token, batch.partition, batch.number, batch.rows, batch.body)
+            self.d.claim(session, place)
+        self.act()
+
+    def some_death(self):
+        chance = self.random.random()
+        if chance < 0.02:
+            self.kill_worker(self.random.choice(self.workers))
+        elif chance < 0.03:
+            self.kill_server()
+        elif chance < 0.1 and self.orphans:
+            self.greet(self.random.choice(self.orphans))
 
     def sleep(self):
         self.now += self.random.random() * TTL
@@ -318,6 +484,7 @@ class World:
         """Partitions work until there is nothing to do, in any order."""
         while busy := [w for w in self.workers if w.orders or w.words or not w.asleep]:
             worker = self.random.choice(busy)
+            worker.store(len(worker.pending))
             deed = self.random.randrange(3)
             if deed == 0 and worker.orders:
                 worker.obey()
@@ -327,10 +494,13 @@ class World:
             else:
                 worker.asleep = not worker.work()
 
-    def storm(self, steps):
+    def storm(self, steps, deaths=False):
         """Anything may happen, in any order."""
         for _ in range(steps):
+            if deaths:
+                self.some_death()
             worker = self.random.choice(self.workers)
+            worker.store(self.random.randrange(3))
             if worker.orders and self.random.random() < 0.7:
                 worker.obey()
             worker.work()
@@ -345,22 +515,29 @@ class World:
             rare = self.random.random()
             if rare < 0.03 and session in self.trainers:
                 self.random.choice([self.leave, self.come_back])(session)
+                self.check()
             elif rare < 0.06:
                 self.sleep()
             self.check()
 
     def settle(self):
         """From here on everybody behaves: a few rounds must bring the end, or this is stuck."""
+        for worker in self.workers:
+            if worker.dead:
+                self.revive(worker)
+        for trainer in list(self.orphans):
+            self.greet(trainer)
         if not self.trainers:
             self.join(1)
         quiet = 0
-        while not self.d.ended:
+        while not (self.d.ended and all(w.finished for w in self.workers)):
             before = self.state()
             for worker in self.workers:
                 while worker.orders:
                     worker.obey()
                 while worker.work():
                     pass
+                worker.store(len(worker.pending))
                 while worker.words:
                     self.word(worker)
             for session in list(self.trainers):
@@ -380,6 +557,13 @@ class World:
     def check(self):
         for session in self.trainers:
             assert self.d._leases.count(session) <= self.d._max_window
+        for worker in self.workers:
+            slots = [slot for batch in worker.out.values() for slot in batch.slots.tolist()]
+            assert self.ahead or len(slots) == len(set(slots)), (
+                "each segment is in one trainer's hands"
+            )
+        held = [lease.batch.order for lease in self.d._leases.held()]
+        assert len(held) == len(set(held))
         for batch in self.blocks.values():
             assert batch.freed == (batch.order in self.freed)
             if not batch.settled:
@@ -388,10 +572,12 @@ class World:
     def finish(self):
         """Everything is done once, and nothing is left anywhere."""
         assert all(trainer.ended for trainer in self.trainers.values())
+        assert not any(trainer.saved for trainer in self.trainers.values()), "all are answered"
         for session in list(self.trainers):
             self.leave(session)
         assert self.freed == set(self.blocks)
-        assert not self.d.leased and not self.d._keeping
+        assert not self.d.leased and not self.d._keeping and not self.d._kept_tokens
+        assert not self.d._claims and not self.d._early and not self.d._last_claims
         assert not self.d._leases._free_tokens and not self.d._leases._last_token
         for worker in self.workers:
             assert worker.finished and not worker.out and worker.machine.in_flight == 0

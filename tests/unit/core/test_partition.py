@@ -477,3 +477,32 @@ def test_events_out_of_turn_are_refused_and_change_nothing():
     with pytest.raises(ValueError, match="batch 0 is not out: it was never planned, or is comm"):
         machine.committed(0)
     assert machine.next_step(4).number == 1
+
+
+def test_the_input_goes_on_from_where_it_stood_before_a_read_in_chunks_of_later_numbers():
+    first = Partition(OneByOne(room=9), 0, 2)
+    first.arrived(first.next_step(4), 4, None)
+    before = first.reading()
+    assert before == {"epoch": 1, "epoch_rows": 0, "empty_epochs": 0, "position": 0}
+    other = Partition(OneByOne(room=9), 0, 2)
+    other.resume_reading(before, 7)
+    other.start_after(5)
+    read = other.next_step(4)
+    assert read == Read(7, 1, 0, 4)
+    assert other.reading() == before, "it is that before the read that is under way"
+    other.arrived(read, 2, None)
+    assert other.take_number() == 5 and other.next_number == 6
+    with pytest.raises(ValueError, match="lacks"):
+        other.resume_reading({"epoch": 1}, 7)
+
+
+def test_it_reads_on_though_nothing_is_wanted_while_there_is_room_and_input():
+    machine = Partition(OneByOne(room=3), 0)
+    read = machine.next_read(2)
+    assert read == Read(0, 0, 0, 2)
+    machine.arrived(read, 2, 2)
+    machine.arrived(machine.next_read(2), 2, 4)
+    assert machine.next_read(2) is None, "there is no room"
+    machine = Partition(OneByOne(room=9), 0)
+    machine.arrived(machine.next_read(2), 2, None)
+    assert machine.next_read(2) is None, "there is no more"

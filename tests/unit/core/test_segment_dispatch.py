@@ -6,13 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace_proto.messages import Handed
 from headrace_server.core.handover import (
     Answer,
     Batch,
+    Claim,
     Finish,
     Freed,
     JoinRefused,
     Leave,
+    Release,
     Save,
     Send,
     Want,
@@ -30,19 +33,28 @@ class At:
     def __init__(self, partitions=1, order="arrival", **options):
         self.d = SegmentDispatcher(partitions, TTL, order=order, **options)
         self.batches = {}
+        self.said = []
+
+    def act(self):
+        """A round is over."""
+        self.said += self.d.take_effects()
 
     def take(self, kind=object):
-        return [e for e in self.d.take_effects() if isinstance(e, kind)]
+        self.act()
+        said, self.said = self.said, []
+        return [e for e in said if isinstance(e, kind)]
 
     def join(self, *sessions, window=0, now=0.0):
         for session in sessions:
             self.d.join(session, now)
             self.d.window(session, window)
+            self.act()
 
     def make(self, partition, number, stripe=0, rows=2):
         batch = Batch(partition, number, rows, "bytes", {"stripe": stripe})
         self.batches[partition, number] = batch
         self.d.made(batch)
+        self.act()
         return batch
 
     def sent(self, *orders, session=1, window=64):
@@ -101,7 +113,7 @@ def test_trainers_are_asked_for_together_and_served_in_the_order_in_which_they_a
     at.join(1, 2)
     at.d.window(2, 1)
     at.d.window(1, 1)
-    assert at.take() == [Want(0, 1), Want(0, 2)]
+    assert at.take() == [Want(0, 2)]
     at.make(0, 0)
     at.make(0, 1)
     assert [(e.session, e.batch.number) for e in at.take(Send)] == [(2, 0), (1, 1)]
@@ -329,11 +341,116 @@ def test_the_words_say_what_is_waited_for():
     text = "1 batches are leased, the longest to trainer 1 for 5 s; batch 0 of partition 1 is "
     assert at.d.describe(5.0) == text + "being made"
     at.d.starved(1)
+    at.act()
     assert at.d.describe(5.0).endswith("batch 1 of partition 0 is being made")
     at.d.starved(0)
     assert at.d.describe(5.0).endswith("for 5 s")
     at.d.save(1, token)
     assert at.d.describe(5.0).startswith("the states of 1 batches are being kept")
+
+
+# Another life of a worker, and of a server
+
+OLD = 5
+
+
+def claim(at, session=1, token=OLD, rows=2, segments=None):
+    which = b"s" * (12 * rows) if segments is None else segments
+    place = Handed(token, 0, 3, rows, which)
+    at.d.claim(session, place)
+    return place
+
+
+def test_what_was_handed_out_is_void_when_its_worker_begins_anew_and_its_rows_are_asked_for():
+    at = At()
+    held, saved = at.sent((0, 0), (0, 1), window=2)
+    ready = at.make(0, 2)
+    at.d.save(1, saved, "states")
+    at.take()
+    assert at.d.restarted(0) == 3
+    assert at.take() == [
+        Freed(ready),
+        Freed(at.batches[0, 0]),
+        Save(at.batches[0, 1], "states", saved),
+    ]
+    at.d.window(1, 3)
+    assert at.take() == [Want(0, 4)]
+    at.d.save(1, held)
+    assert at.take() == [Answer(1, (), (held,))]
+    at.d.kept(0, 1)
+    assert at.take() == [Freed(at.batches[0, 1]), Answer(1, (saved,), ())]
+
+
+def test_a_partition_that_had_ended_goes_on_when_its_last_states_were_not_kept():
+    at = At()
+    (token,) = at.sent((0, 0), window=2)
+    at.d.save(1, token)
+    at.d.partition_ended(0)
+    at.d.restarted(0)
+    at.d.kept(0, 0, "stale", "batch 0 is not out")
+    assert at.take(Want) == [Want(0, 2)] and not at.d.ended
+    again = at.make(0, 1)
+    assert [e.batch for e in at.take(Send)] == [again]
+
+
+def test_a_claimed_batch_counts_beside_what_is_wanted_and_both_sides_are_told_the_same():
+    at = At(epoch=1)
+    at.join(1, window=1)
+    place = claim(at)
+    assert at.take() == [Want(0, 1), Claim(0, place)]
+    at.d.claimed(OLD, "yes", 0)
+    assert at.take() == [Want(0, 2)], "else the worker would take the claim for what was wanted"
+    at.make(0, 1)
+    assert [e.batch.number for e in at.take(Send)] == [1]
+    at.d.save(1, OLD, "states")
+    (save,) = at.take(Save)
+    assert (save.batch.order, save.batch.rows, save.token) == ((0, 0), 2, OLD)
+    at.d.kept(0, 0)
+    assert at.take(Answer) == [Answer(1, (OLD,), ())]
+
+
+def test_states_of_a_claimed_batch_can_be_checked_before_the_worker_has_spoken():
+    at = At(epoch=1)
+    at.join(1)
+    claim(at)
+    assert at.d.leased_batch(1, OLD).rows == 2
+    at.d.save(1, OLD, "states")
+    at.d.claimed(OLD, "no", 0)
+    assert at.take(Answer) == [Answer(1, (), (OLD,))] and at.d.leased_batch(1, OLD) is None
+
+
+def test_a_claim_whose_rows_are_not_those_it_says_is_none():
+    at = At(epoch=1)
+    at.join(1)
+    claim(at, segments=b"s" * 23)
+    claim(at, rows=0)
+    assert at.take() == []
+    at.d.save(1, OLD, "states")
+    assert at.take() == [Answer(1, (), (OLD,))]
+
+
+def test_a_claimed_batch_whose_trainer_leaves_is_released_once_and_its_rows_go_out_again():
+    at = At(epoch=1)
+    at.join(1)
+    claim(at)
+    at.d.claimed(OLD, "yes", 0)
+    at.take()
+    at.d.leave(1)
+    released, freed = at.take()
+    assert released == Release(0, 0) and freed.batch.order == (0, 0)
+    at.d.save(1, OLD)
+    assert at.take() == [Answer(1, (), (OLD,))]
+
+
+def test_a_claimed_batch_is_void_and_not_released_when_its_worker_begins_anew():
+    at = At(epoch=1)
+    at.join(1)
+    claim(at)
+    at.d.claimed(OLD, "yes", 0)
+    at.take()
+    assert at.d.restarted(0) == 1
+    (freed,) = at.take()
+    assert isinstance(freed, Freed)
 
 
 # Lanes
@@ -468,6 +585,40 @@ def test_whatever_trainers_do_every_segment_is_kept_once_in_order_and_the_feed_e
     world.settle()
     world.finish()
     assert [w.next for w in world.workers] == counts
+
+
+@pytest.mark.parametrize("order", ["arrival", "lanes"])
+@settings(steadily, max_examples=200)
+@given(
+    seed=st.integers(0, 2**32),
+    counts=COUNTS,
+    size=st.integers(1, 3),
+    tight=st.booleans(),
+    small=st.booleans(),
+)
+def test_whoever_dies_every_segment_is_kept_once_in_order_and_the_feed_ends(
+    order, seed, counts, size, tight, small
+):
+    world = World(seed, counts, order, False, size, size if tight else None, small)
+    world.storm(200, deaths=True)
+    world.settle()
+    world.finish()
+    for worker in world.workers:
+        done = [worker.stored.get(e, (0, 0, 0, 0))[3] for e in range(len(worker.counts))]
+        assert done == worker.next
+        assert sum(done) + sum(worker.machine.dropped().values()) == sum(worker.counts)
+        assert not small or done == worker.counts
+
+
+def test_the_histories_with_deaths_have_batches_that_go_on_under_another_server():
+    admitted = 0
+    for seed in range(30):
+        world = World(seed, [[2, 3, 1, 4] * 3, [3] * 9])
+        world.storm(200, deaths=True)
+        world.settle()
+        world.finish()
+        admitted += world.admitted
+    assert admitted > 10
 
 
 @pytest.mark.parametrize("order", ["arrival", "lanes"])

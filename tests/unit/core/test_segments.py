@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from headrace_server.core.partition import Partition, Rest
 from headrace_server.core.plan import Plan, Read
 from headrace_server.core.segments import SegmentQueue
+from headrace_server.core.sequences import BEGUN, REFUSED, Begun
 
 from .original_queue import FIRST, Feed, original_stream
 
@@ -341,3 +342,127 @@ def _seconds_per_batch(examples, size=32):
 
 def test_a_batch_costs_the_same_with_a_thousand_examples_in_flight_and_a_hundred_thousand():
     assert _seconds_per_batch(100_000) < 5 * _seconds_per_batch(1_000)
+
+
+# What an earlier life has left
+
+
+def resumed(segments, counts, size=2, made=0, small=True, offered=(), known=None):
+    """A queue of examples that have begun, by index, and of a chunk of others."""
+    machine = SegmentQueue(size, None, small)
+    machine.start_after(made)
+    n = len(segments)
+    numbers = np.arange(n)
+    keys = [f"key {i}" for i in range(n)]
+    zeros = np.zeros(n, np.int64)
+    begun = Begun(
+        zeros, numbers, np.array(counts), np.array(segments), FIRST + numbers, numbers, keys
+    )
+    slots = machine.resume(begun)
+    assert slots.tolist() == machine.find(FIRST + numbers).tolist()
+    machine.start_from(FIRST + n)
+    if offered:
+        keys = [f"key {n + i}" for i in range(len(offered))]
+        machine.offer(1, len(offered), {"key": keys, "count": offered, "line": n, "known": known})
+    return machine
+
+
+def indices(batch):
+    return (batch.indices - FIRST).tolist()
+
+
+def test_examples_that_an_earlier_life_has_begun_go_on_before_the_others():
+    machine = resumed([2, 1], [3, 3], made=4, offered=[1, 1])
+    assert machine.chunks() == {0, 1} and machine.in_flight == 4
+    machine.want(6)
+    first, second = machine.next_draft(), machine.next_draft()
+    assert (indices(first), first.segments.tolist()) == ([0, 1], [2, 1])
+    assert (indices(second), second.lines.tolist()) == ([2, 3], [2, 3])
+    assert machine.next_draft() is None and machine.chunks() == {0}
+
+
+def test_nothing_that_was_begun_leaves_room_for_all():
+    machine = resumed([], [])
+    before = machine.slots
+    machine.offer(1, before, {"key": range(before), "count": [1] * before})
+    assert machine.slots == before
+
+
+def test_examples_that_are_known_take_their_index_and_refused_ones_take_none():
+    machine = resumed([], [], offered=[1] * 4, known=np.array([BEGUN, REFUSED, 0, 0]))
+    machine.want(1)
+    batch = machine.next_draft()
+    assert indices(batch) == [1, 2] and batch.rows.tolist() == [2, 3]
+    assert machine.take_refused() == [] and machine.next_index == FIRST + 3
+
+
+def test_segments_that_a_trainer_has_are_given_to_nobody_else_and_go_on_after_their_save():
+    machine = resumed([1, 1, 2], [2, 3, 4], offered=[2])
+    slots = machine.find(FIRST + np.array([1, 3]))
+    batch = machine.claim(slots, np.array([1, 0]))
+    assert indices(batch) == [1, 3] and machine.oldest_out() is batch
+    machine.want(9)
+    other = machine.next_draft()
+    assert indices(other) == [0, 2]
+    machine.finish()
+    assert machine.next_draft() is None and machine.starved
+    assert machine.saved(batch).tolist() == [0, 1]
+    assert indices(machine.next_draft()) == [1, 3]
+
+
+def test_a_claim_does_not_use_up_what_is_wanted():
+    machine = resumed([1, 1], [2, 2])
+    machine.want(1)
+    machine.claim(machine.find(FIRST + np.array([0])), np.array([1]))
+    machine.want(2)  # the same wish, told by who has heard of the claim
+    machine.finish()
+    assert indices(machine.next_draft()) == [1] and machine.next_draft() is None
+
+
+@pytest.mark.parametrize(
+    ("which", "segments"),
+    [([0], [0]), ([0], [2]), ([9], [1]), ([0, 0], [1, 1]), ([0, 1], [1, 0]), ([1, 0], [1, 1])],
+    ids=["it is past", "it is to come", "not there", "twice", "one is past", "out of order"],
+)
+def test_segments_that_are_not_the_next_of_their_examples_are_not_claimed(which, segments):
+    machine = resumed([1, 1], [3, 3])
+    slots = machine.find(FIRST + np.array(which))
+    assert machine.claim(slots, np.array(segments)) is None
+    machine.want(1)
+    assert indices(machine.next_draft()) == [0, 1]
+
+
+def test_segments_that_were_handed_out_again_are_not_claimed():
+    machine = resumed([1, 1, 1], [2, 2, 2])
+    machine.want(1)
+    machine.next_draft()
+    assert machine.claim(machine.find(FIRST + np.array([0, 2])), np.array([1, 1])) is None
+
+
+def test_what_was_claimed_and_is_released_is_ready_again_with_its_payload_and_place():
+    machine = resumed([1, 2, 1], [2, 4, 2])
+    batch = machine.claim(machine.find(FIRST + np.array([0, 1])), np.array([1, 2]))
+    assert machine.chunks() == {0} and machine.in_flight == 2
+    machine.release(batch)
+    assert machine.in_flight == 3 and machine.oldest_out() is None
+    with pytest.raises(ValueError, match="saved before"):
+        machine.saved(batch)
+    machine.want(9)
+    assert indices(machine.next_draft()) == [0, 1]
+
+
+def test_the_payload_of_a_claimed_last_segment_is_let_go_when_it_is_saved():
+    machine = resumed([1], [2])
+    batch = machine.claim(machine.find(FIRST + np.array([0])), np.array([1]))
+    machine.finish()
+    assert machine.saved(batch).tolist() == []
+    assert machine.chunks() == set() and machine.done
+
+
+def test_what_is_released_after_the_end_and_makes_no_full_batch_is_dropped():
+    machine = resumed([1], [2], size=2, small=False)
+    batch = machine.claim(machine.find(FIRST + np.array([0])), np.array([1]))
+    machine.finish()
+    assert not machine.done
+    machine.release(batch)
+    assert machine.done and machine.dropped() == {"remainder": 1}

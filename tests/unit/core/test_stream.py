@@ -62,3 +62,46 @@ def test_a_batch_out_of_order_is_refused_and_changes_nothing():
     with pytest.raises(ValueError, match="partition 1 does not lie in 0 … 0, those of this feed"):
         s.end(1)
     assert not s.open
+
+
+def test_a_partition_goes_on_where_an_earlier_server_was_and_may_pass_over_what_is_done():
+    s = Stream(2)
+    s.start(0, 5)
+    assert s.missing() == (5, 0) and s.made_by(0) == 5 and s.made_by(1) == 0
+    s.made(Batch(0, 7, 1)), s.made(Batch(0, 8, 1)), s.made(Batch(1, 0, 1))
+    assert [s.next().order for _ in range(3)] == [(7, 0), (0, 1), (8, 0)]
+    assert s.missing() == (1, 1) and s.made_by(0) == 9
+    with pytest.raises(ValueError, match="partition 0 made batch 8; next is 9"):
+        s.made(Batch(0, 8, 1))
+    with pytest.raises(ValueError, match="partition 1 made batch 2; next is 1"):
+        s.made(Batch(1, 2, 1))
+    s.start(0, 3)
+    assert s.made_by(0) == 9
+
+
+def test_a_batch_is_taken_out_of_its_turn_once_and_the_others_keep_theirs():
+    s = Stream(2)
+    batches = [Batch(0, n, 1) for n in range(3)]
+    for batch in batches:
+        s.made(batch)
+    assert s.pick(1, 0) is batches[1] and s.pick(1, 0) is None and s.pick(0, 1) is None
+    s.end(1)
+    assert [s.next(), s.next(), s.next()] == [batches[0], batches[2], None]
+
+
+def test_a_partition_whose_last_batch_was_taken_out_of_its_turn_is_waited_for_no_more():
+    s = Stream(2)
+    s.made(Batch(0, 0, 1))
+    s.end(0)
+    assert s.pick(0, 0) is not None
+    assert s.missing() == (0, 1) and s.open
+    s.end(1)
+    assert not s.open
+
+
+def test_what_will_be_made_is_what_was_not_while_the_partition_goes_on():
+    s = Stream(1)
+    s.made(Batch(0, 0, 1))
+    assert [s.will_make(n, 0) for n in range(3)] == [False, True, True]
+    s.end(0)
+    assert not s.will_make(1, 0)

@@ -60,7 +60,7 @@ MESSAGES = {
     FROM_SERVER: [
         Welcome(1, "0.1.0", 7, "speech", SCHEMA, 1.0, 30.0, 64, "/d", "/d/f", True, {"a": 1}),
         Refused("feed", "there is no feed 'x'; this server has 'y'"),
-        Deliver(7, (ITEM, ITEM)),
+        Deliver(7, (ITEM, ITEM), (1, 2**40), (3,), [[4, "state", "it has another shape"]]),
         Outcome(7, (1, 2), (3,), [[4, "state", "it has another shape"]]),
         Pulse(7, "batch 4 of partition 0 is being made"),
         Ended(7, "data", "a file went away"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headrace_proto.errors import HeadraceError
-from headrace_proto.messages import FROM_SERVER, Ended
+from headrace_proto.messages import FROM_SERVER, Ended, Handed
 from headrace_proto.messages import Flush as TrainersFlush
 from headrace_server import pipeline as hs
 from headrace_server.core.handover import Answer, Claim, Freed, Leave, Save, Send, Taken, Want
@@ -295,6 +295,7 @@ class Segments:
             self.desk.on_opened(Opened("default", partition, SCHEMA, properties))
         self.desk.dispatcher.join(TRAINER, 0.0)
         self.desk.dispatcher.window(TRAINER, 2)
+        self.act()
 
     def make(self, partition: int, number: int) -> None:
         message = made(partition, number, meta={"stripe": 0})
@@ -328,9 +329,7 @@ def test_what_is_wanted_and_saved_goes_to_the_worker_of_the_partition():
     assert at.told(1) == [Turn("default", 1, [], [[1, 0]])]
     at.make(1, 0)
     at.save()
-    assert at.told(0) == [] and at.told(1) == [
-        Turn("default", 1, [[0, 0, [], at.tokens[0]]], [])
-    ]
+    assert at.told(0) == [] and at.told(1) == [Turn("default", 1, [[0, 0, [], at.tokens[0]]], [])]
 
 
 def test_words_of_segments_become_events():
@@ -459,3 +458,62 @@ def test_counters_of_segments_are_added_up_beside_the_classes():
     told = at.desk.stats()
     assert told["segments"] == {"in_flight": 5, "rewound": 2} and told["classes"] == {}
     assert "segments" not in desk().stats()
+
+
+# A server that is started anew
+
+
+def durable(partitions: int = 2) -> Desk:
+    pipeline = hs.from_examples([{"i": 1}]).batch(4)
+    feed = FeedConfig("default", pipeline.declaration(), (), partitions)
+    run = RunConfig((feed,), "/nowhere", (), state_directory="/state", epoch=7)
+    d = Desk(feed, run)
+    for partition in range(partitions):
+        d.on_opened(Opened("default", partition, SCHEMA, {}, 3))
+    return d
+
+
+def test_a_feed_that_outlives_its_server_says_so_and_one_in_memory_does_not():
+    assert durable().properties == {"durable": True}
+    memory = desk()
+    memory.on_opened(Opened("default", 0, SCHEMA))
+    assert memory.properties == {}
+
+
+def test_tokens_are_of_the_epoch_and_batches_go_on_from_where_the_stores_are():
+    d = durable()
+    d.dispatcher.join(TRAINER, 0.0)
+    d.dispatcher.window(TRAINER, 9)
+    d.on_made(made(0, 3), b"", 0, 0)
+    d.on_made(made(1, 5), b"", 0, 0)
+    sends = [e for e in d.dispatcher.take_effects() if isinstance(e, Send)]
+    assert [(e.token, e.batch.order) for e in sends] == [
+        ((7 << 32) + 1, (3, 0)),
+        ((7 << 32) + 2, (5, 1)),
+    ]
+
+
+def test_batches_of_an_earlier_server_are_asked_for_and_its_word_is_heard():
+    d = durable()
+    d.dispatcher.join(TRAINER, 0.0)
+    here, strange = Handed(5, 1, 4, 4), Handed(6, 2, 4, 4)
+    d.on_hello(TRAINER, (here, strange))
+    assert d.dispatcher.take_effects() == [Claim(1, here)]
+    d.on_claimed(Claimed("default", 1, 5, "done"))
+    d.dispatcher.commit(TRAINER, (5,))
+    assert d.dispatcher.take_effects() == [Answer(TRAINER, (5,), ())]
+    memory = desk()
+    memory.on_hello(TRAINER, (here,))
+    assert memory.dispatcher.take_effects() == []
+
+
+def test_a_partition_with_a_store_is_run_after_its_end_and_told_what_it_had_made():
+    d = durable()
+    assert [order for order, _ in d.open_partitions(0)] == [
+        Assign("default", 0, 3),
+        Assign("default", 1, 3),
+    ]
+    d.on_finished(Finished("default", 0, {}))
+    assert [order.partition for order, _ in d.open_partitions(0)] == [0, 1]
+    d.died(0)
+    assert d.failure is None

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,11 +27,11 @@ Start = Callable[..., Supervisor]
 def start(tmp_path: Path) -> Iterator[Start]:
     running: list[Supervisor] = []
 
-    def make(n: int = 12, partitions: int = 1, workers: int = 1) -> Supervisor:
+    def make(n: int = 12, partitions: int = 1, workers: int = 1, **options: Any) -> Supervisor:
         pipeline = hs.from_examples([{"i": k} for k in range(n)]).batch(4)
         feed = FeedConfig("default", pipeline.declaration(), (), partitions)
         config = RunConfig((feed,), "", ("tcp://127.0.0.1:*",), workers=workers, slab_bytes=1 << 20)
-        running.append(Supervisor(config, RunDirectory(str(tmp_path)), 60))
+        running.append(Supervisor(config, RunDirectory(str(tmp_path)), 60, **options))
         return running[-1]
 
     yield make
@@ -180,3 +181,25 @@ def test_what_is_left_of_a_stopped_supervisor_answers_and_does_nothing(start: St
     supervisor._order(order="pause")
     supervisor._wake()
     assert not supervisor.over and supervisor.outcome() == {} and not supervisor.wait(0)
+
+
+def test_a_worker_that_is_stopped_is_ended_and_replaced_and_one_that_idles_is_not(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr("headrace_server.shell.supervisor._WORDS_S", 0.1)
+    supervisor = start(n=16, partitions=2, workers=2, worker_timeout_s=2.5)
+    assert sorted(rows(supervisor)) == list(range(16))
+    os.kill(supervisor.pids()["worker-0-0"], signal.SIGSTOP)
+    eventually(lambda: "worker-0-1" in supervisor.pids())
+    assert "worker-1-0" in supervisor.pids()
+    told = "worker-0-0 made no progress for"
+    assert any(told in message and "between two steps" in message for message in caplog.messages)
+
+
+def test_workers_ask_to_be_killed_first_when_memory_runs_out_and_keep_to_their_bound(start: Start):
+    supervisor = start(worker_memory_bytes=1 << 30)
+    pid = supervisor.pids()["worker-0-0"]
+    assert int(Path(f"/proc/{pid}/oom_score_adj").read_text()) >= 500
+    limits = Path(f"/proc/{pid}/limits").read_text()
+    line = next(line for line in limits.splitlines() if line.startswith("Max data size"))
+    assert line.split()[3:5] == [str(1 << 30)] * 2

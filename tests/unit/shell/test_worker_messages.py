@@ -39,7 +39,18 @@ MESSAGES: list[tuple[Registry, Any]] = [
     (
         FROM_WORKER,
         Made(
-            "speech", 1, 2, 3, "slab-0-0-0", 4096, 2**40, [[0, 64, [3]]], {"b": 1}, {"x": 2}, True
+            "speech",
+            1,
+            2,
+            3,
+            "slab-0-0-0",
+            4096,
+            2**40,
+            [[0, 64, [3]]],
+            {"b": 1},
+            {"x": 2},
+            True,
+            kept=[[2**40, "", ""], [7, "stale", "it is not out"]],
         ),
     ),
     (FROM_WORKER, Opened("speech", 1, [], {"durable": True}, 2**40)),

@@ -1,0 +1,156 @@
+"""Bugs to be planted in a server, to see that the driver catches them.
+
+Each takes away one thing that the promise rests on.  They are put in from outside, into each
+process as it starts (``planted/sitecustomize.py``): the server knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["BUGS", "Bug", "plant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """What is done, and the faults that bring it out."""
+
+    plant: Callable[[], None]
+    kinds: tuple[str, ...]
+    mode: str = "segments"
+
+
+def _no_fence() -> None:
+    """A late commit of somebody who lost the lease is told to count."""
+    from headrace_server.core.lease import LeaseTable, Verdict
+
+    judged = LeaseTable.commit
+
+    def commit(table: Any, token: int, session: int) -> Any:
+        verdict, batch = judged(table, token, session)
+        return (Verdict.DUPLICATE if verdict is Verdict.STALE else verdict), batch
+
+    LeaseTable.commit = commit  # type: ignore[method-assign]
+
+
+def _reply_before_commit() -> None:
+    """A trainer is told before its commit is on the disk."""
+    from headrace_server.core.changes import Change
+    from headrace_server.shell.store import Store
+
+    submit, transact = Store.submit, Store._transact
+
+    def told(store: Any, change: Change, ticket: Any = None) -> None:
+        submit(store, change)
+        if ticket is not None:
+            with store._changed:
+                store._done.append(ticket)
+            store._wake()
+
+    def late(store: Any, merged: Any) -> None:
+        time.sleep(0.1)
+        transact(store, merged)
+
+    Store.submit = told  # type: ignore[method-assign]
+    Store._transact = late  # type: ignore[method-assign]
+
+
+def _no_duplicate_answer() -> None:
+    """A commit that comes again is refused, though it counted."""
+    from headrace_server.core.lease import LeaseTable, Verdict
+
+    judged = LeaseTable.commit
+
+    def commit(table: Any, token: int, session: int) -> Any:
+        verdict, batch = judged(table, token, session)
+        return (Verdict.STALE if verdict is Verdict.DUPLICATE else verdict), batch
+
+    LeaseTable.commit = commit  # type: ignore[method-assign]
+
+
+def _no_epoch() -> None:
+    """A server that is started anew counts its tokens from the same number."""
+    from headrace_server.shell.statedir import StateDirectory
+
+    StateDirectory.raise_epoch = lambda self: 1  # type: ignore[method-assign]
+
+
+def _wall_clock() -> None:
+    """Leases go by a clock that is set an hour forward every second or so."""
+    if not any("shell.router" in word for word in sys.orig_argv):
+        return
+    since, steady = time.monotonic(), time.monotonic
+    time.monotonic = lambda: steady() + 3600.0 * int((steady() - since) / 1.3)
+
+
+def _answers_lost() -> None:
+    """One answer in twenty is never sent."""
+    from headrace_server.shell.reception import Reception
+
+    answered, chance = Reception.answer, random.Random(5)
+
+    def answer(reception: Any, effect: Any) -> None:
+        if chance.random() > 0.05:
+            answered(reception, effect)
+
+    Reception.answer = answer  # type: ignore[method-assign]
+
+
+def _nothing_requeued() -> None:
+    """What a dead trainer held goes to nobody."""
+    from headrace_server.core.dispatch import Dispatcher
+    from headrace_server.core.segment_dispatch import SegmentDispatcher
+
+    for kind in (Dispatcher, SegmentDispatcher):
+        kind._returned = lambda self, session, batch: None  # type: ignore[method-assign]
+
+
+def _two_transactions() -> None:
+    """The cursor is written before the states, and once in a while the end comes between."""
+    from headrace_server.shell.store import Store
+    from headrace_server.shell.store_rows import Merged
+
+    transact, count = Store._transact, itertools.count(1)
+
+    def in_two(store: Any, merged: Any) -> None:
+        first = Merged([])
+        first.tokens, merged.tokens = merged.tokens, []
+        transact(store, first)
+        left = Path(store.path).with_suffix(".crashed")
+        if next(count) % 40 == 0 and not left.exists():
+            left.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        store._place += len(first.tokens)
+        transact(store, merged)
+        store._place -= len(first.tokens)
+        merged.tokens = first.tokens
+
+    Store._transact = in_two  # type: ignore[method-assign]
+
+
+_LATE = ("trainer stopped",)
+_LOSSES = ("connections cut", "one way lost")
+BUGS = {
+    "no fence": Bug(_no_fence, _LATE),
+    "reply before commit": Bug(_reply_before_commit, ("server killed",)),
+    "no duplicate answer": Bug(_no_duplicate_answer, _LOSSES),
+    "no epoch": Bug(_no_epoch, ("server killed", "trainer stopped")),
+    "wall clock": Bug(_wall_clock, ("trainer killed",)),
+    "answers lost": Bug(_answers_lost, ("trainer killed",)),
+    "nothing requeued": Bug(_nothing_requeued, ("trainer killed",), "plain"),
+    "two transactions": Bug(_two_transactions, ("trainer killed",)),
+}
+
+
+def plant(name: str) -> None:
+    """Plant one."""
+    BUGS[name].plant()

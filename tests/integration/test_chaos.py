@@ -1,0 +1,68 @@
+"""Whole servers and trainers under random faults; and that the driver would see what is wrong.
+
+Everything here is real processes and real kills.  The long form is ``make chaos-long``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.bugs import BUGS
+from tests.chaos.driver import Setup, run
+from tests.chaos.faults import FAULTS
+from tests.chaos.feeds import MODES
+from tests.chaos.results import report
+
+#: Bugs by the law that they break.
+QUICK = {
+    "no fence": "nothing is acknowledged twice",
+    "reply before commit": "what is acknowledged is committed",
+    "no duplicate answer": "what is refused is not committed",
+    "two transactions": "nothing is committed twice",
+}
+SLOW = {
+    "wall clock": "a lease is kept",
+    "no epoch": "a token is of one batch",
+    "answers lost": "the run comes to its end",
+    "nothing requeued": "the run comes to its end",
+}
+_TRIES = 4
+
+
+def caught(name: str, law: str, seconds: float, directory: Path) -> bool:
+    """Whether a planted bug breaks a law.  When it can show is chance, so there are some tries."""
+    bug = BUGS[name]
+    for attempt in range(_TRIES):
+        setup = Setup(
+            bug.mode, f"{name} {attempt}", bug.kinds, seconds, 0.3, 1800, patience_s=8.0, bug=name
+        )
+        scratch = directory / str(attempt)
+        scratch.mkdir()
+        if law in {found.law for found in run(setup, scratch).verdict.findings}:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_is_lost_and_nothing_twice_under_random_faults(mode: str, tmp_path: Path) -> None:
+    setup = Setup(mode, f"test {mode}", tuple(FAULTS), 2.0, 0.3, 500)
+    outcome = run(setup, tmp_path)
+    assert not outcome.verdict.findings, report(outcome)
+    assert outcome.faults.total() and outcome.verdict.counts["cells"] > 100
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_planted_bug_is_caught_by_the_law_that_it_breaks(name: str, tmp_path: Path) -> None:
+    assert caught(name, QUICK[name], 4.0, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_a_planted_bug_that_shows_late_is_caught(name: str, tmp_path: Path) -> None:
+    assert caught(name, SLOW[name], 8.0, tmp_path)
+
+
+def test_every_planted_bug_is_tried() -> None:
+    assert BUGS.keys() == QUICK.keys() | SLOW.keys()

@@ -1,0 +1,222 @@
+"""Workers that hang and rows that kill them: real processes, real crashes, exact multisets."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+import headrace_server as hs
+
+from . import user_functions_hang as bad
+from .segment_streams import UNROLL, Example, Ledger, of_counts, save_all, to_the_end
+
+N = 2000
+
+
+def numbered(n: int = N) -> hs.Pipeline:
+    return hs.from_examples([{"i": k} for k in range(n)])
+
+
+def rows(server: hs.Server) -> list[int]:
+    with headrace.connect(server.address, timeout=60) as feed:
+        return [i for batch in feed for i in batch["i"].tolist()]
+
+
+def delivered(
+    pipeline: hs.Pipeline, **options: Any
+) -> tuple[Counter[int], Mapping[str, int], list[int]]:
+    """What one trainer gets of a feed, what was dropped, and the rows in their order."""
+    with hs.run(pipeline, **options) as server:
+        got = rows(server)
+        assert server.wait(20)
+        return Counter(got), server.dropped["default"], got
+
+
+def expected(*without: int, times: int = 1) -> Counter[int]:
+    return Counter({i: times for i in range(N) if i not in without})
+
+
+def test_a_row_on_which_a_function_loops_for_ever_is_left_out_and_counted_and_no_other():
+    pipeline = numbered().map(bad.loop_at_500).batch(7, allow_smaller_final_batch=True)
+    pipeline = pipeline.options(on_bad_example="skip", max_bad_examples=1)
+    got, dropped, order = delivered(pipeline, worker_timeout_s=2)
+    assert got == expected(500) and dropped == {"bad:quarantined": 1}
+    assert order == sorted(order)
+
+
+def test_rows_that_crash_their_workers_are_left_out_one_by_one_whatever_the_order():
+    pipeline = numbered().shuffle(seed=3).map(bad.crash_at_poison)
+    pipeline = pipeline.batch(7, allow_smaller_final_batch=True).options(on_bad_example="skip")
+    got, dropped, _ = delivered(pipeline, partitions=3, workers=2)
+    assert got == expected(*bad.POISON) and dropped == {"bad:quarantined": len(bad.POISON)}
+
+
+def test_a_row_that_is_out_is_out_in_every_epoch():
+    pipeline = numbered().repeat(3).map(bad.crash_at_poison)
+    pipeline = pipeline.batch(7, allow_smaller_final_batch=True).options(on_bad_example="skip")
+    got, dropped, _ = delivered(pipeline)
+    assert got == expected(*bad.POISON, times=3)
+    assert dropped == {"bad:quarantined": 3 * len(bad.POISON)}
+
+
+def test_a_row_that_kills_in_a_function_of_the_shape_is_found_too():
+    pipeline = numbered().bucket(bad.crash_as_bucket, 4, 2, allow_smaller_final_batch=True)
+    got, dropped, _ = delivered(pipeline.options(on_bad_example="skip"))
+    assert got == expected(500) and dropped == {"bad:quarantined": 1}
+
+
+def test_by_default_the_feed_fails_and_names_the_record_and_the_last_words():
+    with hs.run(numbered().map(bad.exit_at_500).batch(10)) as server:
+        with pytest.raises(headrace.DataError) as caught:
+            rows(server)
+        text = str(caught.value)
+        assert "record 500: its worker died 3 times while reading it" in text
+        assert "ended with exit code 7" in text
+        assert server.wait(20)  # it is the feed that failed, and not the server
+
+
+def test_a_hang_tells_for_how_long_it_was_and_where():
+    pipeline = numbered().map(bad.loop_at_500).batch(10)
+    with hs.run(pipeline, worker_timeout_s=2) as server:
+        with pytest.raises(headrace.DataError) as caught:
+            rows(server)
+    text = str(caught.value)
+    assert "record 500: its worker died 3 times while reading it" in text
+    assert "made no progress for 2 s" in text and "partition 0" in text
+    assert "in loop_at_500" in text
+
+
+def test_more_rows_that_kill_than_bad_examples_may_be_stop_the_feed():
+    pipeline = numbered().map(bad.crash_at_poison).batch(10)
+    pipeline = pipeline.options(on_bad_example="skip", max_bad_examples=2)
+    with hs.run(pipeline) as server:
+        with pytest.raises(headrace.DataError, match="more than max_bad_examples=2 bad examples"):
+            rows(server)
+
+
+def test_another_feed_goes_on_while_one_has_a_row_that_kills():
+    feeds = {"ill": numbered().map(bad.exit_at_500).batch(10), "well": numbered().batch(10)}
+    with hs.run(feeds) as server:
+        with pytest.raises(headrace.DataError):
+            with headrace.connect(server.address, feed="ill", timeout=60) as feed:
+                list(feed)
+        with headrace.connect(server.address, feed="well", timeout=60) as feed:
+            assert Counter(i for b in feed for i in b["i"].tolist()) == expected()
+
+
+def test_a_function_that_takes_more_memory_than_a_worker_may_makes_a_bad_example():
+    pipeline = numbered().map(bad.devour_at_500).batch(7, allow_smaller_final_batch=True)
+    pipeline = pipeline.options(on_bad_example="skip")
+    got, dropped, _ = delivered(pipeline, worker_memory_bytes=1 << 30)
+    assert got == expected(500) and dropped == {"bad:map_failed": 1}
+
+
+def test_a_stopped_worker_is_replaced_and_the_stream_goes_on_exactly():
+    with hs.run(numbered().batch(7, allow_smaller_final_batch=True), worker_timeout_s=2) as server:
+        got = []
+        with headrace.connect(server.address, timeout=60) as feed:
+            for batch in feed:
+                if not got:
+                    os.kill(server.pids["worker-0-0"], signal.SIGSTOP)
+                got += batch["i"].tolist()
+        assert got == list(range(N))
+
+
+def test_a_stream_that_can_not_be_read_on_stops_the_feed_and_names_the_place():
+    pipeline = hs.from_function(bad.two_thousand, features={"i": hs.scalar("int64")}).batch(10)
+    with hs.run(pipeline.options(on_bad_example="skip")) as server:
+        with pytest.raises(headrace.DataError) as caught:
+            rows(server)
+    text = str(caught.value)
+    assert "record 499" in text and "died 3 times" in text
+    assert "can not be read past it" in text
+
+
+def test_rows_of_a_stream_that_kill_in_a_function_are_left_out(tmp_path: Path):
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"i": {i}}}\n' for i in range(N)))
+    pipeline = hs.read_jsonl(str(tmp_path / "a.jsonl"), {"i": hs.scalar("int64")})
+    pipeline = pipeline.map(bad.crash_at_poison).batch(7, allow_smaller_final_batch=True)
+    got, dropped, _ = delivered(pipeline.options(on_bad_example="skip"))
+    assert got == expected(*bad.POISON) and dropped == {"bad:quarantined": len(bad.POISON)}
+
+
+def test_when_every_row_kills_the_feed_says_that_it_is_not_the_rows(monkeypatch):
+    monkeypatch.setattr("headrace_server.shell.quarantine.MOST_ROWS", 3)
+    pipeline = numbered().map(bad.crash_at_all, schema={"i": hs.scalar("int64")}).batch(10)
+    with hs.run(pipeline.options(on_bad_example="skip")) as server:
+        with pytest.raises(headrace.DataError, match="3 examples of this feed have done so"):
+            rows(server)
+
+
+# With a state directory
+
+
+_SCHEMA = {
+    "key": hs.scalar("bytes"),
+    "steps": hs.sequence("float32", (2,)),
+    "label": hs.scalar("int32"),
+    "origin": hs.scalar("int32"),
+    "n": hs.scalar("int64"),
+}
+
+
+def chained(examples: Sequence[Example]) -> hs.Pipeline:
+    """A feed of segments with a chained state, and one example that kills."""
+    names = ("key", "steps", "label", "origin", "n")
+    few = hs.from_examples([{name: example[name] for name in names} for example in examples])
+    return few.map(bad.crash_at_k012, schema=_SCHEMA).batch_sequences_with_states(
+        input_key="key",
+        input_sequences=["steps"],
+        input_context=["label"],
+        input_length=None,
+        initial_states={"chain": "origin"},
+        num_unroll=UNROLL,
+        batch_size=4,
+        capacity=8,
+    )
+
+
+def test_rows_that_are_out_stay_out_for_the_next_server_of_a_state_directory(tmp_path: Path):
+    pipeline = numbered().map(bad.crash_at_poison)
+    pipeline = pipeline.batch(10, allow_smaller_final_batch=True).options(on_bad_example="skip")
+    got: list[int] = []
+    with hs.run(pipeline, state_dir=tmp_path) as server:
+        with headrace.connect(server.address, timeout=60, prefetch=0) as feed:
+            for batch in feed:
+                got += batch["i"].tolist()
+                if len(got) > 600:
+                    break
+    assert (tmp_path / "feeds" / "default" / "quarantine.json").exists()
+    with hs.run(pipeline, state_dir=tmp_path) as server:
+        got += rows(server)
+        assert server.wait(20) and server.dropped["default"]["bad:quarantined"] == 4
+    assert Counter(got) == expected(*bad.POISON)
+
+
+def test_segments_of_an_example_that_kills_are_left_out_and_the_states_of_others_are_right(
+    tmp_path: Path,
+):
+    examples = of_counts([3, 1, 5, 2, 4, 2, 6, 1, 3, 2] * 2)
+    ledger = Ledger([e for e in examples if e["key"] != "k012"])
+    pipeline = chained(examples)
+    with hs.run(pipeline.options(on_bad_example="skip"), state_dir=tmp_path) as server:
+        with headrace.connect(server.address, timeout=60, prefetch=0) as feed:
+            # A save that its worker's death overtakes is refused, and its rows come again.
+            to_the_end(feed, lambda batch: save_all(batch, ledger.check(batch)))
+        assert server.wait(20) and server.dropped["default"] == {"bad:quarantined": 1}
+    ledger.assert_complete(sorted(set(ledger.seen)))
+
+
+def test_without_a_state_directory_states_die_with_their_worker_and_the_feed_says_so():
+    pipeline = chained(of_counts([3, 1, 5, 2, 4, 2, 6, 1] * 2))
+    with hs.run(pipeline.options(on_bad_example="skip")) as server:
+        with headrace.connect(server.address, timeout=20, prefetch=0) as feed:
+            with pytest.raises(headrace.ServerError, match="and with it the states of partition 0"):
+                to_the_end(feed, lambda batch: batch.save_state("chain", batch.state("chain")))

@@ -1,0 +1,65 @@
+"""User functions that kill or hold up the worker that calls them, importable by workers."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+#: Rows that are poison: neighbours, one alone, and one far away.
+POISON = (70, 71, 500, 1200)
+
+Example = dict[str, Any]
+
+
+def loop_at_500(example: Example) -> Example:
+    while example["i"] == 500:
+        pass
+    return example
+
+
+def exit_at_500(example: Example) -> Example:
+    if example["i"] == 500:
+        os._exit(7)
+    return example
+
+
+def crash_at_poison(example: Example) -> Example:
+    if int(example["i"]) in POISON:
+        ctypes.string_at(0)
+    return example
+
+
+def crash_as_bucket(columns: Example) -> Any:
+    if (columns["i"] == 500).any():
+        ctypes.string_at(0)
+    return columns["i"] % 2
+
+
+def crash_at_k012(example: Example) -> Example:
+    if example["key"] == b"k012":
+        ctypes.string_at(0)
+    return example
+
+
+def crash_at_all(example: Example) -> Example:
+    ctypes.string_at(0)
+    return example
+
+
+def numbers(n: int) -> Any:
+    """A generator that can not get past one number."""
+    for i in range(n):
+        if i == 500:
+            ctypes.string_at(0)
+        yield {"i": i}
+
+
+def two_thousand() -> Any:
+    return numbers(2000)
+
+
+def devour_at_500(example: Example) -> Example:
+    if example["i"] == 500:
+        bytearray(4 << 30)
+    return example

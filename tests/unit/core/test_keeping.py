@@ -1,0 +1,491 @@
+"""What a trainer is told to be committed is kept; batches of an earlier server are claimed once."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace_proto.messages import Handed
+from headrace_server.core.handover import Answer, Batch, Claim, Finish, Freed, Save, Send, Taken
+from headrace_server.core.keeping import KeepingDispatcher
+
+TTL = 10.0
+EPOCH = 7
+OLD = 6 << 32  # tokens of the server before
+
+
+class At:
+    """A dispatcher of a server that was started anew, and what it says."""
+
+    def __init__(self, partitions=1, made=0):
+        self.d = KeepingDispatcher(partitions, TTL, epoch=EPOCH)
+        for partition in range(partitions):
+            self.d.started(partition, made)
+
+    def take(self, *kinds):
+        return [e for e in self.d.take_effects() if not kinds or isinstance(e, kinds)]
+
+    def join(self, *sessions, window=0):
+        for session in sessions:
+            self.d.join(session, 0.0)
+            self.d.window(session, window)
+
+    def make(self, number, partition=0):
+        batch = Batch(partition, number, 4, "bytes")
+        self.d.made(batch)
+        return batch
+
+    def claim(self, session, token, number, partition=0):
+        self.d.claim(session, place(token, number, partition))
+
+
+def place(token, number, partition=0):
+    return Handed(OLD + token, partition, number, 4)
+
+
+def committed(session, token):
+    return Answer(session, (OLD + token,), ())
+
+
+def stale(session, token):
+    return Answer(session, (), (OLD + token,))
+
+
+# Commits
+
+
+def test_a_commit_is_answered_when_its_worker_has_kept_it_and_not_before():
+    at = At()
+    at.join(1, window=2)
+    batch = at.make(0)
+    (send,) = at.take(Send)
+    at.d.commit(1, (send.token,))
+    assert at.take() == [Save(batch, ((), None), send.token)] and not batch.settled
+    assert at.d.leased == 1 and at.d.counts["batches"] == 0
+    at.d.kept(0, 0)
+    assert at.take() == [Freed(batch), Answer(1, (send.token,), ())]
+    assert at.d.leased == 0 and at.d.counts["batches"] == 1
+    at.d.commit(1, (send.token,))
+    assert at.take() == [Answer(1, (send.token,), ())], "it is answered as it was"
+
+
+def test_what_a_worker_has_not_answered_is_said_to_its_next_life_and_only_to_its_own():
+    at = At(partitions=2)
+    at.join(1, window=9)
+    first, second, other = at.make(0), at.make(1), at.make(0, partition=1)
+    tokens = {e.batch: e.token for e in at.take(Send)}
+    at.make(1, partition=1)
+    tokens |= {e.batch: e.token for e in at.take(Send)}
+    for batch in (second, first, other):
+        at.d.save(1, tokens[batch], "states")
+    at.take()
+    assert at.d.restarted(0) == 2
+    assert at.take() == [Save(b, "states", tokens[b]) for b in (first, second)]
+    at.d.kept(0, 1)
+    at.take()
+    at.d.restarted(0)
+    assert at.take() == [Save(first, "states", tokens[first])]
+
+
+def test_leases_outlive_the_worker_that_made_the_batch():
+    at = At()
+    at.join(1, window=2)
+    at.make(0)
+    (send,) = at.take(Send)
+    assert at.d.restarted(0) == 1
+    at.d.commit(1, (send.token,))
+    assert len(at.take(Save)) == 1
+
+
+def test_the_end_is_told_when_the_last_commit_is_kept():
+    at = At()
+    at.join(1, window=2)
+    at.make(0)
+    (send,) = at.take(Send)
+    at.d.partition_ended(0)
+    at.d.commit(1, (send.token,))
+    assert at.take(Finish) == [] and not at.d.ended
+    at.d.kept(0, 0)
+    assert at.take(Finish) == [Finish(1)] and at.d.ended
+
+
+# Claims
+
+
+def test_a_batch_of_an_earlier_server_is_committed_under_its_old_token():
+    at = At()
+    at.join(1)
+    at.claim(1, 5, 0)
+    assert at.take() == [Claim(0, place(5, 0))]
+    at.d.claimed(OLD + 5, "yes", 0)
+    batch = at.make(0)
+    assert at.take(Send) == []
+    at.d.commit(1, (OLD + 5,))
+    assert at.take() == [Save(batch, ((), None), OLD + 5)]
+    at.d.kept(0, 0)
+    assert at.take() == [Freed(batch), committed(1, 5)]
+
+
+@pytest.mark.parametrize("verdict_first", [False, True])
+def test_nobody_else_is_given_a_claimed_batch_whatever_comes_first(verdict_first):
+    at = At()
+    at.join(1, 2, window=9)
+    at.claim(1, 5, 0)
+    if verdict_first:
+        at.d.claimed(OLD + 5, "yes", 0)
+    at.make(0), at.make(1)
+    if not verdict_first:
+        at.d.claimed(OLD + 5, "yes", 0)
+    assert [e.batch.number for e in at.take(Send)] == [1]
+    assert at.d.holder(0, 0) == (1, 0.0)
+
+
+def test_a_batch_that_is_there_already_is_set_aside_and_its_worker_may_make_another():
+    at = At()
+    batch, other = at.make(0), at.make(1)
+    at.join(1)
+    at.claim(1, 5, 0)
+    assert at.take() == [Taken(batch), Claim(0, place(5, 0))]
+    at.join(2, window=9)
+    assert [e.batch for e in at.take(Send)] == [other]
+    at.d.claimed(OLD + 5, "yes", 0)
+    at.d.commit(1, (OLD + 5,))
+    assert at.take(Save) == [Save(batch, ((), None), OLD + 5)]
+
+
+def test_a_claimed_batch_that_comes_later_is_told_as_taken_too():
+    at = At()
+    at.join(1)
+    at.claim(1, 5, 0)
+    at.take()
+    batch = at.make(0)
+    assert at.take() == [Taken(batch)]
+
+
+def test_what_was_kept_under_the_earlier_server_is_committed_and_not_done_again():
+    at = At(made=1)
+    at.join(1)
+    at.claim(1, 5, 0)
+    at.d.commit(1, (OLD + 5,))
+    assert at.take() == [Claim(0, place(5, 0))], "it is answered when the worker has spoken"
+    at.d.claimed(OLD + 5, "done", 0)
+    assert at.take() == [committed(1, 5)]
+    at.d.commit(1, (OLD + 5,))
+    assert at.take() == [committed(1, 5)]
+
+
+def test_what_can_not_be_done_any_more_is_stale():
+    at = At()
+    at.join(1)
+    at.claim(1, 5, 0)
+    at.d.commit(1, (OLD + 5,))
+    at.d.claimed(OLD + 5, "no", 0)
+    assert at.take(Answer) == [stale(1, 5)]
+    assert at.d.counts["stale"] == 1
+
+
+def test_a_claim_that_comes_after_the_batch_went_to_another_is_stale_and_waits_for_nothing():
+    at = At()
+    at.join(2, window=1)
+    at.make(0)
+    (send,) = at.take(Send)
+    at.join(1)
+    at.claim(1, 5, 0)
+    at.d.commit(1, (OLD + 5,))
+    at.d.claimed(OLD + 5, "yes", 0)
+    assert at.take(Answer) == [stale(1, 5)]
+    at.d.commit(2, (send.token,))
+    assert len(at.take(Save)) == 1
+
+
+def test_a_token_of_this_server_is_no_claim():
+    at = At()
+    at.join(1, window=1)
+    at.make(0)
+    (send,) = at.take(Send)
+    at.d.leave(1)
+    at.join(2, window=1)
+    at.take()
+    at.join(3)
+    at.d.claim(3, Handed(send.token, 0, 0, 4))
+    at.d.commit(3, (send.token,))
+    assert at.take() == [Answer(3, (), (send.token,))]
+
+
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize("order", [(5, 6), (6, 5)])
+def test_of_two_holders_the_last_one_has_the_batch(made, order):
+    at = At()
+    at.join(5, 6)
+    if made:
+        at.make(0)
+    for token in order:
+        at.claim(token, token, 0)
+        at.d.commit(token, (OLD + token,))
+    for token in order:
+        at.d.claimed(OLD + token, "yes", 0)
+    if not made:
+        at.make(0)
+    assert [e.token for e in at.take(Save, Answer) if isinstance(e, Save)] == [OLD + 6]
+    at.d.kept(0, 0)
+    at.d.partition_ended(0)
+    assert at.take(Answer) == [committed(6, 6)]
+    assert at.d.ended and at.d.counts["stale"] == 1
+
+
+def test_a_later_holder_takes_the_claim_of_one_that_waits_for_the_batch():
+    at = At()
+    at.join(5, 6)
+    at.claim(5, 5, 0)
+    at.d.claimed(OLD + 5, "yes", 0)
+    at.d.commit(5, (OLD + 5,))
+    assert at.take(Answer) == []
+    at.claim(6, 6, 0)
+    assert at.take(Answer) == [stale(5, 5)]
+    at.d.claimed(OLD + 6, "yes", 0)
+    batch = at.make(0)
+    at.d.commit(6, (OLD + 6,))
+    assert at.take(Save) == [Save(batch, ((), None), OLD + 6)]
+
+
+def test_a_claimed_batch_of_a_trainer_that_left_goes_to_others_and_may_still_be_committed_before():
+    at = At()
+    at.join(1, 2)
+    at.claim(1, 5, 0)
+    at.d.leave(1)
+    batch = at.make(0)
+    at.d.claimed(OLD + 5, "yes", 0)
+    at.d.commit(3, (OLD + 5,))
+    assert at.take(Save) == [Save(batch, ((), None), OLD + 5)]
+    at.claim(2, 8, 1)
+    at.d.claimed(OLD + 8, "yes", 0)
+    at.d.leave(2)
+    at.make(1)
+    at.join(4, window=1)
+    (send,) = at.take(Send)
+    assert send.batch.number == 1
+    at.d.commit(3, (OLD + 8,))
+    assert at.take(Answer) == [stale(3, 8)]
+
+
+def test_a_commit_before_the_trainer_left_counts_when_the_worker_has_spoken():
+    at = At()
+    at.join(1)
+    at.claim(1, 5, 0)
+    at.d.commit(1, (OLD + 5,))
+    at.d.leave(1)
+    batch = at.make(0)
+    at.d.claimed(OLD + 5, "yes", 0)
+    assert at.take(Save) == [Save(batch, ((), None), OLD + 5)]
+
+
+def test_a_claim_moves_to_the_trainers_next_session_and_nobody_else_commits_it():
+    at = At()
+    at.join(1, 2, 3)
+    at.claim(1, 5, 0)
+    at.claim(2, 5, 0)
+    assert len(at.take(Claim)) == 1
+    at.d.commit(3, (OLD + 5,))
+    assert at.take(Answer) == [stale(3, 5)]
+    at.make(0)
+    at.d.claimed(OLD + 5, "yes", 0)
+    assert at.d.holder(0, 0) == (2, 0.0)
+
+
+def test_a_claim_is_asked_again_of_a_worker_that_died_before_its_word():
+    at = At(partitions=2)
+    at.join(1)
+    at.claim(1, 5, 0)
+    at.claim(1, 6, 3)
+    at.claim(1, 7, 0, partition=1)
+    at.take()
+    at.d.claimed(OLD + 6, "yes", 0)
+    assert at.d.restarted(0) == 0
+    assert at.take(Claim) == [Claim(0, place(5, 0))]
+
+
+def test_a_claimed_batch_that_is_never_made_is_stale_at_the_end_and_the_end_waits_for_the_word():
+    at = At(partitions=2)
+    at.join(1)
+    at.claim(1, 5, 4)
+    at.claim(1, 6, 0, partition=1)
+    at.d.commit(1, (OLD + 5, OLD + 6))
+    at.d.claimed(OLD + 5, "yes", 0)
+    at.d.partition_ended(0)
+    at.d.partition_ended(1)
+    assert at.take(Answer, Finish) == [stale(1, 5)] and not at.d.ended
+    at.d.claimed(OLD + 6, "yes", 0)
+    assert at.take(Answer, Finish) == [stale(1, 6), Finish(1)] and at.d.ended
+
+
+def test_words_on_claims_that_are_over_mean_nothing():
+    at = At()
+    at.d.claimed(OLD + 5, "yes", 0)
+    at.d.claimed(OLD + 5, "done", 0)
+    assert at.take() == []
+
+
+# Any history
+
+
+class Worlds:
+    """Servers one after the other, workers that make batches, trainers that outlive them."""
+
+    def __init__(self, seed, counts):
+        self.chance = random.Random(seed)
+        self.counts = counts
+        self.done = [set() for _ in counts]  # stored
+        self.tokens = set()
+        self.trainers = [{} for _ in range(3)]  # token → batch and whether it is saved
+        self.sessions = [0, 0, 0]
+        self.session = 0
+        self.epoch = 0
+        self.told = {}
+        self.start()
+
+    def start(self):
+        self.epoch += 1
+        self.d = KeepingDispatcher(len(self.counts), TTL, 4, self.epoch)
+        self.next = []
+        for partition, done in enumerate(self.done):
+            first = next(n for n in range(len(done) + 1) if n not in done)
+            self.d.started(partition, first)
+            self.next.append(first)
+        self.sessions = [0, 0, 0]
+        self.ended = [False for _ in self.counts]
+        self.orders = [deque() for _ in self.counts]
+        self.words = deque()
+
+    def greet(self, i):
+        if self.sessions[i]:
+            self.d.leave(self.sessions[i])
+        self.session += 1
+        self.sessions[i] = self.session
+        self.d.join(self.session, 0.0)
+        self.d.window(self.session, 1 << 20)
+        hand = self.trainers[i]
+        self.d.adopt(self.session, tuple(hand), 0.0)
+        for token, (order, _) in hand.items():
+            self.d.claim(self.session, Handed(token, order[1], order[0], 1))
+        self.d.commit(self.session, tuple(t for t, (_, saved) in hand.items() if saved))
+
+    def work(self, partition):
+        orders = self.orders[partition]
+        if orders and self.chance.random() < 0.6:
+            self.obey(partition, orders.popleft())
+            return
+        number = self.next[partition]
+        while number in self.done[partition]:
+            number += 1
+        if number < self.counts[partition]:
+            self.next[partition] = number + 1
+            self.d.made(Batch(partition, number, 1, "bytes"))
+        elif not self.ended[partition]:
+            self.ended[partition] = True
+            self.d.partition_ended(partition)
+
+    def obey(self, partition, order):
+        if isinstance(order, Claim):
+            token, number = order.place.token, order.place.number
+            verdict = "no" if number in self.done[partition] else "yes"
+            verdict = "done" if token in self.tokens else verdict
+            self.words.append((partition, "claimed", (token, verdict, number)))
+            return
+        number = order.batch.number
+        if order.token not in self.tokens:
+            assert number not in self.done[partition], "kept once"
+            self.done[partition].add(number)
+            self.tokens.add(order.token)
+        self.words.append((partition, "kept", (partition, number)))
+
+    def hear(self):
+        if self.words:
+            _, what, values = self.words.popleft()
+            getattr(self.d, what)(*values)
+
+    def act(self):
+        for effect in self.d.take_effects():
+            if isinstance(effect, Send):
+                hand = self.trainers[self.sessions.index(effect.session)]
+                hand[effect.token] = effect.batch.order, False
+            elif isinstance(effect, Save | Claim):
+                save = isinstance(effect, Save)
+                partition = effect.batch.partition if save else effect.partition
+                self.orders[partition].append(effect)
+            elif isinstance(effect, Answer):
+                assert not effect.faults
+                told = [(t, "committed") for t in effect.committed]
+                for token, what in told + [(t, "stale") for t in effect.stale]:
+                    assert self.told.setdefault(token, what) == what, "an answer stands"
+                    assert what != "committed" or token in self.tokens
+                    for hand in self.trainers:
+                        hand.pop(token, None)
+
+    def kill_worker(self, partition):
+        self.orders[partition].clear()
+        self.words = deque(word for word in self.words if word[0] != partition)
+        self.next[partition] = self.d.restarted(partition)
+
+    def step(self):
+        i = self.chance.randrange(3)
+        deed = self.chance.random()
+        if deed < 0.4:
+            self.work(self.chance.randrange(len(self.counts)))
+        elif deed < 0.6:
+            self.hear()
+        elif deed < 0.85 and self.sessions[i]:
+            self.commit(i)
+        elif deed < 0.95:
+            if not self.sessions[i] or self.chance.random() < 0.2:
+                self.greet(i)
+        elif deed < 0.97:
+            self.kill_worker(self.chance.randrange(len(self.counts)))
+        elif deed < 0.98:
+            self.start()
+        elif self.sessions[i]:
+            self.d.leave(self.sessions[i])
+            self.sessions[i] = 0
+            self.trainers[i] = self.trainers[i] if self.chance.random() < 0.7 else {}
+        self.act()
+        held = [lease.batch.order for lease in self.d._leases.held()]
+        assert len(held) == len(set(held)), "a batch is in one trainer's hands"
+
+    def commit(self, i):
+        hand = self.trainers[i]
+        ready = [token for token, (_, saved) in hand.items() if not saved]
+        if ready:
+            token = self.chance.choice(ready)
+            hand[token] = hand[token][0], True
+            self.d.commit(self.sessions[i], (token,))
+
+    def settle(self):
+        for i in range(3):
+            self.greet(i)
+        for _ in range(60 + 12 * sum(self.counts)):
+            self.act()
+            for i in range(3):
+                self.commit(i)
+            self.act()
+            for partition in range(len(self.counts)):
+                self.work(partition)
+                self.act()
+            while self.words:
+                self.hear()
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**32), counts=st.lists(st.integers(0, 12), min_size=1, max_size=3))
+def test_whoever_dies_every_batch_is_kept_once_and_every_commit_is_answered(seed, counts):
+    world = Worlds(seed, counts)
+    for _ in range(150):
+        world.step()
+    world.settle()
+    assert world.done == [set(range(count)) for count in counts]
+    assert world.d.ended, world.d.describe(0.0)
+    assert not any(world.trainers)
+    assert not world.d._claims and not world.d._early and not world.d._last_claims
+    assert not world.d._keeping and not world.d._kept_tokens and not world.d.leased
