@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,13 @@ def delivered(
         got = rows(server)
         assert server.wait(20)
         return Counter(got), server.dropped["default"], got
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        threading.Event().wait(0.01)
 
 
 def expected(*without: int, times: int = 1) -> Counter[int]:
@@ -80,6 +89,17 @@ def test_by_default_the_feed_fails_and_names_the_record_and_the_last_words():
         assert "record 500: its worker died 3 times while reading it" in text
         assert "ended with exit code 7" in text
         assert server.wait(20)  # it is the feed that failed, and not the server
+
+
+def test_the_restart_budget_does_not_end_a_server_that_is_finding_a_row():
+    """Two deaths of other causes and the row's first fill the budget; its second would spend it."""
+    with hs.run(numbered().map(bad.exit_at_500).batch(10)) as server:
+        for life in range(2):
+            os.kill(server.pids[f"worker-0-{life}"], signal.SIGKILL)
+            eventually(lambda life=life: f"worker-0-{life + 1}" in server.pids)
+        with pytest.raises(headrace.DataError, match="record 500: its worker died 3 times"):
+            rows(server)
+        server.check()
 
 
 def test_a_hang_tells_for_how_long_it_was_and_where():

@@ -45,10 +45,10 @@ class _Turn:
         saves = self.saves
         wants = [[upto, stripe] for stripe, upto in self.wants.items()]
         leaves = tuple(self.leaves)
-        for claim in self.claims:  # each may fill a header
-            yield Turn(feed, partition, claims=[claim]), []
         for i in range(0, len(self.releases), _PER_MESSAGE):
             yield Turn(feed, partition, releases=tuple(self.releases[i : i + _PER_MESSAGE])), []
+        for claim in self.claims:  # each may fill a header
+            yield Turn(feed, partition, claims=[claim]), []
         most = _SAVES_PER_MESSAGE
         if saves:
             most = max(1, min(most, _STATES_PER_MESSAGE // max(1, len(saves[0][1]))))

@@ -203,7 +203,12 @@ class Worker:
             self._tell_what_lacks(name, run.waits_for())
         elif step is Done:
             self._made[name] = self._running.pop(name)
-            self._send(Finished(feed, partition, run.dropped(), run.stats()))
+            self._store(name, self._made[name])
+            end = Finished(feed, partition, run.dropped(), run.stats())
+            if name in self._stores:  # it follows the commits
+                self._stores[name].submit(Change(), end)
+            else:
+                self._send(end)
         elif step is Blocked:
             full = f"the slab of worker {self._worker} is full: {self._slab.used_bytes} bytes wait "
             self._tell_what_lacks(name, f"{full}for trainers (slab_bytes bounds it)")
@@ -298,11 +303,11 @@ class Worker:
         run = self._running.get(name)
         if run is None and name not in self._made:
             return
-        for token, number, segments in turn.claims:
-            self._claim(name, token, number, segments)
         for number in turn.releases:
             if isinstance(run, SequenceFeed):
                 run.release(number)
+        for token, number, segments in turn.claims:
+            self._claim(name, token, number, segments)
         kept = []
         for number, frame, columns, token in turn.saves:
             if token in self._tokens.get(name, ()):  # kept in an earlier life, which died with it
