@@ -7,11 +7,12 @@ FRAMEWORKS := $(VENV)/.frameworks
 # A build for the CPU: that with CUDA takes gigabytes.
 TORCH ?= torch==2.13.0+cpu
 
-.PHONY: help demo test test-fast lint types bench clean
+.PHONY: help demo test test-fast lint types bench chaos chaos-long clean
 
 help:
 	@echo "make demo    generate data, serve it, train from it with two trainers"
 	@echo "make test    all tests (minutes)"
+	@echo "make chaos   kill, stop and cut servers and trainers for a minute; chaos-long for half an hour"
 	@echo "make lint types bench clean"
 
 $(READY): pyproject.toml
@@ -47,5 +48,13 @@ types: $(READY)
 bench: $(READY)
 	$(BIN)/python -m tests.bench
 
+# What is drawn from the seed is printed with it; SEED= leaves it to chance.
+SEED ?= 1
+chaos: $(READY)
+	$(BIN)/python -m tests.chaos --seconds 60 --seed "$(SEED)"
+
+chaos-long: $(READY)
+	$(BIN)/python -m tests.chaos --seconds 1800 --pace 0.25 --seed "$(SEED)" --results chaos-results.json
+
 clean:
-	rm -rf $(VENV) build dist demo-data demo-out .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist demo-data demo-out chaos-results.json .mypy_cache .ruff_cache .hypothesis .import_linter_cache

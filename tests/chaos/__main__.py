@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import secrets
 import sys
 import tempfile
@@ -13,6 +14,11 @@ from .driver import Outcome, Setup, run
 from .faults import FAULTS
 from .feeds import MODES
 from .results import report, written
+
+#: One feed lasts for so long, …
+_ROUND_S = 30.0
+#: … and has so much to do: more than is done under faults.
+_CELLS_PER_S = 200
 
 
 def main() -> None:
@@ -30,24 +36,22 @@ def main() -> None:
         options.modes, options.kinds = [BUGS[options.bug].mode], list(BUGS[options.bug].kinds)
     seed = options.seed or secrets.token_hex(4)
     print(f"seed {seed}", flush=True)
-    each = options.seconds / len(options.modes)
+    rounds = max(1, round(options.seconds / len(options.modes) / _ROUND_S))
+    each = options.seconds / len(options.modes) / rounds
+    size = int(_CELLS_PER_S * each) + 500
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="headrace-chaos-") as scratch:
-        for mode in options.modes:
-            directory = (options.keep or Path(scratch)) / mode
+        for number, mode in itertools.product(range(rounds), options.modes):
+            directory = (options.keep or Path(scratch)) / f"{mode}-{number}"
             directory.mkdir(parents=True)
-            setup = Setup(
-                mode,
-                f"{seed}-{mode}",
-                tuple(options.kinds),
-                each,
-                options.pace,
-                int(60 * each) + 1500,
-                bug=options.bug,
-            )
+            name, kinds = f"{seed}-{mode}-{number}", tuple(options.kinds)
+            setup = Setup(mode, name, kinds, each, options.pace, size, bug=options.bug)
             outcome = run(setup, directory)
             outcomes.append(outcome)
             print(report(outcome), flush=True)
+    total = sum(outcome.faults.total() for outcome in outcomes)
+    broken = sum(len(outcome.verdict.findings) for outcome in outcomes)
+    print(f"seed {seed}: {total} faults, {broken} laws broken")
     if options.results is not None:
         options.results.write_text(written(seed, outcomes))
     sys.exit(any(outcome.verdict.findings for outcome in outcomes))

@@ -29,6 +29,10 @@ class Bug:
     mode: str = "segments"
 
 
+def _replace(kind: type, method: str, by: Callable[..., Any]) -> None:
+    setattr(kind, method, by)
+
+
 def _no_fence() -> None:
     """A late commit of somebody who lost the lease is told to count."""
     from headrace_server.core.lease import LeaseTable, Verdict
@@ -39,7 +43,7 @@ def _no_fence() -> None:
         verdict, batch = judged(table, token, session)
         return (Verdict.DUPLICATE if verdict is Verdict.STALE else verdict), batch
 
-    LeaseTable.commit = commit  # type: ignore[method-assign]
+    _replace(LeaseTable, "commit", commit)
 
 
 def _reply_before_commit() -> None:
@@ -60,8 +64,8 @@ def _reply_before_commit() -> None:
         time.sleep(0.1)
         transact(store, merged)
 
-    Store.submit = told  # type: ignore[method-assign]
-    Store._transact = late  # type: ignore[method-assign]
+    _replace(Store, "submit", told)
+    _replace(Store, "_transact", late)
 
 
 def _no_duplicate_answer() -> None:
@@ -74,14 +78,14 @@ def _no_duplicate_answer() -> None:
         verdict, batch = judged(table, token, session)
         return (Verdict.STALE if verdict is Verdict.DUPLICATE else verdict), batch
 
-    LeaseTable.commit = commit  # type: ignore[method-assign]
+    _replace(LeaseTable, "commit", commit)
 
 
 def _no_epoch() -> None:
     """A server that is started anew counts its tokens from the same number."""
     from headrace_server.shell.statedir import StateDirectory
 
-    StateDirectory.raise_epoch = lambda self: 1  # type: ignore[method-assign]
+    _replace(StateDirectory, "raise_epoch", lambda self: 1)
 
 
 def _wall_clock() -> None:
@@ -102,7 +106,7 @@ def _answers_lost() -> None:
         if chance.random() > 0.05:
             answered(reception, effect)
 
-    Reception.answer = answer  # type: ignore[method-assign]
+    _replace(Reception, "answer", answer)
 
 
 def _nothing_requeued() -> None:
@@ -111,7 +115,7 @@ def _nothing_requeued() -> None:
     from headrace_server.core.segment_dispatch import SegmentDispatcher
 
     for kind in (Dispatcher, SegmentDispatcher):
-        kind._returned = lambda self, session, batch: None  # type: ignore[method-assign]
+        _replace(kind, "_returned", lambda self, session, batch: None)
 
 
 def _two_transactions() -> None:
@@ -134,7 +138,7 @@ def _two_transactions() -> None:
         store._place -= len(first.tokens)
         merged.tokens = first.tokens
 
-    Store._transact = in_two  # type: ignore[method-assign]
+    _replace(Store, "_transact", in_two)
 
 
 _LATE = ("trainer stopped",)

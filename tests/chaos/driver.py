@@ -19,7 +19,7 @@ import sys
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +34,8 @@ __all__ = ["Outcome", "Setup", "run"]
 
 _ROOT = Path(__file__).parents[2]
 _POLL_S = 0.02
+#: Room for the stores of a run with their journals (4 MiB each), several times.
+_DISK = "64m"
 #: So much is in the ledger when trainers have done some steps.
 _WORK_BYTES = 6000
 
@@ -138,7 +140,7 @@ class _Run:
         self._trainers: list[_Process | None] = [None] * setup.trainers
         self._ended = [False] * setup.trainers
         self._lives = [0] * setup.trainers
-        self._undo: list[tuple[float, int, Callable[[], None]]] = []
+        self._undo: list[tuple[float, int, Callable[[], object]]] = []
         self.harms: list[Harm] = []
         self.kills: list[tuple[float, str, str]] = []  # when, kind, whom
         self.server_lives = 0
@@ -209,7 +211,7 @@ class _Run:
         for proxy in self._proxies:
             proxy.close()
 
-    def _later(self, seconds: float, undo: Callable[[], None]) -> None:
+    def _later(self, seconds: float, undo: Callable[[], object]) -> None:
         heapq.heappush(self._undo, (time.monotonic() + seconds, len(self._undo), undo))
 
     def _note(self, seconds: float, to: str = "") -> None:
@@ -265,7 +267,7 @@ class _Run:
 
     def stop(self, pids: list[int], slot: int | None, seconds: float) -> bool:
         self._note(seconds, "" if slot is None else f"t{slot}")
-        self._later(seconds, lambda: send(pids, signal.SIGCONT) and None)
+        self._later(seconds, lambda: send(pids, signal.SIGCONT))
         return send(pids, signal.SIGSTOP)
 
     def network(self, slot: int, what: str, seconds: float) -> bool:
@@ -294,32 +296,17 @@ def run(setup: Setup, directory: Path) -> Outcome:
     """Run, harm, wait for the end, judge."""
     began = time.monotonic()
     wanted = cells_wanted(setup.mode, setup.size)
-    own_disk = "disk full" in setup.kinds and _mount(directory / "state")
-    faults: Counter[str] = Counter()
-    run = _Run(setup, directory, own_disk)
-    stalled = ""
-    try:
-        plan = Plan(setup.seed, setup.kinds, setup.pace_s)
-        until = time.monotonic() + setup.seconds
-        due, written = 0.0, _WORK_BYTES
-        while time.monotonic() < until and not run.over:
-            run.tend()
-            time.sleep(_POLL_S)
-            if time.monotonic() < due or run.ledger.stat().st_size < written:
-                continue
-            kind = plan.strike(run)
-            faults[kind] += bool(kind)
-            due = time.monotonic() + plan.wait_s()
-            at_work = plan.waits_for_work(kind)
-            written = run.ledger.stat().st_size + _WORK_BYTES if at_work else 0
-        run.calm()
-        stalled = _to_the_end(run, setup.patience_s)
-    finally:
-        run.end()
+    with _disk(directory / "state", "disk full" in setup.kinds) as own_disk:
+        run = _Run(setup, directory, own_disk)
+        try:
+            faults = _harm(run, setup)
+            run.calm()
+            stalled = _to_the_end(run, setup.patience_s)
+        finally:
+            run.end()
+        stores = sorted((directory / "state").glob("feeds/*/*.db"))
+        tokens = [token for store in stores for token in tokens_of(store)]
     lines = read_lines(run.ledger)
-    tokens = [t for db in sorted((directory / "state").glob("feeds/*/*.db")) for t in tokens_of(db)]
-    if own_disk:
-        subprocess.run(["umount", "-l", directory / "state"], check=True)
     verdict = judge(Case(setup.mode, wanted, lines, tokens, run.harms, setup.lease_s))
     if stalled:
         verdict.findings.insert(0, Finding("the run comes to its end", stalled))
@@ -328,6 +315,25 @@ def run(setup: Setup, directory: Path) -> Outcome:
     recovered = _recoveries(lines, run.kills)
     seconds = time.monotonic() - began
     return Outcome(setup, verdict, +faults, seconds, recovered, run.server_lives)
+
+
+def _harm(run: _Run, setup: Setup) -> Counter[str]:
+    """Faults until the time is over, or the feed; how many there were of each kind."""
+    plan = Plan(setup.seed, setup.kinds, setup.pace_s)
+    faults: Counter[str] = Counter()
+    until = time.monotonic() + setup.seconds
+    due, written = 0.0, _WORK_BYTES
+    while time.monotonic() < until and not run.over:
+        run.tend()
+        time.sleep(_POLL_S)
+        if time.monotonic() < due or run.ledger.stat().st_size < written:
+            continue
+        kind = plan.strike(run)
+        faults[kind] += bool(kind)
+        due = time.monotonic() + plan.wait_s()
+        at_work = plan.waits_for_work(kind)
+        written = run.ledger.stat().st_size + _WORK_BYTES if at_work else 0
+    return faults
 
 
 def _to_the_end(run: _Run, patience_s: float) -> str:
@@ -343,13 +349,18 @@ def _to_the_end(run: _Run, patience_s: float) -> str:
     return ""
 
 
-def _mount(directory: Path) -> bool:
-    """A small disk of its own, where this user may make one."""
+@contextlib.contextmanager
+def _disk(directory: Path, wanted: bool) -> Iterator[bool]:
+    """A small disk of its own for states, where one is wanted and this user may make one."""
     directory.mkdir()
-    if shutil.which("mount") is None or os.geteuid():
-        return False
-    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "none", directory]
-    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK}", "none", str(directory)]
+    made = wanted and not os.geteuid() and shutil.which("mount") is not None
+    made = made and not subprocess.run(mount, check=False, capture_output=True).returncode
+    try:
+        yield made
+    finally:
+        if made:
+            subprocess.run(["umount", "-l", directory], check=True)
 
 
 def _recoveries(lines: list[Line], kills: list[tuple[float, str, str]]) -> dict[str, list[float]]:

@@ -32,7 +32,8 @@ def examples(mode: str, size: int) -> list[dict[str, Any]]:
     """About ``size`` cells."""
     if not stateful(mode):
         return [{"i": i, "len": 1 + i * 13 % 40, "label": i % _CLASSES} for i in range(size)]
-    told, cells = [], 0
+    told: list[dict[str, Any]] = []
+    cells = 0
     while cells < size:
         number = len(told)
         steps = _segments_of(number) * UNROLL - number % UNROLL

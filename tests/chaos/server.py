@@ -8,11 +8,19 @@ looks after it starts it again.
 
 from __future__ import annotations
 
+import select
 import sys
 
 import headrace_server as hs
 
 from .feeds import PARTITIONS, pipeline
+
+_ASK_S = 0.2
+
+
+def ended(within_s: float = 0) -> bool:
+    """Whether nobody holds the other end of the standard input any more."""
+    return bool(select.select([sys.stdin], [], [], within_s)[0])
 
 
 def main() -> None:
@@ -27,14 +35,16 @@ def main() -> None:
     ) as server:
         print("up", flush=True)
         try:
-            server.wait()
+            while not server.wait(_ASK_S) and not ended():
+                pass
         except Exception as error:
             print(f"failed: {error}", file=sys.stderr, flush=True)
             sys.exit(3)
         failed = server.failed_feeds()
         if failed:
             print(f"failed: {failed}", file=sys.stderr, flush=True)
-        sys.stdin.read()
+        while not ended(_ASK_S):
+            server.check()
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import random
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy as np
 import headrace
 from headrace.link import Link
 from headrace.session import Session
-from headrace_proto.messages import Outcome, Step
+from headrace_proto.messages import Deliver, Outcome, Step
 
 from .feeds import stateful
 from .ledger import Ledger, chained
@@ -31,11 +32,15 @@ _TWICE = 0.1
 _FLUSH = 0.1
 
 
+def _replace(kind: type, method: str, by: Callable[..., Any]) -> None:
+    setattr(kind, method, by)
+
+
 def listen(ledger: Ledger) -> None:
     """Note every answer of the server."""
     hear, flush = Session._on_outcome, Link.flush
 
-    def heard(session: Session, message: Outcome) -> None:
+    def heard(session: Session, message: Outcome | Deliver) -> None:
         for token in message.committed:
             ledger.note("ok", token)
         for token in message.stale:
@@ -50,8 +55,8 @@ def listen(ledger: Ledger) -> None:
             ledger.note("flush", token, [row for part in parts for row in part.rows])
         return answer
 
-    Session._on_outcome = heard  # type: ignore[method-assign]
-    Link.flush = flushed  # type: ignore[method-assign]
+    _replace(Session, "_on_outcome", heard)
+    _replace(Link, "flush", flushed)
 
 
 def stutter(chance: random.Random) -> None:
@@ -66,7 +71,7 @@ def stutter(chance: random.Random) -> None:
                 out.append(message)
         return out
 
-    Session.outgoing = said  # type: ignore[method-assign]
+    _replace(Session, "outgoing", said)
 
 
 def watch(ledger: Ledger, lease_s: float) -> None:

@@ -5,10 +5,15 @@ Everything here is real processes and real kills.  The long form is ``make chaos
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import headrace
+import headrace_server as hs
+from headrace_proto.errors import ServerError
 from tests.chaos.bugs import BUGS
 from tests.chaos.driver import Setup, run
 from tests.chaos.faults import FAULTS
@@ -66,3 +71,26 @@ def test_a_planted_bug_that_shows_late_is_caught(name: str, tmp_path: Path) -> N
 
 def test_every_planted_bug_is_tried() -> None:
     assert BUGS.keys() == QUICK.keys() | SLOW.keys()
+
+
+def test_a_worker_waits_for_one_of_an_earlier_server_that_may_still_write(tmp_path: Path) -> None:
+    """A process that sleeps holds the store; the server starts when that is gone."""
+    pipeline = hs.from_examples([{"i": i} for i in range(8)]).batch(4)
+    with hs.run(pipeline, state_dir=tmp_path):
+        pass
+    lock = tmp_path / "feeds" / "default" / "0.lock"
+    hold = (
+        f"import fcntl; lock = open({str(lock)!r}, 'r+'); fcntl.lockf(lock, fcntl.LOCK_EX); "
+        "print('held', flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as orphan:
+        assert orphan.stdout is not None and orphan.stdin is not None
+        assert orphan.stdout.readline()
+        with pytest.raises(ServerError, match="in vain for the workers"):
+            hs.run(pipeline, state_dir=tmp_path, start_timeout_s=2.0)
+        orphan.kill()
+    with hs.run(pipeline, state_dir=tmp_path) as server:
+        with headrace.connect(server.address) as feed:
+            assert [int(i) for batch in feed for i in batch["i"]] == list(range(8))

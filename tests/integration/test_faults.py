@@ -220,17 +220,17 @@ def test_a_killed_router_ends_the_server_and_trainers_are_told():
             feed.close()
 
 
-def test_a_worker_that_keeps_dying_spends_its_budget_and_the_feed_says_its_last_words():
+def test_an_example_that_keeps_killing_its_worker_fails_the_feed_with_its_name_and_last_words():
     from . import user_functions_faults
 
     pipeline = numbered(1000).map(user_functions_faults.die_at_500).batch(10)
     with hs.run(pipeline) as server:
         with headrace.connect(server.address, timeout=30) as feed:
-            with pytest.raises(headrace.ServerError) as caught:
+            with pytest.raises(headrace.DataError) as caught:
                 for _ in feed:
                     pass
         assert "SIGSEGV" in str(caught.value) and "die_at_500" in str(caught.value)
-        assert "4 times" in str(caught.value)
+        assert "record 500" in str(caught.value) and "3 times" in str(caught.value)
 
 
 def test_sigterm_waits_for_the_commits_of_what_is_out_and_exits_with_0(tmp_path: Path):

@@ -13,7 +13,7 @@ cheap.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -39,6 +39,8 @@ class BadRecords:
     skip: bool = False
     counts: dict[str, int] = field(default_factory=dict)
     logged: int = 0
+    #: Called after each row that a function of the user's took or gave: they may be slow.
+    progress: Callable[[], None] = lambda: None
 
     def report(self, error: DataError, reason: str = "bad_record", rows: int = 1) -> None:
         """Called for every record that breaks a rule.  Returns only where it is to be skipped."""

@@ -205,7 +205,9 @@ class _Function:
     ) -> tuple[list[int], list[Any]]:
         """The rows for which it gave what ``check`` finds nothing wrong with, and what it gave."""
         rows, results = [], []
+        progress = bad.progress
         for i, example in enumerate(examples_of(chunk)):
+            progress()
             cause = None
             try:
                 result = self.call(example)

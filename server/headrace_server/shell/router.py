@@ -1,7 +1,7 @@
 """The router process: owns the public socket, and decides nothing itself.
 
     public socket   ─► reception (trainers) ─┐
-    private socket  ─► workers' messages    ─┼─► desks (one per feed) ─► effects ─► messages
+    channels        ─► workers' messages    ─┼─► desks (one per feed) ─► effects ─► messages
     supervisor      ─► orders               ─┤
     clock           ─► ticks                ─┘
 

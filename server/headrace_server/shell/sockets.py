@@ -1,4 +1,4 @@
-"""All options of all sockets of the server.
+"""All options of all ZeroMQ sockets of the server; workers are not on any (see ``channel``).
 
 Each number answers a failure that was seen: a full pipe that drops in silence, a frame header that
 claims 4 GB, a peer that connects and says nothing, an exit that hangs on unsent messages.

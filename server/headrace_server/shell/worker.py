@@ -10,6 +10,7 @@ way ahead, so that it takes neither turns nor room from the others.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import resource
@@ -117,6 +118,7 @@ class Worker:
         self._made: dict[_Name, PartitionFeed | SequenceFeed] = {}  # those that make no more
         self._kept: dict[_Name, list[list[Any]]] = {}  # saves to be answered
         self._stores: dict[_Name, Store] = {}
+        self._locks: list[int] = []  # of their files, for as long as this process lives
         self._tokens: dict[_Name, set[int]] = {}  # of commits in earlier lives
         self._wake_fd = -1
         self._poller = select.poll()
@@ -270,7 +272,7 @@ class Worker:
         for header, *payload in self._channel.receive():
             self._obey(FROM_ROUTER.decode(header), payload)
         while self._channel.ended:  # the router is dead, and the supervisor ends us too
-            time.sleep(_IDLE_MS)
+            time.sleep(_IDLE_MS / 1000)
 
     def _obey(self, message: Any, payload: list[bytes]) -> None:
         if isinstance(message, Settled):
@@ -450,6 +452,7 @@ class Worker:
         name = order.feed, order.partition
         path = partition_path(self._config.state_directory, *name)
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._locks.append(_owned(path))
         store = self._stores[name] = Store(path, self._config.durability, self._wake_fd)
         saved = store.load()
         self._tokens[name] = set(saved.tokens)
@@ -462,7 +465,8 @@ class Worker:
     def _reader(self, config: FeedConfig) -> Reader:
         reader = self._readers.get(config.name)
         if reader is None:
-            bad = BadRecords(config.declaration.policy.on_bad_example == "skip")
+            skips = config.declaration.policy.on_bad_example == "skip"
+            bad = BadRecords(skips, progress=self._diary.beat)
             source = config.declaration.source
             marks = self._marks.get(config.name, {})
             about = config.declaration, config.partitions, self._diary
@@ -520,6 +524,21 @@ def _bound_memory(most: int) -> None:
         score.write(_OOM_SCORE)
     if most:
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def _owned(path: Path) -> int:
+    """The lock of a store, when nobody else has it.
+
+    A worker that was asleep when its server was killed may write its last once it wakes, after
+    another server has begun.  A lock of this kind is no child's, whatever user code forks.
+    """
+    lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        logger.warning("%s: waits for the end of a worker of an earlier server", path)
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+    return lock
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The messages between the router and its workers, on their private socket.
+"""The messages between the router and its workers, on a channel of their own.
 
 worker                                  router
   Up ──────────────────────────────────►        I live; my life is number n

@@ -11,9 +11,9 @@ import pytest
 import zmq
 
 from headrace_server import pipeline as hs
+from headrace_server.shell.channel import Channel
 from headrace_server.shell.config import FeedConfig, RunConfig
 from headrace_server.shell.router import Router
-from headrace_server.shell.sockets import private_dealer
 from headrace_server.shell.worker_messages import (
     FROM_ROUTER,
     FROM_WORKER,
@@ -51,13 +51,11 @@ class Life:
 
     def __init__(self, bench: Bench, life: int) -> None:
         self._bench, self._life = bench, life
-        self.socket = private_dealer(bench.context, f"0-{life}".encode())
-        self.socket.connect(f"ipc://{bench.directory}/workers")
+        self.channel = Channel.connect(bench.directory / "workers", b"0-%d" % life)
 
     def say(self, message: object, *payload: bytes) -> None:
-        self.socket.send_multipart([FROM_WORKER.encode(message), *payload])
-        assert self._bench.router._private.poll(5000)
-        self._bench.router._hear_workers()
+        self.channel.send([FROM_WORKER.encode(message), *payload])
+        self._bench.router._hear_workers_out()
         self._bench.router._act()
 
     def make(self, feed: str, number: int, segment: int = 0) -> None:
@@ -68,11 +66,9 @@ class Life:
 
     def hear(self) -> list[tuple[Any, list[bytes]]]:
         """All that came since."""
-        heard = []
-        while self.socket.poll(100):
-            header, *payload = self.socket.recv_multipart()
-            heard.append((FROM_ROUTER.decode(header), payload))
-        return heard
+        return [
+            (FROM_ROUTER.decode(header), payload) for header, *payload in self.channel.receive()
+        ]
 
 
 class Bench:
@@ -86,7 +82,6 @@ class Bench:
         run = RunConfig(configs, str(directory), ("tcp://127.0.0.1:*",))
         self.router = Router(run, self.pipe)  # type: ignore[arg-type]
         self.router.bind()
-        self.context: Any = zmq.Context()
         self._lives: list[Life] = []
         for desk in self.router._desks.values():
             desk.dispatcher.join(TRAINER, 0.0)
@@ -116,8 +111,7 @@ class Bench:
 
     def close(self) -> None:
         for life in self._lives:
-            life.socket.close()
-        self.context.term()
+            life.channel.close()
         self.router.close()
 
 
@@ -173,7 +167,7 @@ def test_a_worker_that_died_between_its_last_batch_and_its_last_word_is_finished
 def test_what_a_dead_worker_says_after_its_successor_came_is_not_heard(bench: Any):
     """The router was held up.
 
-    1. Life 0 announces batch 1 and dies; the announcement waits in a queue.
+    1. Life 0 announces batch 1 and dies; the announcement waits in its channel.
     2. Life 1 says that it is up, is heard first, and is told to go on after batch 0.
     3. The announcement of life 0 is heard.  Were it taken, batch 1 of life 1 would be a second one.
     """

@@ -178,6 +178,7 @@ class _Streams:
         numbers: list[int] = []
         ended = False
         for number in range(begin, begin + limit):
+            self._bad.progress()
             try:
                 row = next(iterator)
             except StopIteration:
