@@ -52,6 +52,7 @@ bench: $(READY)
 SEED ?= 1
 chaos: $(READY)
 	$(BIN)/python -m tests.chaos --seconds 60 --seed "$(SEED)"
+	$(BIN)/python -m pytest -q -m long
 
 chaos-long: $(READY)
 	$(BIN)/python -m tests.chaos --seconds 1800 --pace 0.25 --seed "$(SEED)" --results chaos-results.json

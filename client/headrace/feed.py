@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from headrace_proto.address import check_address
-from headrace_proto.errors import ConnectionLost, ProtocolError
+from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import Delivery
 from headrace_proto.schema import RESERVED, Field, schema_from_wire
 
@@ -80,6 +80,10 @@ def connect(
     except BaseException:
         link.close()
         raise
+
+
+class _MemoryGone(Exception):
+    """A batch that waited here lies in memory that is no more."""
 
 
 class Feed:
@@ -161,12 +165,18 @@ class Feed:
 
         Where states stay with the trainer it waits until the batch before is saved.
         """
-        link = self._link
-        link.check_usable()
+        self._link.check_usable()
         if self._saving is None:
             self._commit_in_hand()
             _ = self.schema
-        saving = self._saving
+        while True:
+            try:
+                return self._next()
+            except _MemoryGone:  # of a server that is gone: its rows go out again
+                continue
+
+    def _next(self) -> Any:
+        link, saving = self._link, self._saving
         received = link.take() if saving is None else link.take(saving.claim)
         if received is None:
             raise StopIteration
@@ -365,10 +375,7 @@ class Feed:
                 delivery.segment, delivery.offset, delivery.nbytes, lambda: session.release(token)
             )
         except FileNotFoundError:
-            raise ConnectionLost(
-                f"the memory of the server at {link.address} is gone: it was stopped, or killed "
-                "and started anew"
-            ) from None
+            raise _MemoryGone from None
         if not delivery.copy_out:
             return block
         copied = self._copied(block)

@@ -70,7 +70,22 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         help="slices of each feed; part of the run, not of the machine (default: 1)",
     )
-    serve.add_argument("--state-dir", metavar="DIR", help="where indexes of record files are kept")
+    serve.add_argument(
+        "--state-dir",
+        metavar="DIR",
+        help="where positions, commits and states outlive the server (default: memory only)",
+    )
+    serve.add_argument(
+        "--durability",
+        choices=("power", "process", "off"),
+        default="power",
+        help="what a commit outlives; off keeps only indexes in the state directory",
+    )
+    serve.add_argument(
+        "--allow-config-change",
+        action="store_true",
+        help="go on from the states of a pipeline or of files that have changed since",
+    )
     serve.add_argument(
         "--lease-ttl",
         type=float,
@@ -124,6 +139,8 @@ def _serve(options: argparse.Namespace) -> int:
         partitions=options.partitions,
         bind=options.bind or "tcp://127.0.0.1:5557",
         state_dir=options.state_dir,
+        durability=options.durability,
+        allow_config_change=options.allow_config_change,
         lease_ttl_s=options.lease_ttl,
         slab_bytes=options.slab_bytes,
         shm_dir=options.shm_dir,

@@ -321,13 +321,16 @@ def _harm(run: _Run, setup: Setup) -> Counter[str]:
     """Faults until the time is over, or the feed; how many there were of each kind."""
     plan = Plan(setup.seed, setup.kinds, setup.pace_s)
     faults: Counter[str] = Counter()
-    until = time.monotonic() + setup.seconds
+    until = time.monotonic() + setup.seconds + setup.patience_s  # if nothing ever begins
+    begun = False
     due, written = 0.0, _WORK_BYTES
     while time.monotonic() < until and not run.over:
         run.tend()
         time.sleep(_POLL_S)
         if time.monotonic() < due or run.ledger.stat().st_size < written:
             continue
+        if not begun:  # the time of faults counts from the first work, however slow the start was
+            begun, until = True, time.monotonic() + setup.seconds
         kind = plan.strike(run)
         faults[kind] += bool(kind)
         due = time.monotonic() + plan.wait_s()

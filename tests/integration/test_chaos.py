@@ -63,7 +63,7 @@ def test_a_planted_bug_is_caught_by_the_law_that_it_breaks(name: str, tmp_path: 
     assert caught(name, QUICK[name], 4.0, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", SLOW)
 def test_a_planted_bug_that_shows_late_is_caught(name: str, tmp_path: Path) -> None:
     assert caught(name, SLOW[name], 8.0, tmp_path)

@@ -5,11 +5,11 @@
     message   count of frames │ length of each │ frame │ frame │ …
               4 bytes           8 bytes each
 
-A message that was written whole is heard, though its worker died right after; half a message never
-is.  A worker's ``send`` waits until all is written.  The router never waits: what can not be written
-now is kept, and written when the worker reads on.  Only memory bounds how much that is, so whoever
-tells has to bound it (by credits, or by what the worker has announced).  What is no message ends
-the channel that it came on, and no other.
+A message that was written whole is heard, though its worker died right after; half a message
+never is.  A worker's ``send`` waits until all is written.  The router never waits: what can not be
+written now is kept, and written when the worker reads on.  Only memory bounds how much that is, so
+whoever tells has to bound it (by credits, or by what the worker has announced).  What is no message
+ends the channel that it came on, and no other.
 
 ZeroMQ would pass each message through a thread at either end; on few cores that costs more than all
 else that is done to a small message.
@@ -57,6 +57,8 @@ class Channel:
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
+        # Kept: ``recv`` maps and unmaps so many bytes at each call, which costs more than the rest.
+        self._room = memoryview(bytearray(_READ_BYTES))
         self._got = bytearray()
         self._unsent: deque[memoryview] = deque()
         self.ended = False  # nothing more will come
@@ -123,10 +125,6 @@ class Channel:
                 unsent.popleft()
         return False
 
-    def forget(self) -> None:
-        """Drop what was not written."""
-        self._unsent.clear()
-
     def receive(self) -> list[list[bytes]]:
         """The whole messages that have come.  ``ended`` tells when no more can.
 
@@ -141,16 +139,16 @@ class Channel:
         """As ``receive``, but what is no message is told by ``fault``, after all before it."""
         for _ in range(_MOST_READS):
             try:
-                data = self._socket.recv(_READ_BYTES, socket.MSG_DONTWAIT)
+                size = self._socket.recv_into(self._room, 0, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 break
             except OSError:  # reset: the other end closed with something unread
-                data = b""
-            if not data:
+                size = 0
+            if not size:
                 self.ended = True
                 break
-            self._got += data
-            if len(data) < _READ_BYTES:
+            self._got += self._room[:size]
+            if size < _READ_BYTES:
                 break
         return self._parsed()
 
@@ -273,7 +271,6 @@ class Exchange:
         try:
             waits = channel.flush()
         except OSError:  # dead: what it has said before can still be read
-            channel.forget()
             waits = there = False
         if waits != channel.waits:
             channel.waits = waits

@@ -1,11 +1,12 @@
 """The state directory: what a server finds again when it is started anew.
 
-LOCK                     flock while a server lives: a second one is refused
-epoch                    how often a server was started here; fences off tokens of earlier lives
-index/                   indexes of record files
-feeds/NAME/feed.json     what the feed was declared as, its files, its partitions
-feeds/NAME/K.db          partition K, see store.py
-snapshots/ID/            copies of feeds/, see snapshots
+LOCK                          flock while a server lives: a second one is refused
+epoch                         how often a server was started here; fences off earlier tokens
+index/                        indexes of record files
+feeds/NAME/feed.json          what the feed was declared as, its files, its partitions
+feeds/NAME/quarantine.json    examples that killed their workers, and are left out
+feeds/NAME/K.lock             POSIX lock of the worker that has partition K
+feeds/NAME/K.db               partition K, see store.py
 """
 
 from __future__ import annotations

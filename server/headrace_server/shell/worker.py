@@ -25,7 +25,7 @@ from typing import Any
 
 import msgpack
 
-from headrace_proto.errors import HeadraceError, ProtocolError, code_of
+from headrace_proto.errors import HeadraceError, ProtocolError, ServerError, code_of
 from headrace_proto.schema import schema_to_wire
 
 from ..core.arena import Block
@@ -74,6 +74,8 @@ logger = logging.getLogger("headrace.worker")
 #: When a slab is this full, trainers are asked to copy batches out instead of holding them.
 _CROWDED = 0.5
 _IDLE_MS = 1000
+#: What a worker that the router listens to no more waits for its end.
+_ALONE_S = 5.0
 #: Answers to saves that are gathered before they are told by themselves.
 _MOST_KEPT = 64
 #: A partition that has made nothing for so long says what it lacks, and once more after as long.
@@ -271,8 +273,9 @@ class Worker:
     def _hear(self) -> None:
         for header, *payload in self._channel.receive():
             self._obey(FROM_ROUTER.decode(header), payload)
-        while self._channel.ended:  # the router is dead, and the supervisor ends us too
-            time.sleep(_IDLE_MS / 1000)
+        if self._channel.ended:
+            time.sleep(_ALONE_S)  # a router that died ends us too
+            raise ServerError("the router has closed this worker's channel")
 
     def _obey(self, message: Any, payload: list[bytes]) -> None:
         if isinstance(message, Settled):
