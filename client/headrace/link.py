@@ -1,8 +1,13 @@
-"""The thread that owns the socket.
+"""The socket of a session, and who uses it.
 
-    trainer's thread ── take, commit, release ──► Session ◄── messages ── this thread ◄──► server
-                                  │                                            ▲
-                                  └──────────────── wake (eventfd) ────────────┘
+    trainer's thread ── take, commit, release ──► Session ◄── messages ── driver ◄──► server
+                                  │                                         ▲
+                                  └──────────────── wake (eventfd) ─────────┘
+
+The driver is a thread of this link, or a trainer's thread while that has to wait: it hears what it
+waits for without being woken, and says what it has to say without waking anybody.  A lock says
+whose the socket is.  When no trainer's thread came for some milliseconds the link's own thread has
+it, so heartbeats, commits and windows go on whatever the trainer does.
 
 The session machine is shared under one lock that is held for microseconds.  Released memory is
 reported without it, since the last reader of a batch may go while any lock is held.  A wake costs
@@ -13,9 +18,11 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -52,6 +59,10 @@ logger = logging.getLogger("headrace")
 #: A server that was lost for this long is given up, also where the timeout is longer.
 _GIVE_UP_S = 30.0
 _CLOSE_S = 5.0
+#: A thread that waits takes the socket over; its own thread lets go within microseconds.
+_TAKE_OVER_S = 0.05
+#: After such a thread has left, the socket is left to it for so long: it mostly comes again.
+_RECENT_S = 0.005
 
 
 class _Waker:
@@ -76,6 +87,15 @@ class _Waker:
         os.close(self.fd)
 
 
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """The socket, and what is polled with it."""
+
+    socket: zmq.Socket[bytes]
+    poller: zmq.Poller
+    waker: _Waker
+
+
 class Link:
     """A session with its socket and its thread."""
 
@@ -91,6 +111,11 @@ class Link:
         self._waker: _Waker | None = _Waker()
         self.explain: Callable[[float], str] = lambda now: ""  # what a trainer owes, in words
         self._closing = False
+        self._io = threading.Lock()  # of whoever uses the socket
+        self._io_wanted = 0  # trainer's threads that wait, and would rather use it themselves
+        self._driven_at = -inf  # when one of them last did
+        self._sending = False
+        self._lane: _Lane | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         session.heard_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="headrace", daemon=True)
@@ -125,11 +150,10 @@ class Link:
             received = claim(session) if not session.failure and not session.refused else None
             if received is None:
                 session.want()
-        self.wake()
-        if received is None:
-            received = self._wait(claim, self._timeout_s, "a batch", or_end=True)
+        if received is not None:
             self.wake()
-        return received
+            return received
+        return self._wait(claim, self._timeout_s, "a batch", or_end=True)  # type: ignore[no-any-return]
 
     def commit(self, token: int) -> None:
         """Say, soon, that a batch is done."""
@@ -151,7 +175,14 @@ class Link:
         with self._changed:
             saved = self.session.save(token, columns, block)
             self._tell()
-        self.wake()
+        if self._io.acquire(blocking=False):
+            try:
+                self._guarded(self._say)
+            finally:
+                self._driven_at = time.monotonic()
+                self._io.release()
+        else:
+            self.wake()
         return saved
 
     def drain(self, cancel: bool) -> None:
@@ -228,27 +259,98 @@ class Link:
         """Wait until ``done`` yields something; every wait of a trainer is this one."""
         session = self.session
         started = time.monotonic()
-        with self._changed:
+        drives = False
+        try:
             while True:
-                if session.failure is not None:
-                    raise session.failed()
-                if self._closing:
-                    raise FeedClosed(f"the feed was closed while this thread waited for {what}")
-                if raise_refused and session.refused:
-                    raise session.refused.popleft()
-                result = done(session)
-                if result:
-                    return result
-                # The end is told when this trainer's own commits were answered too.
-                if or_end and session.finished and session.settled:
-                    return None
-                now = time.monotonic()
-                self._check_deadline(now, started, timeout_s, what)
-                self._waiting += 1
-                try:
-                    self._changed.wait(min(0.2, started + timeout_s - now))
-                finally:
-                    self._waiting -= 1
+                with self._changed:
+                    if session.failure is not None:
+                        raise session.failed()
+                    if self._closing:
+                        raise FeedClosed(f"the feed was closed while this thread waited for {what}")
+                    if raise_refused and session.refused:
+                        raise session.refused.popleft()
+                    result = done(session)
+                    if result:
+                        return result
+                    # The end is told when this trainer's own commits were answered too.
+                    if or_end and session.finished and session.settled:
+                        return None
+                    now = time.monotonic()
+                    self._check_deadline(now, started, timeout_s, what)
+                    rest_s = min(0.2, started + timeout_s - now)
+                    if not drives and not (drives := self._drive()):
+                        self._waiting += 1
+                        try:
+                            self._changed.wait(rest_s)
+                        finally:
+                            self._waiting -= 1
+                        continue
+                self._guarded(lambda: self._round(rest_s))  # noqa: B023  (it is called at once)
+        finally:
+            if drives:
+                self._guarded(self._say)  # what a batch that was taken makes room for
+                self._driven_at = time.monotonic()
+                self._io.release()
+            else:
+                self.wake()
+
+    # The socket, in the hands of whichever thread has it
+
+    def _drive(self) -> bool:
+        """Take the socket from the thread of this link: who waits hears sooner what comes."""
+        if self._lane is None:
+            return False
+        if self._io.acquire(blocking=False):
+            return True
+        self._io_wanted += 1
+        self.wake()
+        self._changed.release()  # that thread may need it to come to an end
+        try:
+            return self._io.acquire(timeout=_TAKE_OVER_S)
+        finally:
+            self._changed.acquire()
+            self._io_wanted -= 1
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """A step with the socket; what goes wrong is the session's failure."""
+        try:
+            step()
+        except Exception as error:
+            self._fail(error)
+        except BaseException:  # Ctrl-C, say
+            if self._sending:  # half a message may have been said
+                self._fail(ConnectionLost("the connection was interrupted amid a message"))
+            raise
+
+    def _say(self) -> None:
+        """Send what is due."""
+        lane = self._lane
+        if lane is None:
+            return
+        now = time.monotonic()
+        with self._changed:
+            messages = self.session.outgoing(now)
+        self._sending = True
+        for message in messages:
+            self._send(lane.socket, message)
+        self._sending = False
+
+    def _round(self, at_most_s: float) -> None:
+        """Send what is due, wait for something to happen, and hear what has come."""
+        lane = self._lane
+        assert lane is not None
+        now = time.monotonic()
+        with self._changed:
+            if self.session.connected and self.session.silence(now):
+                self.session.lose()
+        self._say()
+        with self._changed:
+            due_s = self.session.due_in(now)
+        ready = dict(lane.poller.poll(int(max(0.0, min(due_s, at_most_s)) * 1000) + 1))
+        if lane.waker.fd in ready:
+            lane.waker.hear()
+        if lane.socket in ready:
+            self._hear(lane.socket)
 
     def _check_deadline(self, now: float, started: float, timeout_s: float, what: str) -> None:
         session = self.session
@@ -290,12 +392,16 @@ class Link:
             return
         try:
             self._serve(socket)
-            self._say_goodbye(socket)
+            with self._io:
+                self._lane = None
+                self._say_goodbye(socket)
         except BaseException as error:
             self._fail(error)
         finally:
-            socket.close()
-            self._context.term()
+            with self._io:
+                self._lane = None
+                socket.close()
+                self._context.term()
 
     def _socket(self) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.DEALER)
@@ -316,34 +422,33 @@ class Link:
         return socket
 
     def _serve(self, socket: zmq.Socket[bytes]) -> None:
-        poller = zmq.Poller()
-        poller.register(socket, zmq.POLLIN)
+        """Keep the session going while no thread that waits does it."""
         waker = self._waker
         if waker is None:  # closed before it began
             return
+        poller = zmq.Poller()
+        poller.register(socket, zmq.POLLIN)
         poller.register(waker.fd, zmq.POLLIN)
+        self._lane = _Lane(socket, poller, waker)
+        parked = select.poll()
+        parked.register(waker.fd, select.POLLIN)
         while not self._closing:
-            now = time.monotonic()
-            with self._changed:
-                if self.session.connected and self.session.silence(now):
-                    self.session.lose()
-                messages = self.session.outgoing(now)
-                due_s = self.session.due_in(now)
-            for message in messages:
-                self._send(socket, message)
-            ready = dict(poller.poll(int(min(due_s, 0.5) * 1000) + 1))
-            if waker.fd in ready:
-                waker.hear()
-            if socket in ready:
-                self._hear(socket)
+            quiet_s = self._driven_at + _RECENT_S - time.monotonic()
+            if quiet_s > 0 and not parked.poll(quiet_s * 1000):
+                continue
+            if self._io_wanted:
+                time.sleep(_RECENT_S / 10)
+                continue
+            with self._io:  # a thread that waits may have it for long: it does all that is to do
+                recent = time.monotonic() - self._driven_at < _RECENT_S
+                self._round(0.0 if recent else 0.5)
 
     def _hear(self, socket: zmq.Socket[bytes]) -> None:
         heard = []
         for _ in range(64):
-            try:
-                header, *frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
+            if not int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 break
+            header, *frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
             try:
                 heard.append((FROM_SERVER.decode(header.buffer), frames))
             except ProtocolError as error:
