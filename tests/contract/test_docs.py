@@ -103,7 +103,11 @@ def test_operating_names_every_option_of_serve_and_no_other() -> None:
 
 
 def test_every_option_that_a_document_names_exists_somewhere() -> None:
-    programs = ("server/headrace_server/cli.py", "tests/bench/__main__.py")
+    programs = (
+        "server/headrace_server/cli.py",
+        "tests/bench/__main__.py",
+        "tests/chaos/__main__.py",
+    )
     code = "".join((ROOT / program).read_text() for program in programs)
     foreign = {"--help", "--shm-size"}  # of argparse and docker
     for path in DOCUMENTS:
