@@ -7,11 +7,12 @@ FRAMEWORKS := $(VENV)/.frameworks
 # A build for the CPU: that with CUDA takes gigabytes.
 TORCH ?= torch==2.13.0+cpu
 
-.PHONY: help demo test test-fast lint types bench chaos chaos-long clean
+.PHONY: help demo test test-fast test-long lint types bench chaos chaos-long clean
 
 help:
 	@echo "make demo    generate data, serve it, train from it with two trainers"
 	@echo "make test    all tests (minutes)"
+	@echo "make test-long  those tests that take too long for every day"
 	@echo "make chaos   kill, stop and cut servers and trainers for a minute; chaos-long for half an hour"
 	@echo "make lint types bench clean"
 
@@ -52,6 +53,8 @@ bench: $(READY)
 SEED ?= 1
 chaos: $(READY)
 	$(BIN)/python -m tests.chaos --seconds 60 --seed "$(SEED)"
+
+test-long: $(READY)
 	$(BIN)/python -m pytest -q -m long
 
 chaos-long: $(READY)

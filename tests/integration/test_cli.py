@@ -201,7 +201,8 @@ def test_a_feed_that_failed_tells_its_trainers_and_makes_the_exit_code_1(here: P
 
 def test_exit_when_done_ends_with_1_when_the_feed_has_failed(here: Path) -> None:
     done = headrace_command(
-        *(here, "serve", "feeds.py:failing", "--exit-when-done", "--bind", "tcp://127.0.0.1:*")
+        *(here, "serve", "feeds.py:failing", "--exit-when-done", "--bind", "tcp://127.0.0.1:*"),
+        *("--drain-timeout", "1"),  # for so long it tells late trainers why
     )
     assert done.returncode == 1
     assert "feed 'failing' failed" in done.stderr

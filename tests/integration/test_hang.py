@@ -60,6 +60,7 @@ def test_a_row_on_which_a_function_loops_for_ever_is_left_out_and_counted_and_no
     assert order == sorted(order)
 
 
+@pytest.mark.long
 def test_rows_that_crash_their_workers_are_left_out_one_by_one_whatever_the_order():
     pipeline = numbered().shuffle(seed=3).map(bad.crash_at_poison)
     pipeline = pipeline.batch(7, allow_smaller_final_batch=True).options(on_bad_example="skip")
@@ -67,6 +68,7 @@ def test_rows_that_crash_their_workers_are_left_out_one_by_one_whatever_the_orde
     assert got == expected(*bad.POISON) and dropped == {"bad:quarantined": len(bad.POISON)}
 
 
+@pytest.mark.long
 def test_a_row_that_is_out_is_out_in_every_epoch():
     pipeline = numbered().repeat(3).map(bad.crash_at_poison)
     pipeline = pipeline.batch(7, allow_smaller_final_batch=True).options(on_bad_example="skip")
@@ -102,6 +104,7 @@ def test_the_restart_budget_does_not_end_a_server_that_is_finding_a_row():
         server.check()
 
 
+@pytest.mark.long
 def test_a_hang_tells_for_how_long_it_was_and_where():
     pipeline = numbered().map(bad.loop_at_500).batch(10)
     with hs.run(pipeline, worker_timeout_s=2) as server:
@@ -113,6 +116,7 @@ def test_a_hang_tells_for_how_long_it_was_and_where():
     assert "in loop_at_500" in text
 
 
+@pytest.mark.long
 def test_more_rows_that_kill_than_bad_examples_may_be_stop_the_feed():
     pipeline = numbered().map(bad.crash_at_poison).batch(10)
     pipeline = pipeline.options(on_bad_example="skip", max_bad_examples=2)
@@ -159,6 +163,7 @@ def test_a_stream_that_can_not_be_read_on_stops_the_feed_and_names_the_place():
     assert "can not be read past it" in text
 
 
+@pytest.mark.long
 def test_rows_of_a_stream_that_kill_in_a_function_are_left_out(tmp_path: Path):
     (tmp_path / "a.jsonl").write_text("".join(f'{{"i": {i}}}\n' for i in range(N)))
     pipeline = hs.read_jsonl(str(tmp_path / "a.jsonl"), {"i": hs.scalar("int64")})
@@ -167,6 +172,7 @@ def test_rows_of_a_stream_that_kill_in_a_function_are_left_out(tmp_path: Path):
     assert got == expected(*bad.POISON) and dropped == {"bad:quarantined": len(bad.POISON)}
 
 
+@pytest.mark.long
 def test_when_every_row_kills_the_feed_says_that_it_is_not_the_rows(monkeypatch):
     monkeypatch.setattr("headrace_server.shell.quarantine.MOST_ROWS", 3)
     pipeline = numbered().map(bad.crash_at_all, schema={"i": hs.scalar("int64")}).batch(10)
@@ -203,6 +209,7 @@ def chained(examples: Sequence[Example]) -> hs.Pipeline:
     )
 
 
+@pytest.mark.long
 def test_rows_that_are_out_stay_out_for_the_next_server_of_a_state_directory(tmp_path: Path):
     pipeline = numbered().map(bad.crash_at_poison)
     pipeline = pipeline.batch(10, allow_smaller_final_batch=True).options(on_bad_example="skip")

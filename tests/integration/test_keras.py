@@ -366,7 +366,7 @@ def test_a_network_that_returns_no_states_is_told_what_is_wanted(
 ) -> None:
     with (
         hs.run(sums()) as server,
-        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+        headrace.connect(server.address, framework="tf", timeout=5) as feed,
     ):
         data = stateful.batches(feed, split)
         with pytest.raises(ValueError, match=text):

@@ -163,6 +163,7 @@ def resources(pids: list[int]) -> tuple[list[float], list[int]]:
     return private, [p.num_fds() for p in processes]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["shared memory", "tcp"])
 def test_nothing_grows_over_many_epochs_and_many_trainers(
