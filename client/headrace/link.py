@@ -301,15 +301,22 @@ class Link:
         if self._lane is None:
             return False
         if self._io.acquire(blocking=False):
-            return True
+            return self._still_there()
         self._io_wanted += 1
         self.wake()
         self._changed.release()  # that thread may need it to come to an end
         try:
-            return self._io.acquire(timeout=_TAKE_OVER_S)
+            return self._io.acquire(timeout=_TAKE_OVER_S) and self._still_there()
         finally:
             self._changed.acquire()
             self._io_wanted -= 1
+
+    def _still_there(self) -> bool:
+        """Whether there is a socket to use; the link may have been closed before this had it."""
+        if self._lane is None:
+            self._io.release()
+            return False
+        return True
 
     def _guarded(self, step: Callable[[], None]) -> None:
         """A step with the socket; what goes wrong is the session's failure."""
