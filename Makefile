@@ -33,7 +33,7 @@ demo: $(READY)
 	$(BIN)/python examples/demo.py
 
 test: $(FRAMEWORKS)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 test-fast: $(READY)
 	$(BIN)/python -m pytest -q tests/unit

@@ -10,6 +10,7 @@ build on this one: `SegmentQueue` (order of arrival) and `Lanes`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -108,7 +109,7 @@ class _Fifo:
         return taken[0] if len(taken) == 1 else np.concatenate([_NONE, *taken])
 
 
-class Sequences:
+class Sequences(ABC):
     """What both orders have in common: admission, tables, capacity, counts.
 
     ``capacity`` None is unbounded.  A shaper whose drafts are Segments; see ``plan.Shaper``.
@@ -318,9 +319,9 @@ class Sequences:
         there = {int(self._index[slot]): slot for slot in self._key_of}
         return np.array([there.get(index, -1) for index in indices.tolist()], np.int64)
 
+    @abstractmethod
     def _come_back(self, slots: np.ndarray) -> None:
         """The next segments of these, by ascending index, are ready."""
-        raise NotImplementedError
 
     def _begin(self, slots: np.ndarray) -> None:
         """Slots were filled: tables of a subclass begin anew."""
