@@ -42,6 +42,7 @@ class Lanes(Sequences):
     """The machine of ``order="lanes"``."""
 
     order = "lanes"
+    _counters = ("_done", "_kept")
 
     def __init__(
         self,
@@ -62,13 +63,6 @@ class Lanes(Sequences):
         self._crowded = False  # more examples have come back than there are places
         self._gone: set[int] = set()  # stripes that were closed
         self.rewound = 0  # segments that were done, and go out again
-
-    def _tables(self) -> tuple[str, ...]:
-        return (*super()._tables(), "_done", "_kept")
-
-    def _begin(self, slots: np.ndarray) -> None:
-        self._done[slots] = 0
-        self._kept[slots] = 0
 
     def _come_back(self, slots: np.ndarray) -> None:
         self._done[slots] = self._kept[slots] = self._segment[slots]

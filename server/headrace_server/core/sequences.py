@@ -116,6 +116,7 @@ class Sequences(ABC):
     """
 
     kind = "sequences"
+    _counters: tuple[str, ...] = ()  # tables of a subclass; they begin at 0 for each example
 
     def __init__(
         self,
@@ -230,7 +231,8 @@ class Sequences(ABC):
             rows, indices = self._let_in(chunk, offered, start, end)
             if rows:
                 slots = self._enter(chunk, rows, indices, offered)
-                self._begin(slots)
+                for name in self._counters:
+                    getattr(self, name)[slots] = 0
                 self._fresh.put(slots)
 
     def _let_in(
@@ -323,9 +325,6 @@ class Sequences(ABC):
     def _come_back(self, slots: np.ndarray) -> None:
         """The next segments of these, by ascending index, are ready."""
 
-    def _begin(self, slots: np.ndarray) -> None:
-        """Slots were filled: tables of a subclass begin anew."""
-
     def _grow(self, size: int) -> None:
         before = len(self._chunk)
         self._free[:0] = range(size - 1, before - 1, -1)
@@ -336,7 +335,7 @@ class Sequences(ABC):
             setattr(self, name, grown)
 
     def _tables(self) -> tuple[str, ...]:
-        return ("_chunk", "_row", "_count", "_index", "_segment", "_line")
+        return ("_chunk", "_row", "_count", "_index", "_segment", "_line", *self._counters)
 
     @property
     def slots(self) -> int:
