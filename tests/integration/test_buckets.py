@@ -109,7 +109,9 @@ def test_lengths_padding_and_waste_are_told(way: str) -> None:
         assert server.stats()["default"]["padding"] == waste
 
 
-@pytest.mark.parametrize("which", [functions.tens, f"{HERE}:tens", "b"], ids=str)
+@pytest.mark.parametrize(
+    "which", [functions.tens, f"{HERE}:tens", "b"], ids=["function", "path", "column"]
+)
 def test_a_bucket_is_told_by_a_column_or_a_function(which: Any) -> None:
     rows = [{"i": i, "b": np.uint8(i // 10)} for i in range(95)]
     got, _ = read(hs.from_examples(rows).bucket(which, 4, 10, allow_smaller_final_batch=True))
@@ -139,7 +141,9 @@ def test_a_bucket_out_of_range_stops_the_feed_and_names_the_record(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "keep_input", [None, True, False, "k", functions.is_odd, f"{HERE}:is_odd"], ids=str
+    "keep_input",
+    [None, True, False, "k", functions.is_odd, f"{HERE}:is_odd"],
+    ids=["None", "True", "False", "column", "function", "path"],
 )
 def test_only_what_is_kept_comes_into_a_bucket(keep_input: Any) -> None:
     source = hs.from_examples([{"i": i, "k": i % 2 == 1} for i in range(60)])
