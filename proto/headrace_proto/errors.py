@@ -13,6 +13,7 @@ remedy.  Errors cross the wire as a code (the table at the end) and a text, neve
     ├── UnknownFeed          no feed of that name is served here
     ├── LimitExceeded        a limit of the server was reached; the text names it
     ├── ServerError          the server, or user code in it, failed
+    ├── FeedRewound          the feed was taken back to a snapshot; connect anew
     ├── StaleLease           the rows went to another trainer meanwhile; this work does not count
     ├── StateError           a state was saved twice, or at the wrong time
     ├── Cancelled            the feed was cancelled
@@ -28,6 +29,7 @@ __all__ = [
     "DataError",
     "DeadlineExceeded",
     "FeedClosed",
+    "FeedRewound",
     "FilesMissing",
     "ForkedProcess",
     "HeadraceError",
@@ -83,6 +85,10 @@ class ServerError(HeadraceError, RuntimeError):
     """The server, or user code that runs in it, failed.  The text carries its last words."""
 
 
+class FeedRewound(HeadraceError):
+    """The feed was taken back to a snapshot: what this trainer did since then is undone."""
+
+
 class StaleLease(HeadraceError):
     """The lease had ended and the rows went to another trainer: this commit does not count."""
 
@@ -113,6 +119,7 @@ _CODES: dict[str, type[HeadraceError]] = {
     "feed": UnknownFeed,
     "limit": LimitExceeded,
     "server": ServerError,
+    "rewound": FeedRewound,
     "stale": StaleLease,
     "state": StateError,
     "cancelled": Cancelled,

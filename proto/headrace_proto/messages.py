@@ -11,6 +11,8 @@
       ◄─────────────────────────── Outcome          committed, or stale
       Flush               + states ────────►        lanes: where they stand, for their next trainer
       ◄─────────────────────────── Flushed          kept
+      Snapshot ────────────────────────────►        keep all of the feed's state, as of now
+      ◄────────────────────────── Snapshotted       its token
       Renew ───────────────────────────────►        every heartbeat: what is held
       ◄─────────────────────────── Pulse            alive, and what the feed waits for
       ◄─────────────────────────── Ended            all is committed, or why it stopped
@@ -63,6 +65,8 @@ __all__ = [
     "Retargeted",
     "Retired",
     "Save",
+    "Snapshot",
+    "Snapshotted",
     "Step",
     "Unknown",
     "Welcome",
@@ -99,6 +103,9 @@ class Hello:
     held: Counts = ()  # tokens of leases in hand
     known: Text = ""  # session_file of the session that last_seq counts in
     batches: Annotated[tuple[Handed, ...], list_of(record_check(Handed))] = ()  # held, not answered
+    process: Blob = b""  # names the process, whatever sessions it has
+    resume: Text = ""  # the snapshot that the feed is to go on from
+    generation: Signed = -1  # the feed's, as it was told before
 
 
 @FROM_TRAINER.message(2)
@@ -186,6 +193,15 @@ class Flush:
     rows: Counts = ()
     columns: Plain = ()  # per state: [offset, nbytes, shape]
     more: Flag = False  # another Flush of this request follows
+
+
+@FROM_TRAINER.message(9)
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Keep all of the feed's state, with everything that was answered to be committed."""
+
+    session: Count
+    request: Count  # the answer carries it
 
 
 @FROM_SERVER.message(1)
@@ -319,5 +335,17 @@ class Flushed:
 
     session: Count
     request: Count
+    code: Text = ""
+    text: Text = ""
+
+
+@FROM_SERVER.message(12)
+@dataclass(frozen=True, slots=True)
+class Snapshotted:
+    """A snapshot is whole, and this is its token; or an error's code and text."""
+
+    session: Count
+    request: Count
+    token: Plain = None
     code: Text = ""
     text: Text = ""

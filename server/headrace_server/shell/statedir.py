@@ -7,6 +7,8 @@ feeds/NAME/feed.json          what the feed was declared as, its files, its part
 feeds/NAME/quarantine.json    examples that killed their workers, and are left out
 feeds/NAME/K.lock             POSIX lock of the worker that has partition K
 feeds/NAME/K.db               partition K, see store.py
+feeds/NAME/generation.json    to which snapshot it was taken back last, see restoring.py
+snapshots/NAME/ID/            copies of all that, see snapshots.py
 """
 
 from __future__ import annotations
@@ -75,8 +77,8 @@ class StateDirectory:
             self.close()
             raise
 
-    def raise_epoch(self) -> int:
-        """The number of this life; on the disk before it is returned."""
+    def raise_epoch(self, beyond: int = 0) -> int:
+        """The number of this life, greater than ``beyond``; on the disk before it is returned."""
         file = self.path / "epoch"
         try:
             text = file.read_text()
@@ -85,7 +87,7 @@ class StateDirectory:
         except ValueError:
             text = ""
         found = _EPOCH.fullmatch(text)
-        before = int(found[1]) if found else _MOST_EPOCHS
+        before = max(int(found[1]), beyond) if found else _MOST_EPOCHS
         if before >= _MOST_EPOCHS:
             raise ServerError(
                 f"{file} is damaged or gone: it holds the number of starts so far, twice, below "
@@ -95,12 +97,14 @@ class StateDirectory:
         write_durably(file, f"{before + 1} {before + 1}\n")
         return before + 1
 
-    def check_feed(self, feed: FeedConfig, allow_change: bool = False) -> None:
+    def check_feed(
+        self, feed: FeedConfig, allow_change: bool = False, directory: Path | None = None
+    ) -> None:
         """Compare a feed with what its state is of, or note it where there is none.
 
-        ConfigChanged says what is different.
+        ``directory`` is where that lies, if not in its place.  ConfigChanged says what differs.
         """
-        file = self.path / "feeds" / feed.name / "feed.json"
+        file = (directory or self.path / "feeds" / feed.name) / "feed.json"
         now = described(feed)
         known = _known(file)
         if known == now:

@@ -41,6 +41,8 @@ __all__ = [
     "Assign",
     "Claimed",
     "Close",
+    "Copied",
+    "Copy",
     "Dry",
     "Failed",
     "Finished",
@@ -207,6 +209,17 @@ class Flushed:
     request: Count
 
 
+@FROM_WORKER.message(14)
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A partition's store was copied, or why it was not."""
+
+    feed: Text
+    partition: Count
+    request: Count
+    fault: Text = ""
+
+
 def _triple(value: object) -> tuple[str, int, int]:
     if not isinstance(value, list) or len(value) != 3:
         raise ProtocolError(f"{value!r:.40} is not (feed, partition, number)")
@@ -292,3 +305,14 @@ class Flush:
     rows: Counts
     columns: Plain
     more: Flag = False
+
+
+@FROM_ROUTER.message(7)
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Copy a partition's store into a directory, with all that was kept so far."""
+
+    feed: Text
+    partition: Count
+    request: Count
+    directory: Text

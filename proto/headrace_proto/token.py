@@ -1,0 +1,62 @@
+"""A snapshot's token: what a trainer keeps beside its model, and later goes on from.
+
+    {"headrace": 1, "feed": "speech", "snapshot": "20260102T030405Z-0123456789ab"}
+
+Plain JSON data.  It names a snapshot and holds nothing of it; ``url`` tells an operator where
+copies went, and no server follows one that a trainer brings.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["SNAPSHOT", "Token"]
+
+_FORMAT = 1
+#: The name of a snapshot: when it was made, and something that no other has.
+SNAPSHOT = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{12}")
+_EXAMPLE = '{"headrace": 1, "feed": …, "snapshot": …}'
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A snapshot of one feed."""
+
+    feed: str
+    snapshot: str
+    url: str = ""
+
+    def to_plain(self) -> dict[str, Any]:
+        plain = {"headrace": _FORMAT, "feed": self.feed, "snapshot": self.snapshot}
+        return {**plain, "url": self.url} if self.url else plain
+
+    @classmethod
+    def from_plain(cls, argument: str, value: object) -> Token:
+        """The token of a mapping or of JSON text.  TypeError or ValueError name the argument."""
+        plain = value
+        if isinstance(value, (str, bytes)):
+            try:
+                plain = json.loads(value)
+            except ValueError:
+                raise ValueError(f"{argument}={value!r:.120} is not JSON: {_EXAMPLE}") from None
+        if not isinstance(plain, Mapping):
+            raise TypeError(f"{argument}={value!r:.120} is not a snapshot's token: {_EXAMPLE}")
+        if "headrace" not in plain:
+            raise ValueError(f"{argument}={value!r:.120} is not a snapshot's token: {_EXAMPLE}")
+        if plain["headrace"] != _FORMAT:
+            raise ValueError(
+                f"{argument}: a token of format {plain['headrace']!r:.40}, of another release of "
+                f"headrace; this one knows format {_FORMAT}"
+            )
+        feed, snapshot, url = (plain.get(name, "") for name in ("feed", "snapshot", "url"))
+        if not isinstance(feed, str) or not feed:
+            raise ValueError(f"{argument}: the token's feed is {feed!r:.80}")
+        if not isinstance(snapshot, str) or not SNAPSHOT.fullmatch(snapshot):
+            raise ValueError(f"{argument}: {snapshot!r:.80} is not the name of a snapshot")
+        if not isinstance(url, str):
+            raise ValueError(f"{argument}: the token's url is {url!r:.80}")
+        return cls(feed, snapshot, url)
