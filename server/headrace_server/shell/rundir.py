@@ -23,8 +23,6 @@ from pathlib import Path
 __all__ = ["RunDirectory", "is_locked", "sweep"]
 
 _PREFIX = "headrace"
-#: What the kernel takes as the path of a socket (sun_path, less its final 0).
-_SOCKET_PATH = 107
 
 
 def _parent(shm_dir: str | None) -> Path:
@@ -75,12 +73,6 @@ class RunDirectory:
             raise ValueError(f"shm_dir={str(parent)!r} is not a directory")
         # A directory gets its final name only after its lock is held: a sweep never sees it free.
         name = f"{_PREFIX}-{os.getuid()}-{os.getpid()}-{secrets.token_hex(4)}"
-        longest = len(os.fsencode(parent / name / "workers"))
-        if longest > _SOCKET_PATH:
-            raise ValueError(
-                f"shm_dir={str(parent)!r} is too long by {longest - _SOCKET_PATH} bytes: the path "
-                f"of a socket in it has at most {_SOCKET_PATH}"
-            )
         sweep(parent)
         draft = parent / f".{name}"
         draft.mkdir(mode=0o700)
