@@ -1,0 +1,140 @@
+"""Snapshots that are being made: what the supervisor does of them.
+
+    router ── "snapshot" ──► begin ── order "copy" ──► router ──► workers copy their stores
+    router ── "copied"   ──► finish (checksums, disk, URL) ── order "snapshotted" ──► the trainer
+
+Finishing takes as long as disks and networks do, so each has a thread of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from headrace_proto.errors import HeadraceError, ServerError, code_of, from_code
+from headrace_proto.token import Token
+
+from .snapshots import Shelf
+
+__all__ = ["Archive"]
+
+logger = logging.getLogger("headrace.server")
+
+#: Snapshots that are made at the same time; more have to wait their turn outside.
+_MOST = 16
+
+
+@dataclass(slots=True, eq=False)
+class _Making:
+    """One snapshot on its way."""
+
+    feed: str
+    name: str
+    session: int = 0  # of the trainer that asked; 0: nobody's
+    request: int = 0
+    token: Token | None = None
+    code: str = ""
+    text: str = ""
+
+    @property
+    def done(self) -> bool:
+        return self.token is not None or bool(self.code)
+
+
+class Archive:
+    """The snapshots of one server.  ``order`` says something to its router."""
+
+    def __init__(self, shelf: Shelf, epoch: int, order: Callable[..., None]) -> None:
+        self._shelf = shelf
+        self._epoch = epoch
+        self._order = order
+        self._changed = threading.Condition()
+        self._tickets = 0
+        self._making: dict[int, _Making] = {}
+
+    def ask(self, feed: str, session: int = 0, request: int = 0) -> int:
+        """Begin a snapshot; its ticket.  A fault is answered as such."""
+        with self._changed:
+            self._tickets += 1
+            ticket = self._tickets
+            try:
+                if len(self._making) >= _MOST:
+                    raise ServerError(f"{_MOST} snapshots are being made: ask again later")
+                name, directory = self._shelf.begin(feed)
+            except (OSError, HeadraceError) as error:
+                making = self._making[ticket] = _Making(feed, "", session, request)
+                self._end(ticket, making, error=error)
+                return ticket
+            self._making[ticket] = _Making(feed, name, session, request)
+        self._order(order="copy", ticket=ticket, feed=feed, directory=str(directory))
+        return ticket
+
+    def copied(self, ticket: int, code: str, text: str) -> None:
+        """All partitions were copied, or one could not be."""
+        making = self._making.get(ticket)
+        if making is None or making.done:
+            return
+        threading.Thread(
+            target=self._finish, args=(ticket, making, code, text), name="headrace-archive"
+        ).start()
+
+    def _finish(self, ticket: int, making: _Making, code: str, text: str) -> None:
+        token: Token | None = None
+        error: BaseException | None = None
+        try:
+            if code:
+                raise from_code(code, text)
+            token = self._shelf.finish(making.feed, making.name, self._epoch)
+        except Exception as caught:
+            error = caught
+            self._shelf.abandon(making.feed, making.name)
+        with self._changed:
+            self._end(ticket, making, token, error)
+
+    def _end(
+        self,
+        ticket: int,
+        making: _Making,
+        token: Token | None = None,
+        error: BaseException | None = None,
+    ) -> None:
+        making.token = token
+        if error is not None:
+            making.code, making.text = code_of(error), f"the snapshot was not made: {error}"
+            logger.error("feed %r: %s", making.feed, making.text)
+        else:
+            logger.info("feed %r: snapshot %s is made", making.feed, making.name)
+        self._changed.notify_all()
+        if making.session:
+            del self._making[ticket]
+            self._order(
+                order="snapshotted",
+                session=making.session,
+                request=making.request,
+                token=None if token is None else token.to_plain(),
+                code=making.code,
+                text=making.text,
+            )
+
+    def wait(self, ticket: int, timeout_s: float) -> dict[str, Any]:
+        """The token of a snapshot that was asked for here."""
+        with self._changed:
+            making = self._making[ticket]
+            done = self._changed.wait_for(lambda: making.done, timeout_s)
+            del self._making[ticket]
+        if not done:
+            raise ServerError(f"the snapshot of {making.feed!r} took longer than {timeout_s:g} s")
+        if making.token is None:
+            raise from_code(making.code, making.text)
+        return making.token.to_plain()
+
+    def close(self) -> None:
+        """The server stops: who waits is told."""
+        with self._changed:
+            for making in self._making.values():
+                if not making.done:
+                    making.code, making.text = "server", "the server was stopped"
+            self._changed.notify_all()
