@@ -29,7 +29,8 @@ from headrace_proto.errors import (
 from headrace_proto.schema import Field
 
 from .batch import Batch
-from .feed import Feed, connect
+from .feed import Feed
+from .joining import connect
 from .segments import SegmentBatch
 
 __all__ = [

@@ -1,89 +1,28 @@
-"""What a trainer works with: ``connect`` and the ``Feed`` it gives."""
+"""What a trainer works with: the ``Feed``, an iterator of batches with what can be asked of it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import sys
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
-from headrace_proto.address import check_address
-from headrace_proto.errors import ProtocolError
-from headrace_proto.messages import Delivery
 from headrace_proto.schema import RESERVED, Field, schema_from_wire
 
 from .batch import Batch, Framework, slots_of
-from .holding import BufferPool
+from .blocks import Blocks, MemoryGone
 from .link import Link
+from .requests import DrainInput, SetTargetProbs
 from .saving import Saving
 from .segment_layout import SegmentLayout
-from .session import Session
-from .values import load
 
-__all__ = ["Feed", "connect"]
+__all__ = ["Feed"]
 
-_FRAMEWORKS = ("numpy", "tf", "torch", "jax")
-_MAX_PREFETCH = 63
 #: Waits while an exception carries a trainer out.
 _HASTE_S = 5.0
-
-
-def connect(
-    address: str,
-    *,
-    feed: str | None = None,
-    framework: str = "numpy",
-    prefetch: int = 2,
-    rank: int | None = None,
-    world_size: int | None = None,
-    timeout: float = 120.0,
-) -> Feed:
-    """Join a feed as a trainer.
-
-    ``feed`` may be left out where the server serves one.  ``framework`` is ``"numpy"``, ``"tf"``,
-    ``"torch"`` or ``"jax"``.  ``prefetch`` batches are held beyond the one in hand; with 0 a batch
-    is asked for only when the trainer waits for it.  ``rank`` and ``world_size`` make the feed
-    coordinated: every round gives each rank one batch.  ``timeout`` is the deadline in seconds of
-    every wait.
-    """
-    check_address("address", address)
-    if framework not in _FRAMEWORKS:
-        raise ValueError(f"framework={framework!r} is not one of {', '.join(_FRAMEWORKS)}")
-    if isinstance(prefetch, bool) or not isinstance(prefetch, int):
-        raise TypeError(f"prefetch={prefetch!r} is not an integer")
-    if not 0 <= prefetch <= _MAX_PREFETCH:
-        raise ValueError(f"prefetch={prefetch} does not lie in 0 … {_MAX_PREFETCH}")
-    if (rank is None) != (world_size is None):
-        raise ValueError(f"rank={rank} and world_size={world_size}: give both or neither")
-    if rank is not None and world_size is not None and not 0 <= rank < world_size:
-        raise ValueError(f"rank={rank} does not lie in 0 … world_size-1 = {world_size - 1}")
-    if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0:
-        raise ValueError(f"timeout={timeout!r} is not a positive number of seconds")
-    loaded = load(framework)
-    session = Session(
-        feed or "",
-        secrets.token_bytes(16),
-        prefetch,
-        -1 if rank is None else rank,
-        world_size or 0,
-    )
-    link = Link(address, session, float(timeout))
-    try:
-        link.open()
-        return Feed(link, loaded)
-    except BaseException:
-        link.close()
-        raise
-
-
-class _MemoryGone(Exception):
-    """A batch that waited here lies in memory that is no more."""
 
 
 class Feed:
@@ -100,7 +39,7 @@ class Feed:
         self._link = link
         self._framework = framework
         self._pid = os.getpid()
-        self._pool = BufferPool()
+        self._blocks = Blocks(link.session, link.wake)
         self._in_hand: int | None = None
         self._durable = False  # whether a server that is started anew goes on with this feed
         self._saving: Saving | None = None  # of a feed of segments
@@ -153,7 +92,7 @@ class Feed:
     @property
     def local(self) -> bool:
         """Whether batches come through shared memory."""
-        return self._link.attachment is not None
+        return self._link.session.memory is not None
 
     # Batches
 
@@ -172,7 +111,7 @@ class Feed:
         while True:
             try:
                 return self._next()
-            except _MemoryGone:  # of a server that is gone: its rows go out again
+            except MemoryGone:  # of a server that is gone: its rows go out again
                 continue
 
     def _next(self) -> Any:
@@ -187,7 +126,7 @@ class Feed:
         if saving is None:
             self._in_hand = delivery.token
         try:
-            block = self._block(delivery, received.source)
+            block = self._blocks.block(received)
             if saving is not None:
                 segments = saving.begin(received, block)
                 if self._durable:
@@ -277,7 +216,7 @@ class Feed:
         With ``cancel`` what is not yet a batch is dropped.
         """
         self._link.check_usable()
-        self._link.drain(cancel)
+        self._link.ask(DrainInput(cancel))
 
     def set_target_probs(self, probs: Sequence[float]) -> dict[int, int]:
         """Change the proportions of classes that a stratified feed draws, for all trainers.
@@ -287,7 +226,7 @@ class Feed:
         """
         self._link.check_usable()
         wanted = tuple(float(p) for p in probs)
-        answer = self._link.retarget(wanted)
+        answer = self._link.ask(SetTargetProbs(wanted))
         if answer.fault:
             raise ValueError(f"set_target_probs({list(wanted)}): {answer.fault}")
         return dict(answer.since)
@@ -358,35 +297,6 @@ class Feed:
             while refused:
                 error.add_note(f"and: {refused.popleft()}")
             raise error
-
-    def _block(self, delivery: Delivery, held: Any) -> np.ndarray:
-        """The bytes of a batch, aligned: a view of shared memory, or this process's own."""
-        token = delivery.token
-        if not delivery.segment:
-            source = np.frombuffer(held.buffer, np.uint8)
-            if source.nbytes != delivery.nbytes:
-                raise ProtocolError(f"a batch of {delivery.nbytes} bytes came with {source.nbytes}")
-            return self._copied(source)
-        if held is None:
-            raise ProtocolError("the server sent a reference to memory that was not attached")
-        session, link = self._link.session, self._link
-        try:
-            block: np.ndarray = held.block(
-                delivery.segment, delivery.offset, delivery.nbytes, lambda: session.release(token)
-            )
-        except FileNotFoundError:
-            raise _MemoryGone from None
-        if not delivery.copy_out:
-            return block
-        copied = self._copied(block)
-        del block
-        link.wake()
-        return copied
-
-    def _copied(self, source: np.ndarray) -> np.ndarray:
-        memory = self._pool.buffer(source.nbytes)
-        np.copyto(memory, source)
-        return memory
 
 
 def _abandon(link: Link, pid: int) -> None:

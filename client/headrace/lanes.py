@@ -22,9 +22,9 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import LimitExceeded, ProtocolError
 
 from .batch import Framework
+from .requests import StatesPart
 from .session import Received, Session
 from .state_block import BlockMaker
-from .uploads import StatesPart
 from .values import NUMPY, State, host, strings_in
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ from headrace_proto.errors import ProtocolError, StaleLease, StateError, from_co
 from .batch import Framework
 from .lanes import Lanes, parts_of
 from .link import Link
+from .requests import FlushStates
 from .segment_layout import SegmentLayout
 from .segments import SegmentBatch
 from .session import Received, Session
@@ -183,7 +184,7 @@ class Saving:
         with self._flushing:
             for kept in self.lanes.standing(self._link.session.openings):
                 parts = parts_of(kept, self._maker, self._framework)
-                answer = self._link.flush(kept.token, parts, at_most_s)
+                answer = self._link.ask(FlushStates(kept.token, parts), at_most_s)
                 if answer.code:
                     raise from_code(answer.code, answer.text)
 

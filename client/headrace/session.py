@@ -5,8 +5,8 @@
         └──── Unknown, or silence: say Hello again with the same nonce ────┘
 
 Messages and the time come in, messages go out; sockets, threads and memory are elsewhere.  All
-that must not get lost is kept until it is answered: commits, and saved states with their bytes,
-are said again after a reconnection.
+that must not get lost is kept until it is answered: commits, saved states with their bytes, and
+requests are said again after a reconnection.
 """
 
 from __future__ import annotations
@@ -21,25 +21,22 @@ from headrace_proto.messages import (
     Bye,
     Deliver,
     Delivery,
-    Drain,
-    Drained,
     Ended,
-    Flushed,
     Handed,
     Hello,
     Outcome,
     Pulse,
     Refused,
     Renew,
-    Retarget,
-    Retargeted,
     Retired,
     Step,
     Unknown,
     Welcome,
 )
 
-from .uploads import StatesPart, Uploads
+from .mapped import MappedBatches
+from .requests import Requests
+from .uploads import Uploads
 
 __all__ = ["Received", "Session"]
 
@@ -47,10 +44,6 @@ __all__ = ["Received", "Session"]
 _HELLO_S = 1.0
 #: Heartbeats without a word from the server after which it counts as lost: each is answered.
 _SILENT = 2.5
-#: Released batches in one message: any number of views may go at once, a header is bounded.
-_PER_MESSAGE = 1000
-#: Mapped batches that a heartbeat lists; a trainer that keeps more of them does without.
-_MAX_MAPPED = 4000
 #: Of a Hello that tells of batches in hand: a header is bounded.
 _PLACES_BYTES = 48 * 1024
 
@@ -90,12 +83,15 @@ class Session:
     failure: HeadraceError | None = None  # for good
     refused: deque[HeadraceError] = field(default_factory=deque)  # commits; to be raised, once each
     finished: bool = False
-    drained: bool = False
     waiting: str = ""  # what the server said that the feed waits for
     heard_at: float = 0.0  # when the server was last heard of
     retired: list[str] = field(default_factory=list)
-    memory: Any = None  # shared with the server in this session; the link says which
+    memory: Any = None  # shared with the server in this session; the driver says which
     openings: int = 0  # sessions that were opened, continuations of one not counted
+
+    mapped: MappedBatches = field(default_factory=MappedBatches)
+    uploads: Uploads = field(default_factory=Uploads)
+    requests: Requests = field(default_factory=Requests)
 
     _open: bool = False
     _said_at: float = -1e9
@@ -105,18 +101,8 @@ class Session:
     _unanswered: dict[int, None] = field(default_factory=dict)  # commits
     _commits: list[int] = field(default_factory=list)  # not yet said
     _returned: list[int] = field(default_factory=list)
-    _mapped: set[int] = field(default_factory=set)  # batches in shared memory, not yet released
-    _released: deque[int] = field(default_factory=deque)
-    _maps: bool = False  # batches of this session come through shared memory
     _said_window: int = 0
-    _drain: Drain | None = None  # until it is answered
-    _said_drain: bool = False
-    retargeted: Retargeted | None = None  # the answer to the last request
-    _retarget: Retarget | None = None  # until it is answered
-    _said_retarget: bool = False
-    uploads: Uploads = field(default_factory=Uploads)
     _places: dict[int, Handed] = field(default_factory=dict)  # of batches in hand or not answered
-    _requests: int = 0
 
     # The trainer
 
@@ -160,17 +146,6 @@ class Session:
             self._places.pop(token, None)
             self._returned.append(token)
 
-    def release(self, token: int) -> None:
-        """Nobody reads a batch's shared memory any more.  Safe in any thread."""
-        self._mapped.discard(token)
-        self._released.append(token)
-
-    def drain(self, cancel: bool) -> None:
-        """Ask the server to close the feed's input."""
-        self.drained = False
-        self._drain = Drain(0, cancel)
-        self._said_drain = False
-
     def failed(self) -> HeadraceError:
         """The failure, to be raised: a copy, for a traceback would keep all that it names alive."""
         assert self.failure is not None
@@ -182,23 +157,16 @@ class Session:
         return not self._unanswered and not self._commits and self.uploads.settled
 
     @property
+    def ended(self) -> bool:
+        """Whether the feed has ended for this trainer: its own commits were answered too."""
+        return self.finished and self.settled
+
+    @property
     def connected(self) -> bool:
         return self._open
 
     def held(self) -> int:
         return len(self._held)
-
-    def retarget(self, probs: tuple[float, ...]) -> None:
-        """Ask for other proportions of classes."""
-        self._requests += 1
-        self._retarget = Retarget(0, self._requests, probs)
-        self._said_retarget = False
-        self.retargeted = None
-
-    def flush(self, token: int, parts: list[StatesPart]) -> None:
-        """Hand over the states of lanes as they are after a batch."""
-        self._requests += 1
-        self.uploads.flush(self._requests, token, parts)
 
     # The server
 
@@ -222,17 +190,11 @@ class Session:
             self._on_ended(message)
         elif isinstance(message, Retired):
             self.retired.extend(message.segments)
-        elif isinstance(message, Retargeted):
-            if self._retarget is not None and message.request == self._retarget.request:
-                self._retarget, self.retargeted = None, message
-        elif isinstance(message, Flushed):
-            self.uploads.on_flushed(message)
-        elif isinstance(message, Drained):
-            self.drained = True
-            self._drain = None
         elif isinstance(message, Unknown):
             self._open = False
             self._said_at = -1e9
+        else:
+            self.requests.receive(message)
 
     def continues(self, welcome: Welcome) -> bool:
         """Whether this is the session that is known here.
@@ -265,18 +227,17 @@ class Session:
                 self._held.discard(token)
                 self._returned.append(token)
                 if received.delivery.segment:
-                    self.release(token)
+                    self.mapped.release(token)
             self.ready.clear()
             self._last_seq = 0
-            self._maps = False
+            self.mapped.used = False
             self.openings += 1
         self._said_window = 0
-        self._said_drain = False
-        self._said_retarget = False
         self.welcome = welcome
         self._open = True
         self._commits = list(self._unanswered)
-        self.uploads.reopened(welcome.session, anew)
+        self.uploads.reopened()
+        self.requests.reopened(welcome.session, anew)
 
     def _on_deliver(self, message: Deliver, frames: list[Any]) -> None:
         for delivery in message.items:
@@ -292,8 +253,7 @@ class Session:
             self._last_seq = delivery.seq
             self._held.add(delivery.token)
             if not inline:
-                self._maps = True
-                self._mapped.add(delivery.token)
+                self.mapped.add(delivery.token)
             source = frames[delivery.frame - 1] if inline else self.memory
             self.ready.append(Received(delivery, source, self.openings))
 
@@ -351,32 +311,31 @@ class Session:
         messages: list[Any] = []
         # Whatever was sent before the last delivery that came was taken, waits here, or is lost.
         window = self._last_seq - len(self.ready) + max(self.prefetch, self._wanting)
-        while len(self._released) > _PER_MESSAGE:
-            some = tuple(self._released.popleft() for _ in range(_PER_MESSAGE))
-            messages.append(Step(number, 0, (), some))
-        released = []
-        while self._released:
-            released.append(self._released.popleft())
+        released: tuple[int, ...] = ()
+        if self.mapped.released:
+            *more, released = self.mapped.to_say()
+            messages.extend(Step(number, 0, (), some) for some in more)
         saves = self.uploads.saves_to_say() if self.uploads.due else []
         if self._commits or self._returned or released or saves or window > self._said_window:
             step = Step(
-                *(number, window, tuple(self._commits), tuple(released), tuple(self._returned)),
+                *(number, window, tuple(self._commits), released, tuple(self._returned)),
                 *saves[:1],
             )
             messages.append(step)
             self._commits, self._returned, self._said_window = [], [], window
         messages.extend(Step(number, 0, saves=some) for some in saves[1:])
-        messages.extend(self.uploads.flushes_to_say(number))
-        if self._drain is not None and not self._said_drain:
-            messages.append(Drain(number, self._drain.cancel))
-            self._said_drain = True
-        if self._retarget is not None and not self._said_retarget:
-            messages.append(Retarget(number, self._retarget.request, self._retarget.probs))
-            self._said_retarget = True
+        if self.requests.due:
+            messages.extend(self.requests.to_say(number))
         if now - self._said_at >= self.welcome.heartbeat_s:
             self._said_at = now
             messages.append(self._renew(number, window))
         return messages
+
+    def frames_of(self, message: Any) -> list[Any]:
+        """What goes after the header of a message that is being said."""
+        if isinstance(message, Step):
+            return self.uploads.frames_of(message) if message.saves else []
+        return self.requests.frames_of(message)
 
     def _told_places(self) -> tuple[Handed, ...]:
         """As many as a header holds."""
@@ -393,10 +352,10 @@ class Session:
         It says all that is mapped, so that the server notices what got lost with a connection:
         references that never came, and the word that memory was released.
         """
-        mapped = sorted(self._mapped) if self._maps and len(self._mapped) <= _MAX_MAPPED else None
+        mapped = self.mapped.listed()
         return Renew(
             *(number, window, self._last_seq, tuple(sorted(self._held))),
-            *((tuple(mapped), self._last_seq) if mapped is not None else ()),
+            *((mapped, self._last_seq) if mapped is not None else ()),
         )
 
     def silence(self, now: float) -> float:

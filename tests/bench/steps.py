@@ -19,9 +19,9 @@ Contestant = Callable[[Path], Steps]
 
 def blind() -> None:
     """This process does not see the server's memory, as on another host."""
-    import headrace.link
+    import headrace.driver
 
     def unseen(directory: str, session_file: str) -> None:
         raise FileNotFoundError(session_file)
 
-    headrace.link.Attachment = unseen  # type: ignore[assignment,misc]
+    headrace.driver.Attachment = unseen  # type: ignore[assignment,misc]

@@ -21,6 +21,7 @@ import numpy as np
 
 import headrace
 from headrace.link import Link
+from headrace.requests import FlushStates, Request
 from headrace.session import Session
 from headrace_proto.messages import Deliver, Outcome, Step
 
@@ -38,7 +39,7 @@ def _replace(kind: type, method: str, by: Callable[..., Any]) -> None:
 
 def listen(ledger: Ledger) -> None:
     """Note every answer of the server."""
-    hear, flush = Session._on_outcome, Link.flush
+    hear, ask = Session._on_outcome, Link.ask
 
     def heard(session: Session, message: Outcome | Deliver) -> None:
         for token in message.committed:
@@ -49,14 +50,15 @@ def listen(ledger: Ledger) -> None:
             ledger.note("fault", fault[0], *fault[1:])
         hear(session, message)
 
-    def flushed(link: Link, token: int, parts: list[Any], at_most_s: float = np.inf) -> Any:
-        answer = flush(link, token, parts, at_most_s)
-        if not answer.code:
-            ledger.note("flush", token, [row for part in parts for row in part.rows])
+    def asked(link: Link, request: Request[Any], at_most_s: float = np.inf) -> Any:
+        answer = ask(link, request, at_most_s)
+        if isinstance(request, FlushStates) and not answer.code:
+            rows = [row for part in request.parts for row in part.rows]
+            ledger.note("flush", request.token, rows)
         return answer
 
     _replace(Session, "_on_outcome", heard)
-    _replace(Link, "flush", flushed)
+    _replace(Link, "ask", asked)
 
 
 def stutter(chance: random.Random) -> None:

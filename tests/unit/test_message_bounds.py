@@ -18,7 +18,7 @@ def test_a_trainer_tells_of_any_number_of_views_that_went_at_once() -> None:
     session.receive(Welcome(1, "0", 7, "feed", [], 1.0, 30.0, 64, "/dev/shm/x", "", False), [], now)
     session.outgoing(now)
     for token in range(_MANY):
-        session.release(token)
+        session.mapped.release(token)
     told: list[int] = []
     for message in session.outgoing(now):
         decoded = FROM_TRAINER.decode(FROM_TRAINER.encode(message))

@@ -1,77 +1,32 @@
-"""The socket's thread, against a server that is a socket in the test: waits, losses, closing."""
+"""Requests and waits of a trainer, against a server that is a socket in the test."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
-import zmq
 
 from headrace.link import Link
+from headrace.requests import DrainInput, FlushStates, SetTargetProbs, StatesPart
 from headrace.session import Session
-from headrace_proto.errors import (
-    ConnectionLost,
-    DeadlineExceeded,
-    FeedClosed,
-    ProtocolError,
-    UnknownFeed,
-)
+from headrace_proto.errors import ConnectionLost, DeadlineExceeded, FeedClosed, UnknownFeed
 from headrace_proto.messages import (
-    FROM_SERVER,
-    FROM_TRAINER,
-    Bye,
+    Drain,
+    Drained,
     Ended,
+    Flush,
+    Flushed,
     Hello,
     Pulse,
     Refused,
     Renew,
-    Welcome,
+    Retarget,
+    Retargeted,
 )
 
-
-class Peer:
-    """A server that answers as a test says; its messages are kept."""
-
-    def __init__(self) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.linger = 0
-        port = self._socket.bind_to_random_port("tcp://127.0.0.1")
-        self.address = f"tcp://127.0.0.1:{port}"
-
-    def hear(self, kind: type, timeout_s: float = 5.0) -> object:
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            if self._socket.poll(50):
-                self.identity, header = self._socket.recv_multipart()
-                message = FROM_TRAINER.decode(header)
-                if isinstance(message, kind):
-                    return message
-        raise AssertionError(f"no {kind.__name__} came")
-
-    def say(self, message: object) -> None:
-        self._socket.send_multipart([self.identity, FROM_SERVER.encode(message)])
-
-    def say_raw(self, header: bytes) -> None:
-        self._socket.send_multipart([self.identity, header])
-
-    def welcome(self) -> None:
-        self.hear(Hello)
-        self.say(Welcome(1, "t", 7, "f", [], 0.2, 30.0, 64))
-
-    def close(self) -> None:
-        self._socket.close()
-        self._context.term()
-
-
-@pytest.fixture
-def peer() -> Iterator[Peer]:
-    peer = Peer()
-    yield peer
-    peer.close()
+from .peer import Peer
 
 
 @contextlib.contextmanager
@@ -81,13 +36,6 @@ def linked(address: str, timeout_s: float) -> Iterator[Link]:
         yield link
     finally:
         link.close()
-
-
-def test_it_greets_opens_and_says_goodbye(peer: Peer):
-    with linked(peer.address, 5) as link:
-        peer.welcome()
-        assert link.open().session == 7
-    assert peer.hear(Bye) == Bye(7)
 
 
 def test_a_refusal_is_raised_as_what_it_says(peer: Peer):
@@ -157,14 +105,6 @@ def test_the_end_and_a_failure_reach_who_waits(peer: Peer):
             link.take()
 
 
-def test_a_peer_that_speaks_nonsense_is_a_protocol_error(peer: Peer):
-    with linked(peer.address, 5) as link:
-        peer.hear(Hello)
-        peer.say_raw(b"\xff\xff")
-        with pytest.raises(ProtocolError, match="sent nonsense"):
-            link.open()
-
-
 def test_closing_ends_the_wait_of_another_thread(peer: Peer):
     link = Link(peer.address, Session("f", b"nonce", prefetch=2), 30)
     peer.welcome()
@@ -182,3 +122,57 @@ def test_closing_ends_the_wait_of_another_thread(peer: Peer):
     link.close()
     thread.join(5)
     assert not thread.is_alive() and isinstance(failures[0], FeedClosed)
+
+
+def test_who_asks_gets_the_answer_to_the_own_request(peer: Peer):
+    with linked(peer.address, 5) as link:
+        peer.welcome()
+        link.open()
+        answers: list[Retargeted] = []
+        asking = SetTargetProbs((0.25, 0.75))
+        thread = threading.Thread(target=lambda: answers.append(link.ask(asking)))
+        thread.start()
+        asked = peer.hear(Retarget)
+        assert asked.probs == (0.25, 0.75)
+        peer.say(Retargeted(7, asked.request + 1, [[0, 1]]))  # nobody's
+        peer.say(Retargeted(7, asked.request, [[0, 5]]))
+        thread.join(5)
+        assert answers == [Retargeted(7, asked.request, [[0, 5]])]
+
+
+def test_a_deadline_names_the_request_that_was_not_answered(peer: Peer):
+    with linked(peer.address, 5) as link:
+        peer.welcome()
+        link.open()
+        with pytest.raises(DeadlineExceeded, match="for the answer to flush_states of feed 'f'"):
+            link.ask(FlushStates(1, []), at_most_s=0.1)
+
+
+@pytest.mark.parametrize("answer", [Drained(7), Ended(7)])
+def test_a_drain_is_answered_by_the_server_or_by_the_end(peer: Peer, answer: Drained | Ended):
+    with linked(peer.address, 5) as link:
+        peer.welcome()
+        link.open()
+        answers: list[Drained] = []
+        thread = threading.Thread(target=lambda: answers.append(link.ask(DrainInput(True))))
+        thread.start()
+        assert peer.hear(Drain).cancel
+        peer.say(answer)
+        thread.join(5)
+        assert answers == [Drained(7)]
+
+
+def test_a_commit_that_was_refused_is_told_to_who_waits_unless_it_hands_over_states(peer: Peer):
+    with linked(peer.address, 5) as link:
+        peer.welcome()
+        link.open()
+        link.session.refused.append(UnknownFeed("of a commit"))
+        answers: list[Flushed] = []
+        flush = FlushStates(1, [StatesPart((0,), [], b"states")])
+        thread = threading.Thread(target=lambda: answers.append(link.ask(flush)))
+        thread.start()
+        peer.say(Flushed(7, peer.hear(Flush).request))
+        thread.join(5)
+        assert answers and len(link.session.refused) == 1
+        with pytest.raises(UnknownFeed, match="of a commit"):
+            link.ask(DrainInput(False))

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.requests import DrainInput, FlushStates, StatesPart
 from headrace.session import Received, Session
-from headrace.uploads import StatesPart
 from headrace_proto.errors import (
     Cancelled,
     DataError,
@@ -113,7 +113,7 @@ def test_a_save_goes_with_its_block_once_and_again_after_a_reconnection_until_it
     first = Save(11, 1, [[0, 4, [1]]])
     first_step, second_step = talk.said()
     assert first_step.saves == (first,) and second_step.saves == (Save(12, 0, []),)
-    assert talk.session.uploads.frames_of(first_step) == [b"states"]
+    assert talk.session.frames_of(first_step) == [b"states"]
     assert not talk.session.settled and talk.session.held() == 0
     talk.hear(Outcome(1, (12,)), Unknown(1))
     talk.said()
@@ -146,14 +146,16 @@ def test_batches_carry_the_session_that_brought_them():
     assert talk.session.take().opening == 2
 
 
-def test_a_flush_is_said_in_its_order_and_its_answer_kept():
+def test_the_frames_of_a_request_go_with_the_message_they_belong_to():
     talk = opened()
     talk.said()
-    talk.session.flush(11, [StatesPart((0,), [], b"a"), StatesPart((1,), [], b"b")])
+    flush = FlushStates(11, [StatesPart((0,), [], b"a"), StatesPart((1,), [], b"b")])
+    talk.session.requests.ask(flush)
     first, second = talk.said()
-    assert (first.rows, first.more, second.rows, second.more) == ((0,), True, (1,), False)
+    assert talk.session.frames_of(first) == [b"a"] and talk.session.frames_of(second) == [b"b"]
+    assert talk.session.frames_of(Drain(1)) == [] and talk.session.frames_of(Step(1, 2)) == []
     talk.hear(Flushed(1, first.request, "stale", "moved"))
-    assert talk.session.uploads.flushed.code == "stale" and talk.said() == []
+    assert talk.session.requests.answer_to(flush).code == "stale" and talk.said() == []
 
 
 # Opening
@@ -193,6 +195,8 @@ def test_what_the_server_waits_for_is_known_before_and_after_the_opening():
 
 def test_messages_of_another_session_say_nothing():
     talk = Talk()
+    drain = DrainInput(False)
+    talk.session.requests.ask(drain)
     talk.hear(Ended(1), Unknown(1))
     talk.deliver(delivery(1, 10))
     talk.hear(welcome(2), Ended(1), Outcome(1, (), (10,)), Unknown(1), Drained(1))
@@ -200,7 +204,8 @@ def test_messages_of_another_session_say_nothing():
     talk.deliver(delivery(1, 10))
     session = talk.session
     assert session.connected and not session.finished and not session.ready
-    assert not session.drained and not session.retired and not session.refused
+    assert not session.requests.answer_to(drain)
+    assert not session.retired and not session.refused
 
 
 # Windows
@@ -288,8 +293,8 @@ def test_a_heartbeat_says_what_is_mapped_where_batches_come_through_memory():
     assert talk.said(HEARTBEAT) == [Renew(1, 2, 1, (11,))]  # nothing about memory
     talk.deliver(delivery(2, 12, "slab-0-0-0"), delivery(3, 13, "slab-0-0-0"))
     assert talk.said(HEARTBEAT) == [Renew(1, 2, 3, (11, 12, 13), (12, 13), 3)]
-    talk.session.release(12)
-    talk.session.release(13)
+    talk.session.mapped.release(12)
+    talk.session.mapped.release(13)
     step, renew = talk.said(HEARTBEAT)
     assert step.released == (12, 13) and renew == Renew(1, 2, 3, (11, 12, 13), (), 3)
     talk.hear(welcome(2))
@@ -303,7 +308,7 @@ def test_a_trainer_that_keeps_very_many_batches_says_nothing_of_them():
         talk.deliver(delivery(n, n, "slab-0-0-0"))
         talk.session.give_back(n)
     assert talk.said(HEARTBEAT)[-1] == Renew(1, 63, 4001, ())
-    talk.session.release(1)
+    talk.session.mapped.release(1)
     assert talk.said(HEARTBEAT)[-1] == Renew(1, 63, 4001, (), tuple(range(2, 4002)), 4001)
 
 
@@ -360,7 +365,7 @@ def test_any_number_of_released_batches_fits_the_messages():
     talk = opened()
     talk.said()
     for token in range(20_000):
-        talk.session.release(2**60 + token)
+        talk.session.mapped.release(2**60 + token)
     steps = talk.said()
     assert [t for step in steps for t in step.released] == [2**60 + n for n in range(20_000)]
     assert steps[-1].window == 2
@@ -384,20 +389,32 @@ def test_an_end_with_an_error_is_a_failure_and_no_end():
     assert str(talk.session.failure) == "file f: record 3"
 
 
-@pytest.mark.parametrize("cancel", [False, True])
-def test_a_drain_is_said_once_in_each_connection_until_it_is_answered(cancel):
+def test_a_request_is_said_once_in_each_connection_until_it_is_answered():
     talk = opened()
     talk.said()
-    talk.session.drain(cancel)
-    assert talk.said() == [Drain(1, cancel)]
+    drain = DrainInput(True)
+    talk.session.requests.ask(drain)
+    assert talk.said() == [Drain(1, True)]
     talk.hear(Unknown(1))
     assert isinstance(talk.said()[0], Hello)
     talk.hear(welcome(1, resumed=True))
-    assert talk.said() == [Step(1, 2), Drain(1, cancel)]
+    assert talk.said() == [Step(1, 2), Drain(1, True)]
     talk.hear(Drained(1))
-    assert talk.session.drained
+    assert talk.session.requests.answer_to(drain)
     talk.hear(welcome(1, resumed=True))
     assert talk.said() == [Step(1, 2)]
+
+
+def test_a_feed_has_ended_for_a_trainer_when_its_own_commits_were_answered_too():
+    talk = opened()
+    talk.deliver(delivery(1, 11))
+    talk.take()
+    talk.session.commit(11)
+    talk.said()
+    talk.hear(Ended(1))
+    assert talk.session.finished and not talk.session.ended
+    talk.hear(Outcome(1, (11,)))
+    assert talk.session.ended
 
 
 def test_retired_segments_are_told_to_whoever_maps_them():
@@ -655,13 +672,13 @@ class Trainer:
         token = self.in_hand = received.delivery.token
         if received.delivery.segment:
             if chance < 0.3:
-                session.release(token)  # copied out
+                session.mapped.release(token)  # copied out
             else:
                 self.views.append((session.welcome.session, token))
 
     def let_go(self, index):
         _, token = self.views.pop(index)
-        self.session.release(token)
+        self.session.mapped.release(token)
 
 
 class World:

@@ -1,0 +1,61 @@
+"""The bytes of a batch, aligned: a view of the server's memory, or memory of this process.
+
+a reference ──► view of a mapped segment ─────────┐
+     └── the slab runs low: copied, released ──┐  ├──► block
+a frame ───────────────────────────── copied ──┴──┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from headrace_proto.errors import ProtocolError
+
+from .holding import BufferPool
+from .session import Received, Session
+
+__all__ = ["Blocks", "MemoryGone"]
+
+
+class MemoryGone(Exception):
+    """A batch that waited here lies in memory that is no more."""
+
+
+class Blocks:
+    """Makes blocks of what was received, and reports when nobody reads them any more."""
+
+    def __init__(self, session: Session, wake: Callable[[], None]) -> None:
+        self._mapped = session.mapped
+        self._wake = wake  # what was released at once is said at once
+        self._pool = BufferPool()
+
+    def block(self, received: Received) -> np.ndarray:
+        """The bytes of a batch; MemoryGone where they went with their server."""
+        delivery, held = received.delivery, received.source
+        if not delivery.segment:
+            source = np.frombuffer(held.buffer, np.uint8)
+            if source.nbytes != delivery.nbytes:
+                raise ProtocolError(f"a batch of {delivery.nbytes} bytes came with {source.nbytes}")
+            return self._copied(source)
+        if held is None:
+            raise ProtocolError("the server sent a reference to memory that was not attached")
+        mapped, token = self._mapped, delivery.token
+        try:
+            block: np.ndarray = held.block(
+                delivery.segment, delivery.offset, delivery.nbytes, lambda: mapped.release(token)
+            )
+        except FileNotFoundError:
+            raise MemoryGone from None
+        if not delivery.copy_out:
+            return block
+        copied = self._copied(block)
+        del block
+        self._wake()
+        return copied
+
+    def _copied(self, source: np.ndarray) -> np.ndarray:
+        memory = self._pool.buffer(source.nbytes)
+        np.copyto(memory, source)
+        return memory

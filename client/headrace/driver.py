@@ -1,0 +1,348 @@
+"""The socket of a session, and who uses it.
+
+    trainer's thread ── take_over, turn, hand_back ──┐
+                                                     ├──► socket ◄──► server
+    driver's thread ─── while no trainer's waits ────┘
+           ▲
+           └── wake (eventfd): there is something to say
+
+The socket is used by a thread of this driver, or by a trainer's thread while that has to wait: it
+hears what it waits for without being woken, and says what it has to say without waking anybody.  A
+lock says whose the socket is.  When no trainer's thread came for some milliseconds the driver's own
+has it, so heartbeats, commits and windows go on whatever the trainer does.
+
+The session machine is shared under one lock that is held for microseconds.  A wake costs both
+threads some microseconds, so one that is still unheard is not repeated.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import zmq
+
+from headrace_proto import limits
+from headrace_proto.errors import ConnectionLost, HeadraceError, ProtocolError
+from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Welcome
+
+from .holding import Attachment
+from .session import Session
+
+__all__ = ["Driver"]
+
+logger = logging.getLogger("headrace")
+
+_CLOSE_S = 5.0
+#: A thread that waits takes the socket over; its own thread lets go within microseconds.
+_TAKE_OVER_S = 0.05
+#: After such a thread has left, the socket is left to it for so long: it mostly comes again.
+_RECENT_S = 0.005
+
+
+class _Waker:
+    """An eventfd that another thread polls; closed when nobody can write to it any more."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._unheard = False
+
+    def wake(self) -> None:
+        # What is to be said was said to the session before this, and is looked at after the wake
+        # was heard: one that is still unheard will do.
+        if not self._unheard:
+            self._unheard = True
+            os.eventfd_write(self.fd, 1)
+
+    def hear(self) -> None:
+        os.eventfd_read(self.fd)
+        self._unheard = False
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """The socket, and what is polled with it."""
+
+    socket: zmq.Socket[bytes]
+    poller: zmq.Poller
+    waker: _Waker
+
+
+class Driver:
+    """A session's socket and its thread."""
+
+    def __init__(self, address: str, session: Session) -> None:
+        self.address = address
+        self.session = session
+        self.changed = threading.Condition()  # the lock of the session
+        self.closing = False
+        self._waiting = 0  # threads that wait for news of the session
+        self._waker: _Waker | None = _Waker()
+        self._io = threading.Lock()  # of whoever uses the socket
+        self._io_wanted = 0  # trainer's threads that wait, and would rather use it themselves
+        self._driven_at = -inf  # when one of them last did
+        self._sending = False
+        self._lane: _Lane | None = None
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        session.heard_at = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="headrace", daemon=True)
+        self._thread.start()
+
+    # For trainers' threads
+
+    def wake(self) -> None:
+        """There is something to say."""
+        waker = self._waker
+        if waker is not None:
+            waker.wake()
+
+    def say_now(self) -> None:
+        """There is something to say, and this thread says it where nobody uses the socket."""
+        if self._io.acquire(blocking=False):
+            self.hand_back()
+        else:
+            self.wake()
+
+    def tell(self) -> None:
+        """There is news of the session for those who wait.  Under the lock."""
+        if self._waiting:
+            self.changed.notify_all()
+
+    def wait_for_news(self, at_most_s: float) -> None:
+        """Let another thread use the socket.  Under the lock, which is let go meanwhile."""
+        self._waiting += 1
+        try:
+            self.changed.wait(at_most_s)
+        finally:
+            self._waiting -= 1
+
+    def take_over(self) -> bool:
+        """Whether this thread has the socket now, until it hands it back.
+
+        Under the lock, which is let go while the driver's own thread comes to an end.
+        """
+        if self._lane is None:
+            return False
+        if self._io.acquire(blocking=False):
+            return self._still_there()
+        self._io_wanted += 1
+        self.wake()
+        self.changed.release()
+        try:
+            return self._io.acquire(timeout=_TAKE_OVER_S) and self._still_there()
+        finally:
+            self.changed.acquire()
+            self._io_wanted -= 1
+
+    def turn(self, at_most_s: float) -> None:
+        """Send what is due and hear what comes, in the thread that has the socket."""
+        self._guarded(self._round, at_most_s)
+
+    def hand_back(self) -> None:
+        """Send what is due, and leave the socket to others."""
+        try:
+            self._guarded(self._say)
+        finally:
+            self._driven_at = time.monotonic()
+            self._io.release()
+
+    def close(self) -> None:
+        """Leave: what is held goes back.  Ends the thread; nothing is said from now on."""
+        with self.changed:
+            if self.closing:
+                return
+            self.closing = True
+            self.tell()
+        self.wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_CLOSE_S)
+        self._waker = None
+
+    # The socket, in the hands of whichever thread has it
+
+    def _still_there(self) -> bool:
+        """Whether there is a socket to use; it may have been closed before this thread had it."""
+        if self._lane is None:
+            self._io.release()
+            return False
+        return True
+
+    def _guarded(self, step: Callable[..., None], *values: float) -> None:
+        """A step with the socket; what goes wrong is the session's failure."""
+        try:
+            step(*values)
+        except Exception as error:
+            self._fail(error)
+        except BaseException:  # Ctrl-C, say
+            if self._sending:  # half a message may have been said
+                self._fail(ConnectionLost("the connection was interrupted amid a message"))
+            raise
+
+    def _say(self) -> None:
+        """Send what is due."""
+        lane = self._lane
+        if lane is None:
+            return
+        now = time.monotonic()
+        with self.changed:
+            messages = self._due(now)
+        self._sending = True
+        for message, frames in messages:
+            self._send(lane.socket, message, frames)
+        self._sending = False
+
+    def _due(self, now: float) -> list[tuple[Any, list[Any]]]:
+        """Messages that are due, with the frames that go after their headers.  Under the lock."""
+        session = self.session
+        return [(message, session.frames_of(message)) for message in session.outgoing(now)]
+
+    def _round(self, at_most_s: float) -> None:
+        """Send what is due, wait for something to happen, and hear what has come."""
+        lane = self._lane
+        assert lane is not None
+        now = time.monotonic()
+        with self.changed:
+            if self.session.connected and self.session.silence(now):
+                self.session.lose()
+        self._say()
+        with self.changed:
+            due_s = self.session.due_in(now)
+        ready = dict(lane.poller.poll(int(max(0.0, min(due_s, at_most_s)) * 1000) + 1))
+        if lane.waker.fd in ready:
+            lane.waker.hear()
+        if lane.socket in ready:
+            self._hear(lane.socket)
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            socket = self._socket()
+        except BaseException as error:
+            self._fail(error)
+            return
+        try:
+            self._serve(socket)
+            with self._io:
+                self._lane = None
+                self._say_goodbye(socket)
+        except BaseException as error:
+            self._fail(error)
+        finally:
+            with self._io:
+                self._lane = None
+                socket.close()
+                self._context.term()
+
+    def _socket(self) -> zmq.Socket[bytes]:
+        socket = self._context.socket(zmq.DEALER)
+        socket.linger = 0
+        socket.maxmsgsize = limits.MAX_PAYLOAD_BYTES
+        socket.rcvhwm = 0  # credits bound what comes
+        socket.sndhwm = 0
+        socket.reconnect_ivl = 100
+        socket.reconnect_ivl_max = 1000
+        socket.heartbeat_ivl = 2000
+        socket.heartbeat_timeout = 10_000
+        try:
+            socket.connect(self.address)
+        except zmq.ZMQError as error:
+            socket.close()
+            self._context.term()
+            raise ValueError(f"address={self.address!r}: {error}") from None
+        return socket
+
+    def _serve(self, socket: zmq.Socket[bytes]) -> None:
+        """Keep the session going while no thread that waits does it."""
+        waker = self._waker
+        if waker is None:  # closed before it began
+            return
+        poller = zmq.Poller()
+        poller.register(socket, zmq.POLLIN)
+        poller.register(waker.fd, zmq.POLLIN)
+        self._lane = _Lane(socket, poller, waker)
+        parked = select.poll()
+        parked.register(waker.fd, select.POLLIN)
+        while not self.closing:
+            quiet_s = self._driven_at + _RECENT_S - time.monotonic()
+            if quiet_s > 0 and not parked.poll(quiet_s * 1000):
+                continue
+            if self._io_wanted:
+                time.sleep(_RECENT_S / 10)
+                continue
+            with self._io:  # a thread that waits may have it for long: it does all that is to do
+                recent = time.monotonic() - self._driven_at < _RECENT_S
+                self._round(0.0 if recent else 0.5)
+
+    def _hear(self, socket: zmq.Socket[bytes]) -> None:
+        heard = []
+        for _ in range(64):
+            if not int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+                break
+            header, *frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            try:
+                heard.append((FROM_SERVER.decode(header.buffer), frames))
+            except ProtocolError as error:
+                raise ProtocolError(f"the peer at {self.address} sent nonsense: {error}") from None
+        now = time.monotonic()
+        attach = None
+        session = self.session
+        with self.changed:
+            for message, frames in heard:
+                if isinstance(message, Welcome) and not session.continues(message):
+                    attach = self._attach(message)
+                session.receive(message, frames, now)
+            if session.memory is not None:
+                for segment in session.retired:
+                    session.memory.forget(segment)
+            session.retired.clear()
+            self.tell()
+        if attach is not None:
+            self._send(socket, attach, [])
+
+    def _attach(self, welcome: Welcome) -> Attach | None:
+        """Try whether the server's memory can be seen from here."""
+        self.session.memory = None
+        if not welcome.session_file:
+            return None
+        try:
+            memory = Attachment(welcome.directory, welcome.session_file)
+        except OSError:
+            return None  # another host, container or user: bytes come over the wire
+        self.session.memory = memory
+        return Attach(welcome.session, memory.proof)
+
+    def _send(self, socket: zmq.Socket[bytes], message: Any, frames: list[Any]) -> None:
+        header = FROM_TRAINER.encode(message)
+        if frames:
+            socket.send_multipart([header, *frames], copy=False)
+        else:
+            socket.send(header)
+
+    def _say_goodbye(self, socket: zmq.Socket[bytes]) -> None:
+        with self.changed:
+            messages = self._due(time.monotonic()) if self.session.connected else []
+            bye = self.session.goodbye()
+        for message, frames in [*messages, *([(bye, [])] if bye else [])]:
+            self._send(socket, message, frames)
+        socket.linger = 500
+
+    def _fail(self, error: BaseException) -> None:
+        with self.changed:
+            if self.session.failure is None:
+                if isinstance(error, (HeadraceError, ValueError)):
+                    self.session.failure = error  # type: ignore[assignment]
+                else:
+                    logger.exception("the connection to %s failed", self.address)
+                    self.session.failure = ConnectionLost(f"{type(error).__name__}: {error}")
+            self.tell()

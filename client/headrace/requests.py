@@ -1,0 +1,188 @@
+"""Requests that the server answers, each by one message: part of the session machine.
+
+    ask ──► unsaid ──► its messages ──► the answer      kept until the next request of its kind
+              ▲             │
+              └─────────────┘ a reconnection: what is not answered is said again
+
+Of each kind there is one request.  Another takes its place, and what still comes for the one
+before says nothing.  A request that can not outlive its session knows the answer that a new
+session is to it.
+
+A kind of request is a ``Request`` that says its messages and names the message that answers it;
+``Link.ask`` says it and waits.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
+
+from headrace_proto.messages import Drain, Drained, Flush, Flushed, Retarget, Retargeted
+
+__all__ = ["DrainInput", "FlushStates", "Request", "Requests", "SetTargetProbs", "StatesPart"]
+
+A = TypeVar("A")
+
+_LANES_LOST = (
+    "the states of lanes were not handed over: the session was lost meanwhile, and with it the "
+    "lanes.  Their sequences go on from the states that the server has"
+)
+
+
+class Request(ABC, Generic[A]):
+    """One kind of request, answered by an ``A``."""
+
+    answer: ClassVar[type]
+    #: How a trainer calls it, for the text of a deadline.
+    call: ClassVar[str]
+    #: Whether commits that were refused meanwhile are told to who waits for the answer.
+    tells_refusals: ClassVar[bool] = True
+
+    @abstractmethod
+    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
+        """Its messages, each with the frames that go after the header."""
+
+    def answered_by(self, message: Any, number: int) -> bool:
+        """Whether a message of the answer's type answers this request."""
+        return bool(message.request == number)
+
+    def when_lost(self, session: int, number: int) -> A | None:
+        """The answer that a new session is; None where the request is said again in it."""
+        return None
+
+    def at_end(self, session: int) -> A | None:
+        """The answer that the feed's end is; None where the server still gives one."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class DrainInput(Request[Drained]):
+    """Close the feed's input."""
+
+    answer = Drained
+    call = "drain"
+
+    cancel: bool
+
+    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
+        return [(Drain(session, self.cancel),)]
+
+    def answered_by(self, message: Any, number: int) -> bool:
+        return True  # the input of a feed is closed once, whoever asked
+
+    def at_end(self, session: int) -> Drained:
+        return Drained(session)
+
+
+@dataclass(frozen=True, slots=True)
+class SetTargetProbs(Request[Retargeted]):
+    """Draw classes in other proportions."""
+
+    answer = Retargeted
+    call = "set_target_probs"
+
+    probs: tuple[float, ...]
+
+    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
+        return [(Retarget(session, number, self.probs),)]
+
+
+@dataclass(frozen=True, slots=True)
+class StatesPart:
+    """States of some rows: where each lies in a block, and the block."""
+
+    rows: tuple[int, ...]
+    columns: list[list[Any]]
+    block: Any
+
+
+@dataclass(frozen=True, slots=True)
+class FlushStates(Request[Flushed]):
+    """Hand over the states of lanes as they are after a batch.
+
+    In a new session nobody's lanes are this trainer's.
+    """
+
+    answer = Flushed
+    call = "flush_states"
+    tells_refusals = False
+
+    token: int
+    parts: list[StatesPart]
+
+    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
+        last = len(self.parts) - 1
+        return [
+            (Flush(session, number, self.token, part.rows, part.columns, i < last), part.block)
+            for i, part in enumerate(self.parts)
+        ]
+
+    def when_lost(self, session: int, number: int) -> Flushed:
+        return Flushed(session, number, "stale", _LANES_LOST)
+
+
+@dataclass(slots=True)
+class _Asked:
+    request: Request
+    number: int
+    said: list[tuple[Any, ...]] = field(default_factory=list)  # in this connection
+
+
+@dataclass(slots=True)
+class Requests:
+    """Requests that are not answered, and the last answer of each kind."""
+
+    due: bool = False  # whether there is something to say
+    _asked: dict[type, _Asked] = field(default_factory=dict)  # by the type of the answer
+    _answers: dict[type, Any] = field(default_factory=dict)
+    _count: int = 0
+
+    def ask(self, request: Request) -> None:
+        """Say this, in place of a request of its kind that is not answered."""
+        self._count += 1
+        self._answers.pop(request.answer, None)
+        self._asked[request.answer] = _Asked(request, self._count)
+        self.due = True
+
+    def answer_to(self, request: Request[A]) -> A | None:
+        """The answer to the last request of this one's kind, once it is there."""
+        answer: A | None = self._answers.get(request.answer)
+        return answer
+
+    def receive(self, message: Any) -> None:
+        """A message of the server, which may be an answer."""
+        kind = type(message)
+        asked = self._asked.get(kind)
+        if asked is not None and asked.request.answered_by(message, asked.number):
+            del self._asked[kind]
+            self._answers[kind] = message
+
+    def reopened(self, session: int, anew: bool) -> None:
+        """The connection stands again, in the same session or in another."""
+        for asked in list(self._asked.values()):
+            asked.said = []
+            lost = asked.request.when_lost(session, asked.number) if anew else None
+            if lost is not None:
+                self.receive(lost)
+        self.due = bool(self._asked)
+
+    # What is to be said
+
+    def to_say(self, session: int) -> list[Any]:
+        """Messages that were not said in this connection."""
+        self.due = False
+        messages: list[Any] = []
+        for asked in self._asked.values():
+            if not asked.said:
+                asked.said = asked.request.said(session, asked.number)
+                messages.extend(message for message, *_ in asked.said)
+        return messages
+
+    def frames_of(self, message: Any) -> list[Any]:
+        """What goes after the header of a message that is being said."""
+        for asked in self._asked.values():
+            for said, *frames in asked.said:
+                if said == message:
+                    return frames
+        return []

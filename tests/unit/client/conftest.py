@@ -1,0 +1,16 @@
+"""What several tests of the client begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from .peer import Peer
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    peer = Peer()
+    yield peer
+    peer.close()

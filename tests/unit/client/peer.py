@@ -1,0 +1,47 @@
+"""A server that is a socket in the test, and says what the test says."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import zmq
+
+from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, Welcome
+
+__all__ = ["Peer"]
+
+
+class Peer:
+    """A server that answers as a test says; its messages are kept."""
+
+    def __init__(self) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.linger = 0
+        port = self._socket.bind_to_random_port("tcp://127.0.0.1")
+        self.address = f"tcp://127.0.0.1:{port}"
+
+    def hear(self, kind: type, timeout_s: float = 5.0) -> Any:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if self._socket.poll(50):
+                self.identity, header, *_ = self._socket.recv_multipart()
+                message = FROM_TRAINER.decode(header)
+                if isinstance(message, kind):
+                    return message
+        raise AssertionError(f"no {kind.__name__} came")
+
+    def say(self, message: object, *frames: bytes) -> None:
+        self._socket.send_multipart([self.identity, FROM_SERVER.encode(message), *frames])
+
+    def say_raw(self, header: bytes) -> None:
+        self._socket.send_multipart([self.identity, header])
+
+    def welcome(self, schema: Any = ()) -> None:
+        self.hear(Hello)
+        self.say(Welcome(1, "t", 7, "f", list(schema), 0.2, 30.0, 64))
+
+    def close(self) -> None:
+        self._socket.close()
+        self._context.term()

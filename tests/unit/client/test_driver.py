@@ -1,0 +1,182 @@
+"""The socket and who uses it, against a server that is a socket in the test."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from headrace.driver import Driver
+from headrace.requests import DrainInput
+from headrace.session import Session
+from headrace_proto.errors import ConnectionLost, ProtocolError
+from headrace_proto.messages import Bye, Drain, Ended, Hello, Pulse, Renew, Welcome
+
+from .peer import Peer
+
+
+@contextlib.contextmanager
+def driven(address: str) -> Iterator[Driver]:
+    driver = Driver(address, Session("f", b"nonce", prefetch=2))
+    try:
+        yield driver
+    finally:
+        driver.close()
+
+
+def until(driver: Driver, what: Callable[[Session], object]) -> None:
+    """Wait, without the socket, until the session is so."""
+    with driver.changed:
+        for _ in range(100):
+            if what(driver.session):
+                return
+            driver.wait_for_news(0.1)
+    raise AssertionError("it did not come")
+
+
+def take_over(driver: Driver) -> None:
+    with driver.changed:
+        while not driver.take_over():
+            driver.wait_for_news(0.01)
+
+
+def test_it_greets_opens_and_says_goodbye(peer: Peer):
+    with driven(peer.address) as driver:
+        peer.welcome()
+        until(driver, lambda s: s.welcome)
+        assert driver.session.welcome.session == 7
+    assert peer.hear(Bye) == Bye(7)
+
+
+def test_a_peer_that_speaks_nonsense_is_a_protocol_error(peer: Peer):
+    with driven(peer.address) as driver:
+        peer.hear(Hello)
+        peer.say_raw(b"\xff\xff")
+        until(driver, lambda s: s.failure)
+        assert isinstance(driver.session.failure, ProtocolError)
+        assert f"the peer at {peer.address} sent nonsense" in str(driver.session.failure)
+
+
+def test_an_address_that_the_socket_refuses_is_the_sessions_failure():
+    with driven("tcp://") as driver:
+        until(driver, lambda s: s.failure)
+        assert "address='tcp://'" in str(driver.session.failure)
+        with driver.changed:
+            assert not driver.take_over()
+
+
+def test_its_own_thread_says_what_it_is_woken_for_and_keeps_heartbeats(peer: Peer):
+    with driven(peer.address) as driver:
+        peer.welcome()
+        until(driver, lambda s: s.welcome)
+        with driver.changed:
+            driver.session.requests.ask(DrainInput(False))
+        driver.wake()
+        driver.wake()
+        assert peer.hear(Drain) == Drain(7)
+        peer.hear(Renew)
+        peer.hear(Renew)
+
+
+def test_a_thread_that_took_over_hears_and_says_by_itself_until_it_hands_back(peer: Peer):
+    with driven(peer.address) as driver:
+        peer.welcome()
+        until(driver, lambda s: s.welcome)
+        take_over(driver)
+        try:
+            peer.say(Pulse(7, "to who has the socket"))
+            while not driver.session.waiting:
+                driver.turn(1.0)
+            heard = driver.session.heard_at
+            peer.say(Pulse(7, "to nobody yet"))
+            with driver.changed:
+                assert not driver._io.acquire(blocking=False)
+            assert driver.session.heard_at == heard
+        finally:
+            driver.hand_back()
+        until(driver, lambda s: s.waiting == "to nobody yet")  # by its own thread
+
+
+def test_one_thread_at_a_time_has_the_socket_and_the_others_are_told(peer: Peer):
+    """1 one thread has it, 2 another does not get it and waits, 3 the first hears the end."""
+    with driven(peer.address) as driver:
+        peer.welcome()
+        until(driver, lambda s: s.welcome)
+        take_over(driver)
+        got: list[bool] = []
+        waits = threading.Event()
+
+        def other() -> None:
+            with driver.changed:
+                got.append(driver.take_over())
+                waits.set()
+            until(driver, lambda s: s.finished)
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        try:
+            assert waits.wait(5) and got == [False]
+            peer.say(Ended(7))
+            while not driver.session.finished:
+                driver.turn(1.0)
+        finally:
+            driver.hand_back()
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def test_what_is_said_now_is_said_by_this_thread_or_by_the_one_that_has_the_socket(peer: Peer):
+    with driven(peer.address) as driver:
+        peer.welcome()
+        until(driver, lambda s: s.welcome)
+        for _ in range(20):
+            with driver.changed:
+                driver.session.requests.ask(DrainInput(True))
+            driver.say_now()
+            assert peer.hear(Drain).cancel
+
+
+def test_an_interruption_amid_a_message_is_a_lost_connection_and_the_socket_is_free(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+):
+    with driven(peer.address) as driver:
+        peer.welcome()
+        until(driver, lambda s: s.welcome)
+
+        def interrupted(*message: object) -> None:
+            raise KeyboardInterrupt
+
+        take_over(driver)
+        monkeypatch.setattr(driver, "_send", interrupted)
+        with driver.changed:
+            driver.session.requests.ask(DrainInput(False))
+        with pytest.raises(KeyboardInterrupt):
+            driver.hand_back()
+        assert isinstance(driver.session.failure, ConnectionLost)
+        assert "interrupted amid a message" in str(driver.session.failure)
+        monkeypatch.undo()
+        take_over(driver)
+        driver.hand_back()
+
+
+def test_memory_that_can_not_be_seen_from_here_is_none(peer: Peer):
+    with driven(peer.address) as driver:
+        peer.hear(Hello)
+        peer.say(Welcome(1, "t", 7, "f", [], 0.2, 30.0, 64, "/nowhere", "/nowhere/trainer-7"))
+        until(driver, lambda s: s.welcome)
+        assert driver.session.memory is None
+
+
+def test_a_driver_that_was_closed_has_no_socket_to_take_and_may_be_closed_again(peer: Peer):
+    with driven(peer.address) as driver:
+        peer.welcome()
+        until(driver, lambda s: s.welcome)
+        driver.close()
+        assert driver.closing and not driver._thread.is_alive()
+        with driver.changed:
+            assert not driver.take_over()
+        driver.wake()
+        driver.say_now()
+        driver.close()

@@ -1,0 +1,36 @@
+"""``connect``: what is refused before anything is sent."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import headrace
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "text"),
+    [
+        ({"framework": "keras"}, ValueError, "framework='keras' is not one of numpy, tf"),
+        ({"prefetch": -1}, ValueError, "prefetch=-1 does not lie in 0"),
+        ({"prefetch": 64}, ValueError, "prefetch=64 does not lie in 0 … 63"),
+        ({"prefetch": 1.5}, TypeError, "prefetch=1.5 is not an integer"),
+        ({"prefetch": True}, TypeError, "prefetch=True is not an integer"),
+        ({"rank": 0}, ValueError, "rank=0 and world_size=None: give both or neither"),
+        ({"world_size": 2}, ValueError, "rank=None and world_size=2"),
+        ({"rank": 2, "world_size": 2}, ValueError, "rank=2 does not lie in 0"),
+        ({"timeout": 0}, ValueError, "timeout=0 is not a positive number"),
+        ({"timeout": math.nan}, ValueError, "timeout=nan is not a positive number"),
+        ({"timeout": "1"}, ValueError, "timeout='1' is not a positive number"),
+    ],
+)
+def test_an_argument_that_can_not_be_is_named_with_its_value_and_limit(arguments, kind, text):
+    with pytest.raises(kind, match=text):
+        headrace.connect("tcp://127.0.0.1:1", **arguments)
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1:5557", "http://x", "tcp://127.0.0.1:99999"])
+def test_an_address_that_is_none_is_refused(address):
+    with pytest.raises(ValueError, match="address="):
+        headrace.connect(address)

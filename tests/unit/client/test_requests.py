@@ -1,0 +1,128 @@
+"""A request is said once, and again after a reconnection until it is answered."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from headrace.requests import (
+    DrainInput,
+    FlushStates,
+    Request,
+    Requests,
+    SetTargetProbs,
+    StatesPart,
+)
+from headrace_proto.messages import Drain, Drained, Flush, Flushed, Retarget, Retargeted
+
+
+def part(*rows):
+    return StatesPart(rows, [[0, 4, [len(rows)]]], b"block of %d" % rows[0])
+
+
+@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize(
+    ("request_", "message", "answer"),
+    [
+        (DrainInput(True), lambda session: Drain(session, True), lambda s: Drained(s)),
+        (
+            SetTargetProbs((0.25, 0.75)),
+            lambda session: Retarget(session, 1, (0.25, 0.75)),
+            lambda session: Retargeted(session, 1, [[0, 5]]),
+        ),
+    ],
+)
+def test_a_request_is_said_again_in_any_session_until_it_is_answered(
+    request_, message, answer, anew
+):
+    requests = Requests()
+    requests.ask(request_)
+    assert requests.due and requests.to_say(7) == [message(7)]
+    assert not requests.due and requests.to_say(7) == []
+    session = 8 if anew else 7
+    requests.reopened(session, anew)
+    assert requests.due and requests.answer_to(request_) is None
+    assert requests.to_say(session) == [message(session)]
+    requests.receive(answer(session))
+    assert requests.answer_to(request_) == answer(session)
+    requests.reopened(9, True)
+    assert not requests.due and requests.to_say(9) == []
+
+
+def test_another_request_of_the_kind_takes_the_place_of_the_one_before():
+    requests = Requests()
+    first, second = SetTargetProbs((0.5, 0.5)), SetTargetProbs((0.1, 0.9))
+    requests.ask(first)
+    requests.to_say(7)
+    requests.ask(second)
+    assert requests.to_say(7) == [Retarget(7, 2, (0.1, 0.9))]
+    requests.receive(Retargeted(7, 1, [[0, 3]]))  # to the first one
+    assert requests.answer_to(second) is None
+    requests.receive(Retargeted(7, 2, [[0, 9]]))
+    assert requests.answer_to(second).since == [[0, 9]]
+    requests.ask(first)
+    assert requests.answer_to(first) is None, "the answer of before stands no more"
+
+
+def test_requests_of_several_kinds_are_under_way_at_once_and_said_in_their_order():
+    requests = Requests()
+    drain, flush = DrainInput(False), FlushStates(77, [part(0)])
+    requests.ask(flush)
+    requests.ask(drain)
+    assert [type(message) for message in requests.to_say(7)] == [Flush, Drain]
+    requests.receive(Drained(7))
+    assert requests.answer_to(drain) and requests.answer_to(flush) is None
+    requests.receive(Flushed(7, 1))
+    assert requests.answer_to(flush) == Flushed(7, 1)
+
+
+def test_an_answer_that_nobody_asked_for_says_nothing():
+    requests = Requests()
+    requests.receive(Drained(7))
+    assert requests.answer_to(DrainInput(False)) is None
+
+
+def test_a_flush_is_several_messages_with_a_block_each_and_one_answer():
+    requests, flush = Requests(), FlushStates(77, [part(0, 2), part(3)])
+    requests.ask(flush)
+    first, second = requests.to_say(7)
+    assert first == Flush(7, 1, 77, (0, 2), [[0, 4, [2]]], True)
+    assert second == Flush(7, 1, 77, (3,), [[0, 4, [1]]], False)
+    assert requests.frames_of(first) == [b"block of 0"]
+    assert requests.frames_of(second) == [b"block of 3"]
+    assert requests.frames_of(Drain(7)) == []
+    requests.receive(Flushed(7, 1))
+    assert requests.answer_to(flush) == Flushed(7, 1)
+    assert requests.frames_of(first) == [], "blocks are let go when they are answered"
+
+
+def test_a_flush_is_said_again_in_the_same_session_and_is_lost_with_it():
+    requests, flush = Requests(), FlushStates(77, [part(0)])
+    requests.ask(flush)
+    requests.to_say(7)
+    requests.reopened(7, False)
+    assert requests.due and len(requests.to_say(7)) == 1
+    requests.reopened(8, True)
+    assert not requests.due and requests.to_say(8) == []
+    answer = requests.answer_to(flush)
+    assert (answer.request, answer.code) == (1, "stale") and "session was lost" in answer.text
+
+
+def test_the_end_of_a_feed_is_an_answer_to_its_drain_and_to_nothing_else():
+    assert DrainInput(False).at_end(7) == Drained(7)
+    assert SetTargetProbs((1.0,)).at_end(7) is None and FlushStates(7, []).at_end(7) is None
+
+
+def test_a_further_kind_says_its_messages_and_names_its_answer():
+    @dataclass(frozen=True)
+    class Question(Request[Retargeted]):
+        answer, call = Retargeted, "question"
+
+        def said(self, session, number):
+            return [(Retarget(session, number, ()), b"one", b"two")]
+
+    requests = Requests()
+    requests.ask(Question())
+    (message,) = requests.to_say(7)
+    assert requests.frames_of(message) == [b"one", b"two"]
+    requests.receive(Retargeted(7, 1, []))
+    assert requests.answer_to(Question()) == Retargeted(7, 1, [])
