@@ -556,7 +556,7 @@ class World:
 
     def check(self):
         for session in self.trainers:
-            assert self.d._leases.count(session) <= self.d._max_window
+            assert self.d._leases.count(session) <= self.d._trainers.max_window
         for worker in self.workers:
             slots = [slot for batch in worker.out.values() for slot in batch.slots.tolist()]
             assert self.ahead or len(slots) == len(set(slots)), (
