@@ -33,7 +33,8 @@ from headrace_server.core.handover import (
 from headrace_server.core.lanes import Lanes
 from headrace_server.core.segment_dispatch import Flush, SegmentDispatcher
 from headrace_server.core.segments import SegmentQueue
-from headrace_server.core.sequences import BEGUN, Begun
+from headrace_server.core.sequences import BEGUN
+from headrace_server.core.slots import Begun
 
 TTL = 10.0
 CHUNK = 3
