@@ -156,7 +156,7 @@ class Reception:
             if desk.over:
                 self.retargeted(session.number, message.request, [], "the feed has ended")
             else:
-                desk.on_retarget(session.number, message.request, message.probs)
+                desk.retargets.ask(session.number, message.request, message.probs)
         elif isinstance(message, Flush):
             self._on_flush(session, desk, message, frames)
         elif isinstance(message, Bye):
@@ -262,7 +262,7 @@ class Reception:
                 "stay with the trainer" if desk.states_stay else "are missing"
             )
         elif batch is not None and block is not None:
-            fault = desk.block_fault(batch.rows, save.columns, block)
+            fault = desk.states.fault_of_block(batch.rows, save.columns, block)
         if fault:
             dispatcher.refuse(session.number, save.token, "state", fault)
         else:

@@ -36,7 +36,8 @@ from ..core.handover import (
 from .channel import Exchange
 from .child import ParentPipe
 from .config import RunConfig
-from .desk import Desk, News
+from .desk import Desk
+from .news import News
 from .reception import Reception
 from .sockets import public_router
 from .worker_messages import (
@@ -156,7 +157,7 @@ class Router:
                 continue
             for order, cursor in desk.open_partitions(worker):
                 self._tell_worker(worker, life, order, cursor)
-            for target in desk.retargets_of_a_new_worker():
+            for target in desk.retargets.of_a_new_worker():
                 self._tell_worker(worker, life, target)
             if desk.closing is not None:
                 self._tell_worker(worker, life, desk.closing)
@@ -178,7 +179,7 @@ class Router:
         elif isinstance(message, Failed):
             desk.on_failed(message)
         elif isinstance(message, Retargeted):
-            desk.on_retargeted(message)
+            desk.retargets.answer(message)
         elif isinstance(message, Waiting):
             desk.on_waiting(message)
         elif isinstance(message, (Kept, Starved, Dry)):
@@ -210,7 +211,7 @@ class Router:
                 desk.dispatcher.paused = True
             self._pausing = True
         elif kind == "stats":
-            feeds = {name: desk.stats() for name, desk in self._desks.items()}
+            feeds = {name: desk.counters.told() for name, desk in self._desks.items()}
             self._pipe.tell("stats", request=order["request"], feeds=feeds)
         elif kind == "stop":
             self._stopping = True
@@ -264,11 +265,11 @@ class Router:
         for segment in desk.retired:
             self._retire(segment)  # of several feeds the last one's batch empties it
         desk.retired.clear()
-        for target in desk.retargets:
+        for target in desk.retargets.asked:
             for worker, life in self._news:
                 self._tell_worker(worker, life, target)
-        desk.retargets.clear()
-        for asked in desk.retargeted():
+        desk.retargets.asked.clear()
+        for asked in desk.retargets.take_answered():
             self._reception.retargeted(asked.session, asked.request, asked.since, asked.fault)
         if desk.closing is not None and not desk.closing_told:
             desk.closing_told = True
@@ -281,7 +282,9 @@ class Router:
         if desk.over and desk.name not in self._told_over:
             self._told_over.add(desk.name)
             code, text = desk.failure or ("", "")
-            self._pipe.tell("over", feed=desk.name, code=code, text=text, dropped=desk.dropped())
+            self._pipe.tell(
+                "over", feed=desk.name, code=code, text=text, dropped=desk.counters.dropped()
+            )
 
     def _report(self) -> None:
         if not self._told_open and all(desk.opened for desk in self._desks.values()):
