@@ -1,7 +1,7 @@
 """The router process: owns the public socket, and decides nothing itself.
 
-    public socket   ─► reception (trainers) ─┐
-    channels        ─► workers' messages    ─┼─► desks (one per feed) ─► effects ─► messages
+    public socket   ─► reception (trainers) ─┐                                   ┌─► outbox
+    channels        ─► workers' messages    ─┼─► desks (one per feed) ─► effects ─┴─► news
     supervisor      ─► orders               ─┤
     clock           ─► ticks                ─┘
 
@@ -38,7 +38,9 @@ from .child import ParentPipe
 from .config import RunConfig
 from .desk import Desk
 from .news import News
+from .outbox import Outbox
 from .reception import Reception
+from .sessions import SessionTable
 from .sockets import public_router
 from .worker_messages import (
     FROM_ROUTER,
@@ -84,7 +86,9 @@ class Router:
         self._workers: Exchange | None = None
         self._desks = {feed.name: Desk(feed, config) for feed in config.feeds}
         self._news: dict[tuple[int, int], News] = {}  # by worker and life
-        self._reception = Reception(config, self._public, self._desks)
+        sessions = SessionTable(self._directory)
+        self._outbox = Outbox(self._directory, self._public, sessions)
+        self._reception = Reception(config, self._public, self._desks, sessions, self._outbox)
         self._next_tick = 0.0
         self._told_open = False
         self._told_over: set[str] = set()
@@ -165,7 +169,7 @@ class Router:
     def _on_worker(self, worker: int, life: int, message: Any, payload: list[bytes]) -> None:
         if isinstance(message, Removed):
             for segment in message.segments:
-                self._reception.retire(segment)
+                self._outbox.retire(segment)
             return
         desk = self._desks[message.feed]
         if desk.failure is not None:
@@ -187,7 +191,7 @@ class Router:
         elif isinstance(message, Claimed):
             desk.on_claimed(message)
         elif isinstance(message, Flushed):
-            self._reception.flushed(message.session, message.request)
+            self._outbox.flushed(message.session, message.request)
 
     def _tell_worker(self, worker: int, life: int, message: Any, *payload: bytes) -> None:
         # A worker that is gone is the supervisor's to notice; its successor gets all anew.
@@ -231,7 +235,7 @@ class Router:
 
     def _retire(self, segment: str) -> None:
         if not any(desk.uses(segment) for desk in self._desks.values()):
-            self._reception.retire(segment)
+            self._outbox.retire(segment)
 
     # Effects
 
@@ -243,21 +247,21 @@ class Router:
                 self._tell_worker(worker, life, message)
             for turn, frames in news.take_turns() if news.turns else ():
                 self._tell_worker(worker, life, turn, *frames)
-        self._reception.flush()
+        self._outbox.flush()
         self._report()
 
     def _act_on(self, desk: Desk) -> None:
         for effect in desk.dispatcher.take_effects():
             if isinstance(effect, Send):
-                self._reception.deliver(desk, effect)
+                self._outbox.deliver(desk, effect)
             elif isinstance(effect, Answer):
-                self._reception.answer(effect)
+                self._outbox.answer(effect)
             elif isinstance(effect, Taken):
                 desk.on_taken(effect, self._news)
             elif isinstance(effect, Freed):
                 desk.on_freed(effect, self._news)
             elif isinstance(effect, Finish):
-                self._reception.finish(effect.session)
+                self._outbox.finish(effect.session)
             elif isinstance(effect, Save):
                 desk.on_turn(effect, self._config.worker_of(effect.batch.partition), self._news)
             elif isinstance(effect, (Want, Leave, Claim, Release)):
@@ -270,13 +274,13 @@ class Router:
                 self._tell_worker(worker, life, target)
         desk.retargets.asked.clear()
         for asked in desk.retargets.take_answered():
-            self._reception.retargeted(asked.session, asked.request, asked.since, asked.fault)
+            self._outbox.retargeted(asked.session, asked.request, asked.since, asked.fault)
         if desk.closing is not None and not desk.closing_told:
             desk.closing_told = True
             for worker, life in self._news:
                 self._tell_worker(worker, life, desk.closing)
         if desk.failure is not None and desk.name not in self._told_over:
-            self._reception.end(desk.name, *desk.failure)
+            self._outbox.end(desk.name, *desk.failure)
             for worker, life in self._news:
                 self._tell_worker(worker, life, Close(desk.name, abandon=True))
         if desk.over and desk.name not in self._told_over:
