@@ -98,15 +98,15 @@ def _wall_clock() -> None:
 
 def _answers_lost() -> None:
     """One answer in twenty is never sent."""
-    from headrace_server.shell.reception import Reception
+    from headrace_server.shell.outbox import Outbox
 
-    answered, chance = Reception.answer, random.Random(5)
+    answered, chance = Outbox.answer, random.Random(5)
 
-    def answer(reception: Any, effect: Any) -> None:
+    def answer(outbox: Any, effect: Any) -> None:
         if chance.random() > 0.05:
-            answered(reception, effect)
+            answered(outbox, effect)
 
-    _replace(Reception, "answer", answer)
+    _replace(Outbox, "answer", answer)
 
 
 def _nothing_requeued() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.session import Session
 from headrace_proto import limits
 from headrace_proto.messages import FROM_TRAINER, Step, Welcome
-from headrace_server.shell.desk import News
+from headrace_server.shell.news import News
 from headrace_server.shell.worker_messages import FROM_ROUTER
 
 _MANY = 3 * limits.MAX_HEADER_ITEMS

@@ -8,8 +8,7 @@ The order of a feed is by (number, partition), see stream.py; batches that came 
 new ones.  In coordinated mode the same stream is dealt in rounds, see rounds.py.  A round that can
 not be completed at the end of the feed is dropped, so that all ranks finish together.
 
-A trainer asks with a window: the number of the last delivery that it takes.  It never holds more
-than ``max_window`` batches, whatever it asks for.
+Who is there, and how much each takes: trainers.py.
 
 Memory: a batch is Freed, once, when it is settled and nobody has it pinned (a trainer that maps
 it, a frame of it that is still being sent).
@@ -17,32 +16,16 @@ it, a frame of it that is still being sent).
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
 from collections.abc import Hashable
-from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
-from .handover import Answer, Batch, Effect, Finish, Freed, JoinRefused, Send, Taken, Waiting
+from .handover import Answer, Batch, Effect, Finish, Freed, Send, Taken, Waiting
 from .lease import Lease, LeaseTable, Verdict
 from .rounds import Rounds
 from .stream import Stream
+from .trainers import Trainer, Trainers
 
 __all__ = ["Dispatcher"]
-
-#: No run has so many ranks; a number from the wire must not become so many queues.
-MAX_WORLD = 65_536
-
-
-@dataclass(slots=True)
-class _Trainer:
-    session: int
-    joined: float
-    seen: float
-    rank: int = -1
-    window: int = 0
-    seq: int = 0
-    told: bool = False  # of the end
 
 
 class Dispatcher:
@@ -58,13 +41,7 @@ class Dispatcher:
     ) -> None:
         self._stream: Any = self._new_stream(partitions)
         self._leases: LeaseTable[Batch] = LeaseTable(lease_ttl_s, epoch)
-        self._max_window = max_window
-        self._trainers: dict[int, _Trainer] = {}
-        self._by_rank: dict[int, _Trainer] = {}
-        # Trainers that want more, the longest waiting first.  Those that _deal need not look at
-        # are known to get nothing: only what is new in the stream can serve them.
-        self._asking: OrderedDict[int, _Trainer] = OrderedDict()
-        self._due: deque[int] = deque()  # coordinated: ranks that may have something dealt to them
+        self._trainers = Trainers(max_window, self._leases.count)
         self._again = Waiting()  # came back, and is no rank's
         self._rounds = Rounds(0)
         self._open = 0  # batches made and not settled
@@ -97,31 +74,10 @@ class Dispatcher:
 
     def join(self, session: int, now: float, rank: int = -1, world_size: int = 0) -> None:
         """A new session.  JoinRefused when its mode does not fit those that are there."""
-        others = self._trainers
-        if session in others:
-            raise ValueError(f"session {session} is there already")
-        world = self._rounds.world
-        if rank < 0 and not world_size:
-            if others and world:
-                raise JoinRefused(
-                    f"the feed is in coordinated mode with world_size={world}: "
-                    "connect with rank= and world_size="
-                )
-        elif world_size > MAX_WORLD:
-            raise JoinRefused(f"world_size={world_size} is more than {MAX_WORLD}")
-        elif not 0 <= rank < world_size:
-            raise JoinRefused(f"rank={rank} does not lie in 0 … world_size-1 = {world_size - 1}")
-        elif others and not world:
-            raise JoinRefused("the feed is shared by trainers without rank: all or none give one")
-        elif others and world_size != world:
-            raise JoinRefused(f"world_size={world_size} differs from {world}, that of the others")
-        elif rank in self._by_rank:
-            raise JoinRefused(f"rank={rank} is taken by another trainer")
-        if not others:
+        self._trainers.check(session, rank, world_size, self._rounds.world)
+        if not self._trainers.present:
             self._start_rounds(world_size)
-        trainer = self._trainers[session] = _Trainer(session, now, now, rank)
-        if rank >= 0:
-            self._by_rank[rank] = trainer
+        self._trainers.join(session, now, rank)
         self._deal()
 
     def _start_rounds(self, world_size: int) -> None:
@@ -136,10 +92,10 @@ class Dispatcher:
 
     def window(self, session: int, upto: int) -> None:
         """The session takes deliveries up to this number."""
-        trainer = self._trainers.get(session)
+        trainer = self._trainers.present.get(session)
         if trainer is not None and upto > trainer.window:
             trainer.window = upto
-            self._ask(session)
+            self._trainers.ask(session)
             self._deal()
 
     def commit(self, session: int, tokens: tuple[int, ...]) -> None:
@@ -155,7 +111,7 @@ class Dispatcher:
                 self._settle(batch)
         self.counts["stale"] += len(stale)
         self._effects.append(Answer(session, tuple(committed), tuple(stale)))
-        self._ask(session)
+        self._trainers.ask(session)
         self._deal()
 
     def _settle(self, batch: Batch) -> None:
@@ -194,7 +150,7 @@ class Dispatcher:
 
     def adopt(self, session: int, tokens: tuple[int, ...], now: float) -> None:
         """A session that was given up is back as another one, and still holds these."""
-        if session not in self._trainers:
+        if session not in self._trainers.present:
             raise ValueError(f"session {session} holds nothing before it has joined")
         for token in tokens:
             batch = self._leases.adopt(token, session, now)
@@ -204,7 +160,7 @@ class Dispatcher:
 
     def resend(self, session: int, last_seq: int) -> None:
         """The session reconnected: what it did not receive is sent again, under the same token."""
-        trainer = self._trainers.get(session)
+        trainer = self._trainers.present.get(session)
         if trainer is None:
             return
         self._leases.renew(session, trainer.seen)
@@ -220,12 +176,12 @@ class Dispatcher:
                 trainer.seq = max(trainer.seq, lease.seq)
                 self._effects.append(Send(session, lease.seq, lease.token, lease.batch))
         trainer.told = False
-        self._ask(session)
+        self._trainers.ask(session)
         self._deal()
 
     def seen(self, session: int, now: float) -> bool:
         """Any sign of life; False when the session is not known."""
-        trainer = self._trainers.get(session)
+        trainer = self._trainers.present.get(session)
         if trainer is None:
             return False
         trainer.seen = now
@@ -233,11 +189,8 @@ class Dispatcher:
 
     def leave(self, session: int) -> None:
         """The session is over, by its own word or not: what it holds goes to others."""
-        trainer = self._trainers.pop(session, None)
-        if trainer is None:
+        if not self._trainers.leave(session):
             return
-        self._by_rank.pop(trainer.rank, None)
-        self._asking.pop(session, None)
         for lease in self._leases.of_session(session):
             self._take_back(lease)
         self._deal()
@@ -248,14 +201,13 @@ class Dispatcher:
             self.counts["expired"] += 1
             self._take_back(lease)
         self._deal()
-        ttl_s = self._leases.ttl_s
-        return [t.session for t in self._trainers.values() if t.seen + ttl_s <= now]
+        return self._trainers.silent(now, self._leases.ttl_s)
 
     def _take_back(self, lease: Lease[Batch]) -> None:
         batch = self._leases.take_back(lease)
         self.counts["redelivered"] += 1
         self._returned(lease.session, batch)
-        self._ask(lease.session)
+        self._trainers.ask(lease.session)
 
     def _returned(self, session: int, batch: Batch) -> None:
         """A batch came back from a session; it waits to go out again."""
@@ -263,7 +215,7 @@ class Dispatcher:
             self._again.push(batch)
         else:
             self._rounds.push(batch)
-            self._due.append(batch.rank)
+            self._trainers.due.append(batch.rank)
 
     # Memory
 
@@ -300,49 +252,36 @@ class Dispatcher:
         holds = self._leases.holds
         return [e for e in effects if not isinstance(e, Send) or holds(e.session, e.token)]
 
-    def _wants(self, trainer: _Trainer) -> bool:
-        return (
-            trainer.window > trainer.seq and self._leases.count(trainer.session) < self._max_window
-        )
-
-    def _ask(self, session: int) -> None:
-        """Whether this trainer can be served is to be looked at."""
-        trainer = self._trainers.get(session)
-        if trainer is not None and self._wants(trainer):
-            self._asking.setdefault(session, trainer)
-            if trainer.rank >= 0:
-                self._due.append(trainer.rank)
-
     def _deal(self) -> None:
         """Hand out what can be handed out."""
-        while not self.paused and (self._due or self._asking):
-            due = bool(self._due)
-            trainer = (
-                self._by_rank.get(self._due.popleft()) if due else next(iter(self._asking.values()))
-            )
+        trainers = self._trainers
+        due, asking, wants = trainers.due, trainers.asking, trainers.wants
+        while not self.paused and (due or asking):
+            ranked = bool(due)
+            trainer = trainers.by_rank.get(due.popleft()) if ranked else next(iter(asking.values()))
             if trainer is None:
                 continue
-            batch = self._next(trainer.rank) if self._wants(trainer) else None
+            batch = self._next(trainer.rank) if wants(trainer) else None
             if batch is not None:
                 self._grant(trainer, batch)
-                if due:
-                    self._due.append(trainer.rank)
-            if not self._wants(trainer):
-                self._asking.pop(trainer.session, None)
-            elif batch is None and not due:
+                if ranked:
+                    due.append(trainer.rank)
+            if not wants(trainer):
+                asking.pop(trainer.session, None)
+            elif batch is None and not ranked:
                 break
         if self._rounds.world and not self._again and not self._stream.open:
             self._drop_rounds()
         self._tell_end()
 
-    def _grant(self, trainer: _Trainer, batch: Batch) -> None:
+    def _grant(self, trainer: Trainer, batch: Batch) -> None:
         trainer.seq += 1
         lease = self._leases.grant(batch, trainer.session, trainer.seq, trainer.seen)
         self._effects.append(Send(trainer.session, lease.seq, lease.token, batch))
 
     def _tell_end(self) -> None:
         if self.ended:
-            for trainer in self._trainers.values():
+            for trainer in self._trainers.present.values():
                 if not trainer.told:
                     trainer.told = True
                     self._effects.append(Finish(trainer.session))
@@ -356,7 +295,7 @@ class Dispatcher:
                 return None
             for member in self._rounds.add(fresh):
                 self._leases.void(member)  # from here on it is this rank's
-                self._due.append(member.rank)
+                self._trainers.due.append(member.rank)
         return batch
 
     def _fresh(self) -> Batch | None:
@@ -396,12 +335,9 @@ class Dispatcher:
         missing = self._stream.missing()
         if missing is not None:
             reasons.append(f"batch {missing[0]} of partition {missing[1]} is being made")
-        absent = self._rounds.world - len(self._by_rank)
+        absent = self._trainers.absent(self._rounds.world)
         if absent:
-            ranks = (rank for rank in range(self._rounds.world) if rank not in self._by_rank)
-            listed = ", ".join(map(str, islice(ranks, 8)))
-            more = ", …" if absent > 8 else ""
-            reasons.append(f"{absent} ranks have not joined: {listed}{more}")
+            reasons.append(absent)
         return "; ".join(reasons) or "nothing is left but the commits of this trainer"
 
     def holder(self, partition: int, number: int) -> tuple[int, float] | None:

@@ -134,7 +134,7 @@ class KeepingDispatcher(Dispatcher):
         payload = self._early.pop(token, None)
         if claim.batch is not None:
             if claim.verdict == "yes":
-                trainer = self._trainers.get(claim.session)
+                trainer = self._trainers.present.get(claim.session)
                 seen = 0.0 if trainer is None else trainer.seen
                 self._leases.admit(token, claim.batch, claim.session, seen)
                 if trainer is None and not saved:
@@ -240,7 +240,7 @@ class KeepingDispatcher(Dispatcher):
             keeping = _Keeping(token, batch, {session}, payload)
             self._keeping[batch.order] = self._kept_tokens[token] = keeping
             self._effects.append(Save(batch, payload, token))
-        self._ask(session)
+        self._trainers.ask(session)
         self._deal()
 
     # Words

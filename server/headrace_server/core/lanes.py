@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .sequences import Segments, Sequences
+from .sequences import Sequences
+from .slots import Segments, Slots
 
 __all__ = ["Lanes"]
 
@@ -38,11 +39,18 @@ class _Stripe:
     over: bool = False  # nothing more is drafted
 
 
+class _LaneSlots(Slots):
+    counters = (*Slots.counters, "done", "kept")
+
+    done: np.ndarray  # segments that a trainer is done with
+    kept: np.ndarray  # segments after which the state is here
+
+
 class Lanes(Sequences):
     """The machine of ``order="lanes"``."""
 
     order = "lanes"
-    _counters = ("_done", "_kept")
+    _slots: _LaneSlots
 
     def __init__(
         self,
@@ -52,8 +60,6 @@ class Lanes(Sequences):
         partition: int = 0,
         ahead: bool = False,
     ) -> None:
-        self._done = np.empty(0, np.int64)  # segments that a trainer is done with
-        self._kept = np.empty(0, np.int64)  # segments after which the state is here
         super().__init__(batch_size, capacity, allow_small_batch, partition)
         self._ahead = ahead
         self._stripes: dict[int, _Stripe] = {}
@@ -64,9 +70,12 @@ class Lanes(Sequences):
         self._gone: set[int] = set()  # stripes that were closed
         self.rewound = 0  # segments that were done, and go out again
 
+    def _new_slots(self, size: int) -> _LaneSlots:
+        return _LaneSlots(size)
+
     def _come_back(self, slots: np.ndarray) -> None:
-        self._done[slots] = self._kept[slots] = self._segment[slots]
-        for slot, index in zip(slots.tolist(), self._index[slots].tolist(), strict=True):
+        self._slots.done[slots] = self._slots.kept[slots] = self._slots.segment[slots]
+        for slot, index in zip(slots.tolist(), self._slots.index[slots].tolist(), strict=True):
             heapq.heappush(self._orphans, (index, slot))
 
     @property
@@ -102,27 +111,25 @@ class Lanes(Sequences):
             self._take_back(batch)
         slots = np.unique(np.concatenate([gone.lanes, *(batch.slots for batch in gone.out)]))
         slots = slots[slots >= 0]
-        through = self._segment if self._cancelled else self._done
-        ended = through[slots] == self._count[slots]
+        through = self._slots.segment if self._cancelled else self._slots.done
+        ended = through[slots] == self._slots.count[slots]
         self._end(slots[ended])
         slots = slots[~ended]
         if self._cancelled:
             self._drop(slots, "cancelled")
             return
-        self.rewound += int((self._done[slots] - self._kept[slots]).sum())
-        self._reenter(slots[self._segment[slots] == self._count[slots]])
-        self._segment[slots] = self._kept[slots]
+        self.rewound += int((self._slots.done[slots] - self._slots.kept[slots]).sum())
+        self._reenter(slots[self._slots.segment[slots] == self._slots.count[slots]])
+        self._slots.segment[slots] = self._slots.kept[slots]
         self._come_back(slots)
         self._drop_leftovers()
 
     def _reenter(self, slots: np.ndarray) -> None:
         """The last segments of these were taken, and have come back."""
-        self.in_flight += len(slots)
+        super()._reenter(slots)
         self._crowded = self._crowded or (
             self.capacity is not None and self.in_flight > self.capacity
         )
-        for slot in slots.tolist():
-            self._slot_of.setdefault(self._key_of[slot], slot)
 
     def take_dry(self) -> list[int]:
         """Stripes for which nothing is left.  They are closed; orphans may call for new ones."""
@@ -172,9 +179,9 @@ class Lanes(Sequences):
     def _draft(self, number: int, stripe: _Stripe, lanes: np.ndarray) -> Segments:
         slots = stripe.lanes[lanes]
         starts = np.flatnonzero(stripe.started[lanes])
-        batch = self._segments(slots, number, lanes, starts)
+        batch = self._slots.segments(slots, number, lanes, starts)
         stripe.started[:] = False
-        self._segment[slots] += 1
+        self._slots.segment[slots] += 1
         stripe.lanes[lanes[batch.last]] = -1
         stripe.out.append(batch)
         stripe.made += 1
@@ -194,7 +201,7 @@ class Lanes(Sequences):
 
     def _drop_leftovers(self) -> None:
         """No stripe can be filled any more, and no small batch is allowed."""
-        if self._closed and not self.allow_small and self._live < self.batch_size:
+        if self._closed and not self.allow_small and self._slots.live < self.batch_size:
             self._drop(self._fresh.get(len(self._fresh)), "remainder")
             self._drop_orphans("remainder")
 
@@ -218,10 +225,10 @@ class Lanes(Sequences):
         refused = self._cancelled and bool(len(rows))
         done = np.flatnonzero(last) if refused else np.arange(len(batch))
         slots = batch.slots[done]
-        self._done[slots] = np.maximum(self._done[slots], batch.segments[done] + 1)
+        self._slots.done[slots] = np.maximum(self._slots.done[slots], batch.segments[done] + 1)
         if not self._ahead:
-            self._kept[slots] = self._done[slots]
-        ended = batch.slots[self._done[batch.slots] == batch.counts]
+            self._slots.kept[slots] = self._slots.done[slots]
+        ended = batch.slots[self._slots.done[batch.slots] == batch.counts]
         for other in stripe.out:  # saved out of turn: an earlier one still speaks of the slot
             ended = ended[~np.isin(ended, other.slots)]
         self._end(ended)
@@ -243,10 +250,10 @@ class Lanes(Sequences):
             return rows[:0]
         slots = batch.slots[rows]
         fits = (batch.segments[rows] + 1 < batch.counts[rows]) & (
-            self._index[slots] == batch.indices[rows]
+            self._slots.index[slots] == batch.indices[rows]
         )
-        rows = rows[fits & (self._done[slots] == batch.segments[rows] + 1)]
-        self._kept[batch.slots[rows]] = batch.segments[rows] + 1
+        rows = rows[fits & (self._slots.done[slots] == batch.segments[rows] + 1)]
+        self._slots.kept[batch.slots[rows]] = batch.segments[rows] + 1
         return rows
 
     def finish(self, drop: bool = False) -> None:

@@ -85,8 +85,8 @@ class SegmentDispatcher(KeepingDispatcher):
         for batch in gone:
             batch.waits_in = None
             self._void(batch)
-        for trainer in self._trainers.values():
-            self._ask(trainer.session)
+        for session in self._trainers.present:
+            self._trainers.ask(session)
         made = super().restarted(partition)
         self._deal()
         return made
@@ -155,7 +155,7 @@ class SegmentDispatcher(KeepingDispatcher):
         self._effects.append(Flush(batch, payload))
 
     def leave(self, session: int) -> None:
-        if session not in self._trainers:
+        if session not in self._trainers.present:
             return
         super().leave(session)
         self._saved.pop(session, None)
@@ -190,19 +190,16 @@ class SegmentDispatcher(KeepingDispatcher):
 
     def _deal_out(self) -> None:
         if not self.paused:
-            for trainer in list(self._asking.values()):
-                while self._wants(trainer) and (batch := self._next_of(trainer.session)):
+            trainers = self._trainers
+            for trainer in list(trainers.asking.values()):
+                while trainers.wants(trainer) and (batch := self._next_of(trainer.session)):
                     self._grant(trainer, batch)
-                if not self._wants(trainer):
-                    del self._asking[trainer.session]
-            if self._asking:
-                asking = [(s, self._credits(t)) for s, t in self._asking.items()]
+                if not trainers.wants(trainer):
+                    del trainers.asking[trainer.session]
+            if trainers.asking:
+                asking = [(s, trainers.credits(t)) for s, t in trainers.asking.items()]
                 self._effects += self._stream.wants(asking, len(self._again))
         self._tell_end()
-
-    def _credits(self, trainer: Any) -> int:
-        room = self._max_window - self._leases.count(trainer.session)
-        return int(min(trainer.window - trainer.seq, room))
 
     def _next_of(self, session: int) -> Batch | None:
         return self._again.pop() or self._stream.next(session)

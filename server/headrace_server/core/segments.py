@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .sequences import Segments, Sequences
+from .sequences import Sequences
+from .slots import Segments
 
 __all__ = ["SegmentQueue"]
 
@@ -108,7 +109,7 @@ class SegmentQueue(Sequences):
         slots = back = self._back.get(min(n, len(self._back)))
         if len(back) < n:
             slots = np.concatenate([back, self._fresh.get(n - len(back))])
-        batch = self._segments(slots)
+        batch = self._slots.segments(slots)
         last = slots[batch.last]
         self._need_no_payload(last)
         self._made += 1
@@ -131,7 +132,7 @@ class SegmentQueue(Sequences):
         slots = batch.slots[rows]
         self._returning -= len(rows)
         self._free_slots(batch.slots[last])
-        self._segment[slots] += 1
+        self._slots.segment[slots] += 1
         if self._cancelled and len(rows):
             self._drop(slots, "cancelled")
             return None
@@ -140,7 +141,7 @@ class SegmentQueue(Sequences):
         return rows
 
     def _come_back(self, slots: np.ndarray) -> None:
-        self._back.put(self._index[slots], slots)
+        self._back.put(self._slots.index[slots], slots)
 
     def claim(self, slots: np.ndarray, segments: np.ndarray) -> Segments | None:
         """These segments are out after all: a trainer has them from an earlier life.
@@ -148,9 +149,9 @@ class SegmentQueue(Sequences):
         None when one of them is not the next of its example, or was handed out again, and when
         their insertion indices do not ascend, as those of every batch do.
         """
-        if (slots < 0).any() or (np.diff(self._index[slots]) <= 0).any():
+        if (slots < 0).any() or (np.diff(self._slots.index[slots]) <= 0).any():
             return None
-        if (self._segment[slots] != segments).any():
+        if (self._slots.segment[slots] != segments).any():
             return None
         if any(np.isin(slots, batch.slots).any() for batch in self._out.values()):
             return None
@@ -161,7 +162,7 @@ class SegmentQueue(Sequences):
                 self._come_back(left)
             elif len(left):
                 self._fresh.put(left)
-        batch = self._segments(slots)
+        batch = self._slots.segments(slots)
         self._claimed.add(id(batch))
         self._made += 1
         self._wanted += 1
@@ -175,9 +176,7 @@ class SegmentQueue(Sequences):
         self._claimed.discard(id(batch))
         last = batch.slots[batch.last]
         self._returning -= len(batch) - len(last)
-        self.in_flight += len(last)
-        for slot in last.tolist():
-            self._slot_of.setdefault(self._key_of[slot], slot)
+        self._reenter(last)
         self._back.put(batch.indices, batch.slots)
         self._drop_leftovers()
 

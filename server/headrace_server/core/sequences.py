@@ -2,10 +2,10 @@
 
     offer ─► waiting ──capacity──► fresh ──first taken──► started ──last one done──► finished
 
-An example that is admitted gets a *slot*, the row of all tables that speak of it, and the next
-insertion index; its key is then in flight.  Its place in ``capacity`` is free when its last segment
-is taken, its slot when that segment is done.  What is taken when is decided by the classes that
-build on this one: `SegmentQueue` (order of arrival) and `Lanes`.
+An example that is admitted gets a *slot*, the row of all tables that speak of it (slots.py), and
+the next insertion index; its key is then in flight.  Its place in ``capacity`` is free when its
+last segment is taken, its slot when that segment is done.  What is taken when is decided by the
+classes that build on this one: `SegmentQueue` (order of arrival) and `Lanes`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["BEGUN", "FIRST_INDEX", "PARTITION_BITS", "REFUSED", "Begun", "Segments", "Sequences"]
+from .slots import Begun, Segments, Slots
+
+__all__ = ["BEGUN", "FIRST_INDEX", "PARTITION_BITS", "REFUSED", "Sequences"]
 
 #: Insertion indices start here, as they did in TensorFlow …
 FIRST_INDEX = -(2**63)
@@ -27,44 +29,6 @@ PARTITION_BITS = 12
 #: Examples that are admitted and not begun, beyond which nothing is read ahead.
 _READ_AHEAD = 1024
 _NONE = np.empty(0, np.int64)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Segments:
-    """A batch: one segment of each of some examples."""
-
-    slots: np.ndarray
-    chunks: np.ndarray
-    rows: np.ndarray  # in their chunks
-    segments: np.ndarray  # which one of the example's
-    counts: np.ndarray  # of how many
-    indices: np.ndarray  # insertion index
-    lines: np.ndarray  # number of the example as it was read
-    stripe: int  # of lanes
-    lanes: np.ndarray
-    starts: np.ndarray  # places in the batch whose lane got another example
-
-    def __len__(self) -> int:
-        return len(self.slots)
-
-    @property
-    def last(self) -> np.ndarray:
-        """Which rows are their example's last."""
-        ends: np.ndarray = self.segments + 1 == self.counts
-        return ends
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Begun:
-    """Examples of which segments are done, as an earlier life has left them, by index."""
-
-    chunks: np.ndarray
-    rows: np.ndarray
-    counts: np.ndarray
-    segments: np.ndarray  # the next of each
-    indices: np.ndarray
-    lines: np.ndarray
-    keys: Sequence[Hashable]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +74,13 @@ class _Fifo:
 
 
 class Sequences(ABC):
-    """What both orders have in common: admission, tables, capacity, counts.
+    """What both orders have in common: admission, capacity, counts.
 
     ``capacity`` None is unbounded.  A shaper whose drafts are Segments; see ``plan.Shaper``.
     """
 
     kind = "sequences"
-    _counters: tuple[str, ...] = ()  # tables of a subclass; they begin at 0 for each example
+    _slots: Slots
 
     def __init__(
         self,
@@ -136,24 +100,16 @@ class Sequences(ABC):
         self._waiting: deque[tuple[int, int, int]] = deque()  # chunk, start, stop
         self._offered: dict[int, _Offered] = {}
         self._fresh = _Fifo()
-        self._live = 0  # slots in use
-        self._resumed = False  # whether some were begun in an earlier life
         self._finished = False
         self._cancelled = False
         self._dropped: dict[str, int] = {}
         self._uses: dict[int, int] = {}  # chunk → examples of it that still need its payload
         self._refused: list[tuple[int, int]] = []
         self._out: dict[int, Segments] = {}  # in trainers' hands, the oldest first
-        self._key_of: dict[int, Hashable] = {}  # by slot
-        self._slot_of: dict[Hashable, int] = {}  # of keys in flight
-        self._free: list[int] = []
-        self._chunk = _NONE
-        self._row = _NONE
-        self._count = _NONE
-        self._index = _NONE
-        self._line = _NONE
-        self._segment = _NONE  # the one that is taken next
-        self._grow(min(capacity or _READ_AHEAD, _READ_AHEAD))
+        self._slots = self._new_slots(min(capacity or _READ_AHEAD, _READ_AHEAD))
+
+    def _new_slots(self, size: int) -> Slots:
+        return Slots(size)
 
     # Input
 
@@ -230,20 +186,21 @@ class Sequences(ABC):
                 del self._offered[chunk]
             rows, indices = self._let_in(chunk, offered, start, end)
             if rows:
-                slots = self._enter(chunk, rows, indices, offered)
-                for name in self._counters:
-                    getattr(self, name)[slots] = 0
-                self._fresh.put(slots)
+                lines = np.array(rows, np.int64) + offered.line
+                keys = [offered.keys[row] for row in rows]
+                counts = offered.counts[rows]
+                self._fresh.put(self._slots.enter(chunk, rows, counts, indices, lines, keys))
+                self.in_flight += len(rows)
 
     def _let_in(
         self, chunk: int, offered: _Offered, start: int, end: int
     ) -> tuple[list[int], list[int]]:
         """Of these rows those that are admitted, and their insertion indices."""
-        keys, known = offered.keys, offered.known
+        keys, known, reserve = offered.keys, offered.known, self._slots.reserve
         rows, indices = [], []
         for row in range(start, end):
             mark = 0 if known is None else known[row]
-            if not mark and self._has_twin(keys[row], offered.line + row):
+            if not mark and not reserve(keys[row], offered.line + row):
                 self._refused.append((chunk, row))
                 mark = REFUSED
             if mark != REFUSED:
@@ -251,58 +208,14 @@ class Sequences(ABC):
             if mark:
                 self._release(chunk, 1)
             else:
-                self._slot_of[keys[row]] = -1  # told apart from a twin in this very chunk
                 rows.append(row)
                 indices.append(self._next_index - 1)
         return rows, indices
 
-    def _has_twin(self, key: Hashable, line: int) -> bool:
-        """Whether an example of this key came before, and is in flight.
-
-        One that comes after it can be there too, when an earlier life has begun it.
-        """
-        slot = self._slot_of.get(key)
-        after = self._resumed and slot is not None and slot >= 0 and self._line[slot] > line
-        return slot is not None and not after
-
-    def _enter(
-        self, chunk: int, rows: list[int], indices: list[int], offered: _Offered
-    ) -> np.ndarray:
-        slots = self._take_slots(len(rows))
-        self._chunk[slots] = chunk
-        self._row[slots] = rows
-        self._count[slots] = offered.counts[rows]
-        self._segment[slots] = 0
-        self._index[slots] = indices
-        self._line[slots] = np.array(rows, np.int64) + offered.line
-        self._name(slots, [offered.keys[row] for row in rows])
-        return slots
-
-    def _take_slots(self, n: int) -> np.ndarray:
-        if len(self._free) < n:
-            self._grow(max(2 * len(self._chunk), self._live + n))
-        numbers = self._free[: -n - 1 : -1]
-        del self._free[len(self._free) - n :]
-        self._live += n
-        self.in_flight += n
-        return np.array(numbers, np.int64)
-
-    def _name(self, slots: np.ndarray, keys: Sequence[Hashable]) -> None:
-        for slot, key in zip(slots.tolist(), keys, strict=True):
-            self._key_of[slot] = key
-            self._slot_of[key] = slot
-
     def resume(self, begun: Begun) -> np.ndarray:
         """Examples that an earlier life has begun go on; their slots."""
-        self._resumed = True
-        slots = self._take_slots(len(begun.keys))
-        self._chunk[slots] = begun.chunks
-        self._row[slots] = begun.rows
-        self._count[slots] = begun.counts
-        self._segment[slots] = begun.segments
-        self._index[slots] = begun.indices
-        self._line[slots] = begun.lines
-        self._name(slots, begun.keys)
+        slots = self._slots.resume(begun)
+        self.in_flight += len(slots)
         for chunk in begun.chunks.tolist():
             self._uses[chunk] = self._uses.get(chunk, 0) + 1
         self._come_back(slots)
@@ -318,51 +231,18 @@ class Sequences(ABC):
 
     def find(self, indices: np.ndarray) -> np.ndarray:
         """The slots of examples by insertion index; -1 where one is not there."""
-        there = {int(self._index[slot]): slot for slot in self._key_of}
-        return np.array([there.get(index, -1) for index in indices.tolist()], np.int64)
+        return self._slots.find(indices)
 
     @abstractmethod
     def _come_back(self, slots: np.ndarray) -> None:
         """The next segments of these, by ascending index, are ready."""
 
-    def _grow(self, size: int) -> None:
-        before = len(self._chunk)
-        self._free[:0] = range(size - 1, before - 1, -1)
-        for name in self._tables():
-            table = getattr(self, name)
-            grown = np.zeros(size, np.int64)
-            grown[:before] = table
-            setattr(self, name, grown)
-
-    def _tables(self) -> tuple[str, ...]:
-        return ("_chunk", "_row", "_count", "_index", "_segment", "_line", *self._counters)
-
     @property
     def slots(self) -> int:
         """Size of the tables: slots are below this.  It only grows."""
-        return len(self._chunk)
+        return len(self._slots)
 
     # Segments
-
-    def _segments(
-        self,
-        slots: np.ndarray,
-        stripe: int = 0,
-        lanes: np.ndarray = _NONE,
-        starts: np.ndarray = _NONE,
-    ) -> Segments:
-        return Segments(
-            slots,
-            self._chunk[slots],
-            self._row[slots],
-            self._segment[slots],
-            self._count[slots],
-            self._index[slots],
-            self._line[slots],
-            stripe,
-            lanes,
-            starts,
-        )
 
     def _hand_out(self, batch: Segments) -> None:
         """A batch goes to a trainer: places of examples that end with it are free."""
@@ -377,21 +257,19 @@ class Sequences(ABC):
     def _leave_capacity(self, slots: np.ndarray) -> None:
         """The last segments of these were taken: others may come in."""
         self.in_flight -= len(slots)
-        for slot in slots.tolist():
-            key = self._key_of[slot]
-            if self._slot_of.get(key) == slot:
-                del self._slot_of[key]
+        self._slots.land(slots)
+
+    def _reenter(self, slots: np.ndarray) -> None:
+        """The last segments of these were taken, and have come back."""
+        self.in_flight += len(slots)
+        self._slots.reenter(slots)
 
     def _free_slots(self, slots: np.ndarray) -> None:
         """These examples are through, or dropped."""
-        numbers = slots.tolist()
-        for slot in numbers:
-            del self._key_of[slot]
-        self._free.extend(numbers)
-        self._live -= len(numbers)
+        self._slots.free(slots)
 
     def _need_no_payload(self, slots: np.ndarray) -> None:
-        for chunk in self._chunk[slots].tolist():
+        for chunk in self._slots.chunk[slots].tolist():
             self._release(chunk, 1)
 
     def _release(self, chunk: int, rows: int) -> None:
@@ -407,7 +285,8 @@ class Sequences(ABC):
 
     def _drop(self, slots: np.ndarray, reason: str) -> None:
         """Examples that are in flight go as they are; their segments to come are counted."""
-        self._note_dropped(reason, int((self._count[slots] - self._segment[slots]).sum()))
+        left = self._slots.count[slots] - self._slots.segment[slots]
+        self._note_dropped(reason, int(left.sum()))
         self._leave_capacity(slots)
         self._need_no_payload(slots)
         self._free_slots(slots)
@@ -428,9 +307,9 @@ class Sequences(ABC):
 
     def key_of(self, slot: int) -> Hashable:
         """The key of an example that is not through."""
-        return self._key_of[slot]
+        return self._slots.key_of(slot)
 
     @property
     def done(self) -> bool:
         """Whether everything was handed out and is through."""
-        return self._closed and not self._live
+        return self._closed and not self._slots.live

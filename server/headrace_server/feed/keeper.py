@@ -24,7 +24,8 @@ from headrace_proto.codec import pack
 from ..core.changes import Change, Example, Saved
 from ..core.plan import Read
 from ..core.progress import Lines
-from ..core.sequences import BEGUN, REFUSED, Begun, Segments
+from ..core.sequences import BEGUN, REFUSED
+from ..core.slots import Begun, Segments
 
 __all__ = ["Keeper"]
 

@@ -17,7 +17,7 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.layout import ALIGNMENT, Slot, arrange, array_at
 from headrace_proto.schema import Field
 
-from ..core.sequences import Segments
+from ..core.slots import Segments
 from .columns import Column, Ragged, RaggedStrings, Strings
 from .sequencing import Offer
 

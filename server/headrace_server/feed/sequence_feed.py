@@ -21,7 +21,7 @@ from ..core.lanes import Lanes
 from ..core.partition import Partition, Rest
 from ..core.plan import Plan, Read, Shaper
 from ..core.segments import SegmentQueue
-from ..core.sequences import Segments
+from ..core.slots import Segments
 from ..pipeline.declaration import Declaration
 from .chunk import Origin
 from .intake import Intake

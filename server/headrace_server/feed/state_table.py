@@ -15,7 +15,7 @@ import numpy as np
 from headrace_proto.codec import pack
 from headrace_proto.layout import Slot, array_at, strings_at
 
-from ..core.sequences import Segments
+from ..core.slots import Segments
 from .segment_block import state_array
 from .sequencing import Offer, State
 

@@ -9,14 +9,10 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import ProtocolError
-from headrace_proto.layout import Slot, check_slot, strings_at
 from headrace_proto.messages import Delivery, Handed
 from headrace_proto.schema import Field
 
@@ -25,7 +21,10 @@ from ..core.handover import Batch, Claim, Freed, Leave, Release, Save, Send, Tak
 from ..core.keeping import KeepingDispatcher
 from ..core.segment_dispatch import SegmentDispatcher
 from .config import FeedConfig, RunConfig
+from .counters import Counters
 from .news import News
+from .retargets import Retargets
+from .state_blocks import StateBlocks
 from .worker_messages import (
     Assign,
     Claimed,
@@ -37,13 +36,11 @@ from .worker_messages import (
     Kept,
     Made,
     Opened,
-    Retarget,
-    Retargeted,
     Starved,
     Waiting,
 )
 
-__all__ = ["Desk", "News", "delivery_of"]
+__all__ = ["Desk", "delivery_of"]
 
 logger = logging.getLogger("headrace.router")
 
@@ -85,34 +82,6 @@ def delivery_of(effect: Send, frame: int | None) -> Delivery:
     )
 
 
-@dataclass(slots=True)
-class _Retargeting:
-    """A trainer's request for other proportions, until all partitions have answered."""
-
-    session: int
-    request: int
-    probs: tuple[float, ...]
-    waiting: set[int]
-    since: list[list[int]] = field(default_factory=list)
-    fault: str = ""
-
-
-def _added(stats: list[dict[str, Any]]) -> dict[str, Any]:
-    """Counters by class, over partitions; where targets changed, each partition's own list."""
-    total: dict[str, Any] = {}
-    for of_partition in stats:
-        for name, counts in of_partition.items():
-            if name == "changes":
-                total.setdefault(name, []).append(counts)
-            elif name == "segments":
-                before = total.get(name, {})
-                total[name] = {what: n + before.get(what, 0) for what, n in counts.items()}
-            else:
-                before = total.get(name) or [0] * len(counts)
-                total[name] = [a + b for a, b in zip(before, counts, strict=True)]
-    return total
-
-
 class Desk:
     """One feed."""
 
@@ -130,24 +99,19 @@ class Desk:
             self.dispatcher = (KeepingDispatcher if self._durable else Dispatcher)(*common)
         self.schema: Any = None
         self.properties: Any = {}  # what trainers are told beside the schema
-        self._states: list[Field] = []
+        self.states = StateBlocks([])
         self.states_stay = False  # whether states stay with the trainers
         self._waits_on: dict[int, int] = {}  # partition → number of the batch that it waits for
         self.failure: tuple[str, str] | None = None
         self.closing: Close | None = None  # what workers of this feed are to be told
         self.closing_told = False
-        self.retargets: list[Retarget] = []  # in the order asked, to be told to workers
-        self._target: Retarget | None = None  # the last one that could be drawn
-        self._retargets: dict[int, _Retargeting] = {}  # those that are not answered, by request
-        self._requests = 0
-        self._policy = config.declaration.policy
+        self.retargets = Retargets(config.name, config.partitions)
+        self.counters = Counters(self.dispatcher)
+        self._most_bad = config.declaration.policy.max_bad_examples
         self._run = run
         self._opened: set[int] = set()
         self._finished: set[int] = set()
         self._cursors: dict[int, bytes] = {}
-        self._dropped: dict[int, dict[str, int]] = {}
-        self._stats: dict[int, dict[str, Any]] = {}  # by class, of partitions that have classes
-        self._padding: dict[int, list[int]] = {}  # bucket → elements with padding, and without
         self._waits: dict[int, str] = {}  # what a partition lacks for its next batch
         self._blocks_in: dict[str, int] = {}  # segment → batches in it
         self.retired: list[str] = []  # segments of the dead that this feed needs no more
@@ -160,14 +124,6 @@ class Desk:
     @property
     def over(self) -> bool:
         return self.failure is not None or self.dispatcher.ended
-
-    def dropped(self) -> dict[str, int]:
-        """Rows dropped by reason, over all partitions."""
-        total = dict(self.dispatcher.dropped)
-        for counts in self._dropped.values():
-            for reason, n in counts.items():
-                total[reason] = total.get(reason, 0) + n
-        return total
 
     def open_partitions(self, worker: int) -> Iterator[tuple[Assign, bytes]]:
         """Orders for the partitions that a worker has to run, with cursors to go on from."""
@@ -188,7 +144,8 @@ class Desk:
         self.properties = {**message.properties, **({"durable": True} if self._durable else {})}
         self.states_stay = message.properties.get("placement") == "trainer"
         states = message.properties.get("states", ())
-        self._states = [Field(dtype, tuple(shape)) for _, dtype, shape in states]
+        fields = [Field(dtype, tuple(shape)) for _, dtype, shape in states]
+        self.states = StateBlocks(fields)
         if message.next and message.partition not in self._opened:
             self.dispatcher.started(message.partition, message.next)
         self._opened.add(message.partition)
@@ -196,8 +153,8 @@ class Desk:
     def on_made(self, message: Made, cursor: bytes, worker: int, life: int) -> None:
         self._cursors[message.partition] = cursor
         self._waits.pop(message.partition, None)
-        self._note_dropped(message.partition, message.dropped)
-        self._note_stats(message)
+        self.counters.on_made(message)
+        self._check_bad()
         place = Place(
             worker,
             life,
@@ -216,11 +173,9 @@ class Desk:
     def on_finished(self, message: Finished) -> None:
         self._finished.add(message.partition)
         self._waits.pop(message.partition, None)
-        self._note_dropped(message.partition, message.dropped)
-        if message.stats is not None:
-            self._stats[message.partition] = message.stats
-        for asked in self._retargets.values():
-            asked.waiting.discard(message.partition)
+        self.counters.on_finished(message)
+        self._check_bad()
+        self.retargets.partition_ended(message.partition)
         self.dispatcher.partition_ended(message.partition)
 
     def on_waiting(self, message: Waiting) -> None:
@@ -259,34 +214,6 @@ class Desk:
                 if place.partition < self.partitions:
                     self.dispatcher.claim(session, place)
 
-    def state_fault(self, rows: int, columns: Any, nbytes: int) -> str:
-        """Why a block can not be the states of so many rows; empty if it can."""
-        if not isinstance(columns, list) or len(columns) != len(self._states):
-            return f"{len(self._states)} states are saved together"
-        try:
-            for state, column in zip(self._states, columns, strict=True):
-                offset, size, shape = column
-                check_slot(Slot(state.dtype, tuple(shape), offset, size), nbytes)
-                if tuple(shape) != (rows, *state.shape):
-                    return f"a state of shape {shape} came; it is {[rows, *state.shape]}"
-        except (TypeError, ValueError, ProtocolError) as error:
-            return f"a state is described wrongly: {error}"
-        return ""
-
-    def block_fault(self, rows: int, columns: Any, block: bytes) -> str:
-        """Why bytes can not be the states of so many rows, offsets of strings included."""
-        fault = self.state_fault(rows, columns, len(block))
-        if fault:
-            return fault
-        memory = np.frombuffer(block, np.uint8)
-        try:
-            for state, (offset, size, shape) in zip(self._states, columns, strict=True):
-                if state.dtype == BYTES:
-                    strings_at(memory, Slot(BYTES, tuple(shape), offset, size))
-        except ProtocolError as error:
-            return f"a state is described wrongly: {error}"
-        return ""
-
     def on_flush(self, session: int, message: Any, block: bytes) -> str:
         """A trainer hands over states of its lanes.  Why that can not be; empty if it can."""
         dispatcher = self.dispatcher
@@ -298,7 +225,7 @@ class Desk:
         rows = message.rows
         if not rows or max(rows) >= batch.rows or len(set(rows)) < len(rows):
             return f"the rows of a flush are not different ones of {batch.rows}: {rows!s:.80}"
-        fault = self.block_fault(len(rows), message.columns, block)
+        fault = self.states.fault_of_block(len(rows), message.columns, block)
         if not fault:
             order = self.name, batch.partition, batch.number, session, message.request
             flush = Flush(*order, rows, message.columns, message.more)
@@ -346,65 +273,13 @@ class Desk:
             self.closing = Close(self.name, cancel)
             self.closing_told = False
 
-    def on_retarget(self, session: int, request: int, probs: tuple[float, ...]) -> None:
-        """A trainer wants other proportions of classes."""
-        self._requests += 1
-        self.retargets.append(Retarget(self.name, self._requests, probs))
-        waiting = set(range(self.partitions)) - self._finished
-        self._retargets[self._requests] = _Retargeting(session, request, probs, waiting)
-
-    def on_retargeted(self, message: Retargeted) -> None:
-        asked = self._retargets.get(message.request)
-        if asked is not None and message.partition in asked.waiting:
-            asked.waiting.discard(message.partition)
-            asked.fault = asked.fault or message.fault
-            asked.since.append([message.partition, message.since])
-            if not message.fault:
-                self._target = Retarget(self.name, message.request, asked.probs)
-
-    def retargets_of_a_new_worker(self) -> list[Retarget]:
-        """What holds already, and what is asked and not answered."""
-        open_ones = [Retarget(self.name, n, asked.probs) for n, asked in self._retargets.items()]
-        return [*([] if self._target is None else [self._target]), *open_ones]
-
-    def retargeted(self) -> list[_Retargeting]:
-        """The requests that all partitions have answered, once each."""
-        done = {n: asked for n, asked in self._retargets.items() if not asked.waiting}
-        for number, asked in done.items():
-            del self._retargets[number]
-            if not asked.since:
-                asked.fault = asked.fault or "all batches of the feed were made before"
-        return list(done.values())
-
-    def stats(self) -> dict[str, Any]:
-        """Counters of the feed so far, as plain data."""
-        classes = _added([self._stats[partition] for partition in sorted(self._stats)])
-        segments = {"segments": classes.pop("segments")} if "segments" in classes else {}
-        padding = {str(bucket): list(counts) for bucket, counts in sorted(self._padding.items())}
-        return {
-            **self.dispatcher.counts,
-            "dropped": self.dropped(),
-            "padding": padding,
-            "classes": classes,
-            **segments,
-        }
-
-    def _note_dropped(self, partition: int, counts: dict[str, int]) -> None:
-        self._dropped[partition] = counts
-        limit = self._policy.max_bad_examples
+    def _check_bad(self) -> None:
+        limit = self._most_bad
         if limit is not None:
-            bad = {r: n for r, n in self.dropped().items() if r.startswith("bad:")}
+            bad = self.counters.bad()
             if sum(bad.values()) > limit:
-                listed = ", ".join(f"{n} {reason[4:]}" for reason, n in sorted(bad.items()))
+                listed = ", ".join(f"{n} {reason}" for reason, n in sorted(bad.items()))
                 self.fail("data", f"more than max_bad_examples={limit} bad examples: {listed}")
-
-    def _note_stats(self, message: Made) -> None:
-        if message.stats is not None:
-            self._stats[message.partition] = message.stats
-        if "padded" in message.meta:
-            counts = self._padding.setdefault(message.meta["bucket"], [0, 0])
-            counts[0] += message.meta["padded"]
-            counts[1] += message.meta["real"]
 
     # Memory
 

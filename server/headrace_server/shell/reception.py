@@ -1,4 +1,4 @@
-"""Where trainers are received: their sessions, their messages, and what they are sent.
+"""Where trainers are received: their sessions, and what they say.  What they are sent: outbox.py.
 
 Nothing that a trainer sends can do more than end its own session: a frame that is no message is
 counted and answered once, a number that is not the sender's is answered Unknown.
@@ -9,10 +9,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import zmq
 
 from headrace_proto import __version__, limits
@@ -24,36 +22,29 @@ from headrace_proto.errors import (
     code_of,
 )
 from headrace_proto.messages import (
-    FROM_SERVER,
     FROM_TRAINER,
     Attach,
     Bye,
-    Deliver,
-    Delivery,
     Drain,
     Drained,
     Ended,
     Flush,
-    Flushed,
     Hello,
-    Outcome,
     Pulse,
     Refused,
     Renew,
     Retarget,
-    Retargeted,
-    Retired,
     Save,
     Step,
     Unknown,
     Welcome,
 )
 
-from ..core.handover import Answer, JoinRefused, Send
+from ..core.handover import JoinRefused
 from ..core.segment_dispatch import SegmentDispatcher
-from ..feed.slab import map_segment
 from .config import RunConfig
-from .desk import Desk, delivery_of
+from .desk import Desk
+from .outbox import Outbox
 from .sessions import Session, SessionTable
 from .sockets import waits
 
@@ -61,37 +52,29 @@ __all__ = ["Reception"]
 
 logger = logging.getLogger("headrace.router")
 
-#: Items in one Deliver; more would not fit a header when batches have many columns.
-_PER_MESSAGE = 16
-#: Answers to commits that are gathered for one message.
-_ANSWERS_PER_MESSAGE = 64
 #: A trainer that was silent for this many heartbeats is asked whether it is there.
 _SILENT = 2.5
 #: Connections that sent garbage are remembered up to this number, to be answered once only.
 _REMEMBERED = 10_000
 
 
-_Answers = tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, str, str], ...]]
-_NOTHING: _Answers = ((), (), ())
-
-
 class Reception:
     """All trainers of all feeds."""
 
     def __init__(
-        self, config: RunConfig, socket: zmq.Socket[bytes], desks: Mapping[str, Desk]
+        self,
+        config: RunConfig,
+        socket: zmq.Socket[bytes],
+        desks: Mapping[str, Desk],
+        sessions: SessionTable,
+        outbox: Outbox,
     ) -> None:
         self._config = config
         self._socket = socket
         self._desks = desks
-        self._directory = Path(config.directory)
-        self._sessions = SessionTable(self._directory)
-        self._out: dict[int, list[Delivery]] = {}  # references to be sent, by session
-        self._answers: dict[int, _Answers] = {}  # to commits, by session
-        self._sending: list[tuple[Any, Desk, Send, tuple[str, int]]] = []
-        self._mapped: dict[str, np.ndarray] = {}
+        self._sessions = sessions
+        self._outbox = outbox
         self._garbage: dict[bytes, None] = {}
-        self._sends = 0
         self.bad_messages = 0
 
     # In
@@ -121,7 +104,7 @@ class Reception:
         if len(self._garbage) > _REMEMBERED:
             del self._garbage[next(iter(self._garbage))]
         logger.warning("refused a trainer's message: %s", error)
-        self._send(identity, Refused(code_of(error), str(error)[:1000]))
+        self._outbox.send(identity, Refused(code_of(error), str(error)[:1000]))
 
     def _on_message(self, identity: bytes, message: Any, frames: list[bytes]) -> None:
         if isinstance(message, Hello):
@@ -129,7 +112,7 @@ class Reception:
             return
         session = self._sessions.find(message.session, identity)
         if session is None:
-            self._send(identity, Unknown(message.session))
+            self._outbox.send(identity, Unknown(message.session))
             return
         desk = self._desks[session.feed]
         dispatcher = desk.dispatcher
@@ -146,17 +129,17 @@ class Reception:
             for token, (seq, _) in list(session.mapped.items()):
                 if seq <= message.mapped_upto and token not in read:
                     self._unmap(session, desk, token)
-            self._send(identity, Pulse(session.number, desk.describe(now)[:1000]))
+            self._outbox.send(identity, Pulse(session.number, desk.describe(now)[:1000]))
         elif isinstance(message, Attach):
             self._sessions.attach(session, message.proof)
         elif isinstance(message, Drain):
             desk.close(message.cancel)
-            self._send(identity, Drained(session.number))
+            self._outbox.send(identity, Drained(session.number))
         elif isinstance(message, Retarget):
             if desk.over:
-                self.retargeted(session.number, message.request, [], "the feed has ended")
+                self._outbox.retargeted(session.number, message.request, [], "the feed has ended")
             else:
-                desk.on_retarget(session.number, message.request, message.probs)
+                desk.retargets.ask(session.number, message.request, message.probs)
         elif isinstance(message, Flush):
             self._on_flush(session, desk, message, frames)
         elif isinstance(message, Bye):
@@ -165,15 +148,15 @@ class Reception:
     def _on_hello(self, identity: bytes, hello: Hello) -> None:
         try:
             if not self._desk_of(hello.feed).opened:
-                self._send(identity, Pulse(0, "the workers are opening the feed's source"))
+                self._outbox.send(identity, Pulse(0, "the workers are opening the feed's source"))
                 return
             session, resumed = self._admit(identity, hello)
         except (HeadraceError, JoinRefused) as error:
             code = "protocol" if isinstance(error, JoinRefused) else code_of(error)
-            self._send(identity, Refused(code, str(error)))
+            self._outbox.send(identity, Refused(code, str(error)))
             return
         desk = self._desks[session.feed]
-        self._send(
+        self._outbox.send(
             identity,
             Welcome(
                 limits.PROTOCOL[1],
@@ -184,14 +167,14 @@ class Reception:
                 self._config.heartbeat_s,
                 self._config.lease_ttl_s,
                 self._config.max_credits,
-                str(self._directory),
+                self._config.directory,
                 str(session.path),
                 resumed,
                 desk.properties,
             ),
         )
         if desk.failure is not None:
-            self._send(identity, Ended(session.number, *desk.failure))
+            self._outbox.send(identity, Ended(session.number, *desk.failure))
         elif resumed:
             # A trainer that never heard of this session counts in another.
             ours = hello.known in ("", str(session.path))
@@ -262,7 +245,7 @@ class Reception:
                 "stay with the trainer" if desk.states_stay else "are missing"
             )
         elif batch is not None and block is not None:
-            fault = desk.block_fault(batch.rows, save.columns, block)
+            fault = desk.states.fault_of_block(batch.rows, save.columns, block)
         if fault:
             dispatcher.refuse(session.number, save.token, "state", fault)
         else:
@@ -274,15 +257,9 @@ class Reception:
         if flush.rows:
             fault = desk.on_flush(session.number, flush, frames[0] if frames else b"")
         if fault:
-            self._send(session.identity, Flushed(session.number, flush.request, "state", fault))
+            self._outbox.flushed(session.number, flush.request, "state", fault)
         elif not flush.rows and not flush.more:
-            self.flushed(session.number, flush.request)
-
-    def flushed(self, number: int, request: int) -> None:
-        """The states that a trainer has handed over are kept."""
-        session = self._sessions.get(number)
-        if session is not None:
-            self._send(session.identity, Flushed(number, request))
+            self._outbox.flushed(session.number, flush.request)
 
     def _unmap(self, session: Session, desk: Desk, token: int) -> None:
         """A trainer does not read this batch any more."""
@@ -292,124 +269,8 @@ class Reception:
 
     def _leave(self, session: Session, desk: Desk) -> None:
         self._sessions.leave(session)
-        self._out.pop(session.number, None)
-        self._answers.pop(session.number, None)
+        self._outbox.forget(session.number)
         desk.dispatcher.leave(session.number)
-
-    # Out
-
-    def deliver(self, desk: Desk, effect: Send) -> None:
-        """Send a batch: as a reference to memory that the trainer maps, or as its bytes."""
-        session = self._sessions.get(effect.session)
-        if session is None:
-            return
-        if session.local:
-            session.mapped[effect.token] = (effect.seq, effect.batch)
-            desk.dispatcher.pin(effect.batch, (session.number, effect.token))
-            self._out.setdefault(session.number, []).append(delivery_of(effect, None))
-            return
-        told = self._answers.pop(session.number, _NOTHING)
-        header = FROM_SERVER.encode(Deliver(session.number, (delivery_of(effect, 1),), *told))
-        place = effect.batch.body
-        payload = self._segment(place.segment)[place.offset : place.offset + place.nbytes]
-        try:
-            tracker = self._socket.send_multipart(
-                [session.identity, header, payload.data], zmq.NOBLOCK, copy=False, track=True
-            )
-        except zmq.ZMQError:  # gone, or stuck: its lease or its next Hello will tell
-            return
-        self._sends += 1
-        desk.dispatcher.pin(effect.batch, ("send", self._sends))
-        self._sending.append((tracker, desk, effect, ("send", self._sends)))
-
-    def flush(self) -> None:
-        """Send the references that have gathered, several to a message."""
-        for number, items in self._out.items():
-            session = self._sessions.get(number)
-            if session is None:
-                continue
-            for i in range(0, len(items), _PER_MESSAGE):
-                part = tuple(items[i : i + _PER_MESSAGE])
-                told = self._answers.pop(number, _NOTHING)
-                try:
-                    self._send(session.identity, Deliver(number, part, *told))
-                except ProtocolError:  # many columns: the header would be too long
-                    self._answers[number] = told
-                    for item in part:
-                        self._send(session.identity, Deliver(number, (item,)))
-        self._out.clear()
-        for number, told in self._answers.items():
-            session = self._sessions.get(number)
-            if session is not None:
-                self._send(session.identity, Outcome(number, *told))
-        self._answers.clear()
-        if self._sending:
-            self._sweep_sends()
-
-    def _sweep_sends(self) -> None:
-        still = []
-        for entry in self._sending:
-            tracker, desk, effect, holder = entry
-            if tracker.done:
-                desk.dispatcher.unpin(effect.batch, holder)
-            else:
-                still.append(entry)
-        self._sending = still
-
-    def answer(self, effect: Answer) -> None:
-        """What became of commits; it goes along with the next batch of this round."""
-        committed, stale, faults = self._answers.get(effect.session, _NOTHING)
-        if len(committed) + len(stale) + len(faults) >= _ANSWERS_PER_MESSAGE:
-            session = self._sessions.get(effect.session)
-            if session is not None:
-                self._send(session.identity, Outcome(session.number, committed, stale, faults))
-            committed, stale, faults = _NOTHING
-        self._answers[effect.session] = (
-            committed + effect.committed,
-            stale + effect.stale,
-            faults + effect.faults,
-        )
-
-    def finish(self, number: int) -> None:
-        """Tell one trainer that its feed is done."""
-        session = self._sessions.get(number)
-        if session is not None:
-            self._send(session.identity, Ended(number))
-
-    def retargeted(self, number: int, request: int, since: list[list[int]], fault: str) -> None:
-        """Answer a trainer that wants other proportions of classes."""
-        session = self._sessions.get(number)
-        if session is not None:
-            answer = Retargeted(number, request, sorted(since), fault[:1000])
-            self._send(session.identity, answer)
-
-    def end(self, feed: str | None, code: str, text: str) -> None:
-        """Tell all trainers of a feed (None: of all) that it stops, and why."""
-        for session in self._sessions.present():
-            if feed in (None, session.feed):
-                self._send(session.identity, Ended(session.number, code, text[:8000]))
-
-    def retire(self, segment: str) -> None:
-        """A segment holds nothing any more: it goes from here, and trainers unmap it."""
-        self._mapped.pop(segment, None)
-        (self._directory / segment).unlink(missing_ok=True)
-        for session in self._sessions.present():
-            if session.local:
-                self._send(session.identity, Retired(session.number, (segment,)))
-
-    def _segment(self, name: str) -> np.ndarray:
-        memory = self._mapped.get(name)
-        if memory is None:
-            memory = self._mapped[name] = map_segment(self._directory / name)
-        return memory
-
-    def _send(self, identity: bytes, message: Any) -> bool:
-        """Send, or find that the connection is gone.  False then."""
-        try:
-            self._socket.send_multipart([identity, FROM_SERVER.encode(message)], zmq.NOBLOCK)
-        except zmq.ZMQError:
-            return False
-        return True
 
     # Time
 
@@ -427,7 +288,7 @@ class Reception:
             if (
                 silent
                 and not session.local
-                and not self._send(session.identity, Pulse(session.number))
+                and not self._outbox.send(session.identity, Pulse(session.number))
             ):
                 logger.warning("trainer %d of %r is gone", session.number, session.feed)
                 self._leave(session, self._desks[session.feed])
@@ -441,5 +302,5 @@ class Reception:
 
     def close(self) -> None:
         """The server stops: say so, and give the words a moment to leave."""
-        self.end(None, "lost", "the server was stopped")
+        self._outbox.end(None, "lost", "the server was stopped")
         self._socket.linger = 300

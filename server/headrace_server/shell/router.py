@@ -1,7 +1,7 @@
 """The router process: owns the public socket, and decides nothing itself.
 
-    public socket   ─► reception (trainers) ─┐
-    channels        ─► workers' messages    ─┼─► desks (one per feed) ─► effects ─► messages
+    public socket   ─► reception (trainers) ─┐                                   ┌─► outbox
+    channels        ─► workers' messages    ─┼─► desks (one per feed) ─► effects ─┴─► news
     supervisor      ─► orders               ─┤
     clock           ─► ticks                ─┘
 
@@ -36,8 +36,11 @@ from ..core.handover import (
 from .channel import Exchange
 from .child import ParentPipe
 from .config import RunConfig
-from .desk import Desk, News
+from .desk import Desk
+from .news import News
+from .outbox import Outbox
 from .reception import Reception
+from .sessions import SessionTable
 from .sockets import public_router
 from .worker_messages import (
     FROM_ROUTER,
@@ -83,7 +86,9 @@ class Router:
         self._workers: Exchange | None = None
         self._desks = {feed.name: Desk(feed, config) for feed in config.feeds}
         self._news: dict[tuple[int, int], News] = {}  # by worker and life
-        self._reception = Reception(config, self._public, self._desks)
+        sessions = SessionTable(self._directory)
+        self._outbox = Outbox(self._directory, self._public, sessions)
+        self._reception = Reception(config, self._public, self._desks, sessions, self._outbox)
         self._next_tick = 0.0
         self._told_open = False
         self._told_over: set[str] = set()
@@ -156,7 +161,7 @@ class Router:
                 continue
             for order, cursor in desk.open_partitions(worker):
                 self._tell_worker(worker, life, order, cursor)
-            for target in desk.retargets_of_a_new_worker():
+            for target in desk.retargets.of_a_new_worker():
                 self._tell_worker(worker, life, target)
             if desk.closing is not None:
                 self._tell_worker(worker, life, desk.closing)
@@ -164,7 +169,7 @@ class Router:
     def _on_worker(self, worker: int, life: int, message: Any, payload: list[bytes]) -> None:
         if isinstance(message, Removed):
             for segment in message.segments:
-                self._reception.retire(segment)
+                self._outbox.retire(segment)
             return
         desk = self._desks[message.feed]
         if desk.failure is not None:
@@ -178,7 +183,7 @@ class Router:
         elif isinstance(message, Failed):
             desk.on_failed(message)
         elif isinstance(message, Retargeted):
-            desk.on_retargeted(message)
+            desk.retargets.answer(message)
         elif isinstance(message, Waiting):
             desk.on_waiting(message)
         elif isinstance(message, (Kept, Starved, Dry)):
@@ -186,7 +191,7 @@ class Router:
         elif isinstance(message, Claimed):
             desk.on_claimed(message)
         elif isinstance(message, Flushed):
-            self._reception.flushed(message.session, message.request)
+            self._outbox.flushed(message.session, message.request)
 
     def _tell_worker(self, worker: int, life: int, message: Any, *payload: bytes) -> None:
         # A worker that is gone is the supervisor's to notice; its successor gets all anew.
@@ -210,7 +215,7 @@ class Router:
                 desk.dispatcher.paused = True
             self._pausing = True
         elif kind == "stats":
-            feeds = {name: desk.stats() for name, desk in self._desks.items()}
+            feeds = {name: desk.counters.told() for name, desk in self._desks.items()}
             self._pipe.tell("stats", request=order["request"], feeds=feeds)
         elif kind == "stop":
             self._stopping = True
@@ -230,7 +235,7 @@ class Router:
 
     def _retire(self, segment: str) -> None:
         if not any(desk.uses(segment) for desk in self._desks.values()):
-            self._reception.retire(segment)
+            self._outbox.retire(segment)
 
     # Effects
 
@@ -242,21 +247,21 @@ class Router:
                 self._tell_worker(worker, life, message)
             for turn, frames in news.take_turns() if news.turns else ():
                 self._tell_worker(worker, life, turn, *frames)
-        self._reception.flush()
+        self._outbox.flush()
         self._report()
 
     def _act_on(self, desk: Desk) -> None:
         for effect in desk.dispatcher.take_effects():
             if isinstance(effect, Send):
-                self._reception.deliver(desk, effect)
+                self._outbox.deliver(desk, effect)
             elif isinstance(effect, Answer):
-                self._reception.answer(effect)
+                self._outbox.answer(effect)
             elif isinstance(effect, Taken):
                 desk.on_taken(effect, self._news)
             elif isinstance(effect, Freed):
                 desk.on_freed(effect, self._news)
             elif isinstance(effect, Finish):
-                self._reception.finish(effect.session)
+                self._outbox.finish(effect.session)
             elif isinstance(effect, Save):
                 desk.on_turn(effect, self._config.worker_of(effect.batch.partition), self._news)
             elif isinstance(effect, (Want, Leave, Claim, Release)):
@@ -264,24 +269,26 @@ class Router:
         for segment in desk.retired:
             self._retire(segment)  # of several feeds the last one's batch empties it
         desk.retired.clear()
-        for target in desk.retargets:
+        for target in desk.retargets.asked:
             for worker, life in self._news:
                 self._tell_worker(worker, life, target)
-        desk.retargets.clear()
-        for asked in desk.retargeted():
-            self._reception.retargeted(asked.session, asked.request, asked.since, asked.fault)
+        desk.retargets.asked.clear()
+        for asked in desk.retargets.take_answered():
+            self._outbox.retargeted(asked.session, asked.request, asked.since, asked.fault)
         if desk.closing is not None and not desk.closing_told:
             desk.closing_told = True
             for worker, life in self._news:
                 self._tell_worker(worker, life, desk.closing)
         if desk.failure is not None and desk.name not in self._told_over:
-            self._reception.end(desk.name, *desk.failure)
+            self._outbox.end(desk.name, *desk.failure)
             for worker, life in self._news:
                 self._tell_worker(worker, life, Close(desk.name, abandon=True))
         if desk.over and desk.name not in self._told_over:
             self._told_over.add(desk.name)
             code, text = desk.failure or ("", "")
-            self._pipe.tell("over", feed=desk.name, code=code, text=text, dropped=desk.dropped())
+            self._pipe.tell(
+                "over", feed=desk.name, code=code, text=text, dropped=desk.counters.dropped()
+            )
 
     def _report(self) -> None:
         if not self._told_open and all(desk.opened for desk in self._desks.values()):

@@ -33,7 +33,8 @@ from headrace_server.core.handover import (
 from headrace_server.core.lanes import Lanes
 from headrace_server.core.segment_dispatch import Flush, SegmentDispatcher
 from headrace_server.core.segments import SegmentQueue
-from headrace_server.core.sequences import BEGUN, Begun
+from headrace_server.core.sequences import BEGUN
+from headrace_server.core.slots import Begun
 
 TTL = 10.0
 CHUNK = 3
@@ -556,7 +557,7 @@ class World:
 
     def check(self):
         for session in self.trainers:
-            assert self.d._leases.count(session) <= self.d._max_window
+            assert self.d._leases.count(session) <= self.d._trainers.max_window
         for worker in self.workers:
             slots = [slot for batch in worker.out.values() for slot in batch.slots.tolist()]
             assert self.ahead or len(slots) == len(set(slots)), (

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace_server.core.dispatch import MAX_WORLD, Dispatcher
+from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.handover import Answer, Batch, Finish, Freed, JoinRefused, Send, Taken
+from headrace_server.core.trainers import MAX_WORLD
 
 TTL = 10.0
 

@@ -559,7 +559,7 @@ def test_trainers_that_come_and_go_leave_nothing_behind():
         at.d.leave(session)
     assert sorted(e.stripe for e in at.take(Leave)) == list(range(199))
     assert [vars(at.d._stream)[name] for name in ("_stripes", "_by_number")] == [{}, {}]
-    assert not at.d._saved and not at.d._asking
+    assert not at.d._saved and not at.d._trainers.asking
     for partition in range(3):
         at.d.partition_ended(partition)
     assert at.d.ended

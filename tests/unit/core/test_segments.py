@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from headrace_server.core.partition import Partition, Rest
 from headrace_server.core.plan import Plan, Read
 from headrace_server.core.segments import SegmentQueue
-from headrace_server.core.sequences import BEGUN, REFUSED, Begun
+from headrace_server.core.sequences import BEGUN, REFUSED
+from headrace_server.core.slots import Begun
 
 from .original_queue import FIRST, Feed, original_stream
 

@@ -13,7 +13,8 @@ import pytest
 from headrace_server.core.changes import Change, Example, Saved
 from headrace_server.core.plan import Read
 from headrace_server.core.segments import SegmentQueue
-from headrace_server.core.sequences import FIRST_INDEX, Segments
+from headrace_server.core.sequences import FIRST_INDEX
+from headrace_server.core.slots import Segments
 from headrace_server.feed.keeper import Keeper
 
 

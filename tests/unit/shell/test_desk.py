@@ -13,9 +13,9 @@ from headrace_proto.messages import Flush as TrainersFlush
 from headrace_server import pipeline as hs
 from headrace_server.core.handover import Answer, Claim, Freed, Leave, Save, Send, Taken, Want
 from headrace_server.shell.config import FeedConfig, RunConfig
-from headrace_server.shell.desk import Desk, News, delivery_of
+from headrace_server.shell.desk import Desk, delivery_of
+from headrace_server.shell.news import News
 from headrace_server.shell.worker_messages import (
-    FROM_ROUTER,
     Assign,
     Claimed,
     Close,
@@ -176,16 +176,8 @@ def test_the_next_life_goes_on_where_the_announcements_ended():
     at.desk.on_finished(Finished("default", 0, {"remainder": 2}))
     at.desk.on_finished(Finished("default", 0, {"remainder": 2}))  # the word came twice
     at.commit(0, 1)
-    assert at.desk.over and at.desk.dropped() == {"remainder": 2}
+    assert at.desk.over and at.desk.counters.dropped() == {"remainder": 2}
     assert at.news[0, 1].take() == Settled((("default", 0, 1),), (("default", 1),))
-
-
-def test_what_was_dropped_is_the_sum_over_partitions_of_what_each_said_last():
-    at = At(partitions=2)
-    at.make(0, 0, dropped={"bad:x": 1, "filtered": 2})
-    at.make(1, 0, dropped={"filtered": 10})
-    at.make(0, 1, dropped={"bad:x": 3, "filtered": 4})
-    assert at.desk.dropped() == {"bad:x": 3, "filtered": 14}
 
 
 def test_more_bad_examples_than_the_limit_over_all_partitions_fail_the_feed():
@@ -232,19 +224,6 @@ def test_a_cancel_after_a_close_still_cancels_and_a_close_after_it_does_not_undo
     d.closing_told = True
     d.close(False)
     assert d.closing == Close("default", True) and d.closing_told
-
-
-def test_any_number_of_freed_blocks_is_told_in_messages_that_fit():
-    news = News()
-    name = "n" * 100
-    news.freed += [(name, 4095, 10**15 + i) for i in range(1000)]
-    news.count_taken(name)
-    told = []
-    while (message := news.take()) is not None:
-        FROM_ROUTER.encode(message)
-        assert message.taken == ((name, 1),)
-        told += message.freed
-    assert len(told) == len(set(told)) == 1000
 
 
 def test_a_delivery_is_a_reference_or_the_number_of_a_frame():
@@ -384,36 +363,8 @@ def test_who_holds_the_batch_that_is_waited_for_is_said():
 GOOD: list[Any] = [[0, 40, [2]], [64, 16, [2, 2]]]
 
 
-@pytest.mark.parametrize(
-    ("columns", "words"),
-    [
-        (GOOD, ""),
-        (GOOD[:1], "2 states are saved together"),
-        ("ab", "2 states are saved together"),
-        ([[0, 40, [3]], GOOD[1]], "a state of shape"),
-        ([GOOD[0], [64, 16, [4, 1]]], "a state of shape"),
-        ([GOOD[0], [64, 17, [2, 2]]], "described wrongly"),
-        ([GOOD[0], [128, 16, [2, 2]]], "described wrongly"),
-        ([GOOD[0], [64, 16, [2.0, 2]]], "described wrongly"),
-        ([GOOD[0], [64, 16]], "described wrongly"),
-        ([GOOD[0], 5], "described wrongly"),
-    ],
-)
-def test_states_that_are_none_are_found_by_what_is_said_of_them(columns: Any, words: str):
-    fault = Segments().desk.state_fault(2, columns, 80)
-    assert words in fault and bool(fault) == bool(words)
-
-
 def states(offsets: list[int]) -> bytes:
     return np.array(offsets, np.int64).tobytes().ljust(80, b"x")
-
-
-def test_strings_whose_offsets_lie_are_found_in_the_block():
-    d = Segments().desk
-    assert d.block_fault(2, GOOD, states([0, 3, 16])) == ""
-    assert "offsets" in d.block_fault(2, GOOD, states([0, 3, 17]))
-    assert "offsets" in d.block_fault(2, GOOD, states([0, -1, 3]))
-    assert "2 states" in d.block_fault(2, [], states([0, 3, 16]))
 
 
 def test_a_flush_goes_to_the_worker_after_the_save_of_its_batch_and_before_the_leave():
@@ -448,16 +399,6 @@ def test_a_flush_that_can_not_be_one_is_told_why_and_goes_nowhere():
     assert "is not the last" in fault(token=token + 1)
     assert at.told(0) == [] and fault() == ""
     assert desk().on_flush(1, TrainersFlush(1, 1, 1, (0,), []), b"") == "this feed has no states"
-
-
-def test_counters_of_segments_are_added_up_beside_the_classes():
-    at = Segments()
-    for partition in range(2):
-        stats = {"segments": {"in_flight": 2 + partition, "rewound": 1}}
-        at.desk.on_made(made(partition, 0, meta={"stripe": 0}, stats=stats), b"", partition, 0)
-    told = at.desk.stats()
-    assert told["segments"] == {"in_flight": 5, "rewound": 2} and told["classes"] == {}
-    assert "segments" not in desk().stats()
 
 
 # A server that is started anew

@@ -111,3 +111,16 @@ def test_nothing_is_told_when_there_is_no_news():
     assert news.take() is None and list(news.take_turns()) == []
     news.count_taken("f")
     assert news.take() == Settled((), (("f", 1),)) and news.take() is None
+
+
+def test_any_number_of_freed_blocks_is_told_in_messages_that_fit():
+    news = News()
+    name = "n" * 100
+    news.freed += [(name, 4095, 10**15 + i) for i in range(1000)]
+    news.count_taken(name)
+    told = []
+    while (message := news.take()) is not None:
+        FROM_ROUTER.encode(message)
+        assert message.taken == ((name, 1),)
+        told += message.freed
+    assert len(told) == len(set(told)) == 1000

@@ -1,0 +1,209 @@
+"""Slots of examples that are on their way: the rows of all tables that speak of them.
+
+    reserve(key) ─► enter(), resume() ─► a slot, its key in flight ─► land() ─► free()
+                                                         ▲              │
+                                                         └── reenter() ◄┘
+
+A key is in flight from before its example has a slot until its last segment is taken; the slot is
+used again when that segment is done.  Tables only grow, and a slot stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["Begun", "Segments", "Slots"]
+
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segments:
+    """A batch: one segment of each of some examples."""
+
+    slots: np.ndarray
+    chunks: np.ndarray
+    rows: np.ndarray  # in their chunks
+    segments: np.ndarray  # which one of the example's
+    counts: np.ndarray  # of how many
+    indices: np.ndarray  # insertion index
+    lines: np.ndarray  # number of the example as it was read
+    stripe: int  # of lanes
+    lanes: np.ndarray
+    starts: np.ndarray  # places in the batch whose lane got another example
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    @property
+    def last(self) -> np.ndarray:
+        """Which rows are their example's last."""
+        ends: np.ndarray = self.segments + 1 == self.counts
+        return ends
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Begun:
+    """Examples of which segments are done, as an earlier life has left them, by index."""
+
+    chunks: np.ndarray
+    rows: np.ndarray
+    counts: np.ndarray
+    segments: np.ndarray  # the next of each
+    indices: np.ndarray
+    lines: np.ndarray
+    keys: Sequence[Hashable]
+
+
+class Slots:
+    """The tables, indexed by slot, and the keys."""
+
+    #: Tables that begin at 0 for each example; a subclass may have more.
+    counters: tuple[str, ...] = ("segment",)
+
+    chunk: np.ndarray
+    row: np.ndarray
+    count: np.ndarray
+    index: np.ndarray
+    line: np.ndarray
+    segment: np.ndarray  # the one that is taken next
+
+    def __init__(self, size: int) -> None:
+        self.live = 0  # in use
+        self._names = ("chunk", "row", "count", "index", "line", *self.counters)
+        self._resumed = False  # whether some were begun in an earlier life
+        self._key_of: dict[int, Hashable] = {}
+        self._slot_of: dict[Hashable, int] = {}  # of keys in flight; -1 before there is one
+        self._free: list[int] = []
+        for name in self._names:
+            setattr(self, name, _NONE)
+        self._grow(size)
+
+    def __len__(self) -> int:
+        """Size of the tables."""
+        return len(self.chunk)
+
+    def _grow(self, size: int) -> None:
+        before = len(self.chunk)
+        self._free[:0] = range(size - 1, before - 1, -1)
+        for name in self._names:
+            grown = np.zeros(size, np.int64)
+            grown[:before] = getattr(self, name)
+            setattr(self, name, grown)
+
+    # Examples come
+
+    def reserve(self, key: Hashable, line: int) -> bool:
+        """The key is in flight; False when an example that came before has it in flight.
+
+        One that comes after it can be there too, when an earlier life has begun it.
+        """
+        slot = self._slot_of.get(key)
+        if slot is not None and not (self._resumed and slot >= 0 and self.line[slot] > line):
+            return False
+        self._slot_of[key] = -1
+        return True
+
+    def enter(
+        self,
+        chunk: int,
+        rows: list[int],
+        counts: np.ndarray,
+        indices: list[int],
+        lines: np.ndarray,
+        keys: Sequence[Hashable],
+    ) -> np.ndarray:
+        """Examples of one chunk whose keys are reserved; their slots."""
+        slots = self._take(len(rows))
+        self.chunk[slots] = chunk
+        self.row[slots] = rows
+        self.count[slots] = counts
+        self.index[slots] = indices
+        self.line[slots] = lines
+        for name in self.counters:
+            getattr(self, name)[slots] = 0
+        self._name(slots, keys)
+        return slots
+
+    def resume(self, begun: Begun) -> np.ndarray:
+        """Examples that an earlier life has begun; their slots."""
+        self._resumed = True
+        slots = self._take(len(begun.keys))
+        self.chunk[slots] = begun.chunks
+        self.row[slots] = begun.rows
+        self.count[slots] = begun.counts
+        self.segment[slots] = begun.segments
+        self.index[slots] = begun.indices
+        self.line[slots] = begun.lines
+        self._name(slots, begun.keys)
+        return slots
+
+    def _take(self, n: int) -> np.ndarray:
+        if len(self._free) < n:
+            self._grow(max(2 * len(self), self.live + n))
+        numbers = self._free[: -n - 1 : -1]
+        del self._free[len(self._free) - n :]
+        self.live += n
+        return np.array(numbers, np.int64)
+
+    def _name(self, slots: np.ndarray, keys: Sequence[Hashable]) -> None:
+        for slot, key in zip(slots.tolist(), keys, strict=True):
+            self._key_of[slot] = key
+            self._slot_of[key] = slot
+
+    # Examples go
+
+    def land(self, slots: np.ndarray) -> None:
+        """The keys of these are in flight no more."""
+        for slot in slots.tolist():
+            key = self._key_of[slot]
+            if self._slot_of.get(key) == slot:
+                del self._slot_of[key]
+
+    def reenter(self, slots: np.ndarray) -> None:
+        """The keys of these are in flight again, as far as no other example has them."""
+        for slot in slots.tolist():
+            self._slot_of.setdefault(self._key_of[slot], slot)
+
+    def free(self, slots: np.ndarray) -> None:
+        """The examples of these are through, or dropped."""
+        numbers = slots.tolist()
+        for slot in numbers:
+            del self._key_of[slot]
+        self._free.extend(numbers)
+        self.live -= len(numbers)
+
+    # What is known
+
+    def key_of(self, slot: int) -> Hashable:
+        """The key of an example that is not through."""
+        return self._key_of[slot]
+
+    def find(self, indices: np.ndarray) -> np.ndarray:
+        """Slots by insertion index; -1 where no such example is here."""
+        there = {int(self.index[slot]): slot for slot in self._key_of}
+        return np.array([there.get(index, -1) for index in indices.tolist()], np.int64)
+
+    def segments(
+        self,
+        slots: np.ndarray,
+        stripe: int = 0,
+        lanes: np.ndarray = _NONE,
+        starts: np.ndarray = _NONE,
+    ) -> Segments:
+        """The next segments of these, as a batch."""
+        return Segments(
+            slots,
+            self.chunk[slots],
+            self.row[slots],
+            self.segment[slots],
+            self.count[slots],
+            self.index[slots],
+            self.line[slots],
+            stripe,
+            lanes,
+            starts,
+        )

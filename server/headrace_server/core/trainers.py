@@ -1,0 +1,114 @@
+"""The trainers of one feed: who is there, how much each takes, whose turn it is.
+
+    join() ─► present ── window grew, or something came back ─► asking, the longest waiting first
+                 │                                              due: ranks, each for its own round
+                 └── leave()
+
+All trainers have a rank or none has.  A trainer asks with a window: the number of the last
+delivery that it takes.  It never holds more than ``max_window`` batches, whatever it asks for.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+
+from .handover import JoinRefused
+
+__all__ = ["MAX_WORLD", "Trainer", "Trainers"]
+
+#: No run has so many ranks; a number from the wire must not become so many queues.
+MAX_WORLD = 65_536
+
+
+@dataclass(slots=True)
+class Trainer:
+    """One session, and how far its deliveries are."""
+
+    session: int
+    seen: float
+    rank: int = -1
+    window: int = 0
+    seq: int = 0
+    told: bool = False  # of the end
+
+
+class Trainers:
+    """All of one feed; ``held`` says how many batches a session has."""
+
+    def __init__(self, max_window: int, held: Callable[[int], int]) -> None:
+        self.max_window = max_window
+        self._held = held
+        self.present: dict[int, Trainer] = {}  # by session
+        self.by_rank: dict[int, Trainer] = {}
+        # Those that want more.  Who looks at them and has nothing for the first can stop there:
+        # only what is new in the stream can serve them.
+        self.asking: OrderedDict[int, Trainer] = OrderedDict()
+        self.due: deque[int] = deque()  # ranks that may have something dealt to them
+
+    def check(self, session: int, rank: int, world_size: int, world: int) -> None:
+        """JoinRefused where a new session does not fit the others, who are of ``world`` ranks."""
+        if session in self.present:
+            raise ValueError(f"session {session} is there already")
+        if rank < 0 and not world_size:
+            if self.present and world:
+                raise JoinRefused(
+                    f"the feed is in coordinated mode with world_size={world}: "
+                    "connect with rank= and world_size="
+                )
+        elif world_size > MAX_WORLD:
+            raise JoinRefused(f"world_size={world_size} is more than {MAX_WORLD}")
+        elif not 0 <= rank < world_size:
+            raise JoinRefused(f"rank={rank} does not lie in 0 … world_size-1 = {world_size - 1}")
+        elif self.present and not world:
+            raise JoinRefused("the feed is shared by trainers without rank: all or none give one")
+        elif self.present and world_size != world:
+            raise JoinRefused(f"world_size={world_size} differs from {world}, that of the others")
+        elif rank in self.by_rank:
+            raise JoinRefused(f"rank={rank} is taken by another trainer")
+
+    def join(self, session: int, now: float, rank: int) -> None:
+        """A session that was checked is there."""
+        trainer = self.present[session] = Trainer(session, now, rank)
+        if rank >= 0:
+            self.by_rank[rank] = trainer
+
+    def leave(self, session: int) -> bool:
+        """A session is over; False when it is not known."""
+        trainer = self.present.pop(session, None)
+        if trainer is None:
+            return False
+        self.by_rank.pop(trainer.rank, None)
+        self.asking.pop(session, None)
+        return True
+
+    def wants(self, trainer: Trainer) -> bool:
+        """Whether it takes another batch now."""
+        return trainer.window > trainer.seq and self._held(trainer.session) < self.max_window
+
+    def credits(self, trainer: Trainer) -> int:
+        """How many batches it takes now."""
+        return min(trainer.window - trainer.seq, self.max_window - self._held(trainer.session))
+
+    def ask(self, session: int) -> None:
+        """Whether this trainer can be served is to be looked at."""
+        trainer = self.present.get(session)
+        if trainer is not None and self.wants(trainer):
+            self.asking.setdefault(session, trainer)
+            if trainer.rank >= 0:
+                self.due.append(trainer.rank)
+
+    def silent(self, now: float, ttl_s: float) -> list[int]:
+        """Sessions of which nothing was heard for so long."""
+        return [t.session for t in self.present.values() if t.seen + ttl_s <= now]
+
+    def absent(self, world: int) -> str:
+        """Which of so many ranks have not joined, in words; empty when all have."""
+        missing = world - len(self.by_rank)
+        if not missing:
+            return ""
+        ranks = (rank for rank in range(world) if rank not in self.by_rank)
+        listed = ", ".join(map(str, islice(ranks, 8)))
+        return f"{missing} ranks have not joined: {listed}{', …' if missing > 8 else ''}"

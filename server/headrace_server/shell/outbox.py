@@ -1,0 +1,186 @@
+"""What trainers are sent: batches, answers to commits, words on their feed.
+
+    Send to this host    ─► reference ─┐
+    Answer               ─► answers ───┴─ gathered over a round ─► flush() ─► Deliver, Outcome
+    Send to another host ─► Deliver with the answers so far, and the block's bytes as a frame
+
+The memory of a batch is pinned for as long as its trainer maps it, or its frame is being sent.
+What can not be sent now is dropped: the lease, or the trainer's next Hello, brings it again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zmq
+
+from headrace_proto.errors import ProtocolError
+from headrace_proto.messages import (
+    FROM_SERVER,
+    Deliver,
+    Delivery,
+    Ended,
+    Flushed,
+    Outcome,
+    Retargeted,
+    Retired,
+)
+
+from ..core.handover import Answer, Send
+from ..feed.slab import map_segment
+from .desk import Desk, delivery_of
+from .sessions import SessionTable
+
+__all__ = ["Outbox"]
+
+#: Items in one Deliver; more would not fit a header when batches have many columns.
+_PER_MESSAGE = 16
+#: Answers to commits that are gathered for one message.
+_ANSWERS_PER_MESSAGE = 64
+
+_Answers = tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, str, str], ...]]
+_NOTHING: _Answers = ((), (), ())
+
+
+class Outbox:
+    """To all trainers of all feeds."""
+
+    def __init__(self, directory: Path, socket: zmq.Socket[bytes], sessions: SessionTable) -> None:
+        self._directory = directory
+        self._socket = socket
+        self._sessions = sessions
+        self._out: dict[int, list[Delivery]] = {}  # references to be sent, by session
+        self._answers: dict[int, _Answers] = {}  # to commits, by session
+        self._sending: list[tuple[Any, Desk, Send, tuple[str, int]]] = []
+        self._mapped: dict[str, np.ndarray] = {}
+        self._sends = 0
+
+    def send(self, identity: bytes, message: Any) -> bool:
+        """Send, or find that the connection is gone.  False then."""
+        try:
+            self._socket.send_multipart([identity, FROM_SERVER.encode(message)], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    # Batches, and answers to commits
+
+    def deliver(self, desk: Desk, effect: Send) -> None:
+        """Send a batch: as a reference to memory that the trainer maps, or as its bytes."""
+        session = self._sessions.get(effect.session)
+        if session is None:
+            return
+        if session.local:
+            session.mapped[effect.token] = (effect.seq, effect.batch)
+            desk.dispatcher.pin(effect.batch, (session.number, effect.token))
+            self._out.setdefault(session.number, []).append(delivery_of(effect, None))
+            return
+        told = self._answers.pop(session.number, _NOTHING)
+        header = FROM_SERVER.encode(Deliver(session.number, (delivery_of(effect, 1),), *told))
+        place = effect.batch.body
+        payload = self._segment(place.segment)[place.offset : place.offset + place.nbytes]
+        try:
+            tracker = self._socket.send_multipart(
+                [session.identity, header, payload.data], zmq.NOBLOCK, copy=False, track=True
+            )
+        except zmq.ZMQError:  # gone, or stuck: its lease or its next Hello will tell
+            return
+        self._sends += 1
+        desk.dispatcher.pin(effect.batch, ("send", self._sends))
+        self._sending.append((tracker, desk, effect, ("send", self._sends)))
+
+    def answer(self, effect: Answer) -> None:
+        """What became of commits; it goes along with the next batch of this round."""
+        committed, stale, faults = self._answers.get(effect.session, _NOTHING)
+        if len(committed) + len(stale) + len(faults) >= _ANSWERS_PER_MESSAGE:
+            session = self._sessions.get(effect.session)
+            if session is not None:
+                self.send(session.identity, Outcome(session.number, committed, stale, faults))
+            committed, stale, faults = _NOTHING
+        self._answers[effect.session] = (
+            committed + effect.committed,
+            stale + effect.stale,
+            faults + effect.faults,
+        )
+
+    def flush(self) -> None:
+        """Send the references that have gathered, several to a message."""
+        for number, items in self._out.items():
+            session = self._sessions.get(number)
+            if session is None:
+                continue
+            for i in range(0, len(items), _PER_MESSAGE):
+                part = tuple(items[i : i + _PER_MESSAGE])
+                told = self._answers.pop(number, _NOTHING)
+                try:
+                    self.send(session.identity, Deliver(number, part, *told))
+                except ProtocolError:  # many columns: the header would be too long
+                    self._answers[number] = told
+                    for item in part:
+                        self.send(session.identity, Deliver(number, (item,)))
+        self._out.clear()
+        for number, told in self._answers.items():
+            session = self._sessions.get(number)
+            if session is not None:
+                self.send(session.identity, Outcome(number, *told))
+        self._answers.clear()
+        if self._sending:
+            self._sweep_sends()
+
+    def _sweep_sends(self) -> None:
+        still = []
+        for entry in self._sending:
+            tracker, desk, effect, holder = entry
+            if tracker.done:
+                desk.dispatcher.unpin(effect.batch, holder)
+            else:
+                still.append(entry)
+        self._sending = still
+
+    def _segment(self, name: str) -> np.ndarray:
+        memory = self._mapped.get(name)
+        if memory is None:
+            memory = self._mapped[name] = map_segment(self._directory / name)
+        return memory
+
+    def forget(self, number: int) -> None:
+        """A trainer is gone: nothing more is for it."""
+        self._out.pop(number, None)
+        self._answers.pop(number, None)
+
+    # Words
+
+    def finish(self, number: int) -> None:
+        """Tell one trainer that its feed is done."""
+        session = self._sessions.get(number)
+        if session is not None:
+            self.send(session.identity, Ended(number))
+
+    def flushed(self, number: int, request: int, code: str = "", text: str = "") -> None:
+        """The states that a trainer has handed over are kept, or why they are not."""
+        session = self._sessions.get(number)
+        if session is not None:
+            self.send(session.identity, Flushed(number, request, code, text))
+
+    def retargeted(self, number: int, request: int, since: list[list[int]], fault: str) -> None:
+        """Answer a trainer that wants other proportions of classes."""
+        session = self._sessions.get(number)
+        if session is not None:
+            answer = Retargeted(number, request, sorted(since), fault[:1000])
+            self.send(session.identity, answer)
+
+    def end(self, feed: str | None, code: str, text: str) -> None:
+        """Tell all trainers of a feed (None: of all) that it stops, and why."""
+        for session in self._sessions.present():
+            if feed in (None, session.feed):
+                self.send(session.identity, Ended(session.number, code, text[:8000]))
+
+    def retire(self, segment: str) -> None:
+        """A segment holds nothing any more: it goes from here, and trainers unmap it."""
+        self._mapped.pop(segment, None)
+        (self._directory / segment).unlink(missing_ok=True)
+        for session in self._sessions.present():
+            if session.local:
+                self.send(session.identity, Retired(session.number, (segment,)))

@@ -1,0 +1,53 @@
+"""Whether bytes that a trainer sent can be the states that it says they are.
+
+A worker copies states from a block without looking again, so what is said of the block (where each
+state lies, its shape) and the offsets of strings in it are checked here, once, when it comes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headrace_proto.dtypes import BYTES
+from headrace_proto.errors import ProtocolError
+from headrace_proto.layout import Slot, check_slot, strings_at
+from headrace_proto.schema import Field
+
+__all__ = ["StateBlocks"]
+
+
+class StateBlocks:
+    """Blocks of one feed, each with these states of some rows."""
+
+    def __init__(self, states: list[Field]) -> None:
+        self._states = states
+
+    def fault_of_columns(self, rows: int, columns: Any, nbytes: int) -> str:
+        """Why a block can not be the states of so many rows; empty if it can."""
+        if not isinstance(columns, list) or len(columns) != len(self._states):
+            return f"{len(self._states)} states are saved together"
+        try:
+            for state, column in zip(self._states, columns, strict=True):
+                offset, size, shape = column
+                check_slot(Slot(state.dtype, tuple(shape), offset, size), nbytes)
+                if tuple(shape) != (rows, *state.shape):
+                    return f"a state of shape {shape} came; it is {[rows, *state.shape]}"
+        except (TypeError, ValueError, ProtocolError) as error:
+            return f"a state is described wrongly: {error}"
+        return ""
+
+    def fault_of_block(self, rows: int, columns: Any, block: bytes) -> str:
+        """Why bytes can not be the states of so many rows, offsets of strings included."""
+        fault = self.fault_of_columns(rows, columns, len(block))
+        if fault:
+            return fault
+        memory = np.frombuffer(block, np.uint8)
+        try:
+            for state, (offset, size, shape) in zip(self._states, columns, strict=True):
+                if state.dtype == BYTES:
+                    strings_at(memory, Slot(BYTES, tuple(shape), offset, size))
+        except ProtocolError as error:
+            return f"a state is described wrongly: {error}"
+        return ""

@@ -1,0 +1,69 @@
+"""Counters are sums over partitions of what each said last, and of what every batch tells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace_server.core.dispatch import Dispatcher
+from headrace_server.core.handover import Batch
+from headrace_server.shell.counters import Counters
+from headrace_server.shell.worker_messages import Finished, Made
+
+
+@pytest.fixture
+def counters() -> Counters:
+    return Counters(Dispatcher(2, 10.0))
+
+
+def made(partition: int = 0, **more: Any) -> Made:
+    values: dict[str, Any] = {"dropped": {}, "crowded": False, "meta": {}, **more}
+    return Made("default", partition, 0, 4, "slab-0-0-0", 0, 32, [], **values)
+
+
+def test_what_was_dropped_is_the_sum_over_partitions_of_what_each_said_last(counters: Counters):
+    counters.on_made(made(0, dropped={"bad:x": 1, "filtered": 2}))
+    counters.on_made(made(1, dropped={"filtered": 10}))
+    counters.on_made(made(0, dropped={"bad:x": 3, "filtered": 4}))
+    assert counters.dropped() == {"bad:x": 3, "filtered": 14}
+    counters.on_finished(Finished("default", 1, {"filtered": 11, "remainder": 1}))
+    assert counters.dropped() == {"bad:x": 3, "filtered": 15, "remainder": 1}
+    assert counters.bad() == {"x": 3}
+
+
+def test_what_the_dispatcher_counts_is_told_as_it_is_now():
+    dispatcher = Dispatcher(1, 10.0)
+    counters = Counters(dispatcher)
+    assert counters.told()["batches"] == 0
+    dispatcher.join(1, 0.0)
+    dispatcher.window(1, 1)
+    dispatcher.made(Batch(0, 0, 4))
+    dispatcher.commit(1, (1,))
+    dispatcher.dropped["incomplete_round"] = 5
+    told = counters.told()
+    assert (told["batches"], told["rows"], told["dropped"]) == (1, 4, {"incomplete_round": 5})
+
+
+def test_padding_is_added_up_by_bucket_over_batches(counters: Counters):
+    for bucket, padded, real in ((2, 10, 7), (0, 4, 4), (2, 6, 5)):
+        counters.on_made(made(bucket % 2, meta={"bucket": bucket, "padded": padded, "real": real}))
+    counters.on_made(made(0, meta={"bucket": 3}))
+    assert list(counters.told()["padding"].items()) == [("0", [4, 4]), ("2", [16, 12])]
+
+
+def test_classes_are_added_up_and_changes_of_targets_stay_each_partitions_own(counters: Counters):
+    counters.on_made(made(0, stats={"accepted": [9, 9], "changes": [[9]]}))
+    counters.on_made(made(0, stats={"accepted": [1, 2], "changes": [[0]]}))
+    counters.on_finished(Finished("default", 1, {}, {"accepted": [10, 20], "changes": [[1]]}))
+    counters.on_made(made(0))  # without a word of classes
+    assert counters.told()["classes"] == {"accepted": [11, 22], "changes": [[[0]], [[1]]]}
+
+
+def test_counters_of_segments_are_added_up_beside_the_classes(counters: Counters):
+    assert "segments" not in counters.told()
+    for partition in range(2):
+        stats = {"segments": {"in_flight": 2 + partition, "rewound": 1}}
+        counters.on_made(made(partition, stats=stats))
+    told = counters.told()
+    assert told["segments"] == {"in_flight": 5, "rewound": 2} and told["classes"] == {}

@@ -1,0 +1,210 @@
+"""Trainers are sent references or bytes, and memory is pinned until they have read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from headrace_proto.messages import (
+    FROM_SERVER,
+    Deliver,
+    Ended,
+    Flushed,
+    Outcome,
+    Retargeted,
+    Retired,
+)
+from headrace_server import pipeline as hs
+from headrace_server.core.handover import Answer, Batch, Send
+from headrace_server.shell.config import FeedConfig, RunConfig
+from headrace_server.shell.desk import Desk
+from headrace_server.shell.outbox import Outbox
+from headrace_server.shell.sessions import Session, SessionTable
+from headrace_server.shell.sockets import public_router
+from headrace_server.shell.worker_messages import Made, Opened
+
+SEGMENT = "slab-0-0-0"
+BLOCK = 64
+NOBODY = b"nobody of that name"
+
+
+class Post:
+    """An outbox, the desk of one feed, and trainers at real sockets."""
+
+    def __init__(self, directory: Path) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.socket = public_router(self.context)
+        self.port = self.socket.bind_to_random_port("tcp://127.0.0.1")
+        self.sessions = SessionTable(directory)
+        self.outbox = Outbox(directory, self.socket, self.sessions)
+        self.peers: dict[int, zmq.Socket[bytes]] = {}
+        feed = FeedConfig("default", hs.from_examples([{"i": 1}]).batch(4).declaration(), (), 1)
+        self.desk = Desk(feed, RunConfig((feed,), str(directory), ()))
+        self.desk.on_opened(Opened("default", 0, [["i", "int64", [4]]]))
+        self.path = directory / SEGMENT
+        self.path.write_bytes(b"".join(bytes([k]) * BLOCK for k in range(64)))
+
+    def trainer(self, name: bytes, local: bool, feed: str = "default") -> Session:
+        peer = self.context.socket(zmq.DEALER)
+        peer.routing_id, peer.linger, peer.rcvtimeo = name, 0, 5000
+        peer.connect(f"tcp://127.0.0.1:{self.port}")
+        peer.send(b"here")
+        assert self.socket.poll(5000)
+        assert self.socket.recv_multipart() == [name, b"here"]
+        session = self.sessions.open(name, feed, name)
+        session.local = local
+        self.peers[session.number] = peer
+        return session
+
+    def deliver(self, session: Session, batches: int, columns: int = 1) -> list[Batch]:
+        """So many batches are made, and go to one trainer; they are not flushed."""
+        dispatcher = self.desk.dispatcher
+        dispatcher.join(session.number, 0.0)
+        dispatcher.window(session.number, batches)
+        told = [[0, 32, [4]]] * columns
+        for number in range(batches):
+            place = number * BLOCK
+            made = Made(
+                "default", 0, number, 4, SEGMENT, place, BLOCK, told, {}, dropped={}, crowded=False
+            )
+            self.desk.on_made(made, b"", 0, 0)
+        sends = [e for e in dispatcher.take_effects() if isinstance(e, Send)]
+        for effect in sends:
+            self.outbox.deliver(self.desk, effect)
+        return [effect.batch for effect in sends]
+
+    def received(self, session: Session) -> list[Any]:
+        """What a trainer has got, up to a message that is sent now."""
+        self.outbox.finish(session.number)
+        messages: list[Any] = []
+        while not messages or not isinstance(messages[-1], Ended):
+            header, *_ = self.peers[session.number].recv_multipart()
+            messages.append(FROM_SERVER.decode(header))
+        return messages[:-1]
+
+    def close(self) -> None:
+        for peer in self.peers.values():
+            peer.close()
+        self.socket.close()
+        self.context.term()
+
+
+@pytest.fixture
+def post(tmp_path: Path) -> Iterator[Post]:
+    opened = Post(tmp_path)
+    yield opened
+    opened.close()
+
+
+# Batches
+
+
+def test_references_of_a_round_go_several_to_a_message_and_answers_with_the_first(post: Post):
+    here = post.trainer(b"here", local=True)
+    post.outbox.answer(Answer(here.number, (7,), (8,)))
+    batches = post.deliver(here, 20)
+    assert all(batch.pins == {(here.number, token)} for token, batch in _mapped(here).items())
+    assert list(_mapped(here).values()) == batches
+    post.outbox.flush()
+    first, second = post.received(here)
+    assert [len(first.items), len(second.items)] == [16, 4]
+    assert [d.seq for d in (*first.items, *second.items)] == list(range(1, 21))
+    assert (first.committed, first.stale) == ((7,), (8,)) and second.committed == ()
+    assert (first.items[1].segment, first.items[1].offset) == (SEGMENT, BLOCK)
+    post.outbox.flush()
+    assert post.received(here) == []
+
+
+def _mapped(session: Session) -> dict[int, Batch]:
+    return {token: batch for token, (_, batch) in session.mapped.items()}
+
+
+def test_references_that_do_not_fit_one_header_go_one_by_one_and_answers_by_themselves(
+    post: Post,
+):
+    here = post.trainer(b"here", local=True)
+    post.outbox.answer(Answer(here.number, (7,), ()))
+    post.deliver(here, 16, columns=1000)
+    post.outbox.flush()
+    *batches, answers = post.received(here)
+    assert [d.seq for message in batches for d in message.items] == list(range(1, 17))
+    assert len(batches) == 16 and answers == Outcome(here.number, (7,), (), [])
+
+
+def test_a_trainer_elsewhere_gets_the_bytes_and_the_block_is_pinned_until_they_left(post: Post):
+    away = post.trainer(b"away", local=False)
+    post.outbox.answer(Answer(away.number, (7,), ()))
+    batches = post.deliver(away, 2)
+    assert [batch.pins for batch in batches] == [{("send", 1)}, {("send", 2)}]
+    for number in range(2):
+        header, block = post.peers[away.number].recv_multipart()
+        message = FROM_SERVER.decode(header)
+        assert isinstance(message, Deliver) and block == bytes([number]) * BLOCK
+        assert (message.items[0].frame, message.items[0].segment) == (1, "")
+        assert message.committed == ((7,) if number == 0 else ())
+    for tracker, *_ in post.outbox._sending:
+        tracker.wait(5)
+    post.outbox.flush()
+    assert not any(batch.pins for batch in batches) and not away.mapped
+
+
+def test_a_batch_for_a_connection_that_is_gone_is_dropped_and_pins_nothing(post: Post):
+    gone = post.sessions.open(b"n", "default", NOBODY)
+    (batch,) = post.deliver(gone, 1)
+    assert not batch.pins
+    assert not post.outbox.send(NOBODY, Ended(gone.number))
+
+
+# Answers
+
+
+def test_answers_without_a_batch_go_by_themselves_and_many_in_several_messages(post: Post):
+    here = post.trainer(b"here", local=True)
+    for token in range(100):
+        post.outbox.answer(Answer(here.number, (token,), (), ()))
+    post.outbox.answer(Answer(here.number, (), (200,), ((201, "state", "none"),)))
+    post.outbox.flush()
+    first, second = post.received(here)
+    assert first == Outcome(here.number, tuple(range(64)), (), [])
+    assert (second.committed, second.stale) == (tuple(range(64, 100)), (200,))
+    assert [list(fault) for fault in second.faults] == [[201, "state", "none"]]
+
+
+def test_what_was_gathered_for_a_trainer_that_is_gone_is_forgotten(post: Post):
+    here = post.trainer(b"here", local=True)
+    post.outbox.answer(Answer(here.number, (7,), ()))
+    post.deliver(here, 3)
+    post.outbox.forget(here.number)
+    post.outbox.flush()
+    assert post.received(here) == []
+
+
+# Words
+
+
+def test_words_on_a_feed_go_to_its_trainers_and_nobody_elses(post: Post):
+    one, other = post.trainer(b"one", local=True), post.trainer(b"other", local=False, feed="b")
+    post.outbox.end("b", "data", "𝔣" * 100_000)
+    post.outbox.flushed(one.number, 5)
+    post.outbox.flushed(one.number, 6, "state", "it is none")
+    post.outbox.retargeted(one.number, 9, [[1, 4], [0, 3]], "")
+    kept, refused, drawn = post.received(one)
+    assert kept == Flushed(one.number, 5)
+    assert refused == Flushed(one.number, 6, "state", "it is none")
+    assert drawn == Retargeted(one.number, 9, [[0, 3], [1, 4]], "")
+    ended = FROM_SERVER.decode(post.peers[other.number].recv())
+    assert (ended.code, len(ended.text)) == ("data", 8000)
+
+
+def test_a_segment_that_goes_is_told_to_those_that_map_it_and_its_file_goes(post: Post):
+    here, away = post.trainer(b"here", local=True), post.trainer(b"away", local=False)
+    post.deliver(away, 1)
+    post.outbox.retire(SEGMENT)
+    assert not post.path.exists() and not post.outbox._mapped
+    assert post.received(here) == [Retired(here.number, (SEGMENT,))]
+    assert [type(message) for message in post.received(away)] == [Deliver]
+    post.outbox.retire(SEGMENT)

@@ -1,0 +1,51 @@
+"""A block that is not the states that it is said to be is found before a worker copies from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace_proto.schema import Field
+from headrace_server.shell.state_blocks import StateBlocks
+
+BLOCKS = StateBlocks([Field("bytes", ()), Field("float32", (2,))])
+GOOD: list[Any] = [[0, 40, [2]], [64, 16, [2, 2]]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (GOOD, ""),
+        (GOOD[:1], "2 states are saved together"),
+        ("ab", "2 states are saved together"),
+        ([[0, 40, [3]], GOOD[1]], "a state of shape"),
+        ([GOOD[0], [64, 16, [4, 1]]], "a state of shape"),
+        ([GOOD[0], [64, 17, [2, 2]]], "described wrongly"),
+        ([GOOD[0], [128, 16, [2, 2]]], "described wrongly"),
+        ([GOOD[0], [64, 16, [2.0, 2]]], "described wrongly"),
+        ([GOOD[0], [64, 16]], "described wrongly"),
+        ([GOOD[0], 5], "described wrongly"),
+    ],
+)
+def test_states_that_are_none_are_found_by_what_is_said_of_them(columns: Any, words: str):
+    fault = BLOCKS.fault_of_columns(2, columns, 80)
+    assert words in fault and bool(fault) == bool(words)
+
+
+def states(offsets: list[int]) -> bytes:
+    return np.array(offsets, np.int64).tobytes().ljust(80, b"x")
+
+
+def test_strings_whose_offsets_lie_are_found_in_the_block():
+    assert BLOCKS.fault_of_block(2, GOOD, states([0, 3, 16])) == ""
+    assert "offsets" in BLOCKS.fault_of_block(2, GOOD, states([0, 3, 17]))
+    assert "offsets" in BLOCKS.fault_of_block(2, GOOD, states([0, -1, 3]))
+    assert "2 states" in BLOCKS.fault_of_block(2, [], states([0, 3, 16]))
+
+
+def test_a_feed_whose_states_are_not_known_yet_takes_no_block():
+    assert StateBlocks([]).fault_of_block(2, GOOD, states([0, 3, 16])) == (
+        "0 states are saved together"
+    )
