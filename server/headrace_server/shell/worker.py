@@ -2,17 +2,13 @@
 
     orders of the router ─► [ the partition whose turn it is: one step ] ─► announcements
 
-A feed's partitions take turns by (number of their next batch, partition), which is the order in
-which the router hands batches out.  So what is made is always what is wanted next, and a slab that
-is full holds nothing but what comes earlier.  A feed that nobody reads rests when it is a bounded
-way ahead, so that it takes neither turns nor room from the others.
+How a partition comes to be is in ``opening.py``, whose turn it is in ``core/ahead.py``, what its
+trainers bring back in ``commits.py``, and what outlives the worker in ``stores.py``.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 import resource
 import select
 import sys
@@ -23,26 +19,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgpack
-
 from headrace_proto.errors import HeadraceError, ProtocolError, ServerError, code_of
 from headrace_proto.schema import schema_to_wire
 
+from ..core.ahead import Ahead
 from ..core.arena import Block
-from ..core.changes import Change
-from ..feed.index_cache import IndexCache
 from ..feed.partition_feed import Blocked, Busy, Done, MadeBatch, PartitionFeed
-from ..feed.reader import BadRecords, Reader
 from ..feed.sequence_feed import Resting, SequenceFeed
 from ..feed.slab import Slab
-from ..feed.sources import open_reader
 from .channel import Channel
 from .child import ParentPipe
-from .config import FeedConfig, RunConfig
+from .commits import Commits
+from .config import RunConfig
 from .diary import Diary
-from .guard import Guard, Passed
-from .statedir import partition_path
-from .store import Store
+from .guard import Passed
+from .opening import Opener
+from .stores import Stores
 from .worker_messages import (
     FROM_ROUTER,
     FROM_WORKER,
@@ -53,8 +45,6 @@ from .worker_messages import (
     Failed,
     Finished,
     Flush,
-    Flushed,
-    Kept,
     Made,
     Opened,
     Removed,
@@ -76,8 +66,6 @@ _CROWDED = 0.5
 _IDLE_MS = 1000
 #: What a worker that the router listens to no more waits for its end.
 _ALONE_S = 5.0
-#: Answers to saves that are gathered before they are told by themselves.
-_MOST_KEPT = 64
 #: A partition that has made nothing for so long says what it lacks, and once more after as long.
 _SILENT_S = 1.0
 #: Where memory runs out the kernel is to take a worker, which can be replaced, and not the router.
@@ -98,91 +86,50 @@ class Worker:
         marks: Mapping[str, Any],
         passed: Passed,
     ) -> None:
-        self._config = config
         self._diary = diary
-        self._marks = marks  # by feed: rows that killed earlier lives, or may have
-        self._passed = passed
-        self._guards: dict[str, Guard] = {}
         self._feeds = {feed.name: feed for feed in config.feeds}
         self._worker = worker
         self._life = life
         directory = Path(config.directory)
         self._slab = Slab(directory, worker, life, config.slab_bytes, config.segment_bytes)
-        self._cache = IndexCache(config.index_directory or str(directory / "index"))
         self._channel = Channel.connect(directory / "workers", b"%d-%d" % (worker, life))
-        self._readers: dict[str, Reader] = {}
-        self._bad: dict[str, BadRecords] = {}
+        self._stores = Stores(config.state_directory, config.durability, self._send)
+        self._commits = Commits(self._stores, self._send)
+        index = config.index_directory or str(directory / "index")
+        self._opener = Opener(self._slab, self._stores, index, diary, marks, passed)
+        self._guards = self._opener.guards
         self._running: dict[_Name, PartitionFeed | SequenceFeed] = {}
         self._resting: set[_Name] = set()  # those that wait for trainers
         self._starved: set[_Name] = set()  # of these: those that have said so
         self._spoke: dict[_Name, float] = {}  # when a partition last made or said something
         self._failed: set[str] = set()
         self._made: dict[_Name, PartitionFeed | SequenceFeed] = {}  # those that make no more
-        self._kept: dict[_Name, list[list[Any]]] = {}  # saves to be answered
-        self._stores: dict[_Name, Store] = {}
-        self._locks: list[int] = []  # of their files, for as long as this process lives
-        self._tokens: dict[_Name, set[int]] = {}  # of commits in earlier lives
-        self._wake_fd = -1
         self._poller = select.poll()
         self._poller.register(self._channel, select.POLLIN)
-        if config.state_directory is not None:
-            self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            self._poller.register(self._wake_fd, select.POLLIN)
+        if self._stores.durable:
+            self._poller.register(self._stores, select.POLLIN)
         self._blocks: dict[tuple[str, int, int], Block] = {}
-        # By feed: partition and bytes of batches made and not taken, oldest first; how many were.
-        self._untaken: dict[str, list[tuple[int, int]]] = {name: [] for name in self._feeds}
-        self._taken = dict.fromkeys(self._feeds, 0)
-        several = len(self._feeds) > 1
-        self._always = 1 if several else 2
-        self._max_ahead_bytes = config.max_ahead_bytes
-        if several:
-            share = config.slab_bytes // (2 * len(self._feeds))
-            self._max_ahead_bytes = min(share, config.max_ahead_bytes)
+        bounds = config.max_ahead, config.max_ahead_bytes, config.slab_bytes
+        self._ahead = Ahead(self._feeds, *bounds)
 
     def run(self) -> None:
         """Work until the process is ended."""
         self._send(Up(self._worker, self._life))
         while True:
             self._diary.idle()
-            name = self._turn()
+            name = self._ahead.turn(self._running, self._resting)
             heard = dict(self._poller.poll(0 if name else _IDLE_MS))
-            if self._wake_fd in heard:
-                self._tell_of_stores()
+            if self._stores.fileno() in heard:
+                for failed, error in self._stores.tell_committed():
+                    self._fail(*failed, error)
             if self._channel.fileno() in heard:
                 self._hear()
             elif name is not None:
                 self._work(name)
-                self._tell_kept()
+                self._commits.tell_kept()
             else:
-                self._tell_kept()
+                self._commits.tell_kept()
                 self._tell_of_rest()
-
-    def _turn(self) -> _Name | None:
-        """The partition that makes the next batch, unless enough is made ahead."""
-        resting = {feed for feed, ahead in self._untaken.items() if self._enough(ahead)}
-        while True:
-            name = min(
-                (n for n in self._running if n[0] not in resting and n not in self._resting),
-                key=lambda name: (self._running[name].next_number, name),
-                default=None,
-            )
-            if name is None or not self._at_capacity(name):
-                return name
-            resting.add(name[0])
-
-    def _enough(self, ahead: list[tuple[int, int]]) -> bool:
-        return len(ahead) >= self._always and (
-            len(ahead) >= self._config.max_ahead
-            or sum(nbytes for _, nbytes in ahead) >= self._max_ahead_bytes
-        )
-
-    def _at_capacity(self, name: _Name) -> bool:
-        """Whether a partition has made as many batches ahead as its pipeline allows."""
-        capacity = self._running[name].capacity
-        feed, partition = name
-        return capacity is not None and capacity <= sum(
-            made == partition for made, _ in self._untaken[feed]
-        )
 
     def _work(self, name: _Name) -> None:
         feed, partition = name
@@ -207,12 +154,8 @@ class Worker:
             self._tell_what_lacks(name, run.waits_for())
         elif step is Done:
             self._made[name] = self._running.pop(name)
-            self._store(name, self._made[name])
-            end = Finished(feed, partition, run.dropped(), run.stats())
-            if name in self._stores:  # it follows the commits
-                self._stores[name].submit(Change(), end)
-            else:
-                self._send(end)
+            self._stores.keep(name, run)
+            self._stores.tell(name, Finished(feed, partition, run.dropped(), run.stats()))
         elif step is Blocked:
             full = f"the slab of worker {self._worker} is full: {self._slab.used_bytes} bytes wait "
             self._tell_what_lacks(name, f"{full}for trainers (slab_bytes bounds it)")
@@ -249,7 +192,7 @@ class Worker:
         feed, partition = name
         self._blocks[feed, partition, made.number] = made.block
         if isinstance(self._running[name], PartitionFeed):  # others make what is wanted
-            self._untaken[feed].append((partition, made.nbytes))
+            self._ahead.made(name, made.nbytes)
         message = Made(
             feed,
             partition,
@@ -263,7 +206,7 @@ class Worker:
             self._running[name].dropped(),
             self._slab.fraction_used > _CROWDED,
             self._running[name].stats(),
-            self._kept.pop(name, ()),
+            self._commits.take_kept(name),
         )
         self._send(message, made.cursor)
         if self._slab.removed:
@@ -283,7 +226,8 @@ class Worker:
         elif isinstance(message, Turn):
             self._take_turn(message, payload)
         elif isinstance(message, Flush):
-            self._flush(message, payload)
+            name = message.feed, message.partition
+            self._commits.flush(name, self._running.get(name), message, payload)
         elif isinstance(message, Assign):
             self._assign(message, payload[0])
         elif isinstance(message, Close):
@@ -300,41 +244,30 @@ class Worker:
             if run is not None:
                 run.committed(number)
         for feed, taken in news.taken:
-            del self._untaken[feed][: taken - self._taken[feed]]
-            self._taken[feed] = taken
+            self._ahead.taken(feed, taken)
 
     def _take_turn(self, turn: Turn, payload: list[bytes]) -> None:
         name = turn.feed, turn.partition
-        run = self._running.get(name)
-        if run is None and name not in self._made:
+        running = self._running.get(name)
+        run = running or self._made.get(name)
+        if run is None:
             return
         for number in turn.releases:
-            if isinstance(run, SequenceFeed):
-                run.release(number)
+            if isinstance(running, SequenceFeed):
+                running.release(number)
         for token, number, segments in turn.claims:
             self._claim(name, token, number, segments)
-        kept = []
-        for number, frame, columns, token in turn.saves:
-            if token in self._tokens.get(name, ()):  # kept in an earlier life, which died with it
-                kept.append([number, "", ""])
-                continue
-            kept.append([number, *self._save(name, number, columns, token, payload, frame)])
-        if isinstance(run, SequenceFeed):
+        self._commits.save(name, run, turn.saves, payload)
+        if isinstance(running, SequenceFeed):
             for upto, stripe in turn.wants:
-                run.want(upto, stripe)
+                running.want(upto, stripe)
             for stripe in turn.leaves:
-                run.leave(stripe)
+                running.leave(stripe)
         self._resting.discard(name)
-        if kept and name in self._stores:
-            self._stores[name].submit(Change(), Kept(*name, kept))
-        elif kept:
-            self._kept.setdefault(name, []).extend(kept)
-            if len(self._kept[name]) > _MOST_KEPT:
-                self._tell_kept()
 
     def _claim(self, name: _Name, token: int, number: int, segments: bytes) -> None:
         """A trainer has a batch of an earlier server."""
-        if token in self._tokens.get(name, ()):
+        if self._stores.knows(name, token):
             self._send(Claimed(*name, token, "done"))
             return
         run = self._running.get(name) or self._made[name]
@@ -349,78 +282,13 @@ class Worker:
         else:
             self._send(Claimed(*name, token, "yes", known))
 
-    def _save(
-        self, name: _Name, number: int, columns: Any, token: int, payload: list[bytes], frame: int
-    ) -> tuple[str, str]:
-        """A trainer is done with a batch: an error's code and text, empty when that is noted."""
-        run = self._running.get(name) or self._made[name]
-        code, text = "", ""
-        if isinstance(run, SequenceFeed):
-            code, text = run.saved(number, payload[frame - 1] if frame else b"", columns)
-        else:
-            run.saved(number)
-        self._store(name, run, token if not code else None)
-        return code, text
-
-    def _store(
-        self, name: _Name, run: PartitionFeed | SequenceFeed, token: int | None = None
-    ) -> None:
-        """Have stored what has changed, where there is a store.
-
-        The last change is that of the commit: its token is stored with it, and not before.
-        """
-        store = self._stores.get(name)
-        if store is not None:
-            changes = run.take_changes()
-            if token is not None and changes:
-                changes[-1].tokens.append(token)
-            for change in changes:
-                store.submit(change)
-
-    def _tell_kept(self) -> None:
-        """What was kept and did not go along with a batch."""
-        for name, kept in self._kept.items():
-            self._send(Kept(*name, kept))
-        self._kept.clear()
-
-    def _tell_of_stores(self) -> None:
-        """What has been committed can be told."""
-        os.eventfd_read(self._wake_fd)
-        for (feed, partition), store in list(self._stores.items()):
-            try:
-                for message in store.take_done():
-                    self._send(message)
-                if store.fault:
-                    text = f"nothing can be committed to {store.path}: {store.fault}"
-                    self._send(Waiting(feed, partition, text[:1000]))
-            except Exception as error:
-                self._fail(feed, partition, error)
-
-    def _flush(self, order: Flush, payload: list[bytes]) -> None:
-        run = self._running.get((order.feed, order.partition))
-        name = order.feed, order.partition
-        if isinstance(run, SequenceFeed) and order.rows:
-            run.flushed(order.number, list(order.rows), payload[0], order.columns)
-            self._store(name, run)
-        if order.more:
-            return
-        answer = Flushed(order.feed, order.session, order.request)
-        if name in self._stores:
-            self._stores[name].submit(Change(), answer)
-        else:
-            self._send(answer)
-
     def _assign(self, order: Assign, cursor: bytes) -> None:
         config = self._feeds[order.feed]
         if order.feed in self._failed:
             return
         try:
             self._diary.begin(order.feed, order.partition, opening=True)
-            reader = self._reader(config)
-            if order.partition:  # damage that shows when a file is opened is partition 0's to count
-                self._bad[config.name].counts.clear()
-            with self._guards[config.name].step(order.partition, opening=True):
-                run = self._run_of(config, order, reader, cursor)
+            run = self._opener.open(config, order, cursor)
             schema = schema_to_wire(run.schema)
             number = run.next_number if isinstance(run, PartitionFeed) else 0
             self._send(Opened(order.feed, order.partition, schema, dict(run.properties), number))
@@ -430,55 +298,6 @@ class Worker:
             self._fail(order.feed, order.partition, error)
             return
         self._running[order.feed, order.partition] = run
-
-    def _run_of(
-        self, config: FeedConfig, order: Assign, reader: Reader, cursor: bytes
-    ) -> PartitionFeed | SequenceFeed:
-        """A partition, as it was left by an earlier life."""
-        args = reader, config.declaration, order.partition, config.partitions, self._slab
-        durable = self._config.state_directory is not None
-        kind = SequenceFeed if config.stateful else PartitionFeed
-        run = kind(*args, self._bad[config.name], durable)
-        self._guards[config.name].needed = True  # what is read from here on was read before
-        if isinstance(run, SequenceFeed):
-            run.start_after(order.made)
-        if durable:
-            self._resume(run, order)
-        if cursor and isinstance(run, PartitionFeed):
-            run.restore(msgpack.unpackb(cursor, strict_map_key=False))
-            run.note_restored(cursor)
-        return run
-
-    def _resume(self, run: PartitionFeed | SequenceFeed, order: Assign) -> None:
-        """Open a partition's store and go on from what is in it."""
-        assert self._config.state_directory is not None
-        name = order.feed, order.partition
-        path = partition_path(self._config.state_directory, *name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._locks.append(_owned(path))
-        store = self._stores[name] = Store(path, self._config.durability, self._wake_fd)
-        saved = store.load()
-        self._tokens[name] = set(saved.tokens)
-        if isinstance(run, PartitionFeed) or "base" in saved.meta:
-            run.resume(saved)
-        closing = saved.meta.get("closing")
-        if closing is not None:
-            run.close(closing == b"cancel")
-
-    def _reader(self, config: FeedConfig) -> Reader:
-        reader = self._readers.get(config.name)
-        if reader is None:
-            skips = config.declaration.policy.on_bad_example == "skip"
-            bad = BadRecords(skips, progress=self._diary.beat)
-            source = config.declaration.source
-            marks = self._marks.get(config.name, {})
-            about = config.declaration, config.partitions, self._diary
-            guard = Guard(config.name, *about, bad, marks, self._passed)
-            reader = guard.around(open_reader(source, config.files, bad, self._cache))
-            self._guards[config.name] = guard
-            self._readers[config.name] = reader
-            self._bad[config.name] = bad
-        return reader
 
     def _fail(self, feed: str, partition: int, error: Exception) -> None:
         """A feed can not go on.  Only what nobody foresaw brings its traceback along."""
@@ -501,9 +320,8 @@ class Worker:
         for name, run in self._running.items():
             if name[0] == order.feed:
                 run.close(order.cancel)
-                if name in self._stores and not order.abandon:
-                    how = b"cancel" if order.cancel else b"close"
-                    self._stores[name].submit(Change(meta={"closing": how}))
+                if not order.abandon:
+                    self._stores.note(name, "closing", b"cancel" if order.cancel else b"close")
         self._resting = {name for name in self._resting if name[0] != order.feed}
 
     def _retarget(self, order: Retarget) -> None:
@@ -527,21 +345,6 @@ def _bound_memory(most: int) -> None:
         score.write(_OOM_SCORE)
     if most:
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-
-
-def _owned(path: Path) -> int:
-    """The lock of a store, when nobody else has it.
-
-    A worker that was asleep when its server was killed may write its last once it wakes, after
-    another server has begun.  A lock of this kind is no child's, whatever user code forks.
-    """
-    lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        logger.warning("%s: waits for the end of a worker of an earlier server", path)
-        fcntl.lockf(lock, fcntl.LOCK_EX)
-    return lock
 
 
 def main() -> None:

@@ -1,0 +1,84 @@
+"""What trainers bring back to one worker's partitions, and when they are told that it is kept.
+
+    saves ─► partition ─┬► its store ─► committed ─► Kept
+                        └► no store: gathered ─► along with the next batch, or Kept
+
+States in memory are kept as soon as they are there, so the answer need not go by itself: it waits
+for the partition's next batch, but not for a turn in which none is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ..feed.partition_feed import PartitionFeed
+from ..feed.sequence_feed import SequenceFeed
+from .stores import Stores
+from .worker_messages import Flush, Flushed, Kept
+
+__all__ = ["Commits"]
+
+#: Answers to saves that are gathered before they are told by themselves.
+_MOST_KEPT = 64
+
+_Name = tuple[str, int]
+
+
+class Commits:
+    """Saves of one worker's partitions, and those that are to be answered."""
+
+    def __init__(self, stores: Stores, send: Callable[[object], None]) -> None:
+        self._stores = stores
+        self._send = send
+        self._kept: dict[_Name, list[list[Any]]] = {}
+
+    def save(
+        self,
+        name: _Name,
+        run: PartitionFeed | SequenceFeed,
+        saves: Iterable[tuple[int, int, Any, int]],
+        payload: Sequence[bytes],
+    ) -> None:
+        """Trainers are done with batches: number, frame of the states, columns, token of each."""
+        kept: list[list[Any]] = []
+        for number, frame, columns, token in saves:
+            code, text = "", ""
+            if not self._stores.knows(name, token):
+                if isinstance(run, SequenceFeed):
+                    states = payload[frame - 1] if frame else b""
+                    code, text = run.saved(number, states, columns)
+                else:
+                    run.saved(number)
+                self._stores.keep(name, run, token if not code else None)
+            kept.append([number, code, text])
+        if kept and name in self._stores:
+            self._stores.tell(name, Kept(*name, kept))
+        elif kept:
+            self._kept.setdefault(name, []).extend(kept)
+            if len(self._kept[name]) > _MOST_KEPT:
+                self.tell_kept()
+
+    def flush(
+        self,
+        name: _Name,
+        run: PartitionFeed | SequenceFeed | None,
+        order: Flush,
+        payload: Sequence[bytes],
+    ) -> None:
+        """States of lanes whose trainer lets go of them; the last message of them is answered."""
+        if isinstance(run, SequenceFeed) and order.rows:
+            run.flushed(order.number, list(order.rows), payload[0], order.columns)
+            self._stores.keep(name, run)
+        if not order.more:
+            self._stores.tell(name, Flushed(order.feed, order.session, order.request))
+
+    def take_kept(self, name: _Name) -> Sequence[list[Any]]:
+        """What goes along with a batch of this partition, as in ``Kept``."""
+        return self._kept.pop(name, ())
+
+    def tell_kept(self) -> None:
+        """What was kept and did not go along with a batch."""
+        for name, kept in self._kept.items():
+            self._send(Kept(*name, kept))
+        self._kept.clear()

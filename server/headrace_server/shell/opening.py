@@ -1,0 +1,102 @@
+"""How a worker opens its partitions: one guarded reader a feed, each partition as it was left.
+
+    Assign ─► reader of the feed, guarded ─► partition ─► what its store holds ─► its cursor
+
+What is found in the state directory comes first, and the cursor of the life before, which the
+router holds, goes beyond it: that life may have made more than was ever committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgpack
+
+from ..feed.index_cache import IndexCache
+from ..feed.partition_feed import PartitionFeed
+from ..feed.reader import BadRecords, Reader
+from ..feed.sequence_feed import SequenceFeed
+from ..feed.slab import Slab
+from ..feed.sources import open_reader
+from .config import FeedConfig
+from .diary import Diary
+from .guard import Guard, Passed
+from .stores import Stores
+from .worker_messages import Assign
+
+__all__ = ["Opener"]
+
+
+class Opener:
+    """The readers of one worker, and the way to a partition."""
+
+    def __init__(
+        self,
+        slab: Slab,
+        stores: Stores,
+        index_directory: str,
+        diary: Diary,
+        marks: Mapping[str, Any],
+        passed: Passed,
+    ) -> None:
+        self._slab = slab
+        self._stores = stores
+        self._cache = IndexCache(index_directory)
+        self._diary = diary
+        self._marks = marks  # by feed: rows that killed earlier lives, or may have
+        self._passed = passed
+        self._readers: dict[str, Reader] = {}
+        self._bad: dict[str, BadRecords] = {}
+        self.guards: dict[str, Guard] = {}
+
+    def open(
+        self, config: FeedConfig, order: Assign, cursor: bytes
+    ) -> PartitionFeed | SequenceFeed:
+        """A partition, as it was left by an earlier life."""
+        reader = self._reader(config)
+        if order.partition:  # damage that shows when a file is opened is partition 0's to count
+            self._bad[config.name].counts.clear()
+        with self.guards[config.name].step(order.partition, opening=True):
+            return self._run_of(config, order, reader, cursor)
+
+    def _reader(self, config: FeedConfig) -> Reader:
+        reader = self._readers.get(config.name)
+        if reader is None:
+            skips = config.declaration.policy.on_bad_example == "skip"
+            bad = BadRecords(skips, progress=self._diary.beat)
+            source = config.declaration.source
+            marks = self._marks.get(config.name, {})
+            about = config.declaration, config.partitions, self._diary
+            guard = Guard(config.name, *about, bad, marks, self._passed)
+            reader = guard.around(open_reader(source, config.files, bad, self._cache))
+            self.guards[config.name] = guard
+            self._readers[config.name] = reader
+            self._bad[config.name] = bad
+        return reader
+
+    def _run_of(
+        self, config: FeedConfig, order: Assign, reader: Reader, cursor: bytes
+    ) -> PartitionFeed | SequenceFeed:
+        args = reader, config.declaration, order.partition, config.partitions, self._slab
+        durable = self._stores.durable
+        kind = SequenceFeed if config.stateful else PartitionFeed
+        run = kind(*args, self._bad[config.name], durable)
+        self.guards[config.name].needed = True  # what is read from here on was read before
+        if isinstance(run, SequenceFeed):
+            run.start_after(order.made)
+        if durable:
+            self._resume(run, order)
+        if cursor and isinstance(run, PartitionFeed):
+            run.restore(msgpack.unpackb(cursor, strict_map_key=False))
+            run.note_restored(cursor)
+        return run
+
+    def _resume(self, run: PartitionFeed | SequenceFeed, order: Assign) -> None:
+        """Go on from what is in a partition's store."""
+        saved = self._stores.open((order.feed, order.partition))
+        if isinstance(run, PartitionFeed) or "base" in saved.meta:
+            run.resume(saved)
+        closing = saved.meta.get("closing")
+        if closing is not None:
+            run.close(closing == b"cancel")

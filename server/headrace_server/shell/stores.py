@@ -1,0 +1,144 @@
+"""The stores of one worker's partitions: what waits for a commit is told after it.
+
+    open(partition) ─► its file is ours ─► what earlier lives have stored
+    keep(partition, changes) ─┐
+    tell(partition, message) ─┴► [ Store ] ─► fileno() is readable ─► tell_committed() ─► router
+
+A message that is to be told follows everything that was kept of its partition before.  Without a
+state directory no partition has a store, nothing is kept, and a message is told at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from ..core.changes import Change, Saved
+from .statedir import partition_path
+from .store import Store
+from .worker_messages import Waiting
+
+__all__ = ["Stores"]
+
+logger = logging.getLogger("headrace.worker")
+
+_Name = tuple[str, int]
+
+
+class _Changing(Protocol):
+    def take_changes(self) -> list[Change]: ...
+
+
+class Stores:
+    """Which partitions have a store, and what trainers had done in earlier lives."""
+
+    def __init__(
+        self, state_directory: str | None, durability: str, send: Callable[[object], None]
+    ) -> None:
+        self._directory = state_directory
+        self._durability = durability
+        self._send = send
+        self._stores: dict[_Name, Store] = {}
+        self._locks: list[int] = []  # of their files, for as long as this process lives
+        self._tokens: dict[_Name, set[int]] = {}  # of commits in earlier lives
+        self._wake_fd = -1
+        if state_directory is not None:
+            self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    @property
+    def durable(self) -> bool:
+        """Whether there is a state directory."""
+        return self._directory is not None
+
+    def fileno(self) -> int:
+        """Readable when something can be told; -1 where nothing is kept."""
+        return self._wake_fd
+
+    def __contains__(self, name: _Name) -> bool:
+        return name in self._stores
+
+    def open(self, name: _Name) -> Saved:
+        """Take over a partition's store, and what is in it."""
+        assert self._directory is not None
+        path = partition_path(self._directory, *name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._locks.append(_owned(path))
+        store = self._stores[name] = Store(path, self._durability, self._wake_fd)
+        saved = store.load()
+        self._tokens[name] = set(saved.tokens)
+        return saved
+
+    def knows(self, name: _Name, token: int) -> bool:
+        """Whether this commit was kept in an earlier life, which died with its answer."""
+        return token in self._tokens.get(name, ())
+
+    def keep(self, name: _Name, run: _Changing, token: int | None = None) -> None:
+        """Have stored what has changed of a partition.
+
+        The last change is that of the commit: its token is stored with it, and not before.
+        """
+        store = self._stores.get(name)
+        if store is not None:
+            changes = run.take_changes()
+            if token is not None and changes:
+                changes[-1].tokens.append(token)
+            for change in changes:
+                store.submit(change)
+
+    def note(self, name: _Name, key: str, value: bytes) -> None:
+        """Keep one value of a partition beside its examples."""
+        if name in self._stores:
+            self._stores[name].submit(Change(meta={key: value}))
+
+    def tell(self, name: _Name, message: object) -> None:
+        """Send a message when everything kept before is committed."""
+        if name in self._stores:
+            self._stores[name].submit(Change(), message)
+        else:
+            self._send(message)
+
+    def tell_committed(self) -> list[tuple[_Name, Exception]]:
+        """Send what waited for commits that are there now.
+
+        Returns the partitions that can not go on, and why.
+        """
+        os.eventfd_read(self._wake_fd)
+        failed: list[tuple[_Name, Exception]] = []
+        for name, store in self._stores.items():
+            try:
+                for message in store.take_done():
+                    self._send(message)
+                if store.fault:
+                    text = f"nothing can be committed to {store.path}: {store.fault}"
+                    self._send(Waiting(*name, text[:1000]))
+            except Exception as error:
+                failed.append((name, error))
+        return failed
+
+    def close(self) -> None:
+        """Commit what has gathered, and leave the files to others."""
+        for store in self._stores.values():
+            store.close()
+        for fd in (*self._locks, self._wake_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._stores, self._locks, self._wake_fd = {}, [], -1
+
+
+def _owned(path: Path) -> int:
+    """The lock of a store, when nobody else has it.
+
+    A worker that was asleep when its server was killed may write its last once it wakes, after
+    another server has begun.  A lock of this kind is no child's, whatever user code forks.
+    """
+    lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        logger.warning("%s: waits for the end of a worker of an earlier server", path)
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+    return lock

@@ -1,0 +1,80 @@
+"""Whose turn it is, and when it is nobody's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace_server.core.ahead import Ahead
+
+
+@dataclass
+class Run:
+    """A partition: the number of its next batch, and how many it may have ahead."""
+
+    next_number: int = 0
+    capacity: int | None = None
+
+
+def test_partitions_take_turns_by_number_and_then_by_name():
+    ahead = Ahead(["a", "b"], 99, 1 << 20, 1 << 20)
+    running = {(feed, part): Run() for feed in ("b", "a") for part in (1, 0)}
+    turns = []
+    for _ in range(8):
+        name = ahead.turn(running, ())
+        assert name is not None
+        turns.append((running[name].next_number, *name))
+        running[name].next_number += 1
+    assert turns == [(n, feed, part) for n in (0, 1) for feed in ("a", "b") for part in (0, 1)]
+
+
+def test_one_that_waits_for_trainers_takes_no_turn():
+    ahead = Ahead(["a"], 99, 1 << 20, 1 << 20)
+    running = {("a", 0): Run(), ("a", 1): Run(5)}
+    assert ahead.turn(running, {("a", 0)}) == ("a", 1)
+    assert ahead.turn(running, set(running)) is None
+    assert ahead.turn({}, ()) is None
+
+
+def test_a_feed_with_enough_batches_ahead_rests_until_one_is_taken():
+    ahead = Ahead(["a"], 3, 1 << 20, 1 << 20)
+    running = {("a", 0): Run()}
+    for _ in range(3):
+        assert ahead.turn(running, ()) == ("a", 0)
+        ahead.made(("a", 0), 1)
+    assert ahead.turn(running, ()) is None
+    ahead.taken("a", 1)
+    assert ahead.turn(running, ()) == ("a", 0)
+    ahead.made(("a", 0), 1)
+    ahead.taken("a", 1)  # the same count is no news
+    assert ahead.turn(running, ()) is None
+
+
+def test_a_feed_with_enough_bytes_ahead_rests_but_two_batches_are_always_allowed():
+    ahead = Ahead(["a"], 32, 100, 1 << 20)
+    running = {("a", 0): Run()}
+    ahead.made(("a", 0), 1000)
+    assert ahead.turn(running, ()) == ("a", 0)
+    ahead.made(("a", 0), 1000)
+    assert ahead.turn(running, ()) is None
+
+
+def test_several_feeds_share_half_of_the_slab_and_one_that_rests_leaves_turns_to_others():
+    ahead = Ahead(["a", "b"], 32, 1 << 20, 400)
+    running = {("a", 0): Run(), ("b", 0): Run(7)}
+    ahead.made(("a", 0), 99)
+    assert ahead.turn(running, ()) == ("a", 0)
+    ahead.made(("a", 0), 1)
+    assert ahead.turn(running, ()) == ("b", 0)
+    ahead.made(("b", 0), 100)
+    assert ahead.turn(running, ()) is None
+
+
+def test_a_partition_at_its_capacity_lets_its_feed_rest_and_no_other():
+    ahead = Ahead(["a", "b"], 32, 1 << 20, 1 << 20)
+    running = {("a", 0): Run(capacity=1), ("a", 1): Run(3, capacity=1), ("b", 0): Run(9)}
+    ahead.made(("a", 1), 1)
+    assert ahead.turn(running, ()) == ("a", 0)
+    ahead.made(("a", 0), 1)
+    assert ahead.turn(running, ()) == ("b", 0)
+    ahead.taken("a", 2)
+    assert ahead.turn(running, ()) == ("a", 0)

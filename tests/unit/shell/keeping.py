@@ -1,0 +1,72 @@
+"""Stores of a worker over real files, and what they send; its partitions, for tests."""
+
+from __future__ import annotations
+
+import select
+from pathlib import Path
+from typing import Any
+
+from headrace_server.feed.manifest import resolve
+from headrace_server.feed.partition_feed import Busy
+from headrace_server.feed.slab import Slab
+from headrace_server.pipeline.builder import Pipeline
+from headrace_server.shell.config import FeedConfig
+from headrace_server.shell.diary import Diary, Notebook
+from headrace_server.shell.opening import Opener
+from headrace_server.shell.stores import Stores
+from headrace_server.shell.worker_messages import Assign
+
+PATIENCE_S = 30
+
+
+class Keeping:
+    """One worker's stores, and the router's end."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self.sent: list[Any] = []
+        path = None if directory is None else str(directory)
+        self.stores = Stores(path, "process", self.sent.append)
+
+    def until_sent(self, n: int) -> list[Any]:
+        """What has been sent, once it is so much."""
+        while len(self.sent) < n:
+            self.wait()
+            assert self.stores.tell_committed() == []
+        assert len(self.sent) == n
+        return self.sent
+
+    def wait(self) -> None:
+        """Until the stores have something to tell."""
+        ready, _, _ = select.select([self.stores], [], [], PATIENCE_S)
+        assert ready, "the stores say nothing"
+
+
+class House(Keeping):
+    """One life of a worker with one feed, "f", of two partitions."""
+
+    def __init__(self, pipeline: Pipeline, here: Path, directory: Path | None) -> None:
+        super().__init__(directory)
+        declaration = pipeline.declaration()
+        self.feed = FeedConfig("f", declaration, resolve(declaration.source.paths), 2)
+        here = here / f"life{len(list(here.iterdir()))}"
+        here.mkdir()
+        self.notebook = Notebook(here / "diary")
+        self.passed: list[int] = []
+        self.opener = Opener(
+            Slab(here, 0, 0, 1 << 20, 1 << 16),
+            self.stores,
+            str(here / "index"),
+            Diary(self.notebook.path),
+            {},
+            lambda feed, rows: self.passed.extend(rows),
+        )
+
+    def open(self, partition: int = 0, cursor: bytes = b"") -> Any:
+        return self.opener.open(self.feed, Assign("f", partition), cursor)
+
+
+def step(run: Any) -> Any:
+    """The next thing that is not Busy."""
+    while (result := run.advance()) is Busy:
+        pass
+    return result

@@ -1,0 +1,114 @@
+"""Partitions are opened as they were left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from keeping import House, step
+
+from headrace_server import pipeline as hs
+from headrace_server.feed.partition_feed import Done, PartitionFeed
+from headrace_server.feed.sequence_feed import Resting, SequenceFeed
+from headrace_server.pipeline.builder import Pipeline
+from headrace_server.shell.diary import IDLE, OPENING
+
+Open = Callable[..., House]
+#: Two partitions of five batches.
+NUMBERS = hs.from_examples([{"i": i} for i in range(10)]).batch(1)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[Open]:
+    houses: list[House] = []
+    (tmp_path / "lives").mkdir()
+
+    def open_(pipeline: Pipeline = NUMBERS, durable: bool = False, **more: Any) -> House:
+        state = tmp_path / "state" if durable else None
+        houses.append(House(pipeline, tmp_path / "lives", state, **more))
+        return houses[-1]
+
+    yield open_
+    for one in houses:
+        one.stores.close()
+        for reader in one.opener._readers.values():
+            reader.close()
+
+
+def test_partitions_of_a_feed_share_one_reader(house: Open):
+    one = house()
+    first, second = one.open(0), one.open(1)
+    assert isinstance(first, PartitionFeed) and len(one.opener._readers) == 1
+    made = [step(run) for run in (first, second) for _ in range(5)]
+    assert [batch.number for batch in made] == [*range(5), *range(5)]
+    assert step(first) is Done and step(second) is Done
+    assert one.notebook.read().doing == IDLE
+
+
+def test_damage_that_shows_when_a_file_is_opened_is_counted_by_partition_0_alone(
+    house: Open, tmp_path: Path
+):
+    file = tmp_path / "cut.tfrecord"
+    file.write_bytes(bytes(5))
+    declared = hs.read_tfrecord(str(file), {"i": hs.scalar("int64")}).batch(1)
+    one = house(declared.options(on_bad_example="skip"))
+    assert sum(one.open(0).dropped().values()) == 1
+    assert sum(one.open(1).dropped().values()) == 0
+
+
+def test_what_stops_an_opening_stays_in_the_diary(house: Open, monkeypatch: pytest.MonkeyPatch):
+    one = house()
+
+    def broken(run: PartitionFeed, cursor: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(PartitionFeed, "restore", broken)
+    with pytest.raises(MemoryError):
+        one.open(1, b"\x80")
+    entry = one.notebook.read()
+    assert (entry.doing, entry.feed, entry.partition) == (OPENING, "f", 1)
+
+
+def test_a_partition_goes_on_after_the_cursor_of_the_life_before(house: Open):
+    made = [step(run) for run in [house().open(1)] for _ in range(3)]
+    again = house().open(1, made[1].cursor)
+    assert again.next_number == 2
+    assert step(again).cursor == made[2].cursor
+
+
+def test_a_partition_goes_on_from_its_store_and_a_later_cursor_goes_beyond_it(house: Open):
+    one = house(durable=True)
+    run = one.open()
+    made = [step(run) for _ in range(4)]
+    run.saved(0)
+    one.stores.keep(("f", 0), run, 70)
+    one.stores.tell(("f", 0), "kept")
+    one.until_sent(1)
+    one.stores.close()
+    two = house(durable=True)
+    assert two.open().next_number == 1 and two.stores.knows(("f", 0), 70)
+    two.stores.close()
+    assert house(durable=True).open(0, made[2].cursor).next_number == 3
+
+
+def test_a_partition_that_was_closed_stays_closed(house: Open):
+    one = house(durable=True)
+    one.open()
+    one.stores.note(("f", 0), "closing", b"cancel")
+    one.stores.tell(("f", 0), "noted")
+    one.until_sent(1)
+    one.stores.close()
+    assert step(house(durable=True).open()) is Done
+
+
+def test_segments_are_opened_as_segments(house: Open):
+    rows = [{"k": b"k%d" % i, "x": [1, 2]} for i in range(4)]
+    schema = {"k": hs.scalar("bytes"), "x": hs.sequence("int64")}
+    states = {"s": hs.zeros((2,))}
+    cut = hs.from_examples(rows, schema).batch_sequences_with_states(
+        "k", ["x"], [], None, states, 1, 1
+    )
+    run = house(cut).open()
+    assert isinstance(run, SequenceFeed) and step(run) is Resting

@@ -1,0 +1,178 @@
+"""Stores of a worker's partitions: what is told when, and to whom the files belong."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from keeping import Keeping
+
+from headrace_proto.errors import ServerError
+from headrace_server.core.changes import Change
+from headrace_server.shell.statedir import partition_path
+from headrace_server.shell.store import StoreDamaged, _Passing
+from headrace_server.shell.worker_messages import Waiting
+
+A, B = ("a", 0), ("b", 3)
+Open = Callable[..., Keeping]
+
+
+class Changed:
+    """A partition with changes to be kept."""
+
+    def __init__(self, *changes: Change) -> None:
+        self.changes = list(changes)
+
+    def take_changes(self) -> list[Change]:
+        changes, self.changes = self.changes, []
+        return changes
+
+
+@pytest.fixture
+def keeping() -> Iterator[Open]:
+    made: list[Keeping] = []
+
+    def open_(directory: Path | None) -> Keeping:
+        made.append(Keeping(directory))
+        return made[-1]
+
+    yield open_
+    for one in made:
+        one.stores.close()
+
+
+def test_without_a_state_directory_a_message_is_told_at_once_and_nothing_is_kept(keeping: Open):
+    one = keeping(None)
+    run = Changed(Change(done=[1]))
+    one.stores.keep(A, run, 7)
+    one.stores.note(A, "closing", b"close")
+    one.stores.tell(A, "message")
+    assert one.sent == ["message"] and not one.stores.durable and one.stores.fileno() < 0
+    assert A not in one.stores and not one.stores.knows(A, 7)
+    assert len(run.changes) == 1, "they are asked for by a store only"
+
+
+def test_a_message_is_told_when_all_that_was_kept_before_it_is_committed(
+    tmp_path: Path, keeping: Open
+):
+    one = keeping(tmp_path)
+    for name in (A, B):
+        saved = one.stores.open(name)
+        assert (saved.done, saved.tokens, saved.meta) == ([], [], {})
+    one.stores.keep(A, Changed(Change(done=[1]), Change(done=[2])), 70)
+    one.stores.tell(A, "first")
+    one.stores.keep(A, Changed(Change(done=[4])))
+    one.stores.note(A, "closing", b"cancel")
+    one.stores.tell(A, "second")
+    assert one.sent == [], "not before somebody looks"
+    assert one.until_sent(2) == ["first", "second"]
+    one.stores.close()
+    two = keeping(tmp_path)
+    saved = two.stores.open(A)
+    assert saved.done == [1, 2, 4] and saved.meta == {"closing": b"cancel"}
+    assert two.stores.knows(A, 70) and not two.stores.knows(A, 71)
+    assert not two.stores.open(B).done and not two.stores.knows(B, 70)
+
+
+def test_a_commit_that_was_refused_leaves_no_token(tmp_path: Path, keeping: Open):
+    one = keeping(tmp_path)
+    one.stores.open(A)
+    one.stores.keep(A, Changed(), 70)
+    one.stores.tell(A, "told")
+    one.until_sent(1)
+    one.stores.close()
+    assert keeping(tmp_path).stores.open(A).tokens == []
+
+
+def test_a_store_that_is_damaged_is_not_taken_over(tmp_path: Path, keeping: Open):
+    path = partition_path(tmp_path, *A)
+    path.parent.mkdir(parents=True)
+    path.touch()
+    with pytest.raises(StoreDamaged, match="it is empty"):
+        keeping(tmp_path).stores.open(A)
+
+
+def test_a_store_that_can_not_go_on_is_named_with_why_and_the_others_go_on(
+    tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch
+):
+    one = keeping(tmp_path)
+    for name in (A, B):
+        one.stores.open(name)
+
+    def broken(merged: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(one.stores._stores[A], "_transact", broken)
+    one.stores.tell(A, "never")
+    one.wait()
+    [(name, error)] = one.stores.tell_committed()
+    assert name == A and isinstance(error, ServerError) and "a fault of ours" in str(error)
+    one.stores.tell(B, "well")
+    while not one.sent:
+        one.wait()
+        assert [name for name, _ in one.stores.tell_committed()] == [A]
+    assert one.sent == ["well"]
+
+
+def test_a_disk_without_room_is_told_as_what_a_partition_waits_for(
+    tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch
+):
+    one = keeping(tmp_path)
+    one.stores.open(A)
+    store = one.stores._stores[A]
+    write, room = store._transact, threading.Event()
+
+    def transact(merged: Any) -> None:
+        if not room.is_set():
+            raise _Passing("the disk is full")
+        write(merged)
+
+    monkeypatch.setattr(store, "_transact", transact)
+    one.stores.tell(A, "told")
+    one.wait()
+    assert one.stores.tell_committed() == [] and len(one.sent) == 1
+    text = f"nothing can be committed to {store.path}: the disk is full"
+    assert one.sent[0] == Waiting(*A, text)
+    room.set()
+    while one.sent[-1] != "told":
+        one.wait()
+        assert one.stores.tell_committed() == []
+
+
+def test_a_store_belongs_to_one_process_and_the_next_waits_for_its_end(
+    tmp_path: Path, keeping: Open, caplog: pytest.LogCaptureFixture
+):
+    code = (
+        "import sys\n"
+        "from headrace_server.shell.stores import Stores\n"
+        "Stores(sys.argv[1], 'process', print).open(('a', 0))\n"
+        "print('open', flush=True)\n"
+        "sys.stdin.read(1)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdin and other.stdout
+        assert other.stdout.readline() == "open\n"
+
+        class Ends:
+            """Ends the other process as soon as it is waited for."""
+
+            def filter(self, record: object) -> bool:
+                other.kill()
+                return True
+
+        log = logging.getLogger("headrace.worker")
+        ends = Ends()
+        log.addFilter(ends)
+        try:
+            keeping(tmp_path).stores.open(A)
+        finally:
+            log.removeFilter(ends)
+    assert "waits for the end of a worker of an earlier server" in caplog.text
