@@ -98,7 +98,7 @@ def test_an_example_that_was_begun_does_not_refuse_one_that_came_before_it(line)
 
 
 def test_a_twin_in_one_chunk_is_refused_after_a_resumption_too():
-    slots = Slots(4)
+    slots = Slots(1)
     slots.resume(begun("a", [5]))
     assert slots.reserve("a", 3) and not slots.reserve("a", 4)
 
