@@ -10,12 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from headrace_proto.errors import from_code
 from headrace_proto.schema import RESERVED, Field, schema_from_wire
+from headrace_proto.token import Token
 
 from .batch import Batch, Framework, slots_of
 from .blocks import Blocks, MemoryGone
-from .link import Link
-from .requests import DrainInput, SetTargetProbs
+from .link import Link, opened
+from .requests import DrainInput, SetTargetProbs, TakeSnapshot
 from .saving import Saving
 from .segment_layout import SegmentLayout
 
@@ -36,9 +38,12 @@ class Feed:
     """
 
     def __init__(self, link: Link, framework: Framework) -> None:
-        self._link = link
         self._framework = framework
         self._pid = os.getpid()
+        self._begin(link)
+
+    def _begin(self, link: Link) -> None:
+        self._link = link
         self._blocks = Blocks(link.session, link.wake)
         self._in_hand: int | None = None
         self._durable = False  # whether a server that is started anew goes on with this feed
@@ -209,6 +214,54 @@ class Feed:
         self._link.check_usable()
         if self._saving is not None:
             self._saving.flush()
+
+    def commit(self) -> None:
+        """Commit what is in hand, and wait until all commits are answered.
+
+        Several trainers call it before they meet and one of them takes a snapshot.  States that
+        stay with this trainer are handed over.
+        """
+        self._link.check_usable()
+        _ = self.schema
+        if self._saving is None:
+            self._commit_in_hand()
+        self._link.settle()
+        if self._saving is not None:
+            self._saving.flush()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Keep all of the feed's state as it is after this step; the token to go on from there.
+
+        The batch in hand is committed first: call it after the step that used it.  The token is
+        small and plain JSON data: keep it in the model's checkpoint, and give it to
+        ``connect(resume=…)`` with that model.  What other trainers commit meanwhile may be in the
+        snapshot or not; what they have in hand goes out again.
+        """
+        self.commit()
+        answer = self._link.ask(TakeSnapshot())
+        if answer.code:
+            raise from_code(answer.code, answer.text)
+        return dict(answer.token)
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on from a snapshot, as ``connect(resume=state)`` does.  What is in hand is let go."""
+        token = Token.from_plain("state", state)
+        self._link.check_usable()
+        if token.feed != self.name:
+            raise ValueError(f"state: a token of feed {token.feed!r}; this one is {self.name!r}")
+        link = self._link
+        self._leave(commit=False)
+        self._begin(opened(link.again(token.snapshot)))
+
+    #: The same under the names that torch and Lightning, and loops like those of Grain, call.
+    state_dict = get_state = snapshot
+    set_state = load_state_dict
+
+    def trackable(self) -> Any:
+        """An object for ``tf.train.Checkpoint``: saves a snapshot, and goes on from it."""
+        from .tf import FeedState
+
+        return FeedState(self)
 
     def drain(self, cancel: bool = False) -> None:
         """Close the feed's input for all trainers: what was read is still handed out.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+from typing import Any
 
 from headrace_proto.address import check_address
+from headrace_proto.token import Token
 
 from .feed import Feed
-from .link import Link
+from .link import Link, opened
 from .session import Session
 from .values import load
 
@@ -15,6 +18,7 @@ __all__ = ["connect"]
 
 _FRAMEWORKS = ("numpy", "tf", "torch", "jax")
 _MAX_PREFETCH = 63
+_PROCESS = secrets.token_bytes(12)
 
 
 def connect(
@@ -26,6 +30,7 @@ def connect(
     rank: int | None = None,
     world_size: int | None = None,
     timeout: float = 120.0,
+    resume: Any = None,
 ) -> Feed:
     """Join a feed as a trainer.
 
@@ -34,6 +39,10 @@ def connect(
     is asked for only when the trainer waits for it.  ``rank`` and ``world_size`` make the feed
     coordinated: every round gives each rank one batch.  ``timeout`` is the deadline in seconds of
     every wait.
+
+    ``resume`` is what ``feed.snapshot()`` gave: the feed is taken back to what it was then, for all
+    trainers, and this one is the first of those who go on from there.  Others that bring the same
+    token join it, whether they come at once or later while one of them is at work.
     """
     check_address("address", address)
     if framework not in _FRAMEWORKS:
@@ -48,18 +57,17 @@ def connect(
         raise ValueError(f"rank={rank} does not lie in 0 … world_size-1 = {world_size - 1}")
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0:
         raise ValueError(f"timeout={timeout!r} is not a positive number of seconds")
+    token = None if resume is None else Token.from_plain("resume", resume)
+    if token is not None and feed not in (None, token.feed):
+        raise ValueError(f"resume: a token of feed {token.feed!r}, and feed={feed!r}")
     loaded = load(framework)
     session = Session(
-        feed or "",
+        feed or ("" if token is None else token.feed),
         secrets.token_bytes(16),
         prefetch,
         -1 if rank is None else rank,
         world_size or 0,
+        _PROCESS + os.getpid().to_bytes(4, "little"),
+        "" if token is None else token.snapshot,
     )
-    link = Link(address, session, float(timeout))
-    try:
-        link.open()
-        return Feed(link, loaded)
-    except BaseException:
-        link.close()
-        raise
+    return Feed(opened(Link(address, session, float(timeout))), loaded)

@@ -26,7 +26,7 @@ from .driver import Driver
 from .requests import Request
 from .session import Received, Session
 
-__all__ = ["Link"]
+__all__ = ["Link", "opened"]
 
 A = TypeVar("A")
 
@@ -48,6 +48,10 @@ class Link:
         self._timeout_s = timeout_s
         self._driver = Driver(address, session)
         self._changed = self._driver.changed
+
+    def again(self, resume: str) -> Link:
+        """Another link to the same feed, in the same way, which goes on from a snapshot."""
+        return Link(self.address, self.session.again(resume), self._timeout_s)
 
     def open(self) -> Welcome:
         """Wait for the server's Welcome."""
@@ -210,3 +214,13 @@ class Link:
             f"at {self.address}; {reason}; this trainer holds {session.held()} batches"
             f"{self.explain(now)}"
         )
+
+
+def opened(link: Link) -> Link:
+    """The link, once the server has let it in; closed where it does not."""
+    try:
+        link.open()
+    except BaseException:
+        link.close()
+        raise
+    return link

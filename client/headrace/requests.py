@@ -18,9 +18,26 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
-from headrace_proto.messages import Drain, Drained, Flush, Flushed, Retarget, Retargeted
+from headrace_proto.messages import (
+    Drain,
+    Drained,
+    Flush,
+    Flushed,
+    Retarget,
+    Retargeted,
+    Snapshot,
+    Snapshotted,
+)
 
-__all__ = ["DrainInput", "FlushStates", "Request", "Requests", "SetTargetProbs", "StatesPart"]
+__all__ = [
+    "DrainInput",
+    "FlushStates",
+    "Request",
+    "Requests",
+    "SetTargetProbs",
+    "StatesPart",
+    "TakeSnapshot",
+]
 
 A = TypeVar("A")
 
@@ -86,6 +103,17 @@ class SetTargetProbs(Request[Retargeted]):
 
     def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
         return [(Retarget(session, number, self.probs),)]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot(Request[Snapshotted]):
+    """Keep all of the feed's state."""
+
+    answer = Snapshotted
+    call = "snapshot"
+
+    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
+        return [(Snapshot(session, number),)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ requests are said again after a reconnection.
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,6 +78,8 @@ class Session:
     prefetch: int
     rank: int = -1
     world_size: int = 0
+    process: bytes = b""  # names this process
+    resume: str = ""  # the snapshot that the feed is to go on from
 
     welcome: Welcome | None = None
     ready: deque[Received] = field(default_factory=deque)  # delivered, not taken
@@ -103,6 +106,13 @@ class Session:
     _returned: list[int] = field(default_factory=list)
     _said_window: int = 0
     _places: dict[int, Handed] = field(default_factory=dict)  # of batches in hand or not answered
+
+    def again(self, resume: str) -> Session:
+        """A session in place of this one, which goes on from a snapshot."""
+        feed = self.feed if self.welcome is None else self.welcome.feed
+        nonce = secrets.token_bytes(16)
+        shared = self.prefetch, self.rank, self.world_size, self.process
+        return Session(feed, nonce, *shared, resume)
 
     # The trainer
 
@@ -282,10 +292,17 @@ class Session:
         return self.uploads.answered(token)
 
     def _on_ended(self, message: Ended) -> None:
-        if message.code:
-            self.failure = self.failure or from_code(message.code, message.text)
-        else:
+        if not message.code:
             self.finished = True
+        elif not self.ended:  # a server that is stopped then takes nothing from this trainer
+            self.failure = self.failure or from_code(message.code, message.text)
+
+    def _generation(self) -> int:
+        """Which generation of the feed this session is of; -1 before it is known."""
+        if self.welcome is None or not isinstance(self.welcome.properties, dict):
+            return -1
+        generation = self.welcome.properties.get("generation", -1)
+        return generation if isinstance(generation, int) else -1
 
     # What is to be said
 
@@ -304,6 +321,9 @@ class Session:
                     *(self.rank, self.world_size, self._last_seq),
                     *(held, known),
                     self._told_places(),
+                    process=self.process,
+                    resume=self.resume,
+                    generation=self._generation(),
                 )
             ]
         assert self.welcome is not None

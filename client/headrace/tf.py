@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from .feed import Feed
 
-__all__ = ["TensorFlow", "dataset", "element_spec", "segments", "segments_spec"]
+__all__ = ["FeedState", "TensorFlow", "dataset", "element_spec", "segments", "segments_spec"]
 
 #: numpy cannot export it: it travels as an unsigned integer and is reinterpreted.
 _BITCAST = {"bfloat16": np.uint16}
@@ -145,3 +146,18 @@ def dataset(feed: Feed, facts: Sequence[str]) -> Any:
             yield {**columns, **{name: batch.array(RESERVED + name) for name in facts}}
 
     return tf.data.Dataset.from_generator(batches, output_signature=spec)
+
+
+class FeedState(tf.train.experimental.PythonState):  # type: ignore[misc]
+    """The state of a feed as a part of a ``tf.train.Checkpoint``."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def serialize(self) -> str:
+        """Take a snapshot; its token is what the checkpoint keeps."""
+        return json.dumps(self._feed.snapshot())
+
+    def deserialize(self, string_value: Any) -> None:
+        """Go on from the snapshot that the checkpoint names."""
+        self._feed.load_state_dict(string_value)

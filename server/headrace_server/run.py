@@ -14,13 +14,14 @@ from types import TracebackType
 from typing import Any
 
 from headrace_proto.address import check_address
+from headrace_proto.token import Token
 
 from .feed.manifest import resolve
 from .pipeline import Pipeline
 from .shell.child import ParentPipe
 from .shell.config import FeedConfig, RunConfig
+from .shell.durable import Durable
 from .shell.rundir import RunDirectory
-from .shell.statedir import StateDirectory
 from .shell.store import DURABILITIES
 from .shell.supervisor import Supervisor
 
@@ -50,11 +51,12 @@ class Server:
         config: RunConfig,
         shm_dir: str | None,
         start_timeout_s: float,
-        state: StateDirectory | None = None,
+        durable: Durable | None = None,
         worker_timeout_s: float = 60.0,
         worker_memory_bytes: int = 0,
     ) -> None:
-        self._state = state
+        self._durable = durable
+        self._feeds = [feed.name for feed in config.feeds]
         try:
             directory = RunDirectory(shm_dir)
             try:
@@ -63,11 +65,11 @@ class Server:
                 directory.close()
                 raise
             self._supervisor = Supervisor(
-                config, directory, start_timeout_s, worker_timeout_s, worker_memory_bytes
+                config, directory, start_timeout_s, worker_timeout_s, worker_memory_bytes, durable
             )
         except BaseException:
-            if state is not None:
-                state.close()
+            if durable is not None:
+                durable.close()
             raise
 
     @property
@@ -100,6 +102,18 @@ class Server:
         """
         return self._supervisor.stats()
 
+    def snapshot(self, feed: str | None = None, timeout_s: float = 120.0) -> dict[str, Any]:
+        """Keep all of a feed's state as it is now; the token to go on from it.
+
+        All that trainers were told to be committed is in it.  ``feed`` may be left out where the
+        server serves one.
+        """
+        if feed is None and len(self._feeds) == 1:
+            feed = self._feeds[0]
+        if feed not in self._feeds:
+            raise ValueError(f"feed={feed!r} is none of {', '.join(self._feeds)}")
+        return self._supervisor.snapshot(feed, timeout_s)
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until every feed is over; False when the time ran out before.
 
@@ -125,8 +139,8 @@ class Server:
     def close(self) -> None:
         """Stop all processes and remove the shared memory."""
         self._supervisor.stop()
-        if self._state is not None:
-            self._state.close()
+        if self._durable is not None:
+            self._durable.close()
 
     def __enter__(self) -> Server:
         return self
@@ -149,6 +163,10 @@ def run(
     state_dir: str | os.PathLike[str] | None = None,
     durability: str = "power",
     allow_config_change: bool = False,
+    resume: Any = None,
+    snapshots: str | None = None,
+    keep_snapshots: int | None = None,
+    max_state_bytes: int = 1024**2,
     lease_ttl_s: float = 30.0,
     slab_bytes: int | None = None,
     shm_dir: str | os.PathLike[str] | None = None,
@@ -168,6 +186,13 @@ def run(
     outlives: "power" the loss of power, "process" the death of any process; "off" keeps only the
     indexes of record files there.  A pipeline or files that are not those of the state are refused
     unless ``allow_config_change``.  Without ``state_dir`` all is in memory.
+
+    ``resume`` is the token of a snapshot, or a list of them for several feeds: each of these is
+    taken back to what it was then.  ``snapshots`` is a URL for fsspec where snapshots are copied
+    to, and found when the state directory is another; ``keep_snapshots`` is how many stay of each
+    feed (default: all).
+
+    Of one example at most ``max_state_bytes`` of states are kept at the server.
 
     A trainer that is not heard of for ``lease_ttl_s`` loses what it holds.  ``slab_bytes`` bounds
     the shared memory of each worker, in ``shm_dir`` (default /dev/shm).
@@ -206,27 +231,52 @@ def run(
         workers=workers,
         lease_ttl_s=lease_ttl_s,
         heartbeat_s=min(1.0, lease_ttl_s / 4),
+        max_state_bytes=_integer("max_state_bytes", max_state_bytes, 1, 2**40),
         slab_bytes=0 if slab_bytes is None else _integer("slab_bytes", slab_bytes, _PAGE, 2**50),
         index_directory=None if state_dir is None else _index_directory(state_dir),
         python_path=tuple(os.path.abspath(entry) for entry in sys.path),
     )
     shm = None if shm_dir is None else _path("shm_dir", shm_dir)
+    tokens = _tokens(resume, {feed.name for feed in config.feeds})
+    keep = None
+    if keep_snapshots is not None:
+        keep = _integer("keep_snapshots", keep_snapshots, 1, 10**9)
     if state_dir is None or durability == "off":
+        for name, given in (
+            ("resume", resume),
+            ("snapshots", snapshots),
+            ("keep_snapshots", keep_snapshots),
+        ):
+            if given is not None:
+                raise ValueError(
+                    f"{name}={given!r:.120} needs a state_dir (with durability 'power' or "
+                    "'process'): that is what snapshots are taken of"
+                )
         return Server(config, shm, start_timeout_s, None, worker_timeout_s, memory)
-    state = StateDirectory(_path("state_dir", state_dir))
+    durable = Durable(
+        _path("state_dir", state_dir), durability, snapshots, keep, allow_config_change
+    )
     try:
-        for feed in config.feeds:
-            state.check_feed(feed, allow_config_change)
-        config = dataclasses.replace(
-            config,
-            state_directory=str(state.path),
-            durability=durability,
-            epoch=state.raise_epoch(),
-        )
+        config = durable.begin(config, tokens)
     except BaseException:
-        state.close()
+        durable.close()
         raise
-    return Server(config, shm, start_timeout_s, state, worker_timeout_s, memory)
+    return Server(config, shm, start_timeout_s, durable, worker_timeout_s, memory)
+
+
+def _tokens(resume: Any, feeds: set[str]) -> dict[str, Token]:
+    """Tokens by feed."""
+    tokens: dict[str, Token] = {}
+    given = resume if isinstance(resume, (list, tuple)) else [] if resume is None else [resume]
+    for value in given:
+        token = Token.from_plain("resume", value)
+        if token.feed not in feeds:
+            listed = ", ".join(sorted(feeds))
+            raise ValueError(f"resume: a token of feed {token.feed!r}; this server has {listed}")
+        if token.feed in tokens:
+            raise ValueError(f"resume: two tokens of feed {token.feed!r}")
+        tokens[token.feed] = token
+    return tokens
 
 
 def _feeds(pipelines: Pipeline | Mapping[str, Pipeline], partitions: int) -> list[FeedConfig]:

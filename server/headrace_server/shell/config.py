@@ -20,6 +20,9 @@ class FeedConfig:
     declaration: Declaration
     files: tuple[DataFile, ...]
     partitions: int
+    generation: int = 0  # how often it was taken back to a snapshot
+    snapshot: str = ""  # the last one
+    untouched: bool = False  # whether this life of the server began with that
 
     @property
     def stateful(self) -> bool:
@@ -33,13 +36,14 @@ class FeedConfig:
 
     def to_plain(self) -> Any:
         files = [file.to_plain() for file in self.files]
-        return [self.name, self.declaration.to_plain(), files, self.partitions]
+        rest = self.partitions, self.generation, self.snapshot, self.untouched
+        return [self.name, self.declaration.to_plain(), files, *rest]
 
     @classmethod
     def from_plain(cls, plain: Any) -> FeedConfig:
-        name, declaration, files, partitions = plain
+        name, declaration, files, *rest = plain
         listed = tuple(DataFile(*file) for file in files)
-        return cls(name, Declaration.from_plain(declaration), listed, partitions)
+        return cls(name, Declaration.from_plain(declaration), listed, *rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class RunConfig:
     segment_bytes: int = 16 * 1024**2
     max_ahead: int = 32  # batches that a worker makes before they are taken …
     max_ahead_bytes: int = 64 * 1024**2  # … and their bytes; two are always allowed
+    max_state_bytes: int = 1024**2  # of one example, where states are with the server
     index_directory: str | None = None
     state_directory: str | None = None  # where commits and states outlive processes
     durability: str = "off"

@@ -21,8 +21,10 @@ from ..core.handover import Batch, Claim, Freed, Leave, Release, Save, Send, Tak
 from ..core.keeping import KeepingDispatcher
 from ..core.segment_dispatch import SegmentDispatcher
 from .config import FeedConfig, RunConfig
+from .copies import Copies
 from .counters import Counters
 from .news import News
+from .rejoining import Rejoining
 from .retargets import Retargets
 from .state_blocks import StateBlocks
 from .worker_messages import (
@@ -90,13 +92,13 @@ class Desk:
         self.partitions = config.partitions
         # Tokens of an earlier server on this address must not be taken for ours.
         epoch = run.epoch or secrets.randbits(31)
-        self._durable = run.state_directory is not None
+        self.durable = run.state_directory is not None
         common = config.partitions, run.lease_ttl_s, run.max_credits, epoch
         self.dispatcher: Dispatcher
         if config.stateful:
             self.dispatcher = SegmentDispatcher(*common, config.order)
         else:
-            self.dispatcher = (KeepingDispatcher if self._durable else Dispatcher)(*common)
+            self.dispatcher = (KeepingDispatcher if self.durable else Dispatcher)(*common)
         self.schema: Any = None
         self.properties: Any = {}  # what trainers are told beside the schema
         self.states = StateBlocks([])
@@ -106,6 +108,8 @@ class Desk:
         self.closing: Close | None = None  # what workers of this feed are to be told
         self.closing_told = False
         self.retargets = Retargets(config.name, config.partitions)
+        self.copies = Copies(config.name, config.partitions)
+        self.rejoining = Rejoining(config, self.durable)
         self.counters = Counters(self.dispatcher)
         self._most_bad = config.declaration.policy.max_bad_examples
         self._run = run
@@ -129,7 +133,7 @@ class Desk:
         """Orders for the partitions that a worker has to run, with cursors to go on from."""
         for partition in range(self.partitions):
             # With a store a partition is needed after its end too: to keep its last commits.
-            needed = self._durable or partition not in self._finished
+            needed = self.durable or partition not in self._finished
             if self._run.worker_of(partition) == worker and needed:
                 made = 0
                 if isinstance(self.dispatcher, KeepingDispatcher) and partition in self._opened:
@@ -141,7 +145,9 @@ class Desk:
 
     def on_opened(self, message: Opened) -> None:
         self.schema = self.schema or message.schema
-        self.properties = {**message.properties, **({"durable": True} if self._durable else {})}
+        self.properties = dict(message.properties)
+        if self.durable:
+            self.properties.update(durable=True, generation=self.rejoining.generation)
         self.states_stay = message.properties.get("placement") == "trainer"
         states = message.properties.get("states", ())
         fields = [Field(dtype, tuple(shape)) for _, dtype, shape in states]
@@ -209,7 +215,7 @@ class Desk:
 
     def on_hello(self, session: int, places: tuple[Handed, ...]) -> None:
         """A new session has these batches of an earlier server."""
-        if self._durable and isinstance(self.dispatcher, KeepingDispatcher):
+        if self.durable and isinstance(self.dispatcher, KeepingDispatcher):
             for place in places:
                 if place.partition < self.partitions:
                     self.dispatcher.claim(session, place)
@@ -238,7 +244,7 @@ class Desk:
             partition
             for partition in self._opened - self._finished
             if self.dispatcher.stateful
-            and not self._durable
+            and not self.durable
             and self._run.worker_of(partition) == worker
         ]
         if lost:

@@ -26,6 +26,7 @@ from headrace_proto.messages import (
     Outcome,
     Retargeted,
     Retired,
+    Snapshotted,
 )
 
 from ..core.handover import Answer, Send
@@ -163,6 +164,13 @@ class Outbox:
         session = self._sessions.get(number)
         if session is not None:
             self.send(session.identity, Flushed(number, request, code, text))
+
+    def snapshotted(self, answer: Snapshotted) -> None:
+        """A snapshot that a trainer asked for is made, or is not."""
+        session = self._sessions.get(answer.session)
+        if session is not None and session.snapshot == answer.request:
+            session.snapshotted = answer
+            self.send(session.identity, answer)
 
     def retargeted(self, number: int, request: int, since: list[list[int]], fault: str) -> None:
         """Answer a trainer that wants other proportions of classes."""

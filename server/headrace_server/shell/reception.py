@@ -35,16 +35,20 @@ from headrace_proto.messages import (
     Renew,
     Retarget,
     Save,
+    Snapshot,
+    Snapshotted,
     Step,
     Unknown,
     Welcome,
 )
 
 from ..core.handover import JoinRefused
+from ..core.rewinding import Member
 from ..core.segment_dispatch import SegmentDispatcher
 from .config import RunConfig
 from .desk import Desk
 from .outbox import Outbox
+from .rejoining import Later
 from .sessions import Session, SessionTable
 from .sockets import waits
 
@@ -76,6 +80,7 @@ class Reception:
         self._outbox = outbox
         self._garbage: dict[bytes, None] = {}
         self.bad_messages = 0
+        self.snapshots: list[tuple[str, int, int]] = []  # asked for: feed, session, request
 
     # In
 
@@ -142,6 +147,8 @@ class Reception:
                 desk.retargets.ask(session.number, message.request, message.probs)
         elif isinstance(message, Flush):
             self._on_flush(session, desk, message, frames)
+        elif isinstance(message, Snapshot):
+            self._on_snapshot(session, desk, message.request)
         elif isinstance(message, Bye):
             self._leave(session, desk)
 
@@ -151,6 +158,9 @@ class Reception:
                 self._outbox.send(identity, Pulse(0, "the workers are opening the feed's source"))
                 return
             session, resumed = self._admit(identity, hello)
+        except Later as error:
+            self._outbox.send(identity, Pulse(0, str(error)))
+            return
         except (HeadraceError, JoinRefused) as error:
             code = "protocol" if isinstance(error, JoinRefused) else code_of(error)
             self._outbox.send(identity, Refused(code, str(error)))
@@ -196,11 +206,17 @@ class Reception:
             session.seen = now
             desk.dispatcher.seen(session.number, now)
             return session, True
+        members = (
+            Member(s.process, s.resumed, s.seen)
+            for s in self._sessions.present()
+            if s.feed == desk.name
+        )
+        desk.rejoining.admit(hello, members, now)
         other = self._sessions.of_connection(identity)
         if other is not None:
             self._leave(other, self._desks[other.feed])
         session = self._sessions.open(hello.nonce, desk.name, identity)
-        session.seen = now
+        session.seen, session.process, session.resumed = now, hello.process, hello.resume
         try:
             desk.dispatcher.join(session.number, now, hello.rank, hello.world_size)
         except JoinRefused:
@@ -224,6 +240,8 @@ class Reception:
         dispatcher = desk.dispatcher
         for token in step.released:
             self._unmap(session, desk, token)
+        if step.commits or step.saves:
+            desk.rejoining.touched()
         dispatcher.commit(session.number, step.commits)
         for save in step.saves:
             self._on_save(session, desk, save, frames)
@@ -260,6 +278,25 @@ class Reception:
             self._outbox.flushed(session.number, flush.request, "state", fault)
         elif not flush.rows and not flush.more:
             self._outbox.flushed(session.number, flush.request)
+
+    def _on_snapshot(self, session: Session, desk: Desk, request: int) -> None:
+        """A trainer wants all that is kept to be copied; one that asks again is answered again."""
+        if session.snapshot == request:
+            if session.snapshotted is not None:
+                self._outbox.send(session.identity, session.snapshotted)
+            return
+        session.snapshot, session.snapshotted = request, None
+        number = session.number
+        if desk.failure is not None:
+            self._outbox.snapshotted(Snapshotted(number, request, None, *desk.failure))
+        elif not desk.durable:
+            text = (
+                f"feed {desk.name!r} has no state directory (state_dir, --state-dir): there is "
+                "nothing to take a snapshot of"
+            )
+            self._outbox.snapshotted(Snapshotted(number, request, None, "server", text))
+        else:
+            self.snapshots.append((desk.name, number, request))
 
     def _unmap(self, session: Session, desk: Desk, token: int) -> None:
         """A trainer does not read this batch any more."""

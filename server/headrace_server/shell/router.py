@@ -21,6 +21,8 @@ from typing import Any
 
 import zmq
 
+from headrace_proto.messages import Snapshotted
+
 from ..core.handover import (
     Answer,
     Claim,
@@ -47,6 +49,7 @@ from .worker_messages import (
     FROM_WORKER,
     Claimed,
     Close,
+    Copied,
     Dry,
     Failed,
     Finished,
@@ -161,6 +164,9 @@ class Router:
                 continue
             for order, cursor in desk.open_partitions(worker):
                 self._tell_worker(worker, life, order, cursor)
+            mine = {p for p in range(desk.partitions) if self._config.worker_of(p) == worker}
+            for copy in desk.copies.of_a_new_worker(mine):
+                self._tell_worker(worker, life, copy)
             for target in desk.retargets.of_a_new_worker():
                 self._tell_worker(worker, life, target)
             if desk.closing is not None:
@@ -190,6 +196,8 @@ class Router:
             desk.on_segments(message)
         elif isinstance(message, Claimed):
             desk.on_claimed(message)
+        elif isinstance(message, Copied):
+            desk.copies.answer(message)
         elif isinstance(message, Flushed):
             self._outbox.flushed(message.session, message.request)
 
@@ -217,8 +225,23 @@ class Router:
         elif kind == "stats":
             feeds = {name: desk.counters.told() for name, desk in self._desks.items()}
             self._pipe.tell("stats", request=order["request"], feeds=feeds)
+        elif kind == "copy":
+            self._copy(self._desks[order["feed"]], order["ticket"], order["directory"])
+        elif kind == "snapshotted":
+            told = [order[name] for name in ("session", "request", "token", "code", "text")]
+            self._outbox.snapshotted(Snapshotted(*told))
+        elif kind == "not_taken_back":
+            desk = self._desks[order["feed"]]
+            desk.rejoining.refuse(order["snapshot"], order["code"], order["text"])
         elif kind == "stop":
             self._stopping = True
+
+    def _copy(self, desk: Desk, ticket: int, directory: str) -> None:
+        """Have all stores of a feed copied."""
+        for copy in desk.copies.begin(ticket, directory):
+            for worker, life in self._news:
+                if self._config.worker_of(copy.partition) == worker:
+                    self._tell_worker(worker, life, copy)
 
     def _hear_workers_out(self) -> None:
         assert self._workers is not None
@@ -247,6 +270,9 @@ class Router:
                 self._tell_worker(worker, life, message)
             for turn, frames in news.take_turns() if news.turns else ():
                 self._tell_worker(worker, life, turn, *frames)
+        for feed, session, request in self._reception.snapshots:
+            self._pipe.tell("snapshot", feed=feed, session=session, request=request)
+        self._reception.snapshots.clear()
         self._outbox.flush()
         self._report()
 
@@ -269,6 +295,16 @@ class Router:
         for segment in desk.retired:
             self._retire(segment)  # of several feeds the last one's batch empties it
         desk.retired.clear()
+        if desk.failure is not None:
+            code, text = desk.failure
+            for ticket in desk.copies.give_up():
+                self._pipe.tell("copied", ticket=ticket, code=code, text=text)
+        for ticket, fault in desk.copies.take_done():
+            code = "server" if fault else ""
+            self._pipe.tell("copied", ticket=ticket, code=code, text=fault)
+        for snapshot in desk.rejoining.asks:
+            self._pipe.tell("take_back", feed=desk.name, snapshot=snapshot)
+        desk.rejoining.asks.clear()
         for target in desk.retargets.asked:
             for worker, life in self._news:
                 self._tell_worker(worker, life, target)

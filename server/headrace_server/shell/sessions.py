@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace_proto.errors import LimitExceeded
+from headrace_proto.messages import Snapshotted
 
 from ..core.handover import Batch
 from .rundir import is_locked
@@ -42,6 +43,10 @@ class Session:
     local: bool = False
     present: bool = True
     seen: float = 0.0
+    process: bytes = b""  # names the trainer's process
+    resumed: str = ""  # the snapshot that it goes on from
+    snapshot: int = 0  # its last request for one
+    snapshotted: Snapshotted | None = None  # the answer
     # By token: number of the delivery, and the batch that the trainer may be reading.
     mapped: dict[int, tuple[int, Batch]] = field(default_factory=dict)
 

@@ -65,6 +65,11 @@ class Shelf:
         self._keep = keep
         self._far = None if url is None else _Far(url)
 
+    @property
+    def far(self) -> bool:
+        """Whether there are copies at a URL."""
+        return self._far is not None
+
     def sweep(self) -> None:
         """Remove what an earlier server has begun and not finished."""
         for part in self._root.glob(f"*/*{_PART}"):

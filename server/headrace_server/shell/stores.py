@@ -10,17 +10,22 @@ state directory no partition has a store, nothing is kept, and a message is told
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
+import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from headrace_proto.errors import ServerError
+
 from ..core.changes import Change, Saved
 from .statedir import partition_path
 from .store import Store
-from .worker_messages import Waiting
+from .worker_messages import Copied, Copy, Waiting
 
 __all__ = ["Stores"]
 
@@ -45,6 +50,7 @@ class Stores:
         self._stores: dict[_Name, Store] = {}
         self._locks: list[int] = []  # of their files, for as long as this process lives
         self._tokens: dict[_Name, set[int]] = {}  # of commits in earlier lives
+        self._copied: deque[Copied] = deque()
         self._wake_fd = -1
         if state_directory is not None:
             self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -101,12 +107,35 @@ class Stores:
         else:
             self._send(message)
 
+    def copy(self, order: Copy) -> None:
+        """Copy a partition's store, with all that was kept so far; its end is told."""
+        name = order.feed, order.partition
+        threading.Thread(
+            target=self._copy, args=(name, order), name="headrace-copy", daemon=True
+        ).start()
+
+    def _copy(self, name: _Name, order: Copy) -> None:
+        fault = ""
+        target = Path(order.directory, f"{order.partition}.db")
+        try:
+            if name not in self._stores:
+                raise ServerError("it is not open")
+            target.unlink(missing_ok=True)  # what an earlier life began
+            self._stores[name].copy_to(target)
+        except Exception as error:
+            fault = str(error)[:1000] or type(error).__name__
+        self._copied.append(Copied(*name, order.request, fault))
+        with contextlib.suppress(OSError):  # closed meanwhile
+            os.eventfd_write(self._wake_fd, 1)
+
     def tell_committed(self) -> list[tuple[_Name, Exception]]:
         """Send what waited for commits that are there now.
 
         Returns the partitions that can not go on, and why.
         """
         os.eventfd_read(self._wake_fd)
+        while self._copied:
+            self._send(self._copied.popleft())
         failed: list[tuple[_Name, Exception]] = []
         for name, store in self._stores.items():
             try:

@@ -41,6 +41,7 @@ from .worker_messages import (
     Assign,
     Claimed,
     Close,
+    Copy,
     Dry,
     Failed,
     Finished,
@@ -234,6 +235,8 @@ class Worker:
             self._close(message)
         elif isinstance(message, Retarget):
             self._retarget(message)
+        elif isinstance(message, Copy):
+            self._stores.copy(message)
         else:
             raise ProtocolError(f"a worker does not understand {type(message).__name__}")
 
