@@ -53,9 +53,9 @@ def test_damage_that_shows_when_a_file_is_opened_is_counted_by_partition_0_alone
     file = tmp_path / "cut.tfrecord"
     file.write_bytes(bytes(5))
     declared = hs.read_tfrecord(str(file), {"i": hs.scalar("int64")}).batch(1)
-    one = house(declared.options(on_bad_example="skip"))
-    assert sum(one.open(0).dropped().values()) == 1
-    assert sum(one.open(1).dropped().values()) == 0
+    declared = declared.options(on_bad_example="skip")
+    assert sum(house(declared).open(0).dropped().values()) == 1
+    assert sum(house(declared).open(1).dropped().values()) == 0
 
 
 def test_what_stops_an_opening_stays_in_the_diary(house: Open, monkeypatch: pytest.MonkeyPatch):

@@ -1,0 +1,63 @@
+"""What children have told, as those ask for it who wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace_proto.errors import HeadraceError
+from headrace_server.shell.reports import Reports
+
+
+def reports(*events: tuple[str, dict[str, Any]]) -> Reports:
+    told = Reports()
+    for child, event in events:
+        told.hear(child, event)
+    return told
+
+
+def over(feed: str, code: str = "", text: str = "") -> tuple[str, dict[str, Any]]:
+    event = {"event": "over", "feed": feed, "code": code, "text": text, "dropped": {"bad": 2}}
+    return "router", event
+
+
+def test_at_first_nothing_has_been_told():
+    told = reports(("worker-0-0", {"event": "something else"}), ("router", {}))
+    assert not told.ready and not told.open and not told.idle and told.addresses == []
+    assert told.outcome() == {} and told.stats == (0, {}) and told.failed_early() is None
+
+
+def test_the_router_alone_says_where_it_listens():
+    told = reports(("worker-0-0", {"event": "ready"}))
+    assert not told.ready
+    told.hear("router", {"event": "ready", "addresses": ["tcp://127.0.0.1:5"]})
+    assert told.ready and told.addresses == ["tcp://127.0.0.1:5"]
+
+
+def test_each_word_of_the_router_is_kept():
+    told = reports(("router", {"event": "open"}))
+    assert told.open and not told.idle
+    told.hear("router", {"event": "idle"})
+    for request in (1, 2):
+        told.hear("router", {"event": "stats", "request": request, "feeds": {"f": request}})
+    assert told.idle and told.stats == (2, {"f": 2})
+
+
+def test_the_outcome_of_a_feed_has_its_error_and_the_rows_that_were_dropped():
+    told = reports(over("well"), over("ill", "server", "why"))
+    assert told.outcome() == {"well": ("", "", {"bad": 2}), "ill": ("server", "why", {"bad": 2})}
+
+
+@pytest.mark.parametrize(("code", "early"), [("", False), ("data", False), ("config", True)])
+def test_what_is_wrong_with_data_is_no_failure_to_start(code: str, early: bool):
+    error = reports(over("well"), over("f", code, "why")).failed_early()
+    assert isinstance(error, HeadraceError) == early
+    assert not early or "why" in str(error)
+
+
+def test_what_a_child_said_before_its_end_is_taken_once():
+    told = reports(("worker-0-1", {"event": "dying", "text": "it hurts"}))
+    assert told.take_dying("worker-0-0") is None
+    assert told.take_dying("worker-0-1") == "it hurts"
+    assert told.take_dying("worker-0-1") is None
