@@ -3,7 +3,7 @@
     router ── "snapshot" ──► begin ── order "copy" ──► router ──► workers copy their stores
     router ── "copied"   ──► finish (checksums, disk, URL) ── order "snapshotted" ──► the trainer
 
-Finishing takes as long as disks and networks do, so each has a thread of its own.
+Whoever calls lends a thread: disks and networks take their time.
 """
 
 from __future__ import annotations
@@ -73,15 +73,10 @@ class Archive:
         return ticket
 
     def copied(self, ticket: int, code: str, text: str) -> None:
-        """All partitions were copied, or one could not be."""
+        """All partitions were copied, or one could not be.  Takes as long as disks do."""
         making = self._making.get(ticket)
         if making is None or making.done:
             return
-        threading.Thread(
-            target=self._finish, args=(ticket, making, code, text), name="headrace-archive"
-        ).start()
-
-    def _finish(self, ticket: int, making: _Making, code: str, text: str) -> None:
         token: Token | None = None
         error: BaseException | None = None
         try:

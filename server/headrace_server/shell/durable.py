@@ -1,7 +1,8 @@
 """What of a server outlives it: its state directory and its snapshots, and how a life begins there.
 
-    begin(config, tokens)        ─► the config of this life: epoch, generations of the feeds
-    take_back(config, feed, S)   ─► that of the next life, which goes on from snapshot S
+    begin(config, tokens)              ─► the config of this life: epoch, generations of the feeds
+    prepare(feed, S), take_back(config, feed)
+                                       ─► that of the next life, which goes on from snapshot S
 
 The epoch is raised beyond that of every snapshot which is gone on from: tokens in it are never
 given out again.
@@ -17,7 +18,7 @@ from pathlib import Path
 from headrace_proto.token import Token
 
 from .config import FeedConfig, RunConfig
-from .restoring import finish, resumption, take_back
+from .restoring import finish, prepare, resumption, take_back
 from .snapshots import Shelf
 from .statedir import StateDirectory
 
@@ -61,37 +62,37 @@ class Durable:
             found[name], epoch = shelf.fetch(name, token.snapshot)
             epochs.append(epoch)
         for feed in config.feeds:
-            if feed.name not in tokens:
+            if feed.name in tokens:
+                snapshot = tokens[feed.name].snapshot
+                prepare(self._state, feed, found[feed.name], snapshot, self._allow_change)
+            else:
                 self._state.check_feed(feed, self._allow_change)
         epoch = self._state.raise_epoch(max(epochs))
-        feeds = []
-        for feed in config.feeds:
-            if feed.name in tokens:
-                args = found[feed.name], tokens[feed.name].snapshot, self._allow_change
-                take_back(self._state, feed, *args)
-            feeds.append(self._noted(feed, feed.name in tokens))
+        for name in tokens:
+            take_back(self._state, name)
         return dataclasses.replace(
             config,
-            feeds=tuple(feeds),
+            feeds=tuple(self._noted(feed, feed.name in tokens) for feed in config.feeds),
             state_directory=str(self.path),
             durability=self._durability,
             epoch=epoch,
         )
 
-    def find(self, feed: str, snapshot: str) -> Path:
-        """The directory of a snapshot; ServerError when it can not be gone on from."""
-        return self.shelf.fetch(feed, snapshot)[0]
+    def prepare(self, feed: FeedConfig, snapshot: str) -> int:
+        """See that a feed can be taken back; the epoch of the snapshot."""
+        directory, epoch = self.shelf.fetch(feed.name, snapshot)
+        prepare(self._state, feed, directory, snapshot, self._allow_change)
+        return epoch
 
-    def take_back(self, config: RunConfig, feed: str, snapshot: str) -> RunConfig:
-        """The next life, with one feed taken back.  No process may have its stores open."""
-        directory, epoch = self.shelf.fetch(feed, snapshot)
-        epoch = self._state.raise_epoch(max(epoch, config.epoch))
-        feeds = []
-        for one in config.feeds:
-            if one.name == feed:
-                take_back(self._state, one, directory, snapshot, self._allow_change)
-            feeds.append(self._noted(one, one.name == feed))
-        return dataclasses.replace(config, feeds=tuple(feeds), epoch=epoch)
+    def take_back(self, config: RunConfig, feed: str, epoch: int) -> RunConfig:
+        """The next life, with one feed taken back to what was prepared.
+
+        No process may have its stores open.
+        """
+        epoch = self._state.raise_epoch(epoch)
+        take_back(self._state, feed)
+        feeds = tuple(self._noted(one, one.name == feed) for one in config.feeds)
+        return dataclasses.replace(config, feeds=feeds, epoch=epoch)
 
     def _noted(self, feed: FeedConfig, untouched: bool) -> FeedConfig:
         was = resumption(self.path, feed.name)

@@ -1,6 +1,7 @@
 """Taking a feed's state back to a snapshot: all of it or nothing, whatever is killed meanwhile.
 
-    snapshots/FEED/ID/ ─► feeds/.FEED.new/ ─► feeds/FEED/      what was there ─► feeds/.FEED.old/
+    snapshots/FEED/ID/ ─ prepare ─► feeds/.FEED.new/ ─ take_back ─► feeds/FEED/
+                                    what was there ──────────────► feeds/.FEED.old/
 
 Once ``COMPLETE`` lies in the new directory it is what holds, and the next start goes on with the
 change where it was cut off.  What was there before is kept until the next time.
@@ -24,7 +25,7 @@ from headrace_proto.errors import ServerError
 from .config import FeedConfig
 from .statedir import StateDirectory, described, sync_directory, write_durably
 
-__all__ = ["Resumption", "finish", "resumption", "take_back"]
+__all__ = ["Resumption", "finish", "prepare", "resumption", "take_back"]
 
 logger = logging.getLogger("headrace.server")
 
@@ -53,21 +54,19 @@ def resumption(state: Path, feed: str) -> Resumption:
         raise ServerError(f"{file} is damaged: {error!r:.200}") from None
 
 
-def take_back(
+def prepare(
     state: StateDirectory,
     feed: FeedConfig,
     source: Path,
     snapshot: str,
     allow_change: bool = False,
-) -> Resumption:
-    """Put the snapshot that lies in ``source`` into the place of a feed's state.
+) -> None:
+    """Bring the snapshot that lies in ``source`` to where it can take the place of a feed's state.
 
-    Nobody may have the feed's stores open.  ConfigChanged, and nothing is done, where the feed is
-    not what the snapshot is of.
+    ConfigChanged where the feed is not what the snapshot is of.
     """
     feeds = state.path / "feeds"
     before = resumption(state.path, feed.name)
-    now = Resumption(before.generation + 1, snapshot)
     new = feeds / f".{feed.name}.new"
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
@@ -77,13 +76,18 @@ def take_back(
             _sync(new / path.name)
     _follow_files(new / "feed.json", feed)
     state.check_feed(feed, allow_change, new)
-    _keep_quarantine(feeds / feed.name / "quarantine.json", new / "quarantine.json")
-    plain = {"generation": now.generation, "snapshot": now.snapshot}
+    plain = {"generation": before.generation + 1, "snapshot": snapshot}
     write_durably(new / _GENERATION, json.dumps(plain))
+
+
+def take_back(state: StateDirectory, feed: str) -> None:
+    """Have what was prepared take its place.  Nobody may have the feed's stores open."""
+    feeds = state.path / "feeds"
+    new = feeds / f".{feed}.new"
+    _keep_quarantine(feeds / feed / "quarantine.json", new / "quarantine.json")
     write_durably(new / _COMPLETE, "")
     sync_directory(feeds)
     finish(state.path)
-    return now
 
 
 def finish(state: Path) -> None:

@@ -29,11 +29,13 @@ from typing import Any
 
 import msgpack
 
-from headrace_proto.errors import HeadraceError, ServerError
+from headrace_proto.errors import HeadraceError, ServerError, code_of
 
+from .archive import Archive
 from .casualties import Casualties
 from .child import Child
 from .config import RunConfig
+from .durable import Durable
 from .reports import Reports
 from .rundir import RunDirectory
 from .slots import FORGIVEN, WINDOW_S, Patience, Slot, end_of, obituary
@@ -44,6 +46,8 @@ logger = logging.getLogger("headrace.server")
 
 _BACKOFF_S = 0.1
 _STOP_S = 5.0
+#: What the router asks of the keeping of state, and who does it.
+_KEEPING = {"snapshot": "_asked", "copied": "_copied", "take_back": "_take_back"}
 
 
 class Supervisor:
@@ -56,6 +60,7 @@ class Supervisor:
         start_timeout_s: float,
         worker_timeout_s: float = 60.0,
         worker_memory_bytes: int = 0,
+        durable: Durable | None = None,
     ) -> None:
         self._finalizer = weakref.finalize(self, directory.close)
         self._pid = os.getpid()
@@ -69,6 +74,11 @@ class Supervisor:
         self._slots: list[Slot] = []
         self._reports = Reports()
         self._stopping = False
+        self._changing = False  # one life of the server ends, and the next is to begin
+        self._lives = threading.RLock()  # of whoever begins or ends one
+        self._start_timeout_s = start_timeout_s
+        self._durable = durable
+        self._archive: Archive | None = None
         self._requests = 0
         self._timers: list[threading.Timer] = []
         self.addresses: list[str] = []
@@ -76,14 +86,18 @@ class Supervisor:
         self._wake_r, self._wake_w = os.pipe()
         self._watcher: threading.Thread | None = None
         try:
-            self._start(time.monotonic() + start_timeout_s, start_timeout_s)
+            self._start()
         except BaseException:
             self.stop()
             raise
 
     # Start
 
-    def _start(self, deadline: float, timeout_s: float) -> None:
+    def _start(self) -> None:
+        timeout_s = self._start_timeout_s
+        deadline = time.monotonic() + timeout_s
+        if self._durable is not None:
+            self._archive = Archive(self._durable.shelf, self._config.epoch, self._order)
         self._router = self._spawn("router", "headrace_server.shell.router", {})
         self._watcher = threading.Thread(target=self._watch, name="headrace-watch", daemon=True)
         self._watcher.start()
@@ -110,6 +124,8 @@ class Supervisor:
             while not done():
                 if self.failure is not None:
                     raise self.failure
+                if self._stopping:
+                    raise ServerError("the server was stopped while it started")
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise ServerError(
@@ -127,7 +143,7 @@ class Supervisor:
 
     def _fill(self, slot: Slot) -> None:
         with self._lock:
-            if self._stopping:
+            if self._stopping or slot not in self._slots:
                 return
             slot.begin()
             extra = {
@@ -144,11 +160,88 @@ class Supervisor:
 
     def _on_event(self, child: Child, event: Mapping[str, Any]) -> None:
         with self._lock:
-            if event.get("event") == "passed":
+            kind = event.get("event")
+            if kind == "passed":
                 self._casualties.passed(event["feed"], event["rows"])
+            elif kind in _KEEPING:
+                # What files or the router are waited for is nothing for who reads its pipe.
+                values = {name: value for name, value in event.items() if name != "event"}
+                threading.Thread(
+                    target=getattr(self, _KEEPING[kind]),
+                    kwargs=values,
+                    name="headrace-keeping",
+                    daemon=True,
+                ).start()
             else:
                 self._reports.hear(child.name, event)
             self._lock.notify_all()
+
+    # Snapshots
+
+    def snapshot(self, feed: str, timeout_s: float) -> dict[str, Any]:
+        """Take one; its token."""
+        if self._archive is None:
+            raise ServerError(
+                f"feed {feed!r} has no state_dir: there is nothing to take a snapshot of"
+            )
+        archive = self._archive
+        return archive.wait(archive.ask(feed), timeout_s)
+
+    def _asked(self, feed: str, session: int, request: int) -> None:
+        """A trainer wants a snapshot."""
+        if self._archive is not None:
+            self._archive.ask(feed, session, request)
+
+    def _copied(self, ticket: int, code: str, text: str) -> None:
+        if self._archive is not None:
+            self._archive.copied(ticket, code, text)
+
+    def _take_back(self, feed: str, snapshot: str) -> None:
+        """A trainer wants a feed to go on from a snapshot: all processes begin anew."""
+        assert self._durable is not None
+        with self._lives:
+            if self._stopping or self.failure is not None:
+                return
+            config = next(one for one in self._config.feeds if one.name == feed)
+            try:
+                epoch = self._durable.prepare(config, snapshot)
+            except Exception as error:
+                refusal = {"code": code_of(error), "text": str(error)}
+                self._order(order="not_taken_back", feed=feed, snapshot=snapshot, **refusal)
+                return
+            logger.warning("feed %r is taken back to snapshot %s", feed, snapshot)
+            try:
+                self._end_life()
+                self._config = self._durable.take_back(self._config, feed, epoch)
+                self._begin_life()
+            except Exception as error:
+                logger.exception("the server could not begin anew")
+                with self._lock:
+                    self.failure = self.failure or ServerError(
+                        f"feed {feed!r} could not be taken back to snapshot {snapshot}: {error}"
+                    )
+                    self._lock.notify_all()
+
+    def _end_life(self) -> None:
+        with self._lock:
+            self._changing = True
+        try:
+            self._end_children(abruptly=True)
+        finally:
+            with self._lock:
+                self._changing = False
+
+    def _begin_life(self) -> None:
+        """Start router and workers again, at the same addresses and in new shared memory."""
+        parent = str(self._directory.path.parent)
+        self._finalizer()
+        self._directory = RunDirectory(parent)
+        self._finalizer = weakref.finalize(self, self._directory.close)
+        path, binds = str(self._directory.path), tuple(self.addresses)
+        self._config = replace(self._config, directory=path, binds=binds)
+        with self._lock:
+            self._reports = Reports()
+        self._start()
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
@@ -165,7 +258,7 @@ class Supervisor:
             if self._wake_r in readable:
                 os.read(self._wake_r, 4096)
             with self._lock:
-                if self._stopping:
+                if self._stopping or self._changing:
                     return
             for fd in readable:
                 if fd in children:
@@ -281,13 +374,20 @@ class Supervisor:
             if self._stopping:
                 return
             self._stopping = True
-        self._end_children()
-        os.close(self._wake_r)
-        os.close(self._wake_w)
-        self._finalizer()
+            self._lock.notify_all()
+        with self._lives:
+            self._end_children()
+            os.close(self._wake_r)
+            os.close(self._wake_w)
+            self._finalizer()
 
-    def _end_children(self) -> None:
-        """End the watcher, and then all that it watched."""
+    def _end_children(self, abruptly: bool = False) -> None:
+        """End the watcher, and then all that it watched.
+
+        Where that is abrupt trainers are told nothing: they look for the next life of the server.
+        """
+        if self._archive is not None:
+            self._archive.close()
         self._wake()
         for timer in self._timers:
             timer.cancel()
@@ -300,7 +400,9 @@ class Supervisor:
                 slot.child = None
         for child in workers:
             child.kill(signal.SIGKILL)  # they hold nothing that a kill could hurt
-        if router is not None:
+        if router is not None and abruptly:
+            router.kill(signal.SIGKILL)
+        elif router is not None:
             router.order(order="stop")
         for child in [*workers, *([router] if router else [])]:
             if child.wait(_STOP_S) is None:

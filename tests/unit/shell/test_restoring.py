@@ -15,7 +15,7 @@ from headrace_server import pipeline as hs
 from headrace_server.feed.manifest import DataFile
 from headrace_server.shell import restoring
 from headrace_server.shell.config import FeedConfig
-from headrace_server.shell.restoring import Resumption, finish, resumption, take_back
+from headrace_server.shell.restoring import Resumption, finish, prepare, resumption
 from headrace_server.shell.snapshots import Shelf
 from headrace_server.shell.statedir import ConfigChanged, StateDirectory
 
@@ -40,6 +40,14 @@ def stored(directory: StateDirectory, content: bytes) -> Path:
     path = directory.path / "feeds" / "plain"
     (path / "0.db").write_bytes(content)
     return path
+
+
+def take_back(
+    directory: StateDirectory, to: FeedConfig, source: Path, name: str, allow_change: bool = False
+) -> Resumption:
+    prepare(directory, to, source, name, allow_change)
+    restoring.take_back(directory, to.name)
+    return resumption(directory.path, to.name)
 
 
 def snapshot(directory: StateDirectory) -> tuple[Path, str]:
