@@ -16,6 +16,7 @@ from headrace_proto import __version__
 
 from . import exits
 from .options import add_options, with_defaults
+from .settings import settled
 from .table import COMMANDS, Command, command
 
 __all__ = ["main"]
@@ -53,7 +54,9 @@ def _read(words: list[str]) -> tuple[Command, argparse.Namespace]:
         if name == first:
             asked = command(name)
             part.description = asked.description
-            add_options(part, asked.options)
+            add_options(part, asked.options, asked.configured)
     given = parser.parse_args(words)
     assert asked is not None
+    if asked.configured:
+        return asked, settled(asked.options, given, os.environ)
     return asked, with_defaults(asked.options, given)

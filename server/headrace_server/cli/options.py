@@ -1,7 +1,8 @@
 """What an option is, and the options that several commands share.
 
-From the same entry come the parser and what ``--help`` says of it.  A name is that of the
-variable, ``lease_ttl``; on the command line it is ``--lease-ttl``.
+From the same entry come the parser, what ``--help`` says of it, the environment variable, the key
+in a file (``settings``) and the reference in docs/commands.md.  A name is ``lease_ttl``; on the
+command line it is ``--lease-ttl``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any, Literal
 
 __all__ = ["JSON", "Option", "add_options", "with_defaults"]
 
-Kind = Literal["text", "path", "integer", "seconds", "flag"]
+#: A target is ``FILE.py:NAME``.
+Kind = Literal["text", "path", "target", "integer", "seconds", "flag"]
 
 _TYPES = {"integer": int, "seconds": float}
 _METAVARS = {"text": "TEXT", "path": "DIR", "integer": "N", "seconds": "SECONDS"}
@@ -61,16 +63,21 @@ class Option:
 JSON = Option("json", "flag", "print one JSON object, for programs", default=False)
 
 
-def add_options(parser: argparse.ArgumentParser, options: tuple[Option, ...]) -> None:
-    """Let a parser read these; it leaves out what is not given."""
+def add_options(
+    parser: argparse.ArgumentParser, options: tuple[Option, ...], configured: bool = False
+) -> None:
+    """Let a parser read these; it leaves out what is not given.
+
+    ``configured``: there are other places that values may come from, so nothing need be given, and
+    a flag can also be denied.
+    """
     for option in options:
         text = option.help.replace("%", "%%")
         if option.told_default:
             text += f" (default: {option.told_default})".replace("%", "%%")
         if option.kind == "flag":
-            parser.add_argument(
-                option.flag, action="store_true", default=argparse.SUPPRESS, help=text
-            )
+            action = argparse.BooleanOptionalAction if configured else "store_true"
+            parser.add_argument(option.flag, action=action, default=argparse.SUPPRESS, help=text)
             continue
         settings: dict[str, Any] = {
             "type": _TYPES.get(option.kind, str),
@@ -80,12 +87,13 @@ def add_options(parser: argparse.ArgumentParser, options: tuple[Option, ...]) ->
             "help": text,
         }
         if option.positional:
-            few = "*" if option.default is not None else "+"
-            nargs = few if option.many else "?" if option.default is not None else None
+            free = configured or option.default is not None
+            nargs = ("*" if free else "+") if option.many else "?" if free else None
             parser.add_argument(option.name, nargs=nargs, **settings)
         else:
-            action = "append" if option.many else "store"
-            parser.add_argument(option.flag, action=action, **settings)
+            parser.add_argument(
+                option.flag, action="append" if option.many else "store", **settings
+            )
 
 
 def with_defaults(options: tuple[Option, ...], given: argparse.Namespace) -> argparse.Namespace:

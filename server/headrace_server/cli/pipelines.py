@@ -18,9 +18,9 @@ __all__ = ["PIPELINES", "load"]
 
 PIPELINES = Option(
     "pipelines",
-    "text",
+    "target",
     "a pipeline, a function that returns one (the feed gets its name), or a dict of pipelines by "
-    "feed name; package.module:NAME works too",
+    "feed name; package.module:NAME works too, and FEED=FILE.py:NAME names the feed",
     metavar="FILE.py:NAME",
     many=True,
     positional=True,
@@ -32,11 +32,14 @@ def load(targets: Sequence[str]) -> dict[str, Pipeline]:
     if os.getcwd() not in map(os.path.abspath, sys.path):
         sys.path.insert(0, os.getcwd())  # an installed script does not see modules that lie here
     pipelines: dict[str, Pipeline] = {}
-    for target in targets:
+    for named in targets:
+        given, target = _parted(named)
         value: Any = resolve(target)
-        name = target.rpartition(":")[2].rpartition(".")[2]
+        name = given or target.rpartition(":")[2].rpartition(".")[2]
         if callable(value) and not isinstance(value, Pipeline):
             value = _called(target, value)
+        if given and isinstance(value, Mapping):
+            raise TypeError(f"{named}: {target} is a dict, which names its feeds itself")
         found = value if isinstance(value, Mapping) else {name: value}
         for feed, pipeline in found.items():
             if not isinstance(pipeline, Pipeline):
@@ -45,6 +48,12 @@ def load(targets: Sequence[str]) -> dict[str, Pipeline]:
                 raise ValueError(f"two pipelines are called {feed!r}: name them in a dict")
             pipelines[feed] = pipeline
     return pipelines
+
+
+def _parted(named: str) -> tuple[str, str]:
+    """The name of the feed that a target gives (or none), and the rest."""
+    name, sign, target = named.partition("=")
+    return (name, target) if sign and ":" not in name and "/" not in name else ("", named)
 
 
 def _called(target: str, function: Callable[[], Any]) -> Any:

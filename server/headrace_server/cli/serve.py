@@ -16,12 +16,14 @@ from ..server import Server, run
 from . import exits
 from .options import Option
 from .pipelines import PIPELINES, load
+from .settings import CONFIG
 from .table import Command
 
 __all__ = ["COMMAND"]
 
 _OPTIONS = (
     PIPELINES,
+    CONFIG,
     Option(
         "bind",
         "text",
@@ -148,4 +150,5 @@ COMMAND = Command(
     "what is out, and end.  A second signal ends at once.",
     _OPTIONS,
     _serve,
+    configured=True,
 )

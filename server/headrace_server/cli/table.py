@@ -26,11 +26,15 @@ COMMANDS = {
 
 @dataclass(frozen=True)
 class Command:
-    """What a module of a command declares as ``COMMAND``."""
+    """What a module of a command declares as ``COMMAND``.
+
+    ``configured``: its options are also taken from the environment and a file, see ``settings``.
+    """
 
     description: str
     options: tuple[Option, ...]
     run: Callable[[Namespace], int]
+    configured: bool = False
 
 
 def command(name: str) -> Command:

@@ -36,6 +36,12 @@ def test_a_feed_has_the_name_of_its_function_or_that_of_a_dict(feeds: str):
     assert list(found) == ["one", "first", "second", "two"]
 
 
+def test_a_target_may_name_its_feed(feeds: str):
+    assert list(load([f"speech={feeds}:one", f"{feeds}:one"])) == ["speech", "one"]
+    with pytest.raises(TypeError, match="is a dict, which names its feeds itself"):
+        load([f"speech={feeds}:both"])
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -17,7 +17,14 @@ def test_every_command_of_the_table_is_declared_in_a_module_of_its_name(name: st
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_says_what_it_is_for_and_its_default_is_of_its_kind(name: str):
-    kinds = {"text": str, "path": str, "integer": int, "seconds": float, "flag": bool}
+    kinds = {
+        "text": str,
+        "path": str,
+        "target": str,
+        "integer": int,
+        "seconds": float,
+        "flag": bool,
+    }
     for option in command(name).options:
         assert option.help and not option.help.endswith("."), option.name
         if option.default is not None:
