@@ -54,6 +54,8 @@ class Option:
         """The default in words; empty where there is nothing to say."""
         if self.told or self.default in (None, False, ()):
             return self.told
+        if self.default is True:
+            return "on"
         if self.many:
             return " ".join(map(str, self.default))
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
@@ -69,14 +71,15 @@ def add_options(
     """Let a parser read these; it leaves out what is not given.
 
     ``configured``: there are other places that values may come from, so nothing need be given, and
-    a flag can also be denied.
+    any flag can also be denied, as one can that is on by default.
     """
     for option in options:
         text = option.help.replace("%", "%%")
         if option.told_default:
             text += f" (default: {option.told_default})".replace("%", "%%")
         if option.kind == "flag":
-            action = argparse.BooleanOptionalAction if configured else "store_true"
+            denied = configured or option.default
+            action = argparse.BooleanOptionalAction if denied else "store_true"
             parser.add_argument(option.flag, action=action, default=argparse.SUPPRESS, help=text)
             continue
         settings: dict[str, Any] = {

@@ -14,7 +14,7 @@ from ..pipeline import Pipeline
 from ..pipeline.naming import resolve
 from .options import Option
 
-__all__ = ["PIPELINES", "load"]
+__all__ = ["PIPELINE", "PIPELINES", "load", "load_one"]
 
 PIPELINES = Option(
     "pipelines",
@@ -25,6 +25,24 @@ PIPELINES = Option(
     many=True,
     positional=True,
 )
+PIPELINE = Option(
+    "pipeline",
+    "target",
+    "a pipeline, or a function that returns one; package.module:NAME works too",
+    metavar="FILE.py:NAME",
+    positional=True,
+)
+
+
+def load_one(target: str) -> tuple[str, Pipeline]:
+    """The one pipeline that a target names, and the name of its feed."""
+    found = load([target])
+    if len(found) != 1:
+        raise ValueError(
+            f"{target} gives {len(found)} pipelines ({', '.join(found)}), and this works on one: "
+            "write a function that returns it"
+        )
+    return next(iter(found.items()))
 
 
 def load(targets: Sequence[str]) -> dict[str, Pipeline]:
