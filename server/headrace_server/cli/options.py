@@ -26,7 +26,7 @@ class Option:
 
     ``default`` is the value where it is not given; where that is None, ``told`` may say what then
     happens.  ``many``: it may be repeated, and gives a tuple.  ``positional``: it has no dashes,
-    and must be given unless it has a default.
+    and must be given unless it has a default.  ``short``: one letter that stands for it, too.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Option:
     choices: tuple[str, ...] = ()
     many: bool = False
     positional: bool = False
+    short: str = ""
 
     @property
     def flag(self) -> str:
@@ -94,9 +95,8 @@ def add_options(
             nargs = ("*" if free else "+") if option.many else "?" if free else None
             parser.add_argument(option.name, nargs=nargs, **settings)
         else:
-            parser.add_argument(
-                option.flag, action="append" if option.many else "store", **settings
-            )
+            flags = [f"-{option.short}", option.flag] if option.short else [option.flag]
+            parser.add_argument(*flags, action="append" if option.many else "store", **settings)
 
 
 def with_defaults(options: tuple[Option, ...], given: argparse.Namespace) -> argparse.Namespace:

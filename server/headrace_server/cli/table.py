@@ -21,6 +21,7 @@ __all__ = ["COMMANDS", "Command", "command"]
 #: Each command and what it is for.  Dashes in a name are underscores in its module's.
 COMMANDS = {
     "serve": "serve one or more pipelines until stopped",
+    "preview": "show the first batches of a pipeline",
     "convert": "write the examples of a source as Arrow files",
 }
 
