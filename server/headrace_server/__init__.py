@@ -4,12 +4,66 @@ import headrace_server as hs
 
 with hs.run(hs.from_examples([{"x": 1.0}] * 64).batch(8)) as server:
     print(server.address)
+
+A name is imported when it is first asked for: what needs no numpy does not wait for it.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from headrace_proto import __version__
 
-from . import pipeline as _pipeline
-from .pipeline import *  # noqa: F403  (its __all__ is the builder's public face)
-from .run import Server, run
+if TYPE_CHECKING:
+    from .pipeline import (
+        Declaration,
+        Feature,
+        Pipeline,
+        fixed,
+        from_examples,
+        from_function,
+        read_arrow,
+        read_csv,
+        read_jsonl,
+        read_npz,
+        read_parquet,
+        read_tar,
+        read_tfrecord,
+        scalar,
+        sequence,
+        zeros,
+    )
+    from .server import Server, run
 
-__all__ = ["Server", "__version__", "run", *_pipeline.__all__]
+__all__ = [
+    "Declaration",
+    "Feature",
+    "Pipeline",
+    "Server",
+    "__version__",
+    "fixed",
+    "from_examples",
+    "from_function",
+    "read_arrow",
+    "read_csv",
+    "read_jsonl",
+    "read_npz",
+    "read_parquet",
+    "read_tar",
+    "read_tfrecord",
+    "run",
+    "scalar",
+    "sequence",
+    "zeros",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = "server" if name in ("Server", "run") else "pipeline"
+    found = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -135,6 +135,24 @@ def test_a_dict_of_pipelines_gives_a_feed_for_each_of_its_names(here: Path) -> N
         assert rows(address, "b") == list(range(0, 80, 2))
 
 
+def test_a_file_the_environment_and_the_command_line_together_make_a_server(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "serve.toml").write_text(
+        'state_dir = "state"\nworkers = 2\npartitions = 7\nexit_when_done = true\n'
+        '[pipelines]\ntwice = "feeds.py:doubled"\n'
+    )
+    monkeypatch.setenv("HEADRACE_CONFIG", "serve.toml")
+    monkeypatch.setenv("HEADRACE_PARTITIONS", "2")
+    with served(here, "--workers", "1") as (process, address):
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert len(children) == 2  # the router, and one worker
+        assert sorted(rows(address, "twice")) == list(range(0, 80, 2))
+        assert process.wait(30) == 0
+    kept = {path.name for path in (here / "state" / "feeds" / "twice").iterdir()}
+    assert {"0.db", "1.db"} <= kept and "2.db" not in kept
+
+
 def test_exit_when_done_ends_after_the_last_commit(here: Path) -> None:
     with served(here, "feeds.py:numbers", "--exit-when-done") as (process, address):
         assert len(rows(address)) == 40
@@ -228,6 +246,9 @@ def test_exit_when_done_ends_with_1_when_the_feed_has_failed(here: Path) -> None
         (["feeds.py:numbers", "--lease-ttl", "0"], "lease_ttl_s"),
         (["feeds.py:numbers", "--shm-dir", "absent"], "shm_dir"),
         (["feeds.py:numbers", "--nonsense"], "--nonsense"),
+        (["feeds.py:numbers", "--config", "absent.toml"], "absent.toml"),
+        (["feeds.py:numbers", "--config", "feeds.py"], "neither .toml nor .yaml"),
+        (["x=feeds.py:several"], "feeds.py:several is a dict, which names its feeds itself"),
         ([], "FILE.py:NAME"),
     ],
 )

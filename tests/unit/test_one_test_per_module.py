@@ -33,6 +33,8 @@ TESTED_IN = {
     "headrace_server.feed.sources.record_streams": "test_streams.py",
     "headrace_server.shell.store_rows": "test_store.py",
     # What only whole processes and real frameworks can show.
+    "headrace_server.cli.__main__": "test_cli.py",
+    "headrace_server.cli.serve": "test_cli.py",
     "headrace_server.shell.reception": "test_hostile.py",
     "headrace_server.shell.worker": "test_faults.py",
     "headrace.jax": "test_frameworks.py",

@@ -68,6 +68,10 @@ class Assembly:
         largest = extents.max(axis=0).tolist() if len(extents) else [0] * extents.shape[1]
         return (*largest, *first.inner)
 
+    def unpadded(self) -> list[int]:
+        """Elements of each column before they are padded."""
+        return [sum(map(_elements, columns)) for columns in self._columns]
+
     def _origin(self, row: int) -> str:
         for chunk, rows in self._parts:
             if row < _count(rows):
@@ -166,3 +170,9 @@ def _fill_nested(out: np.ndarray, columns: list[Ragged]) -> None:
                 out[at] = 0
             out[at][tuple(slice(0, d) for d in row.shape)] = row
             at += 1
+
+
+def _elements(column: Column) -> int:
+    if isinstance(column, (Ragged, RaggedStrings)):
+        return int(np.prod(column.extents, axis=1, dtype=np.int64).sum()) * prod(column.inner)
+    return prod(column.shape)

@@ -17,6 +17,7 @@ import logging
 import os
 import struct
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -37,13 +38,19 @@ _MAGIC = b"HRINDEX1"
 _PREFIX = struct.Struct("<8sII")  # magic, header bytes, crc32 of the header
 _MAX_HEADER = 1 << 20
 _ALIGN = 64
+#: An index that took so long is worth a line.
+_LONG_S = 5.0
 
 
 class IndexCache:
     """Arrays per (file, kind): on disk under a directory, or in memory where that is None."""
 
-    def __init__(self, directory: str | None) -> None:
+    def __init__(
+        self, directory: str | None, built: Callable[[DataFile], None] = lambda file: None
+    ) -> None:
+        """``built`` is told of a file of which an entry was made."""
         self.directory = directory
+        self._built = built
         self._kept: dict[str, dict[str, np.ndarray]] = {}
 
     def get(self, file: DataFile, kind: str, build: Build) -> dict[str, np.ndarray]:
@@ -51,7 +58,7 @@ class IndexCache:
         identity = [*file.to_plain(), kind]
         name = hashlib.blake2b(json.dumps(identity).encode(), digest_size=16).hexdigest()
         if self.directory is None:
-            return self._in_memory(name, build)
+            return self._in_memory(name, file, build)
         path = Path(self.directory) / f"{name}.idx"
         found = _load(path, identity)
         if found is not None:
@@ -61,19 +68,24 @@ class IndexCache:
             with _locked(path.with_suffix(".lock")):
                 found = _load(path, identity)  # by the process that held the lock before
                 if found is None:
-                    _store(path, identity, self._in_memory(name, build))
+                    _store(path, identity, self._in_memory(name, file, build))
                     found = _load(path, identity)
         except OSError as error:
             logger.warning("index of %s is kept in memory only: %s", file.path, error)
-            return self._in_memory(name, build)
+            return self._in_memory(name, file, build)
         if found is None:
             raise OSError(f"{path} was written and can not be read back; is another program there?")
         self._kept.pop(name, None)
         return found
 
-    def _in_memory(self, name: str, build: Build) -> dict[str, np.ndarray]:
+    def _in_memory(self, name: str, file: DataFile, build: Build) -> dict[str, np.ndarray]:
         if name not in self._kept:
+            began = time.monotonic()
             arrays = {key: np.ascontiguousarray(array) for key, array in build().items()}
+            seconds = time.monotonic() - began
+            if seconds > _LONG_S:
+                logger.info("indexed %s (%d bytes) in %.0f s", file.path, file.size, seconds)
+            self._built(file)
             for array in arrays.values():
                 array.flags.writeable = False
             self._kept[name] = arrays

@@ -8,7 +8,7 @@ advance() ─► Made        a batch lies in its block
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -87,6 +87,8 @@ class PartitionFeed:
         self._blocked: tuple[Plan, Assembly] | None = None
         self._numbers = Numbers() if durable else None
         self._changes: list[Change] = []
+        #: Shown every batch before it is written.
+        self.observe: Callable[[Assembly], None] = lambda assembly: None
 
     @property
     def next_number(self) -> int:
@@ -241,6 +243,7 @@ class PartitionFeed:
             self._blocked = (plan, assembly)
             return Blocked
         self._blocked = None
+        self.observe(assembly)
         assembly.fill(self._slab.memory(block))
         self._forget(self._chunks.keys() - self._machine.chunks())
         cursor = pack(

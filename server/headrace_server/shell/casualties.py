@@ -15,10 +15,10 @@ from typing import Any
 
 from headrace_proto.errors import ServerError
 
+from ..feed.durable_file import write_durably
 from .config import RunConfig
 from .diary import Entry
 from .quarantine import Quarantine, Verdict
-from .statedir import write_durably
 
 __all__ = ["Casualties", "kills_for_memory"]
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from headrace_proto.errors import ServerError
 
+from ..feed.durable_file import write_durably
 from ..pipeline.declaration import jsonable
 from .config import FeedConfig
 
@@ -32,8 +33,6 @@ __all__ = [
     "StateDirectory",
     "described",
     "partition_path",
-    "sync_directory",
-    "write_durably",
 ]
 
 _FORMAT = 1
@@ -226,23 +225,3 @@ def _differences(old: Any, new: Any, where: str) -> Iterator[str]:
 def _short(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def write_durably(file: Path, text: str) -> None:
-    """Replace a small file so that after a power cut either the old or the new one is there."""
-    part = file.with_name(file.name + ".part")
-    with open(part, "w") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(part, file)
-    sync_directory(file.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """What was made or renamed in a directory stays so after a power cut."""
-    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

@@ -29,7 +29,7 @@ from typing import Any
 from headrace_proto.errors import ServerError
 
 from ..core.changes import Change, Saved
-from .statedir import sync_directory
+from ..feed.durable_file import sync_directory
 from .store_rows import SCHEMA, Merged, StoreDamaged, journal_fault, read_rows
 
 __all__ = ["DURABILITIES", "Store", "StoreDamaged", "copy_store"]

@@ -1,0 +1,7 @@
+"""``python -m headrace_server.cli``: the command where no script is installed."""
+
+import sys
+
+from .frame import main
+
+sys.exit(main())

@@ -1,0 +1,131 @@
+"""``headrace convert``: any source into Arrow files, which a feed maps and does not parse."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from ..feed.extras import require
+from ..feed.manifest import resolve
+from ..pipeline import Pipeline
+from . import exits
+from .indexing import reporting_cache
+from .options import JSON, Option
+from .pipelines import PIPELINE, load_one
+from .progress import Progress, count, size
+from .table import Command
+
+__all__ = ["COMMAND"]
+
+_OPTIONS = (
+    PIPELINE,
+    Option(
+        "directory",
+        "path",
+        "where the files go; what is there already is never overwritten",
+        metavar="OUT_DIR",
+        positional=True,
+    ),
+    Option("rows_per_file", "integer", "examples of each file", default=100_000),
+    Option(
+        "source_only",
+        "flag",
+        "leave map, filter and select to the pipeline that will read the files",
+        default=False,
+    ),
+    Option(
+        "verify",
+        "flag",
+        "read each file back and compare the checksums of its columns with the original",
+        default=True,
+    ),
+    JSON,
+)
+
+
+def _convert(options: Namespace) -> int:
+    require("pyarrow", "arrow", "headrace convert")
+    from ..feed.conversion import Conversion, convertible
+
+    if options.rows_per_file < 1:
+        raise ValueError(f"--rows-per-file {options.rows_per_file}: a file has at least 1 row")
+    _, pipeline = load_one(options.pipeline)
+    declaration = _whole(pipeline).declaration()
+    files = resolve(declaration.source.paths)
+    applied, left = convertible(() if options.source_only else declaration.stages)
+    if options.source_only:
+        left = declaration.stages
+    with reporting_cache(files) as cache:
+        conversion = Conversion(
+            declaration,
+            applied,
+            files,
+            Path(options.directory),
+            options.rows_per_file,
+            options.verify,
+            cache,
+        )
+    before = conversion.done
+    try:
+        known = conversion.length
+        with Progress("converting", known, "examples") as progress:
+            progress.start(before.read)
+            for done in conversion.steps():
+                progress.to(done.read)
+        told: dict[str, Any] = {
+            "directory": options.directory,
+            "pattern": str(Path(options.directory) / "part-*.arrow"),
+            "rows": conversion.done.rows,
+            "files": conversion.done.parts,
+            "bytes": conversion.nbytes,
+            "rows_before": before.rows,
+            "dropped": conversion.dropped,
+            "verified": options.verify,
+            "columns": {name: str(field) for name, field in conversion.fields.items()},
+            "applied": [stage.kind for stage in applied],
+            "left": [stage.kind for stage in left],
+            "decoded": conversion.decoded,
+        }
+    finally:
+        conversion.close()
+    print(json.dumps(told) if options.json else _text(told))
+    return exits.WELL
+
+
+def _whole(pipeline: Pipeline) -> Pipeline:
+    """The pipeline with a shape, which a conversion does not need."""
+    try:
+        pipeline.declaration()
+    except ValueError:
+        return pipeline.batch(1)
+    return pipeline
+
+
+def _text(told: dict[str, Any]) -> str:
+    checked = "read back and compared" if told["verified"] else "not read back"
+    amount = f"{count(told['rows'])} rows, {size(told['bytes'])} in {told['files']} files"
+    lines = [f"{amount}, {checked}: {told['pattern']}"]
+    if told["rows_before"]:
+        lines.append(f"{count(told['rows_before'])} of them were there from an earlier run")
+    lines += [f"{count(n)} examples left out: {reason}" for reason, n in told["dropped"].items()]
+    if told["applied"]:
+        lines.append(f"these stages are in the files: {', '.join(told['applied'])}")
+    if told["left"]:
+        lines.append(f"these stages stay with the pipeline: {', '.join(told['left'])}")
+    if told["decoded"]:
+        names = ", ".join(told["decoded"])
+        lines.append(f"lists of bool are decoded as they are read, and not mapped: {names}")
+    lines.append(f"read them with hs.read_arrow({told['pattern']!r})")
+    return "\n".join(lines)
+
+
+COMMAND = Command(
+    "Write the examples of a source as Arrow IPC files, in the order of the source, after the "
+    "stages that make of one example one other: map, filter and select, up to the first that draws "
+    "by chance.  Order, samplers and shape stay with the pipeline.  Run again after it was "
+    "stopped, it goes on where it was.",
+    _OPTIONS,
+    _convert,
+)

@@ -1,0 +1,39 @@
+"""How a command ends: its exit code, and the one paragraph that a mistake is told in.
+
+A user's mistake and a failure that has a name never show a traceback.  An error that is none of
+these is a fault of the program: its traceback is shown, and Python's exit code is 1.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from headrace_proto.errors import HeadraceError
+
+__all__ = ["FAILED", "INTERRUPTED", "MEANINGS", "MISTAKE", "TOLD", "WELL", "code_of"]
+
+WELL = 0
+FAILED = 1
+MISTAKE = 2
+INTERRUPTED = 130
+
+#: What every command means by its exit code.
+MEANINGS = {
+    WELL: "ended well, also by a signal that it waits for",
+    FAILED: "what was asked for failed: the server, a feed, its data, a connection, the machine",
+    MISTAKE: "the command line, a setting or the declaration is wrong",
+    INTERRUPTED: "given up by Ctrl-C",
+}
+
+#: Errors that are told as a paragraph.
+TOLD = (HeadraceError, ValueError, TypeError, ImportError, OSError)
+
+#: What an OSError of these says is not the user's mistake.
+_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+
+
+def code_of(error: BaseException) -> int:
+    """The exit code for an error that is told."""
+    if isinstance(error, HeadraceError):
+        return FAILED
+    return FAILED if isinstance(error, OSError) and error.errno in _MACHINE else MISTAKE

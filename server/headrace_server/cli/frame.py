@@ -1,0 +1,62 @@
+"""From the words of a command line to an exit code.
+
+Only the module of the command that was asked for is imported, so ``headrace --help`` and commands
+that need no numpy do not wait for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from headrace_proto import __version__
+
+from . import exits
+from .options import add_options, with_defaults
+from .settings import settled
+from .table import COMMANDS, Command, command
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit code."""
+    try:
+        asked, options = _read(list(sys.argv[1:] if arguments is None else arguments))
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+        code = int(asked.run(options))
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return exits.INTERRUPTED
+    except BrokenPipeError:  # who read what it says has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exits.FAILED
+    except exits.TOLD as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return exits.code_of(error)
+
+
+def _read(words: list[str]) -> tuple[Command, argparse.Namespace]:
+    """The command that was asked for and its options; SystemExit where that is not clear."""
+    parser = argparse.ArgumentParser(
+        prog="headrace", description="A feeding server for training on long sequences."
+    )
+    parser.add_argument("--version", action="version", version=f"headrace {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    first = next((word for word in words if not word.startswith("-")), None)
+    asked = None
+    for name, summary in COMMANDS.items():
+        part = commands.add_parser(name, help=summary)
+        if name == first:
+            asked = command(name)
+            part.description = asked.description
+            add_options(part, asked.options, asked.configured)
+    given = parser.parse_args(words)
+    assert asked is not None
+    if asked.configured:
+        return asked, settled(asked.options, given, os.environ)
+    return asked, with_defaults(asked.options, given)

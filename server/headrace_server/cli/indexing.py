@@ -1,0 +1,19 @@
+"""Indexes of record files that a command makes for itself, and how far that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ..feed.index_cache import IndexCache
+from ..feed.manifest import DataFile
+from .progress import Progress
+
+__all__ = ["reporting_cache"]
+
+
+@contextmanager
+def reporting_cache(files: Sequence[DataFile]) -> Iterator[IndexCache]:
+    """A cache in memory that shows, while the block lasts, how many bytes were gone through."""
+    with Progress("indexing", sum(file.size for file in files), "bytes") as progress:
+        yield IndexCache(None, built=lambda file: progress.add(file.size))

@@ -1,0 +1,155 @@
+"""One partition of a pipeline in this process: batches without a server.
+
+    reader ─► PartitionFeed | SequenceFeed ─► a slab of its own ─► Sample ─► committed at once
+
+What a worker does, this does, with the trainer's part played too: a batch is done when the next is
+asked for, and states of segments come back as they were handed out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from types import TracebackType
+from typing import Any, Final
+
+import numpy as np
+
+from headrace_proto.dtypes import BYTES
+from headrace_proto.layout import array_at, strings_at
+from headrace_proto.schema import Field
+
+from ..feed.assemble import Assembly
+from ..feed.index_cache import IndexCache
+from ..feed.manifest import DataFile
+from ..feed.partition_feed import Blocked, Busy, Done, MadeBatch, PartitionFeed
+from ..feed.reader import BadRecords, Reader
+from ..feed.sequence_feed import Resting, SequenceFeed
+from ..feed.slab import Slab
+from ..feed.sources import open_reader
+from ..pipeline.declaration import Declaration
+from ..pipeline.sequences import SEQUENCES
+from ..shell.rundir import RunDirectory
+
+__all__ = ["LocalFeed", "Sample", "segmented"]
+
+_SLAB_BYTES: Final = 1 << 34  # taken as it is needed, a segment at a time
+_SEGMENT_BYTES: Final = 1 << 24
+
+
+def segmented(declaration: Declaration) -> bool:
+    """Whether batches are of segments, with states."""
+    return declaration.shape.kind == SEQUENCES
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One batch.  ``columns`` are views that hold until the next batch is asked for."""
+
+    number: int
+    rows: int
+    nbytes: int
+    seconds: float
+    schema: Mapping[str, Field]
+    columns: Mapping[str, np.ndarray]
+    unpadded: Mapping[str, int]  # elements of each column before padding
+    meta: Mapping[str, Any]
+
+
+class LocalFeed:
+    """A context manager; the reader is closed and the shared memory let go after it."""
+
+    def __init__(
+        self,
+        declaration: Declaration,
+        files: tuple[DataFile, ...],
+        bad: BadRecords,
+        cache: IndexCache,
+        partitions: int = 1,
+    ) -> None:
+        self._declaration = declaration
+        self._directory = RunDirectory()
+        try:
+            self.reader: Reader = open_reader(declaration.source, files, bad, cache)
+            self._slab = Slab(self._directory.path, 0, 0, _SLAB_BYTES, _SEGMENT_BYTES)
+            make = SequenceFeed if segmented(declaration) else PartitionFeed
+            self.feed: PartitionFeed | SequenceFeed = make(
+                self.reader, declaration, 0, partitions, self._slab, bad
+            )
+        except BaseException:
+            self._directory.close()
+            raise
+        self._elements: list[int] = []
+        if isinstance(self.feed, PartitionFeed):
+            self.feed.observe = self._note
+
+    def _note(self, assembly: Assembly) -> None:
+        self._elements = assembly.unpadded()
+
+    def batches(self) -> Iterator[Sample]:
+        """The batches of partition 0, from the first on."""
+        began = time.monotonic()
+        wanted = 1
+        self._want(wanted)
+        while True:
+            step = self.feed.advance()
+            if isinstance(step, MadeBatch):
+                yield self._sample(step, time.monotonic() - began)
+                self._commit(step)
+                wanted += 1
+                self._want(wanted)
+                began = time.monotonic()
+            elif step is not Busy:
+                assert step in (Done, Resting, Blocked)
+                return
+
+    def _want(self, upto: int) -> None:
+        if isinstance(self.feed, SequenceFeed):
+            self.feed.want(upto, 0)
+
+    def _sample(self, made: MadeBatch, seconds: float) -> Sample:
+        block = self._slab.memory(made.block)
+        schema = self.feed.schema
+        columns = {
+            name: strings_at(block, slot) if slot.dtype == BYTES else array_at(block, slot)
+            for name, slot in zip(schema, made.slots, strict=True)
+        }
+        elements = self._elements or [prod(slot.shape) for slot in made.slots]
+        unpadded = dict(zip(schema, elements, strict=True))
+        if isinstance(self.feed, SequenceFeed):
+            steps = int(columns["@length"].sum())
+            for name in schema:
+                if name.startswith("sequences:"):
+                    unpadded[name] = steps * prod(columns[name].shape[2:])
+        return Sample(
+            made.number, made.rows, made.nbytes, seconds, schema, columns, unpadded, made.meta
+        )
+
+    def _commit(self, made: MadeBatch) -> None:
+        if isinstance(self.feed, SequenceFeed):
+            states: list[tuple[int, int, tuple[int, ...]]] = []
+            block = b""
+            if self._declaration.shape.options["state_placement"] == "server":
+                block = self._slab.memory(made.block).tobytes()
+                states = [
+                    (slot.offset, slot.nbytes, slot.shape)
+                    for name, slot in zip(self.feed.schema, made.slots, strict=True)
+                    if name.startswith("state:")
+                ]
+            self.feed.saved(made.number, block, states)
+        self._slab.free(made.block)
+        self.feed.committed(made.number)
+
+    def __enter__(self) -> LocalFeed:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.reader.close()
+        self._directory.close()

@@ -1,0 +1,87 @@
+"""The pipelines that a command line names, and the option that names them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headrace_proto.errors import HeadraceError
+
+from ..pipeline import Pipeline
+from ..pipeline.naming import resolve
+from .options import Option
+
+__all__ = ["PIPELINE", "PIPELINES", "load", "load_one"]
+
+PIPELINES = Option(
+    "pipelines",
+    "target",
+    "a pipeline, a function that returns one (the feed gets its name), or a dict of pipelines by "
+    "feed name; package.module:NAME works too, and FEED=FILE.py:NAME names the feed",
+    metavar="FILE.py:NAME",
+    many=True,
+    positional=True,
+)
+PIPELINE = Option(
+    "pipeline",
+    "target",
+    "a pipeline, or a function that returns one; package.module:NAME works too",
+    metavar="FILE.py:NAME",
+    positional=True,
+)
+
+
+def load_one(target: str) -> tuple[str, Pipeline]:
+    """The one pipeline that a target names, and the name of its feed."""
+    found = load([target])
+    if len(found) != 1:
+        raise ValueError(
+            f"{target} gives {len(found)} pipelines ({', '.join(found)}), and this works on one: "
+            "write a function that returns it"
+        )
+    return next(iter(found.items()))
+
+
+def load(targets: Sequence[str]) -> dict[str, Pipeline]:
+    """The pipelines that targets name, by the names of their feeds."""
+    if os.getcwd() not in map(os.path.abspath, sys.path):
+        sys.path.insert(0, os.getcwd())  # an installed script does not see modules that lie here
+    pipelines: dict[str, Pipeline] = {}
+    for named in targets:
+        given, target = _parted(named)
+        value: Any = resolve(target)
+        name = given or target.rpartition(":")[2].rpartition(".")[2]
+        if callable(value) and not isinstance(value, Pipeline):
+            value = _called(target, value)
+        if given and isinstance(value, Mapping):
+            raise TypeError(f"{named}: {target} is a dict, which names its feeds itself")
+        found = value if isinstance(value, Mapping) else {name: value}
+        for feed, pipeline in found.items():
+            if not isinstance(pipeline, Pipeline):
+                raise TypeError(f"{target} gives a {type(pipeline).__name__}, not a pipeline")
+            if feed in pipelines:
+                raise ValueError(f"two pipelines are called {feed!r}: name them in a dict")
+            pipelines[feed] = pipeline
+    return pipelines
+
+
+def _parted(named: str) -> tuple[str, str]:
+    """The name of the feed that a target gives (or none), and the rest."""
+    name, sign, target = named.partition("=")
+    return (name, target) if sign and ":" not in name and "/" not in name else ("", named)
+
+
+def _called(target: str, function: Callable[[], Any]) -> Any:
+    """What a user's function returns; where it raises, the place stands in for a traceback."""
+    try:
+        return function()
+    except HeadraceError:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise ImportError(
+            f"{target} raised {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
+        ) from error

@@ -1,0 +1,198 @@
+"""``headrace preview``: the first batches of a pipeline, made in this process."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections import Counter
+from itertools import islice
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+
+from headrace_proto.schema import RESERVED
+
+from ..feed.manifest import resolve
+from ..feed.reader import BadRecords, IndexedReader
+from . import exits
+from .indexing import reporting_cache
+from .local import LocalFeed, Sample
+from .options import JSON, Option
+from .pipelines import PIPELINE, load_one
+from .progress import count, size
+from .table import Command
+
+__all__ = ["COMMAND"]
+
+_OPTIONS = (
+    PIPELINE,
+    Option("batches", "integer", "how many batches", default=3, short="n"),
+    Option(
+        "partitions",
+        "integer",
+        "slices of the feed, of which the first is shown",
+        default=1,
+    ),
+    Option(
+        "label",
+        "text",
+        "a column of one value per row: how often each value is there",
+        told="the class, where the pipeline tells one",
+        metavar="COLUMN",
+    ),
+    JSON,
+)
+_FIRST: Final = 3
+_MOST_CLASSES: Final = 12
+_MOST_TEXT: Final = 40
+
+
+def _preview(options: Namespace) -> int:
+    for name in ("batches", "partitions"):
+        if getattr(options, name) < 1:
+            raise ValueError(f"--{name} {getattr(options, name)}: at least 1")
+    name, pipeline = load_one(options.pipeline)
+    declaration = pipeline.declaration()
+    files = resolve(declaration.source.paths)
+    bad = BadRecords(declaration.policy.on_bad_example == "skip")
+    with reporting_cache(files) as cache:
+        local = LocalFeed(declaration, files, bad, cache, options.partitions)
+    with local:
+        known = local.reader.length if isinstance(local.reader, IndexedReader) else None
+        told = {"feed": name, "source": declaration.source.kind, "files": len(files)}
+        told |= {"examples": known, "indexed": known is not None}
+        shown = [_told(s, options.label) for s in islice(local.batches(), options.batches)]
+        told |= {"batches": shown, "dropped": local.feed.dropped()}
+    print(json.dumps(told) if options.json else "\n".join(_text(told)))
+    return exits.WELL
+
+
+def _told(sample: Sample, label: str | None) -> dict[str, Any]:
+    """A batch as plain data."""
+    told: dict[str, Any] = {
+        "number": sample.number,
+        "rows": sample.rows,
+        "bytes": sample.nbytes,
+        "seconds": round(sample.seconds, 6),
+        "padding": _waste(sample, list(sample.columns)),
+    }
+    if "bucket" in sample.meta:
+        told["bucket"] = int(sample.meta["bucket"])
+    if "@key" in sample.columns:
+        told["keys"] = [_plain(key) for key in sample.columns["@key"][:_FIRST].tolist()]
+    labels = _labels(sample, label)
+    if labels is not None:
+        told["classes"] = {str(_plain(k)): n for k, n in sorted(Counter(labels).items())}
+    told["columns"] = [
+        {
+            "name": name,
+            "dtype": sample.schema[name].dtype,
+            "shape": list(array.shape),
+            "padding": _waste(sample, [name]),
+            "first": [_plain(value) for value in array[:_FIRST].tolist()],
+        }
+        for name, array in sample.columns.items()
+    ]
+    if "@length" in sample.columns:
+        lengths = sample.columns["@length"]
+        told["length"] = {
+            "least": int(lengths.min()),
+            "mean": round(float(lengths.mean()), 1),
+            "most": int(lengths.max()),
+        }
+    return told
+
+
+def _waste(sample: Sample, names: list[str]) -> float:
+    """Which part of the elements of some columns is padding."""
+    all_of = sum(prod(sample.columns[name].shape) for name in names)
+    used = sum(sample.unpadded[name] for name in names)
+    return round(1 - used / all_of, 4) if all_of else 0.0
+
+
+def _labels(sample: Sample, label: str | None) -> list[Any] | None:
+    name = label or f"{RESERVED}label"
+    for column in (name, f"context:{name}"):
+        array = sample.columns.get(column)
+        if array is None:
+            continue
+        if array.ndim != 1:
+            raise ValueError(f"--label {label}: the column has {list(array.shape)} values a batch")
+        values: list[Any] = array.tolist()
+        return values
+    if label is not None:
+        names = [n for n in sample.columns if not n.startswith(RESERVED)]
+        raise ValueError(f"--label {label}: there is no such column; there are {', '.join(names)}")
+    return None
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON has, and a line has room for."""
+    if isinstance(value, bytes):
+        return value[:_MOST_TEXT].decode(errors="backslashreplace")
+    if isinstance(value, complex) or type(value).__module__ != "builtins":
+        return str(value)
+    if isinstance(value, list):
+        return [_plain(one) for one in value[: 2 * _FIRST]]
+    return value if not isinstance(value, float) or np.isfinite(value) else str(value)
+
+
+def _text(told: dict[str, Any]) -> list[str]:
+    examples = "any number of" if told["examples"] is None else count(told["examples"])
+    how = "read by number" if told["indexed"] else "read forward"
+    files = f"{told['files']} files, " if told["files"] else ""
+    lines = [f"{told['feed']}: {told['source']}, {files}{examples} examples, {how}"]
+    for batch in told["batches"]:
+        lines += ["", *_batch_text(batch)]
+    if not told["batches"]:
+        lines.append("it makes no batch")
+    lines += [f"dropped so far: {count(n)} {reason}" for reason, n in told["dropped"].items()]
+    return lines
+
+
+def _batch_text(batch: dict[str, Any]) -> list[str]:
+    head = f"batch {batch['number']}: {batch['rows']} rows, {size(batch['bytes'])}, "
+    head += f"{batch['seconds'] * 1000:.1f} ms"
+    if "bucket" in batch:
+        head += f", bucket {batch['bucket']}"
+    if batch["padding"]:
+        head += f", {batch['padding']:.0%} padding"
+    lines = [head]
+    if "length" in batch:
+        length = batch["length"]
+        lines.append(f"  lengths {length['least']} … {length['most']}, mean {length['mean']}")
+    if "keys" in batch:
+        lines.append(f"  first keys {', '.join(map(str, batch['keys']))}")
+    if "classes" in batch:
+        most = Counter(batch["classes"]).most_common(_MOST_CLASSES)
+        more = len(batch["classes"]) - len(most)
+        listed = ", ".join(f"{name}: {n}" for name, n in most)
+        lines.append(f"  classes {listed}{f' and {more} more' if more else ''}")
+    rows = [("column", "dtype", "shape", "padding", "first")]
+    for column in batch["columns"]:
+        first = ", ".join(map(_short, column["first"]))
+        waste = f"{column['padding']:.0%}" if column["padding"] else ""
+        shape = "x".join(map(str, column["shape"]))
+        short = first if len(first) <= _MOST_TEXT else f"{first[: _MOST_TEXT - 1]}…"
+        rows.append((column["name"], column["dtype"], shape, waste, short))
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    for row in rows:
+        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        lines.append(f"  {'  '.join([*padded, row[4]])}".rstrip())
+    return lines
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{' '.join(map(_short, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+COMMAND = Command(
+    "Make the first batches of a pipeline in this process, as a worker would, and show what is in "
+    "them: shapes, types, lengths, padding, classes, first values, and the time that each took.  "
+    "States of segments come back as they were handed out.",
+    _OPTIONS,
+    _preview,
+)

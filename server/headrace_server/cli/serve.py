@@ -1,0 +1,154 @@
+"""``headrace serve``: a server for pipelines, until a signal ends it.
+
+first SIGTERM or Ctrl-C    hand out nothing more, wait for the commits of what is out, end
+second                     end at once
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from argparse import Namespace
+from types import FrameType
+
+from ..server import Server, run
+from . import exits
+from .options import Option
+from .pipelines import PIPELINES, load
+from .settings import CONFIG
+from .table import Command
+
+__all__ = ["COMMAND"]
+
+_OPTIONS = (
+    PIPELINES,
+    CONFIG,
+    Option(
+        "bind",
+        "text",
+        "where trainers connect; may be repeated",
+        default=("tcp://127.0.0.1:5557",),
+        metavar="ADDRESS",
+        many=True,
+    ),
+    Option("workers", "integer", "worker processes", default=1),
+    Option(
+        "partitions",
+        "integer",
+        "slices of each feed; part of the run, not of the machine",
+        default=1,
+    ),
+    Option(
+        "state_dir",
+        "path",
+        "where positions, commits and states outlive the server",
+        told="memory only",
+    ),
+    Option(
+        "durability",
+        "text",
+        "what a commit outlives; off keeps only indexes in the state directory",
+        default="power",
+        choices=("power", "process", "off"),
+    ),
+    Option(
+        "allow_config_change",
+        "flag",
+        "go on from the states of a pipeline or of files that have changed since",
+        default=False,
+    ),
+    Option(
+        "lease_ttl", "seconds", "a trainer silent for so long loses what it holds", default=30.0
+    ),
+    Option("slab_bytes", "integer", "shared memory of each worker", told="fits"),
+    Option("shm_dir", "path", "where it lies", told="/dev/shm"),
+    Option(
+        "start_timeout",
+        "seconds",
+        "how long sources may take to open and be indexed",
+        default=120.0,
+    ),
+    Option(
+        "worker_timeout",
+        "seconds",
+        "a worker without progress for so long is replaced",
+        default=60.0,
+    ),
+    Option(
+        "worker_memory_bytes",
+        "integer",
+        "memory of each worker beside shared memory and mapped files",
+        told="any",
+    ),
+    Option("drain_timeout", "seconds", "how long SIGTERM waits for commits", default=20.0),
+    Option("exit_when_done", "flag", "end when every feed has ended", default=False),
+)
+
+
+def _serve(options: Namespace) -> int:
+    stop = _Signals()
+    server = run(
+        load(options.pipelines),
+        workers=options.workers,
+        partitions=options.partitions,
+        bind=list(options.bind),
+        state_dir=options.state_dir,
+        durability=options.durability,
+        allow_config_change=options.allow_config_change,
+        lease_ttl_s=options.lease_ttl,
+        slab_bytes=options.slab_bytes,
+        shm_dir=options.shm_dir,
+        start_timeout_s=options.start_timeout,
+        worker_timeout_s=options.worker_timeout,
+        worker_memory_bytes=options.worker_memory_bytes,
+    )
+    with server:
+        stop.started = True
+        print(f"headrace serves at {' '.join(server.addresses)}", flush=True)
+        return _until_stopped(server, stop, options)
+
+
+def _until_stopped(server: Server, stop: _Signals, options: Namespace) -> int:
+    done = False
+    linger_until = 0.0  # a feed that failed goes on telling why to trainers that come late
+    while not stop.first.is_set():
+        if not done and server.wait(0):
+            done = True
+            linger_s = options.drain_timeout if server.failed_feeds() else 0.0
+            linger_until = time.monotonic() + linger_s
+        if done and options.exit_when_done and time.monotonic() >= linger_until:
+            break
+        server.check()
+        stop.first.wait(0.2)
+    if stop.first.is_set():
+        waiter = threading.Thread(target=server.drain, args=(options.drain_timeout,), daemon=True)
+        waiter.start()
+        while waiter.is_alive() and not stop.second.is_set():
+            waiter.join(0.1)
+    return exits.FAILED if server.failed_feeds() else exits.WELL
+
+
+class _Signals:
+    """SIGTERM and SIGINT, counted."""
+
+    def __init__(self) -> None:
+        self.first = threading.Event()
+        self.second = threading.Event()
+        self.started = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self.started:  # nothing is out yet: the start is given up, and cleaned up after
+            raise SystemExit(0)
+        (self.second if self.first.is_set() else self.first).set()
+
+
+COMMAND = Command(
+    "Serve pipelines until SIGTERM or Ctrl-C, then hand out nothing more, wait for the commits of "
+    "what is out, and end.  A second signal ends at once.",
+    _OPTIONS,
+    _serve,
+    configured=True,
+)

@@ -1,0 +1,47 @@
+"""All commands.  To add one: a line here, and a module of its name beside this one.
+
+    # server/headrace_server/cli/greet.py
+    COMMAND = Command("Says a word.", (Option("word", "text", "what is said"), JSON), run)
+
+``run`` gets the options by name and gives an exit code (see ``exits``).  What it raises is told
+there too, so it prints results only: on standard output, and as JSON where ``--json`` is given.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+
+from .options import Option
+
+__all__ = ["COMMANDS", "Command", "command"]
+
+#: Each command and what it is for.  Dashes in a name are underscores in its module's.
+COMMANDS = {
+    "serve": "serve one or more pipelines until stopped",
+    "preview": "show the first batches of a pipeline",
+    "convert": "write the examples of a source as Arrow files",
+}
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a module of a command declares as ``COMMAND``.
+
+    ``configured``: its options are also taken from the environment and a file, see ``settings``.
+    """
+
+    description: str
+    options: tuple[Option, ...]
+    run: Callable[[Namespace], int]
+    configured: bool = False
+
+
+def command(name: str) -> Command:
+    """The command of a name, imported now."""
+    module = import_module(f"{__package__}.{name.replace('-', '_')}")
+    found = module.COMMAND
+    assert isinstance(found, Command)
+    return found

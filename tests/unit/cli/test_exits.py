@@ -1,0 +1,38 @@
+"""Which exit code an error gives."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from headrace_proto.errors import ConnectionLost, FilesMissing, HeadraceError, ServerError
+from headrace_server.cli import exits
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ServerError("x"), exits.FAILED),
+        (FilesMissing("x"), exits.FAILED),  # a ValueError and an OSError, too
+        (ConnectionLost("x"), exits.FAILED),
+        (HeadraceError("x"), exits.FAILED),
+        (ValueError("x"), exits.MISTAKE),
+        (ImportError("x"), exits.MISTAKE),
+        (FileNotFoundError(errno.ENOENT, "x"), exits.MISTAKE),
+        (OSError(errno.ENOSPC, "x"), exits.FAILED),
+    ],
+)
+def test_whose_fault_it_was_makes_the_exit_code(error: BaseException, code: int):
+    assert exits.code_of(error) == code
+    assert isinstance(error, exits.TOLD)
+
+
+def test_a_fault_of_the_program_is_not_told_as_if_it_were_the_users():
+    assert not isinstance(KeyError("x"), exits.TOLD)
+    assert not isinstance(AssertionError("x"), exits.TOLD)
+
+
+def test_every_exit_code_has_a_meaning_and_no_two_are_the_same():
+    codes = [exits.WELL, exits.FAILED, exits.MISTAKE, exits.INTERRUPTED]
+    assert sorted(exits.MEANINGS) == sorted(set(codes)) == codes

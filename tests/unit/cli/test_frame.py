@@ -1,0 +1,110 @@
+"""The frame of all commands: what is imported, and how a command ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+
+import pytest
+
+from headrace_proto.errors import ServerError
+from headrace_server.cli import frame, table
+from headrace_server.cli.options import Option
+from tests.contract.interpreter import run
+
+OPTIONS = (Option("word", "text", "what is said", default="well"),)
+
+
+@pytest.fixture
+def greet(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Namespace], int]], None]:
+    """Makes ``headrace greet`` do something."""
+
+    def declare(does: Callable[[Namespace], int]) -> None:
+        declared = table.Command("Says a word.", OPTIONS, does)
+        monkeypatch.setitem(frame.COMMANDS, "greet", "say a word")
+        monkeypatch.setattr(frame, "command", {"greet": declared}.__getitem__)
+
+    return declare
+
+
+def raising(error: BaseException) -> Callable[[Namespace], int]:
+    def does(options: Namespace) -> int:
+        raise error
+
+    return does
+
+
+def test_a_command_is_given_its_options_and_its_result_is_the_exit_code(greet):
+    said = []
+    greet(lambda options: said.append(options.word) or 7)
+    assert frame.main(["greet", "--word", "hello"]) == 7
+    assert frame.main(["greet"]) == 7
+    assert said == ["hello", "well"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (ServerError("it failed"), 1, "headrace: it failed\n"),
+        (ValueError("no such thing"), 2, "headrace: no such thing\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_what_a_command_raises_is_one_paragraph_and_an_exit_code(
+    error: BaseException, code: int, told: str, greet, capsys: pytest.CaptureFixture[str]
+):
+    greet(raising(error))
+    assert frame.main(["greet"]) == code
+    assert capsys.readouterr().err == told
+
+
+def test_a_fault_of_the_program_keeps_its_traceback(greet):
+    greet(raising(KeyError("x")))
+    with pytest.raises(KeyError):
+        frame.main(["greet"])
+
+
+@pytest.mark.parametrize("words", [[], ["absent"], ["greet", "--absent"], ["greet", "more"]])
+def test_a_line_that_names_nothing_ends_with_the_code_of_a_mistake(
+    words: list[str], greet, capsys: pytest.CaptureFixture[str]
+):
+    greet(lambda options: 0)
+    with pytest.raises(SystemExit) as ended:
+        frame.main(words)
+    assert ended.value.code == 2 and "error: " in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away_ends_a_command_without_a_word():
+    script = (
+        "import headrace_server.cli.frame as frame, headrace_server.cli.table as table\n"
+        "def says(options):\n"
+        "    for _ in range(100000): print('word')\n"
+        "    return 0\n"
+        "frame.COMMANDS['greet'] = 'say words'\n"
+        "frame.command = lambda name: table.Command('Says words.', (), says)\n"
+        "raise SystemExit(frame.main(['greet']))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline() == b"word\n"
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(30) == 1
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"]])
+def test_help_waits_for_no_numpy_and_no_zmq(words: list[str]):
+    script = f"""
+import sys
+from headrace_server.cli import main
+try:
+    main({words})
+except SystemExit:
+    print("modules", *(m for m in ("numpy", "zmq", "msgpack", "asyncio") if m in sys.modules))
+"""
+    assert run(script).splitlines()[-1] == "modules"

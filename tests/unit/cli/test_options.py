@@ -1,0 +1,69 @@
+"""From a table of options to a parser and to values."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from headrace_server.cli.options import Option, add_options, with_defaults
+
+OPTIONS = (
+    Option("targets", "text", "what", metavar="FILE", many=True, positional=True),
+    Option("bind", "text", "where", default=("tcp://a", "tcp://b"), many=True),
+    Option("workers", "integer", "how many", default=1),
+    Option("lease_ttl", "seconds", "how long", default=30.0),
+    Option("state_dir", "path", "50% of it", told="memory only"),
+    Option("durability", "text", "outlives", default="power", choices=("power", "off")),
+    Option("yes", "flag", "do it", default=False),
+)
+
+
+def read(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_options(parser, OPTIONS)
+    return with_defaults(OPTIONS, parser.parse_args(words))
+
+
+def test_what_is_not_given_has_its_default():
+    assert vars(read("x")) == {
+        "targets": ("x",),
+        "bind": ("tcp://a", "tcp://b"),
+        "workers": 1,
+        "lease_ttl": 30.0,
+        "state_dir": None,
+        "durability": "power",
+        "yes": False,
+    }
+
+
+def test_what_is_given_takes_the_place_of_the_default():
+    read_ = read(
+        *("x", "y", "--bind", "tcp://c", "--bind", "tcp://d", "--workers", "3"),
+        *("--lease-ttl", "2", "--state-dir", "s", "--durability", "off", "--yes"),
+    )
+    assert read_.targets == ("x", "y") and read_.bind == ("tcp://c", "tcp://d")
+    assert (read_.workers, read_.lease_ttl, read_.state_dir) == (3, 2.0, "s")
+    assert (read_.durability, read_.yes) == ("off", True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["x", "--workers", "many"], ["x", "--durability", "some"], ["x", "--lease-ttl", "1s"]],
+)
+def test_what_can_not_be_read_ends_with_the_code_of_a_mistake(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit) as ended:
+        read(*words)
+    assert ended.value.code == 2
+    assert "error: " in capsys.readouterr().err
+
+
+def test_help_tells_every_option_with_its_default():
+    parser = argparse.ArgumentParser()
+    add_options(parser, OPTIONS)
+    told = " ".join(parser.format_help().split())
+    for words in ("(default: 1)", "(default: 30)", "50% of it (default: memory only)"):
+        assert words in told
+    assert "(default: tcp://a tcp://b)" in told and "--state-dir DIR" in told
