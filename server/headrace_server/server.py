@@ -269,7 +269,7 @@ def _tokens(resume: Any, feeds: set[str]) -> dict[str, Token]:
     tokens: dict[str, Token] = {}
     given = resume if isinstance(resume, (list, tuple)) else [] if resume is None else [resume]
     for value in given:
-        token = Token.from_plain("resume", value)
+        token = value if isinstance(value, Token) else Token.from_plain("resume", value)
         if token.feed not in feeds:
             listed = ", ".join(sorted(feeds))
             raise ValueError(f"resume: a token of feed {token.feed!r}; this server has {listed}")

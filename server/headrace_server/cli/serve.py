@@ -6,13 +6,18 @@ second                     end at once
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 import time
 from argparse import Namespace
+from pathlib import Path
 from types import FrameType
 
+from headrace_proto.token import Token
+
 from ..server import Server, run
+from ..shell.restoring import resumption
 from . import exits
 from .options import Option
 from .pipelines import PIPELINES, load
@@ -20,6 +25,8 @@ from .settings import CONFIG
 from .table import Command
 
 __all__ = ["COMMAND"]
+
+logger = logging.getLogger("headrace.server")
 
 _OPTIONS = (
     PIPELINES,
@@ -59,6 +66,28 @@ _OPTIONS = (
         default=False,
     ),
     Option(
+        "resume",
+        "text",
+        "go on from a snapshot: its token, or a file that holds it; a state directory that was "
+        "taken back to it before goes on where it is; may be repeated",
+        metavar="TOKEN",
+        many=True,
+    ),
+    Option(
+        "snapshots",
+        "text",
+        "where snapshots are copied to, and found when the state directory is another",
+        metavar="URL",
+        told="the state directory alone",
+    ),
+    Option("keep_snapshots", "integer", "how many stay of each feed", told="all"),
+    Option(
+        "max_state_bytes",
+        "integer",
+        "states of one example that are kept at the server",
+        default=1024**2,
+    ),
+    Option(
         "lease_ttl", "seconds", "a trainer silent for so long loses what it holds", default=30.0
     ),
     Option("slab_bytes", "integer", "shared memory of each worker", told="fits"),
@@ -96,6 +125,10 @@ def _serve(options: Namespace) -> int:
         state_dir=options.state_dir,
         durability=options.durability,
         allow_config_change=options.allow_config_change,
+        resume=_tokens(options.resume, options.state_dir),
+        snapshots=options.snapshots,
+        keep_snapshots=options.keep_snapshots,
+        max_state_bytes=options.max_state_bytes,
         lease_ttl_s=options.lease_ttl,
         slab_bytes=options.slab_bytes,
         shm_dir=options.shm_dir,
@@ -107,6 +140,35 @@ def _serve(options: Namespace) -> int:
         stop.started = True
         print(f"headrace serves at {' '.join(server.addresses)}", flush=True)
         return _until_stopped(server, stop, options)
+
+
+def _tokens(given: tuple[str, ...] | None, state_dir: str | None) -> list[Token] | None:
+    """Tokens of snapshots that are still to be gone on from.
+
+    Whoever starts a server again with the same command means it to go on, not back.
+    """
+    if not given:
+        return None
+    tokens = []
+    for text in given:
+        path = Path(text)
+        try:
+            content = text if text.lstrip().startswith("{") else path.read_text()
+        except OSError as error:
+            raise ValueError(
+                f"--resume {text!r:.120} is neither a token (JSON) nor a file that can be read: "
+                f"{error.strerror}"
+            ) from None
+        token = Token.from_plain("resume", content)
+        if state_dir and resumption(Path(state_dir), token.feed).snapshot == token.snapshot:
+            logger.warning(
+                "feed %r was taken back to snapshot %s before, and goes on from where it is; its "
+                "trainers go back by connect(resume=…)",
+                *(token.feed, token.snapshot),
+            )
+        else:
+            tokens.append(token)
+    return tokens or None
 
 
 def _until_stopped(server: Server, stop: _Signals, options: Namespace) -> int:

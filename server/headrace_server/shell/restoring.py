@@ -22,8 +22,9 @@ from typing import Any
 
 from headrace_proto.errors import ServerError
 
+from ..feed.durable_file import sync_directory, write_durably
 from .config import FeedConfig
-from .statedir import StateDirectory, described, sync_directory, write_durably
+from .statedir import StateDirectory, described
 
 __all__ = ["Resumption", "finish", "prepare", "resumption", "take_back"]
 

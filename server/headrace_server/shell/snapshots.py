@@ -27,8 +27,8 @@ from typing import Any
 from headrace_proto.errors import ServerError
 from headrace_proto.token import SNAPSHOT, Token
 
+from ..feed.durable_file import sync_directory, write_durably
 from ..feed.extras import PackageMissing, require
-from .statedir import sync_directory, write_durably
 
 __all__ = ["Shelf", "SnapshotDamaged", "Stored"]
 
