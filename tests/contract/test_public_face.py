@@ -13,7 +13,7 @@ CLIENT = {
     *("__version__", "connect", "Feed", "Batch", "SegmentBatch", "Field"),
     *("HeadraceError", "DataError", "FilesMissing", "ProtocolError", "VersionMismatch"),
     *("ConnectionLost", "DeadlineExceeded", "UnknownFeed", "LimitExceeded", "ServerError"),
-    *("StaleLease", "StateError", "Cancelled", "FeedClosed", "ForkedProcess"),
+    *("StaleLease", "StateError", "Cancelled", "FeedClosed", "FeedRewound", "ForkedProcess"),
 }
 SERVER = {
     *("__version__", "run", "Server"),
@@ -46,7 +46,7 @@ def test_one_version_stands_for_all_three_packages():
 def test_connect_takes_what_is_promised_with_the_promised_defaults():
     parameters = inspect.signature(headrace.connect).parameters
     assert list(parameters) == [
-        *("address", "feed", "framework", "prefetch", "rank", "world_size", "timeout")
+        *("address", "feed", "framework", "prefetch", "rank", "world_size", "timeout", "resume")
     ]
     defaults = {name: p.default for name, p in parameters.items() if name != "timeout"}
     assert defaults == {
@@ -56,9 +56,10 @@ def test_connect_takes_what_is_promised_with_the_promised_defaults():
         "prefetch": 2,
         "rank": None,
         "world_size": None,
+        "resume": None,
     }
     named_only = [p.kind is inspect.Parameter.KEYWORD_ONLY for p in parameters.values()]
-    assert named_only == [False, *[True] * 6]
+    assert named_only == [False, *[True] * 7]
 
 
 def test_run_takes_what_is_promised_and_all_but_the_pipelines_by_name():
@@ -71,7 +72,11 @@ def test_run_takes_what_is_promised_and_all_but_the_pipelines_by_name():
 
 
 def test_a_feed_and_a_batch_can_do_what_is_promised():
-    for name in ("__iter__", "__next__", "__enter__", "__exit__", "drain", "close", "as_dataset"):
+    taken_back = ("snapshot", "state_dict", "load_state_dict", "get_state", "set_state")
+    for name in (
+        *("__iter__", "__next__", "__enter__", "__exit__", "drain", "close", "as_dataset"),
+        *taken_back,
+    ):
         assert callable(getattr(headrace.Feed, name))
     for name in ("keys", "items", "values", "get", "__getitem__", "__len__", "__contains__"):
         assert callable(getattr(headrace.Batch, name))
