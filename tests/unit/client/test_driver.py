@@ -180,3 +180,27 @@ def test_a_driver_that_was_closed_has_no_socket_to_take_and_may_be_closed_again(
         driver.wake()
         driver.say_now()
         driver.close()
+
+
+def test_a_thread_that_gets_the_socket_when_it_is_gone_lets_go_again(peer: Peer):
+    """1 the socket is there and in use, 2 a thread wants it, 3 it is closed before that gets it."""
+    with driven(peer.address) as driver:
+        peer.welcome()
+        until(driver, lambda s: s.welcome)
+        lane = driver._lane
+        driver.close()
+        driver._lane = lane
+        got: list[bool] = []
+
+        def other() -> None:
+            with driver.changed:
+                got.append(driver.take_over())
+
+        with driver._io:
+            thread = threading.Thread(target=other)
+            thread.start()
+            while not driver._io_wanted and thread.is_alive():
+                thread.join(0.001)
+            driver._lane = None
+        thread.join(5)
+        assert got == [False] and not driver._io.locked()

@@ -23,13 +23,14 @@ def part(*rows):
 @pytest.mark.parametrize(
     ("request_", "message", "answer"),
     [
-        (DrainInput(True), lambda session: Drain(session, True), lambda s: Drained(s)),
+        (DrainInput(True), lambda session: Drain(session, True), Drained),
         (
             SetTargetProbs((0.25, 0.75)),
             lambda session: Retarget(session, 1, (0.25, 0.75)),
             lambda session: Retargeted(session, 1, [[0, 5]]),
         ),
     ],
+    ids=["drain", "retarget"],
 )
 def test_a_request_is_said_again_in_any_session_until_it_is_answered(
     request_, message, answer, anew
