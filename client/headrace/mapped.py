@@ -38,14 +38,11 @@ class MappedBatches:
         self._tokens.discard(token)
         self.released.append(token)
 
-    def to_say(self) -> list[tuple[int, ...]]:
-        """What was released, by message."""
-        said = []
-        while self.released:
-            said.append(
-                tuple(self.released.popleft() for _ in range(min(_PER_MESSAGE, len(self.released))))
-            )
-        return said
+    def to_say(self) -> tuple[int, ...]:
+        """Released batches for one message; there may be more."""
+        released = self.released
+        count = min(len(released), _PER_MESSAGE)
+        return tuple([released.popleft() for _ in range(count)])
 
     def listed(self) -> tuple[int, ...] | None:
         """What a heartbeat says; None where it says nothing of memory."""

@@ -331,10 +331,11 @@ class Session:
         messages: list[Any] = []
         # Whatever was sent before the last delivery that came was taken, waits here, or is lost.
         window = self._last_seq - len(self.ready) + max(self.prefetch, self._wanting)
-        released: tuple[int, ...] = ()
-        if self.mapped.released:
-            *more, released = self.mapped.to_say()
-            messages.extend(Step(number, 0, (), some) for some in more)
+        mapped = self.mapped
+        released = mapped.to_say() if mapped.released else ()
+        while mapped.released:
+            messages.append(Step(number, 0, (), released))
+            released = mapped.to_say()
         saves = self.uploads.saves_to_say() if self.uploads.due else []
         if self._commits or self._returned or released or saves or window > self._said_window:
             step = Step(

@@ -54,7 +54,7 @@ def test_a_frame_is_copied_to_aligned_memory_that_may_be_written(hands):
     assert np.array_equal(block, CONTENT) and block.flags.writeable
     assert block.__array_interface__["data"][0] % 64 == 0
     del block
-    assert hands.released() == [] and hands.woken == 0
+    assert hands.released() == () and hands.woken == 0
 
 
 def test_a_frame_of_another_length_is_a_protocol_error(hands):
@@ -68,14 +68,14 @@ def test_a_reference_is_a_view_and_is_released_with_its_last_reader(hands, memor
     assert np.array_equal(block, CONTENT)
     del block
     gc.collect()
-    assert hands.released() == []
+    assert hands.released() == ()
     del view
-    assert hands.released() == [(11,)] and hands.woken == 0
+    assert hands.released() == (11,) and hands.woken == 0
 
 
 def test_a_reference_into_a_slab_that_runs_low_is_copied_and_released_at_once(hands, memory):
     block = hands.blocks.block(received(memory, segment=SEGMENT, copy_out=True))
-    assert hands.released() == [(11,)] and hands.woken == 1
+    assert hands.released() == (11,) and hands.woken == 1
     assert np.array_equal(block, CONTENT)
 
 
