@@ -152,7 +152,9 @@ class Desk:
         states = message.properties.get("states", ())
         fields = [Field(dtype, tuple(shape)) for _, dtype, shape in states]
         self.states = StateBlocks(fields)
-        if message.next and message.partition not in self._opened:
+        # Of what an earlier server saw done any batch may be left out, the first one too.
+        goes_on = self.durable and not self.dispatcher.stateful
+        if goes_on and message.partition not in self._opened:
             self.dispatcher.started(message.partition, message.next)
         self._opened.add(message.partition)
 

@@ -82,7 +82,7 @@ class StateDirectory:
         try:
             text = file.read_text()
         except FileNotFoundError:
-            text = "" if next(self.path.glob("feeds/*/*.db"), None) else "0 0"
+            text = "" if next(self.path.glob("feeds/[!.]*/*.db"), None) else "0 0"
         except ValueError:
             text = ""
         found = _EPOCH.fullmatch(text)

@@ -221,6 +221,7 @@ class Supervisor:
                         f"feed {feed!r} could not be taken back to snapshot {snapshot}: {error}"
                     )
                     self._lock.notify_all()
+                self._end_life()
 
     def _end_life(self) -> None:
         with self._lock:

@@ -415,10 +415,18 @@ def durable(partitions: int = 2) -> Desk:
 
 
 def test_a_feed_that_outlives_its_server_says_so_and_one_in_memory_does_not():
-    assert durable().properties == {"durable": True}
+    assert durable().properties == {"durable": True, "generation": 0}
     memory = desk()
     memory.on_opened(Opened("default", 0, SCHEMA))
     assert memory.properties == {}
+
+
+def test_the_very_first_batch_may_have_been_done_under_an_earlier_server():
+    pipeline = hs.from_examples([{"i": 1}]).batch(4)
+    feed = FeedConfig("default", pipeline.declaration(), (), 1)
+    d = Desk(feed, RunConfig((feed,), "/nowhere", (), state_directory="/state", epoch=7))
+    d.on_opened(Opened("default", 0, SCHEMA))
+    d.on_made(made(0, 1), b"", 0, 0)
 
 
 def test_tokens_are_of_the_epoch_and_batches_go_on_from_where_the_stores_are():

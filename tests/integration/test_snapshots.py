@@ -1,0 +1,349 @@
+"""A snapshot is all of a feed as of one moment, and whoever goes on from it gets the very same."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+
+TIMEOUT = 30.0
+
+
+def plain() -> Any:
+    return hs.from_examples([{"x": i} for i in range(60)]).shuffle(seed=3).repeat(2).batch(4)
+
+
+def bucketed() -> Any:
+    lengths = [1 + i * 7 % 23 for i in range(80)]
+    examples = [{"x": np.arange(n), "n": n, "i": i} for i, n in enumerate(lengths)]
+    return (
+        hs.from_examples(examples)
+        .shuffle(seed=5)
+        .bucket_by_sequence_length(
+            "n", 4, [6, 12, 18], dynamic_pad=True, allow_smaller_final_batch=True
+        )
+    )
+
+
+def stratified() -> Any:
+    examples = [{"x": i, "c": int(i % 5 == 0)} for i in range(200)]
+    return (
+        hs.from_examples(examples).shuffle(seed=7).stratified_sample("c", [0.5, 0.5], batch_size=4)
+    )
+
+
+def segments(**options: Any) -> Any:
+    examples = [
+        {"k": f"k{i:02d}".encode(), "v": np.arange(3 + i * 5 % 17, dtype=np.float32) + i}
+        for i in range(24)
+    ]
+    return hs.from_examples(examples).batch_sequences_with_states(
+        input_key="k",
+        input_sequences=["v"],
+        input_context=[],
+        input_length=None,
+        initial_states={"s": hs.zeros((2,), "float32")},
+        num_unroll=3,
+        batch_size=4,
+        capacity=9,
+        allow_small_batch=True,
+        pad=True,
+        **options,
+    )
+
+
+def lanes() -> Any:
+    return segments(order="lanes")
+
+
+def states_at_the_trainer() -> Any:
+    return segments(order="lanes", state_placement="trainer")
+
+
+def taken(batch: Any) -> Any:
+    """A step of training: what was handed out, and states that only it can have."""
+    if isinstance(batch, headrace.Batch):
+        return {name: batch[name].tolist() for name in batch}
+    state = batch.state("s")
+    rows = [batch.sequences["v"].tolist(), state.tolist(), batch.sequence.tolist()]
+    batch.save_state("s", state + batch.sequences["v"].sum(axis=1)[:, None] + 1)
+    return [list(batch.key), *rows]
+
+
+def rest(feed: headrace.Feed) -> list[Any]:
+    return [taken(batch) for batch in feed]
+
+
+def joined(server: hs.Server, **options: Any) -> headrace.Feed:
+    return headrace.connect(server.address, **{"prefetch": 0, "timeout": TIMEOUT, **options})
+
+
+def after_steps(feed: headrace.Feed, steps: int) -> Any:
+    for _ in range(steps):
+        taken(next(feed))
+    return feed.snapshot()
+
+
+def rows(batches: list[Any]) -> list[Any]:
+    """Rows of segments, whatever lane they are in."""
+    return sorted(row for batch in batches for row in zip(*batch, strict=True))
+
+
+@pytest.mark.parametrize(
+    "make", [plain, bucketed, stratified, segments], ids=lambda make: make.__name__
+)
+def test_what_comes_after_a_snapshot_comes_again(make: Callable[[], Any], tmp_path: Path):
+    with hs.run(make(), state_dir=tmp_path) as server:
+        with joined(server) as feed:
+            token = json.loads(json.dumps(after_steps(feed, 5)))
+            expected = rest(feed)
+        assert len(expected) > 3
+        with joined(server, resume=token) as feed:
+            first = [taken(next(feed)), taken(next(feed))]
+            feed.load_state_dict(token)
+            again = rest(feed)
+        assert first == expected[:2]
+        assert again == expected
+    with hs.run(make(), state_dir=tmp_path, resume=token) as server, joined(server) as feed:
+        assert rest(feed) == expected
+
+
+@pytest.mark.parametrize("make", [lanes, states_at_the_trainer], ids=lambda make: make.__name__)
+def test_lanes_go_on_with_the_same_segments_and_states(make: Callable[[], Any], tmp_path: Path):
+    with hs.run(make(), state_dir=tmp_path) as server:
+        with joined(server) as feed:
+            token = after_steps(feed, 5)
+            expected = rows(rest(feed))
+        assert len(expected) > 12
+        with joined(server, resume=token) as feed:
+            taken(next(feed))
+            feed.load_state_dict(token)
+            assert rows(rest(feed)) == expected
+    with hs.run(make(), state_dir=tmp_path, resume=token) as server, joined(server) as feed:
+        assert rows(rest(feed)) == expected
+
+
+def test_other_numbers_of_workers_and_trainers_get_the_same_rows_once(tmp_path: Path):
+    with hs.run(plain(), state_dir=tmp_path, partitions=3, workers=1) as server:
+        with joined(server, prefetch=3) as feed:
+            token = after_steps(feed, 7)
+            expected = sorted(x for batch in rest(feed) for x in batch["x"])
+    with hs.run(plain(), state_dir=tmp_path, partitions=3, workers=3, resume=token) as server:
+        with joined(server) as one:
+            with joined(server, prefetch=2) as other:
+                got = [x for feed in (one, other, one) for x in next(feed)["x"].tolist()]
+            got += [x for batch in rest(one) for x in batch["x"]]
+    assert sorted(got) == expected
+
+
+def test_another_machine_finds_snapshots_at_the_url(tmp_path: Path):
+    url = f"file://{tmp_path}/far"
+
+    def of_files(directory: Path) -> Any:
+        return hs.read_csv(f"{directory}/*.csv", {"x": hs.scalar("int64")}).batch(3)
+
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    for part in range(2):
+        (here / f"{part}.csv").write_text("x\n" + "\n".join(map(str, range(part, 40, 2))) + "\n")
+    with hs.run(of_files(here), state_dir=tmp_path / "a", snapshots=url) as server:
+        for _ in range(3):  # tokens of a first life must not be taken for those of the next
+            with joined(server) as feed:
+                token = after_steps(feed, 2)
+        with joined(server) as feed:
+            expected = rest(feed)
+    shutil.copytree(here, there)
+    shutil.rmtree(here)
+    shutil.rmtree(tmp_path / "a")
+    with hs.run(of_files(there), state_dir=tmp_path / "b", resume=token) as server:
+        with joined(server) as feed:
+            assert rest(feed) == expected
+    with hs.run(of_files(there), state_dir=tmp_path / "c", snapshots=url) as server:
+        with joined(server, resume=token) as feed:
+            assert rest(feed) == expected
+
+
+class Process:
+    """A trainer of another process, which does what it is told."""
+
+    CODE = """
+import json, sys
+import headrace
+
+address, token = sys.argv[1:]
+feed = headrace.connect(address, resume=json.loads(token), prefetch=0, timeout=30)
+print("joined", flush=True)
+for line in sys.stdin:
+    try:
+        print(json.dumps(next(feed)["x"].tolist()), flush=True)
+    except headrace.HeadraceError as error:
+        print(json.dumps(type(error).__name__), flush=True)
+"""
+
+    def __init__(self, address: str, token: Any) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, "-c", self.CODE, address, json.dumps(token)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def line(self) -> str:
+        assert self.popen.stdout is not None
+        return self.popen.stdout.readline().strip()
+
+    def step(self) -> Any:
+        assert self.popen.stdin is not None
+        self.popen.stdin.write("next\n")
+        self.popen.stdin.flush()
+        return json.loads(self.line())
+
+
+@contextmanager
+def process(address: str, token: Any) -> Iterator[Process]:
+    one = Process(address, token)
+    try:
+        yield one
+    finally:
+        one.popen.kill()
+        one.popen.communicate()
+
+
+def test_a_group_takes_the_feed_back_once_and_one_that_comes_back_joins_it(tmp_path: Path):
+    with hs.run(plain(), state_dir=tmp_path) as server:
+        with joined(server) as feed:
+            token = after_steps(feed, 3)
+            expected = [batch["x"] for batch in rest(feed)]
+        with process(server.address, token) as one:
+            assert one.line() == "joined"
+            assert one.step() == expected[0]
+            with process(server.address, token) as other:
+                assert other.line() == "joined"
+                assert other.step() == expected[1]
+                one.step()  # commits what it had
+                other.popen.kill()
+                other.popen.wait()
+                with process(server.address, token) as back:
+                    assert back.line() == "joined"
+                    assert back.step() in (expected[1], expected[3])
+        # All are gone: who comes now begins again.
+        with process(server.address, token) as alone:
+            assert alone.line() == "joined"
+            assert alone.step() == expected[0]
+
+
+def test_trainers_of_before_are_told_that_their_work_is_undone(tmp_path: Path):
+    with hs.run({"a": plain(), "b": bucketed()}, state_dir=tmp_path) as server:
+        beside = joined(server, feed="b")
+        before = taken(next(beside))
+        old = joined(server, feed="a")
+        token = after_steps(old, 2)
+        next(old)
+        with joined(server, resume=token) as feed:
+            expected = rest(feed)
+        with pytest.raises(headrace.FeedRewound, match=token["snapshot"]):
+            rest(old)
+        old.close()
+        others = [before, *rest(beside)]  # of another feed: nothing lost, nothing twice
+        beside.close()
+    assert len(expected) == 28
+    seen = sorted(i for batch in others for i in batch["i"])
+    assert seen == list(range(80))
+
+
+def test_what_can_not_be_gone_on_from_is_refused_and_nothing_is_touched(tmp_path: Path):
+    absent = {"headrace": 1, "feed": "default", "snapshot": "20260102T030405Z-0123456789ab"}
+    with hs.run(plain(), state_dir=tmp_path) as server:
+        with joined(server) as feed:
+            expected = [taken(next(feed))]
+            with pytest.raises(headrace.ServerError, match="there is no snapshot 2026"):
+                joined(server, resume=absent)
+            with pytest.raises(ValueError, match="a token of feed 'x'; this one is 'default'"):
+                feed.load_state_dict({**absent, "feed": "x"})
+            with pytest.raises(headrace.UnknownFeed):
+                joined(server, resume={**absent, "feed": "x"})
+            expected += rest(feed)
+    with hs.run(plain()) as server, joined(server) as feed:
+        with pytest.raises(headrace.ServerError, match="has no state directory"):
+            joined(server, resume=absent)
+        with pytest.raises(headrace.ServerError, match="nothing to take a snapshot of"):
+            feed.snapshot()
+        with pytest.raises(headrace.ServerError, match="nothing to take a snapshot of"):
+            server.snapshot()
+        assert rest(feed) == expected
+    with pytest.raises(ValueError, match="a token of feed 'x'; this server has default"):
+        hs.run(plain(), state_dir=tmp_path, resume={**absent, "feed": "x"})
+    with pytest.raises(headrace.ServerError, match="there is no snapshot"):
+        hs.run(plain(), state_dir=tmp_path, resume=absent)
+    for given in ({"resume": absent}, {"snapshots": "file:///tmp/x"}, {"keep_snapshots": 3}):
+        with pytest.raises(ValueError, match="needs a state_dir"):
+            hs.run(plain(), **given)
+
+
+def test_another_pipeline_is_refused_to_a_trainer_and_the_feed_goes_on(tmp_path: Path):
+    with hs.run(plain(), state_dir=tmp_path / "a", snapshots=f"file://{tmp_path}/far") as server:
+        token = server.snapshot()
+    other = hs.from_examples([{"x": i} for i in range(60)]).batch(5)
+    options = {"state_dir": tmp_path / "b", "snapshots": f"file://{tmp_path}/far"}
+    with hs.run(other, **options) as server, joined(server) as feed:
+        before = taken(next(feed))["x"]
+        with pytest.raises(headrace.ServerError, match="batch_size was 4 and is 5"):
+            joined(server, resume=token)
+        assert before + [x for batch in rest(feed) for x in batch["x"]] == list(range(60))
+
+
+def test_a_snapshot_outlives_the_death_of_a_worker_that_makes_it(tmp_path: Path):
+    import os
+
+    with hs.run(plain(), state_dir=tmp_path, partitions=2, workers=2) as server:
+        with joined(server) as feed:
+            taken(next(feed))
+            worker = next(pid for name, pid in server.pids.items() if name.startswith("worker-1"))
+            os.kill(worker, signal.SIGKILL)
+            token = after_steps(feed, 2)
+            expected = sorted(x for batch in rest(feed) for x in batch["x"])
+        with joined(server, resume=token) as feed:
+            assert sorted(x for batch in rest(feed) for x in batch["x"]) == expected
+
+
+def test_an_operator_takes_one_and_a_service_that_starts_again_goes_on(tmp_path: Path):
+    (tmp_path / "feeds.py").write_text(
+        "import headrace_server as hs\n"
+        "numbers = hs.from_examples([{'x': i} for i in range(60)]).batch(4)\n"
+    )
+
+    @contextmanager
+    def served(*options: str) -> Iterator[str]:
+        command = [sys.executable, "-m", "headrace_server.cli", "serve", "feeds.py:numbers"]
+        where = ["--state-dir", "state", "--bind", "tcp://127.0.0.1:*"]
+        popen = subprocess.Popen(
+            [*command, *where, *options], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert popen.stdout is not None
+            yield popen.stdout.readline().split()[-1]
+        finally:
+            popen.terminate()
+            popen.communicate()
+
+    with served() as address, headrace.connect(address, prefetch=0, timeout=TIMEOUT) as feed:
+        assert next(feed)["x"].tolist() == [0, 1, 2, 3]
+        (tmp_path / "token.json").write_text(json.dumps(feed.snapshot()))
+        assert next(feed)["x"].tolist() == [4, 5, 6, 7]
+        assert next(feed)["x"].tolist() == [8, 9, 10, 11]
+    for first in (4, 8, 12):  # back once, and on from there
+        with served("--resume", "token.json") as address:
+            with headrace.connect(address, prefetch=0, timeout=TIMEOUT) as feed:
+                assert next(feed)["x"].tolist()[0] == first
