@@ -171,6 +171,8 @@ def _batch_text(batch: dict[str, Any]) -> list[str]:
         lines.append(f"  classes {listed}{f' and {more} more' if more else ''}")
     rows = [("column", "dtype", "shape", "padding", "first")]
     for column in batch["columns"]:
+        if column["name"].startswith(RESERVED):
+            continue
         first = ", ".join(map(_short, column["first"]))
         waste = f"{column['padding']:.0%}" if column["padding"] else ""
         shape = "x".join(map(str, column["shape"]))
