@@ -141,7 +141,8 @@ def _plain(value: Any) -> Any:
 def _text(told: dict[str, Any]) -> list[str]:
     examples = "any number of" if told["examples"] is None else count(told["examples"])
     how = "read by number" if told["indexed"] else "read forward"
-    files = f"{told['files']} files, " if told["files"] else ""
+    number = told["files"]
+    files = f"{count(number)} file{'s' * (number > 1)}, " if number else ""
     lines = [f"{told['feed']}: {told['source']}, {files}{examples} examples, {how}"]
     for batch in told["batches"]:
         lines += ["", *_batch_text(batch)]

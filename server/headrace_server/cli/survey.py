@@ -226,7 +226,7 @@ def _waiting(options: Any) -> int | None:
     if options.get("max_examples_in_flight") is not None:
         return int(options["max_examples_in_flight"])
     if "probs" in options:
-        return len(options["probs"]) * int(options["queue_capacity"])
+        return None
     sizes = options.get("batch_sizes") or [options["batch_size"]]
     return None if None in sizes else sum(sizes)
 
