@@ -84,6 +84,15 @@ def test_all_segments_come_when_states_come_back_as_they_were(options: dict[str,
     assert steps == {e["k"].encode(): len(e["x"]) for e in EXAMPLES}
 
 
+def test_more_batches_than_the_slab_holds_come_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(local, "_SLAB_BYTES", 1 << 14)
+    monkeypatch.setattr(local, "_SEGMENT_BYTES", 1 << 14)
+    with feed_of(hs.from_examples(EXAMPLES).batch(4, dynamic_pad=True)) as here:
+        assert [sample.number for sample in here.batches()] == list(range(15))
+
+
 def test_nothing_stays_in_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     real = local.RunDirectory
     monkeypatch.setattr(local, "RunDirectory", lambda: real(str(tmp_path)))
