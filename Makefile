@@ -7,14 +7,14 @@ FRAMEWORKS := $(VENV)/.frameworks
 # A build for the CPU: that with CUDA takes gigabytes.
 TORCH ?= torch==2.13.0+cpu
 
-.PHONY: help demo test test-fast test-long lint types bench chaos chaos-long clean
+.PHONY: help demo test test-fast test-long lint types reference bench chaos chaos-long clean
 
 help:
 	@echo "make demo    generate data, serve it, train from it with two trainers"
 	@echo "make test    all tests (minutes)"
 	@echo "make test-long  those tests that take too long for every day"
 	@echo "make chaos   kill, stop and cut servers and trainers for a minute; chaos-long for half an hour"
-	@echo "make lint types bench clean"
+	@echo "make lint types reference bench clean"
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headrace needs Python 3.11 or later")'
@@ -45,6 +45,10 @@ lint: $(READY)
 
 types: $(READY)
 	$(BIN)/mypy
+
+# The tables of docs/commands.md, from those that the commands are made of.
+reference: $(READY)
+	$(BIN)/python -m tests.contract.commands_page
 
 bench: $(READY)
 	$(BIN)/python -m tests.bench

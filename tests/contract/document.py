@@ -4,6 +4,7 @@
 
     ```python        runs; all blocks of a document share one namespace
     ```python        with ``# name.py`` as its first line: becomes that file
+    ```toml          with ``# name.toml`` as its first line: becomes that file
     ```sh            headrace serve: in the background, until the end; other headrace and python
                      lines: to their end; make and pip lines: their targets and extras exist
     <!-- setup: … --> Python, run where it stands; for data that the reader is spared
@@ -65,6 +66,8 @@ class Runner:
                         self._command(shlex.split(line, comments=True))
                 elif block.language in ("python", "setup"):
                     self._python(text, block.line)
+                elif block.language == "toml":
+                    self._file(text)
             for server in self._servers:
                 self._stop(server)
         finally:
@@ -73,13 +76,18 @@ class Runner:
                 server.wait()
 
     def _python(self, text: str, line: int) -> None:
-        named = _FILE.match(text)
-        if named:
-            Path(named[1]).write_text(text)
+        if self._file(text):
             return
         # Tracebacks then name the line of the document.
         code = compile("\n" * line + text, self._name, "exec")
         exec(code, self._namespace)
+
+    def _file(self, text: str) -> bool:
+        """Write a block that bears the name of a file; whether it does."""
+        named = _FILE.match(text)
+        if named:
+            Path(named[1]).write_text(text)
+        return named is not None
 
     def _command(self, words: list[str]) -> None:
         match words:

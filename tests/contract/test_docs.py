@@ -14,12 +14,13 @@ import pytest
 
 from headrace_server.cli.table import COMMANDS, command
 
+from . import commands_page
 from .document import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 #: Languages of blocks.  What is code is run; the rest is for reading.
-LANGUAGES = {"python", "sh", "setup", "text", "mermaid", ""}
+LANGUAGES = {"python", "sh", "setup", "text", "mermaid", "toml", ""}
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 
@@ -95,15 +96,18 @@ def test_the_documents_of_the_project_are_found() -> None:
     assert {"README.md", "CHANGELOG.md", "docs/quickstart.md", "docs/failure.md"} <= names
 
 
-def test_operating_names_every_option_of_serve_and_no_other() -> None:
-    real = {option.flag for option in command("serve").options if not option.positional}
-    page = (ROOT / "docs" / "operating.md").read_text()
-    table = set(re.findall(r"^\| `(--[a-z-]+)", page, re.MULTILINE))
-    assert table == real
+def test_the_page_of_commands_says_what_their_tables_say() -> None:
+    page = commands_page.PAGE.read_text()
+    assert commands_page.rewritten(page) == page, "make reference"
+    for name in COMMANDS:
+        assert f"\n## headrace {name}\n" in page
+        assert f"<!-- generated: options of {name} -->" in page
+        assert f"\nheadrace {name} " in page, "no example that runs"
 
 
 def test_every_option_that_a_document_names_exists_somewhere() -> None:
     known = {option.flag for name in COMMANDS for option in command(name).options}
+    known |= {option.replace("--", "--no-") for option in known}
     programs = ("tests/bench/__main__.py", "tests/chaos/__main__.py")
     for program in programs:
         known |= set(re.findall(r'"(--[a-z][a-z-]+)"', (ROOT / program).read_text()))

@@ -22,6 +22,7 @@ TESTED_IN = {
     "headrace_server.feed.reader": "test_sources.py",
     "headrace_server.pipeline.declaration": "test_source_declarations.py",
     # Parts of one machine or one reader, which is tested as a whole.
+    "headrace_server.feed.conversion_notes": "test_conversion.py",
     "headrace_server.feed.mapped_files": "test_tfrecord.py",
     "headrace_server.feed.user_columns": "test_stages.py",
     "headrace_server.feed.sources.arrow_columns": "test_arrow.py",
@@ -34,6 +35,9 @@ TESTED_IN = {
     "headrace_server.shell.store_rows": "test_store.py",
     # What only whole processes and real frameworks can show.
     "headrace_server.cli.__main__": "test_cli.py",
+    "headrace_server.cli.check": "test_offline_commands.py",
+    "headrace_server.cli.convert": "test_offline_commands.py",
+    "headrace_server.cli.preview": "test_offline_commands.py",
     "headrace_server.cli.serve": "test_cli.py",
     "headrace_server.shell.reception": "test_hostile.py",
     "headrace_server.shell.worker": "test_faults.py",

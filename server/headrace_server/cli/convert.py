@@ -10,6 +10,7 @@ from typing import Any
 from ..feed.extras import require
 from ..feed.manifest import resolve
 from ..pipeline import Pipeline
+from ..pipeline.declaration import convertible
 from . import exits
 from .indexing import reporting_cache
 from .options import JSON, Option
@@ -47,7 +48,7 @@ _OPTIONS = (
 
 def _convert(options: Namespace) -> int:
     require("pyarrow", "arrow", "headrace convert")
-    from ..feed.conversion import Conversion, convertible
+    from ..feed.conversion import Conversion
 
     if options.rows_per_file < 1:
         raise ValueError(f"--rows-per-file {options.rows_per_file}: a file has at least 1 row")

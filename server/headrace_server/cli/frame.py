@@ -31,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
+        print("headrace: given up", file=sys.stderr)
         return exits.INTERRUPTED
     except BrokenPipeError:  # who read what it says has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

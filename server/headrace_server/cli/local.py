@@ -24,7 +24,7 @@ from headrace_proto.schema import Field
 from ..feed.assemble import Assembly
 from ..feed.index_cache import IndexCache
 from ..feed.manifest import DataFile
-from ..feed.partition_feed import Blocked, Busy, Done, MadeBatch, PartitionFeed
+from ..feed.partition_feed import Busy, Done, MadeBatch, PartitionFeed
 from ..feed.reader import BadRecords, Reader
 from ..feed.sequence_feed import Resting, SequenceFeed
 from ..feed.slab import Slab
@@ -70,16 +70,16 @@ class LocalFeed:
         partitions: int = 1,
     ) -> None:
         self._declaration = declaration
+        self.reader: Reader = open_reader(declaration.source, files, bad, cache)
         self._directory = RunDirectory()
         try:
-            self.reader: Reader = open_reader(declaration.source, files, bad, cache)
             self._slab = Slab(self._directory.path, 0, 0, _SLAB_BYTES, _SEGMENT_BYTES)
             make = SequenceFeed if segmented(declaration) else PartitionFeed
             self.feed: PartitionFeed | SequenceFeed = make(
                 self.reader, declaration, 0, partitions, self._slab, bad
             )
         except BaseException:
-            self._directory.close()
+            self.__exit__(None, None, None)
             raise
         self._elements: list[int] = []
         if isinstance(self.feed, PartitionFeed):
@@ -102,7 +102,7 @@ class LocalFeed:
                 self._want(wanted)
                 began = time.monotonic()
             elif step is not Busy:
-                assert step in (Done, Resting, Blocked)
+                assert step in (Done, Resting), step  # all blocks are free: it is never Blocked
                 return
 
     def _want(self, upto: int) -> None:

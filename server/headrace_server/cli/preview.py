@@ -141,7 +141,8 @@ def _plain(value: Any) -> Any:
 def _text(told: dict[str, Any]) -> list[str]:
     examples = "any number of" if told["examples"] is None else count(told["examples"])
     how = "read by number" if told["indexed"] else "read forward"
-    files = f"{told['files']} files, " if told["files"] else ""
+    number = told["files"]
+    files = f"{count(number)} file{'s' * (number > 1)}, " if number else ""
     lines = [f"{told['feed']}: {told['source']}, {files}{examples} examples, {how}"]
     for batch in told["batches"]:
         lines += ["", *_batch_text(batch)]
@@ -171,6 +172,8 @@ def _batch_text(batch: dict[str, Any]) -> list[str]:
         lines.append(f"  classes {listed}{f' and {more} more' if more else ''}")
     rows = [("column", "dtype", "shape", "padding", "first")]
     for column in batch["columns"]:
+        if column["name"].startswith(RESERVED):
+            continue
         first = ", ".join(map(_short, column["first"]))
         waste = f"{column['padding']:.0%}" if column["padding"] else ""
         shape = "x".join(map(str, column["shape"]))

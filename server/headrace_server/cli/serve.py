@@ -34,7 +34,7 @@ _OPTIONS = (
     Option(
         "bind",
         "text",
-        "where trainers connect; may be repeated",
+        "where trainers connect: tcp:// or ipc://, port * is a free one; may be repeated",
         default=("tcp://127.0.0.1:5557",),
         metavar="ADDRESS",
         many=True,
@@ -49,7 +49,7 @@ _OPTIONS = (
     Option(
         "state_dir",
         "path",
-        "where positions, commits and states outlive the server",
+        "where positions, commits and states outlive the server; indexes of record files, too",
         told="memory only",
     ),
     Option(
@@ -101,17 +101,17 @@ _OPTIONS = (
     Option(
         "worker_timeout",
         "seconds",
-        "a worker without progress for so long is replaced",
+        "a worker without progress for so long is ended and replaced; at least 2",
         default=60.0,
     ),
     Option(
         "worker_memory_bytes",
         "integer",
-        "memory of each worker beside shared memory and mapped files",
+        "memory of each worker beside shared memory and mapped files; at least 256 MiB",
         told="any",
     ),
-    Option("drain_timeout", "seconds", "how long SIGTERM waits for commits", default=20.0),
-    Option("exit_when_done", "flag", "end when every feed has ended", default=False),
+    Option("drain_timeout", "seconds", "how long a signal waits for commits", default=20.0),
+    Option("exit_when_done", "flag", "end when every feed has ended or failed", default=False),
 )
 
 

@@ -22,6 +22,7 @@ __all__ = ["COMMANDS", "Command", "command"]
 COMMANDS = {
     "serve": "serve one or more pipelines until stopped",
     "preview": "show the first batches of a pipeline",
+    "check": "validate pipelines and their files, and say what they cost",
     "convert": "write the examples of a source as Arrow files",
 }
 

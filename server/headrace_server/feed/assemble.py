@@ -70,7 +70,10 @@ class Assembly:
 
     def unpadded(self) -> list[int]:
         """Elements of each column before they are padded."""
-        return [sum(map(_elements, columns)) for columns in self._columns]
+        return [
+            sum(map(_elements, columns)) if _varies(columns[0]) else prod(slot.shape)
+            for columns, slot in zip(self._columns, self.slots, strict=True)
+        ]
 
     def _origin(self, row: int) -> str:
         for chunk, rows in self._parts:
@@ -172,7 +175,10 @@ def _fill_nested(out: np.ndarray, columns: list[Ragged]) -> None:
             at += 1
 
 
+def _varies(column: Column) -> bool:
+    return isinstance(column, (Ragged, RaggedStrings))
+
+
 def _elements(column: Column) -> int:
-    if isinstance(column, (Ragged, RaggedStrings)):
-        return int(np.prod(column.extents, axis=1, dtype=np.int64).sum()) * prod(column.inner)
-    return prod(column.shape)
+    assert isinstance(column, (Ragged, RaggedStrings))
+    return int(np.prod(column.extents, axis=1, dtype=np.int64).sum()) * prod(column.inner)

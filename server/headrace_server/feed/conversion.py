@@ -33,25 +33,14 @@ from .manifest import DataFile, resolve
 from .reader import BadRecords, IndexedReader, Reader
 from .sources import open_reader
 
-__all__ = ["Conversion", "Done", "convertible"]
+__all__ = ["Conversion", "Done"]
 
-#: Stages that make of one example one other, or none.
-_OF_ONE: Final = ("map", "filter", "select")
 #: A part ends when it weighs so much, however few rows that are.
 _PART_BYTES: Final = 1 << 30
 #: Rows read at once: few at first, as many as fit this weight then.
 _FIRST_READ: Final = 64
 _MOST_READ: Final = 4096
 _READ_BYTES: Final = 1 << 22
-
-
-def convertible(stages: tuple[Stage, ...]) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
-    """The stages that files can hold the result of, and those that stay with the pipeline.
-
-    What draws by chance stays, for it is drawn anew in each epoch, and so does what follows it.
-    """
-    count = next((i for i, stage in enumerate(stages) if stage.kind not in _OF_ONE), len(stages))
-    return stages[:count], stages[count:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +65,8 @@ class Conversion:
         verify: bool = True,
         cache: IndexCache | None = None,
     ) -> None:
-        """``stages`` are those of the declaration that are applied; ``convertible`` says which can
-        be.  ValueError where the directory holds something else."""
+        """``stages`` are those of the declaration that are applied; ``convertible`` says which
+        can be.  ValueError where the directory holds something else."""
         self._declaration = replace(declaration, order=Order(), stages=stages)
         self._directory, self._rows_per_file, self._verify = directory, rows_per_file, verify
         self._notes = Notes(directory, self._identity(files))

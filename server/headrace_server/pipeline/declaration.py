@@ -17,9 +17,22 @@ from typing import Any, Literal
 
 from headrace_proto.schema import Field
 
-__all__ = ["Declaration", "Feature", "Order", "Policy", "Shape", "Source", "Stage", "jsonable"]
+__all__ = [
+    "Declaration",
+    "Feature",
+    "Order",
+    "Policy",
+    "Shape",
+    "Source",
+    "Stage",
+    "convertible",
+    "jsonable",
+]
 
 Plain = Any  # nested lists, maps with str keys, numbers, strings, bytes, None
+
+#: Stages that make of one example one other, or none.
+_OF_ONE = ("map", "filter", "select")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +158,15 @@ class Declaration:
         """16 hex digits that change with anything that changes the stream of batches."""
         text = json.dumps(self.to_plain(), sort_keys=True, default=jsonable)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def convertible(stages: tuple[Stage, ...]) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
+    """The stages that files can hold the result of, and those that stay with the pipeline.
+
+    What draws by chance stays, for it is drawn anew in each epoch, and so does what follows it.
+    """
+    count = next((i for i, stage in enumerate(stages) if stage.kind not in _OF_ONE), len(stages))
+    return stages[:count], stages[count:]
 
 
 def jsonable(value: Any) -> Any:

@@ -49,7 +49,7 @@ def test_a_command_is_given_its_options_and_its_result_is_the_exit_code(greet):
     [
         (ServerError("it failed"), 1, "headrace: it failed\n"),
         (ValueError("no such thing"), 2, "headrace: no such thing\n"),
-        (KeyboardInterrupt(), 130, ""),
+        (KeyboardInterrupt(), 130, "headrace: given up\n"),
     ],
 )
 def test_what_a_command_raises_is_one_paragraph_and_an_exit_code(

@@ -31,7 +31,7 @@ def test_every_option_says_what_it_is_for_and_its_default_is_of_its_kind(name: s
             values = option.default if option.many else [option.default]
             assert all(type(v) is kinds[option.kind] for v in values), option.name
             assert not option.choices or option.default in option.choices
-        assert option.kind != "flag" or option.default is False, option.name
+        assert option.kind != "flag" or option.default is not None, option.name
 
 
 def test_what_a_command_is_for_fits_a_line():

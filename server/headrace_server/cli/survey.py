@@ -1,0 +1,325 @@
+"""What a pipeline needs and whether it works, found out without a server.
+
+    files ─► reader ─► first batches ─────────────► how it is read, what a batch weighs
+                └────► all examples (``full``) ───► what breaks a rule, checksums of columns
+
+A finding that would stop the feed is a problem; the survey then says what it knows, and goes on as
+far as it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Final
+
+from headrace_proto.errors import DataError
+
+from ..core.plan import Read
+from ..feed.chunk import Chunk
+from ..feed.flat import ColumnSum, flattened
+from ..feed.index_cache import IndexCache
+from ..feed.intake import Intake
+from ..feed.manifest import DataFile, resolve
+from ..feed.order import PartitionReader
+from ..feed.reader import BadRecords, IndexedReader, Reader
+from ..feed.sequencing import Sequencing, State
+from ..feed.shaping import Shaping
+from ..feed.sources import open_reader
+from ..pipeline.declaration import Declaration, Order, Policy, convertible
+from ..shell.config import RunConfig
+from .exits import TOLD
+from .indexing import reporting_cache
+from .local import LocalFeed, segmented
+from .progress import Progress
+
+__all__ = ["Survey", "survey"]
+
+#: Sources whose examples are only counted by going through their files.
+_SCANNED: Final = ("tfrecord", "jsonl")
+#: Files of these that weigh more together are judged by the smallest of them.
+_QUICK_BYTES: Final = 1 << 28
+_BATCHES: Final = 3
+_PROBE_ROWS: Final = 64
+_ROWS: Final = 1024
+_MOST_TOLD: Final = 10
+
+
+@dataclass
+class Survey:
+    """What was found.  None stands for what is not known."""
+
+    feed: str
+    source: str
+    shape: str
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    files: int = 0
+    bytes: int = 0
+    examples: int | None = None
+    estimated: bool = False  # the number of examples is
+    example_bytes: int | None = None
+    indexed: bool | None = None
+    streams: int | None = None
+    partitions_possible: int | None = None
+    shuffle: str = "none"
+    batch_rows: float | None = None
+    batch_bytes: int | None = None
+    batches_per_epoch: int | None = None
+    slab_bytes: int | None = None  # of a worker
+    waiting_examples: int | None = None  # of a partition, at most
+    waiting_bytes: int | None = None
+    state_bytes: int | None = None  # of the states of the examples that wait
+    scanned: int | None = None
+    dropped: dict[str, int] = field(default_factory=dict)
+    checksums: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+class _Noted(BadRecords):
+    """Bad records are counted, and the first of them kept."""
+
+    def __init__(self) -> None:
+        super().__init__(skip=True)
+        self.texts: list[str] = []
+
+    def report(self, error: DataError, reason: str = "bad_record", rows: int = 1) -> None:
+        self.counts[reason] = self.counts.get(reason, 0) + rows
+        if len(self.texts) < _MOST_TOLD:
+            self.texts.append(str(error))
+
+
+def survey(feed: str, declaration: Declaration, partitions: int, full: bool) -> Survey:
+    """Look at a pipeline; with ``full`` at every example of it."""
+    found = Survey(feed, declaration.source.kind, declaration.shape.kind)
+    try:
+        files = resolve(declaration.source.paths)
+        found.files, found.bytes = len(files), sum(file.size for file in files)
+        some = files if full else _few(declaration, files)
+        with reporting_cache(some) as cache:
+            open_reader(declaration.source, some, _Noted(), cache).close()
+        if full:
+            _scan(found, declaration, files, cache)
+        if found.ok:
+            _look(found, declaration, partitions, some, cache)
+    except TOLD as error:
+        found.problems.append(str(error))
+    return found
+
+
+def _few(declaration: Declaration, files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
+    """The files that are opened to get an idea."""
+    if declaration.source.kind in _SCANNED and sum(file.size for file in files) > _QUICK_BYTES:
+        return (min((f for f in files if f.size), key=lambda file: file.size, default=files[0]),)
+    return files
+
+
+# ── a look ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _look(
+    found: Survey,
+    declaration: Declaration,
+    partitions: int,
+    files: tuple[DataFile, ...],
+    cache: IndexCache,
+) -> None:
+    """How it is read, and what the first batches weigh."""
+    bad = BadRecords(declaration.policy.on_bad_example == "skip")
+    reader = open_reader(declaration.source, files, bad, cache)
+    try:
+        _reading(found, declaration, partitions, files, reader)
+        found.example_bytes = _weight(reader)
+    finally:
+        reader.close()
+    if not found.ok:
+        return
+    with LocalFeed(declaration, files, bad, cache, partitions) as local:
+        rows, heaviest, number = 0, 0, 0
+        for sample in islice(local.batches(), _BATCHES):
+            rows, number = rows + sample.rows, number + 1
+            heaviest = max(heaviest, sample.nbytes)
+        found.notes += _dropped(local.feed.dropped())
+        if not number:
+            found.problems.append("the first partition makes no batch: too few examples come in")
+            return
+    found.batch_rows, found.batch_bytes = rows / number, heaviest
+    if not declaration.stages and not segmented(declaration) and found.examples:
+        found.batches_per_epoch = round(found.examples / found.batch_rows)
+    _memory(found, declaration)
+
+
+def _reading(
+    found: Survey,
+    declaration: Declaration,
+    partitions: int,
+    files: tuple[DataFile, ...],
+    reader: Reader,
+) -> None:
+    order = declaration.order
+    if order.seed is not None:
+        found.shuffle = "not possible"
+    found.indexed = isinstance(reader, IndexedReader)
+    if isinstance(reader, IndexedReader):
+        found.examples = found.partitions_possible = reader.length
+        read = sum(file.size for file in files)
+        if read != found.bytes:
+            found.examples = round(reader.length * found.bytes / max(1, read))
+            found.estimated = True
+            found.partitions_possible = found.examples
+        if not found.examples:
+            found.problems.append("the source has no example")
+    else:
+        found.streams = found.partitions_possible = reader.streams
+        if partitions > reader.streams:
+            found.notes.append(
+                f"{partitions} partitions of {reader.streams} streams: each partition reads and "
+                "parses all of the source and keeps its share; have as many files as partitions"
+            )
+        sampled = len(convertible(declaration.stages)[1])
+        found.examples = None if sampled else found.scanned
+    for partition in (0, partitions - 1):
+        share = PartitionReader(reader, order, partition, partitions)
+        if not found.estimated and (empty := share.empty_message()) is not None:
+            found.problems.append(empty)
+            break
+    if order.seed is not None:
+        found.shuffle = "exact" if order.window is None else f"within windows of {order.window}"
+
+
+def _weight(reader: Reader) -> int | None:
+    """Bytes of an example as it is read, from the first ones."""
+    if isinstance(reader, IndexedReader):
+        chunk = reader.slice(0, min(_PROBE_ROWS, reader.length))
+    else:
+        chunk, _ = reader.read(0, b"", _PROBE_ROWS)
+    if not len(chunk):
+        return None
+    return sum(flattened(column).nbytes for column in chunk.columns.values()) // len(chunk)
+
+
+def _memory(found: Survey, declaration: Declaration) -> None:
+    """What is taken while it runs, at most; estimates from the first examples."""
+    assert found.batch_bytes is not None
+    options, run = declaration.shape.options, RunConfig((), "", ())
+    if segmented(declaration):
+        found.slab_bytes = 2 * found.batch_bytes  # made when wanted
+        found.waiting_examples = options["capacity"]
+        found.state_bytes = _state_bytes(found, declaration)
+    else:
+        ahead = max(2, min(run.max_ahead, -(-run.max_ahead_bytes // max(1, found.batch_bytes))))
+        found.slab_bytes = (ahead + 1) * found.batch_bytes
+        found.waiting_examples = _waiting(options)
+    window = declaration.order.window
+    if window is not None and not found.indexed:
+        found.waiting_examples = (found.waiting_examples or 0) + window
+    if found.waiting_examples is not None and found.example_bytes is not None:
+        found.waiting_bytes = found.waiting_examples * found.example_bytes
+
+
+def _waiting(options: Any) -> int | None:
+    """Rows that may wait in a partition until a batch is full."""
+    if options.get("max_examples_in_flight") is not None:
+        return int(options["max_examples_in_flight"])
+    if "probs" in options:
+        return None
+    sizes = options.get("batch_sizes") or [options["batch_size"]]
+    return None if None in sizes else sum(sizes)
+
+
+def _state_bytes(found: Survey, declaration: Declaration) -> int | None:
+    options = declaration.shape.options
+    if options["state_placement"] == "trainer" or found.waiting_examples is None:
+        return None
+    states = (plain for plain in options["states"] if "dtype" in plain and "shape" in plain)
+    one = sum(State.of(plain).blank(1).nbytes for plain in states)
+    return one * found.waiting_examples
+
+
+def _dropped(counts: dict[str, int]) -> Iterator[str]:
+    for reason, n in counts.items():
+        yield f"among the examples of the first batches {n} are left out: {reason}"
+
+
+# ── all of it ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _scan(
+    found: Survey, declaration: Declaration, files: tuple[DataFile, ...], cache: IndexCache
+) -> None:
+    """Read every example, run the stages, and see whether the shape can place it."""
+    source, policy = declaration.source, declaration.policy
+    if "verify" in source.options:
+        source = replace(source, options={**source.options, "verify": True})
+    bad = _Noted()
+    reader = open_reader(source, files, bad, cache)
+    whole = replace(declaration, source=source, order=Order(), policy=Policy("skip"))
+    try:
+        intake = Intake(reader, whole, 0, 1, bad)
+        place = _placing(whole, intake)
+        sums: dict[str, ColumnSum] = {}
+        position: Any = intake.start()
+        rows = found.scanned = 0
+        known = reader.length if isinstance(reader, IndexedReader) else None
+        with Progress("checking", known, "examples") as progress:
+            while position is not None:
+                intake.begin()
+                chunk, position = intake.chunk(Read(0, 0, position, _ROWS))
+                place(chunk)
+                for name, column in chunk.columns.items():
+                    sums.setdefault(name, ColumnSum()).add(flattened(column))
+                intake.end()
+                rows += len(chunk)
+                if known is None:
+                    found.scanned = rows + sum(intake.dropped.values())
+                else:
+                    found.scanned = known if position is None else position
+                progress.to(found.scanned)
+    finally:
+        reader.close()
+    found.dropped = dict(intake.dropped)
+    found.checksums = {name: total.text for name, total in sums.items()}
+    _judge(found, policy, bad.texts)
+
+
+def _placing(declaration: Declaration, intake: Intake) -> Callable[[Chunk], None]:
+    """What the shape says to a chunk."""
+    if not segmented(declaration):
+        shaping = Shaping(declaration.shape, 0)
+
+        def place(chunk: Chunk) -> None:
+            shaping.facts(chunk, intake.bad)
+
+        return place
+    fields = intake.fields
+    if fields is None:
+        raise DataError("no example shows what map gives: declare it with map(…, schema=…)")
+    cutting = Sequencing(declaration.shape, fields, 0)
+
+    def cut(chunk: Chunk) -> None:
+        cutting.offer(chunk, intake.bad, 0)
+
+    return cut
+
+
+def _judge(found: Survey, policy: Policy, texts: list[str]) -> None:
+    """Whether the feed would end by what was found."""
+    bad = {reason[4:]: n for reason, n in found.dropped.items() if reason.startswith("bad:")}
+    number = sum(bad.values())
+    if not number:
+        return
+    listed = ", ".join(f"{n} {reason}" for reason, n in sorted(bad.items()))
+    said = f"{number} examples break a rule ({listed})"
+    if policy.on_bad_example == "fail":
+        found.problems += [said, *texts]
+    elif policy.max_bad_examples is not None and number > policy.max_bad_examples:
+        found.problems += [
+            f"{said}, and max_bad_examples={policy.max_bad_examples} are allowed",
+            *texts,
+        ]
+    else:
+        found.notes += [f"{said} and are skipped", *texts]

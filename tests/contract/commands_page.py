@@ -1,0 +1,68 @@
+"""The generated parts of docs/commands.md, from the tables that the commands are made of.
+
+    python -m tests.contract.commands_page      writes them anew
+
+A part stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``; the rest is written by
+hand.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from headrace_server.cli.exits import MEANINGS
+from headrace_server.cli.options import Option
+from headrace_server.cli.settings import variable
+from headrace_server.cli.table import COMMANDS, command
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
+_PART = re.compile(r"(<!-- generated: ([\w -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def generated(name: str) -> str:
+    """The lines of a part."""
+    if name == "commands":
+        rows = [f"| [`{n}`](#headrace-{n}) | {summary} |" for n, summary in COMMANDS.items()]
+        return _table("| | |", rows)
+    if name == "exit codes":
+        return _table("| code | |", [f"| {code} | {text} |" for code, text in MEANINGS.items()])
+    asked = command(name.removeprefix("options of "))
+    if asked.configured:
+        head = "| option | in a file | in the environment | default | |"
+    else:
+        head = "| option | default | |"
+    return _table(head, [_row(option, asked.configured) for option in asked.options])
+
+
+def _table(head: str, rows: list[str]) -> str:
+    line = "| --- " * (head.count("|") - 1) + "|"
+    return "\n".join([head, line, *rows, ""])
+
+
+def _row(option: Option, configured: bool) -> str:
+    value = option.placeholder.replace("|", "\\|")
+    if option.positional:
+        written = f"{value} …" if option.many else value
+    else:
+        written = f"{option.flag} {value}".rstrip()
+        if option.short:
+            written = f"-{option.short} {value}`, `{written}"
+        if option.kind == "flag" and (configured or option.default):
+            written += f"`, `--no-{option.flag.removeprefix('--')}"
+    cells = [f"`{written}`"]
+    if configured:
+        named = "" if option.name == "config" else f"`{option.name}`"
+        cells += [named, f"`{variable(option)}`"]
+    told = option.told_default
+    cells.append(f"`{told}`" if told and not option.told and option.default is not True else told)
+    return f"| {' | '.join([*cells, option.help])} |".replace("|  |", "| |")
+
+
+def rewritten(page: str) -> str:
+    """The page with its generated parts as they should be."""
+    return _PART.sub(lambda m: f"{m[1]}{generated(m[2])}{m[3]}", page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rewritten(PAGE.read_text()))

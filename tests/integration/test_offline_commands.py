@@ -1,0 +1,209 @@
+"""preview, check and convert, as a user meets them: in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace_server.cli import main
+
+FEEDS = """
+import os
+import headrace_server as hs
+
+FEATURES = {"i": hs.scalar("int64"), "x": hs.sequence("float32"), "y": hs.scalar("int64")}
+source = hs.read_jsonl("rows.jsonl", FEATURES)
+
+def plain():
+    return source.batch(4, dynamic_pad=True)
+
+def classes():
+    return source.select(["i", "y"]).stratified_sample("y", [0.5, 0.5], batch_size=4, seed=1)
+
+def segments():
+    features = {"k": hs.scalar("bytes"), "x": hs.sequence("float32")}
+    return hs.read_jsonl("rows.jsonl", features).batch_sequences_with_states(
+        input_key="k", input_sequences=["x"], input_context=[],
+        initial_states={"h": hs.zeros((2,), "float32")}, num_unroll=2, batch_size=4)
+
+def held(example):
+    if example["i"] == 70 and "HOLD" in os.environ:
+        open(os.environ["HOLD"]).read()  # a pipe that nobody writes to
+    return example
+
+def slow():
+    return source.map(held, schema=FEATURES)
+
+several = {"a": plain(), "b": plain()}
+unshaped = source
+broken = source.batch(4)
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    rows = [{"i": i, "k": f"key {i}", "x": [1.5] * (i % 4 + 1), "y": i % 2} for i in range(100)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "feeds.py").write_text(FEEDS)
+    return tmp_path
+
+
+def environment(**more: str) -> dict[str, str]:
+    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
+    return {**os.environ, "PYTHONPATH": path, **more}
+
+
+def command(here: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "headrace_server.cli", *words],
+        cwd=here,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def told(here: Path, *words: str) -> Any:
+    done = command(here, *words, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_preview_shows_the_first_batches(here: Path) -> None:
+    done = command(here, "preview", "feeds.py:plain", "-n", "2", "--label", "y")
+    assert done.returncode == 0 and done.stderr == ""
+    assert "plain: jsonl, 1 file, 100 examples, read by number" in done.stdout
+    assert "batch 1: 4 rows" in done.stdout and "batch 2" not in done.stdout
+    assert "classes 0: 2, 1: 2" in done.stdout
+    assert (
+        "x       float32  4x4    38%      [1.5 0 0 0], [1.5 1.5 0 0], [1.5 1.5 1.…" in done.stdout
+    )
+
+
+def test_preview_tells_programs_the_same(here: Path) -> None:
+    found = told(here, "preview", "feeds.py:plain")
+    assert (found["feed"], found["examples"], found["indexed"]) == ("plain", 100, True)
+    assert [batch["rows"] for batch in found["batches"]] == [4, 4, 4]
+    columns = {column["name"]: column for column in found["batches"][0]["columns"]}
+    assert columns["x"]["shape"] == [4, 4] and columns["x"]["padding"] == 0.375
+    assert columns["i"] == {
+        "name": "i", "dtype": "int64", "shape": [4], "padding": 0.0, "first": [0, 1, 2]
+    }  # fmt: skip
+
+
+def test_preview_of_classes_and_of_segments(here: Path) -> None:
+    classes = told(here, "preview", "feeds.py:classes", "-n", "1")["batches"][0]
+    assert sum(classes["classes"].values()) == 4
+    segments = told(here, "preview", "feeds.py:segments", "-n", "1")["batches"][0]
+    assert segments["keys"] == ["key 0", "key 1", "key 2"]
+    assert segments["length"] == {"least": 1, "mean": 1.8, "most": 2}
+    names = [column["name"] for column in segments["columns"]]
+    assert "sequences:x" in names and "state:h" in names
+
+
+def test_check_says_what_a_feed_costs_and_ends_with_0(here: Path) -> None:
+    done = command(here, "check", "feeds.py:plain", "feeds.py:segments")
+    assert done.returncode == 0, done.stderr
+    assert "plain: ok" in done.stdout and "segments: ok" in done.stdout
+    assert "by number, from anywhere; up to 100 partitions" in done.stdout
+    assert "up to 1,000 examples wait in a partition" in done.stdout
+
+
+def test_check_names_problems_and_ends_with_1(here: Path) -> None:
+    done = command(here, "check", "feeds.py:plain", "feeds.py:broken")
+    assert done.returncode == 1
+    assert "plain: ok" in done.stdout and "broken: not ok" in done.stdout
+    assert "declare dynamic_pad=True" in done.stdout
+    with open(here / "rows.jsonl", "a") as file:
+        file.write('{"i": 100, "x": 1}\n')
+    full = command(here, "check", "feeds.py:plain", "--full", "--json")
+    found = json.loads(full.stdout)
+    assert full.returncode == 1 and found["ok"] is False
+    assert found["feeds"][0]["scanned"] == 101
+    assert "rows.jsonl, record 100" in found["feeds"][0]["problems"][1]
+
+
+def test_convert_writes_files_that_read_arrow_reads(here: Path) -> None:
+    done = command(here, "convert", "feeds.py:unshaped", "out", "--rows-per-file", "40")
+    assert done.returncode == 0, done.stderr
+    assert "100 rows" in done.stdout and "in 3 files, read back and compared" in done.stdout
+    (here / "arrow.py").write_text(
+        "import headrace_server as hs\n"
+        "feed = hs.read_arrow('out/part-*.arrow').batch(4, dynamic_pad=True)\n"
+    )
+    assert command(here, "convert", "arrow.py:feed", "again").returncode == 0
+    before = told(here, "check", "feeds.py:plain", "--full")["feeds"][0]
+    after = told(here, "check", "arrow.py:feed", "--full")["feeds"][0]
+    assert before["checksums"] == after["checksums"] and after["scanned"] == 100
+    noted = json.loads((here / "again" / "conversion.json").read_text())
+    assert noted["parts"][0]["sums"] == after["checksums"]
+
+
+def test_a_conversion_that_was_killed_goes_on_where_it_was(here: Path) -> None:
+    assert (
+        command(here, "convert", "feeds.py:slow", "whole", "--rows-per-file", "20").returncode == 0
+    )
+    os.mkfifo(here / "hold")
+    words = ["convert", "feeds.py:slow", "out", "--rows-per-file", "20"]
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "headrace_server.cli", *words],
+        cwd=here,
+        env=environment(HOLD="hold"),
+    )
+    deadline = time.monotonic() + 30
+    while not (here / "out" / "part-00003.arrow.part").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert sorted(p.name for p in (here / "out").glob("part-*.arrow")) == [
+        "part-00000.arrow", "part-00001.arrow", "part-00002.arrow"
+    ]  # fmt: skip
+    kept = (here / "out" / "part-00002.arrow").stat().st_mtime_ns
+    found = told(here, *words)
+    assert (found["rows"], found["rows_before"], found["files"]) == (100, 60, 5)
+    assert (here / "out" / "part-00002.arrow").stat().st_mtime_ns == kept
+    for path in sorted((here / "whole").iterdir()):
+        assert (here / "out" / path.name).read_bytes() == path.read_bytes()
+    assert len(list((here / "out").iterdir())) == len(list((here / "whole").iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["preview", "feeds.py:several"], "gives 2 pipelines (a, b), and this works on one"),
+        (["preview", "feeds.py:unshaped"], "has no shape"),
+        (["preview", "feeds.py:plain", "-n", "0"], "--batches 0: at least 1"),
+        (["preview", "feeds.py:plain", "--label", "z"], "no such column; there are i, x, y"),
+        (["preview", "feeds.py:plain", "--label", "x"], "--label x: the column has [4, 4]"),
+        (["check", "feeds.py:absent"], "there is no 'absent'"),
+        (["check"], "FILE.py:NAME"),
+        (["convert", "feeds.py:plain"], "OUT_DIR"),
+        (["convert", "feeds.py:plain", "."], "feeds.py, rows.jsonl, and nothing is overwritten"),
+        (["convert", "feeds.py:plain", "out", "--rows-per-file", "0"], "--rows-per-file 0"),
+    ],
+)
+def test_a_mistake_is_one_readable_paragraph_and_exit_code_2(
+    here: Path,
+    words: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    try:
+        code: Any = main(words)
+    except SystemExit as ended:
+        code = ended.code
+    told = capsys.readouterr()
+    assert code == 2 and said in told.err and told.out == ""

@@ -1,0 +1,27 @@
+"""A cache that shows how far indexing is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import headrace_server as hs
+from headrace_server.cli import indexing
+from headrace_server.feed.manifest import resolve
+from headrace_server.feed.reader import BadRecords
+from headrace_server.feed.sources import open_reader
+
+
+def test_each_file_counts_with_its_bytes_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for i in range(3):
+        (tmp_path / f"{i}.jsonl").write_text('{"i": 1}\n' * (i + 1))
+    pipeline = hs.read_jsonl(f"{tmp_path}/*.jsonl", {"i": hs.scalar("int64")}).batch(1)
+    source = pipeline.declaration().source
+    files = resolve(source.paths)
+    told: list[int] = []
+    monkeypatch.setattr(indexing.Progress, "add", lambda self, more: told.append(more))
+    with indexing.reporting_cache(files) as cache:
+        for _ in range(2):
+            open_reader(source, files, BadRecords(), cache).close()
+    assert told == [file.size for file in files]

@@ -1,0 +1,106 @@
+"""Batches of a pipeline in this process are those that a server gives."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+from headrace_server.cli import local
+from headrace_server.cli.local import LocalFeed
+from headrace_server.feed.index_cache import IndexCache
+from headrace_server.feed.reader import BadRecords
+
+EXAMPLES = [
+    {"k": f"key {i}", "x": np.full((i % 7 + 1, 2), i, np.float32), "y": i % 3} for i in range(60)
+]
+
+
+def feed_of(pipeline: hs.Pipeline, partitions: int = 1) -> LocalFeed:
+    return LocalFeed(pipeline.declaration(), (), BadRecords(), IndexCache(None), partitions)
+
+
+def segments(**options: Any) -> hs.Pipeline:
+    return hs.from_examples(EXAMPLES).batch_sequences_with_states(
+        input_key="k",
+        input_sequences=["x"],
+        input_context=["y"],
+        initial_states={"h": hs.zeros((2,), "float32"), "name": hs.zeros((), "bytes")},
+        num_unroll=2,
+        batch_size=4,
+        capacity=8,
+        **options,
+    )
+
+
+PLAIN = {
+    "batch": hs.from_examples(EXAMPLES).shuffle(seed=1).batch(8, dynamic_pad=True),
+    "bucket": hs.from_examples(EXAMPLES).bucket_by_sequence_length(
+        "x", 4, [3, 5], dynamic_pad=True
+    ),
+    "classes": hs.from_examples(EXAMPLES)
+    .select(["y"])
+    .stratified_sample_unknown_dist("y", [0.2, 0.3, 0.5], 4),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_they_are_those_of_a_server(name: str):
+    with hs.run(PLAIN[name]) as server:
+        with headrace.connect(server.address, timeout=20) as feed:
+            wanted = [dict(batch) for batch in islice(feed, 4)]
+    with feed_of(PLAIN[name]) as here:
+        for sample, expected in zip(here.batches(), wanted, strict=False):
+            for column, array in expected.items():
+                np.testing.assert_array_equal(sample.columns[column], array)
+            assert sample.nbytes > 0 and sample.seconds > 0
+
+
+def test_what_was_padded_is_known():
+    with feed_of(PLAIN["batch"]) as here:
+        for sample in here.batches():
+            rows = sample.columns["x"]
+            used = sum(int(k[4:]) % 7 + 1 for k in sample.columns["k"].tolist())
+            assert sample.unpadded["x"] == used * 2 < rows.size
+            assert sample.unpadded["y"] == sample.unpadded["k"] == len(rows)
+
+
+@pytest.mark.parametrize("options", [{}, {"order": "lanes"},
+                                     {"order": "lanes", "state_placement": "trainer"}])  # fmt: skip
+def test_all_segments_come_when_states_come_back_as_they_were(options: dict[str, Any]):
+    steps: dict[bytes, int] = {}
+    with feed_of(segments(**options)) as here:
+        for sample in here.batches():
+            lengths = sample.columns["@length"].tolist()
+            for key, length in zip(sample.columns["@key"].tolist(), lengths, strict=True):
+                name = key.partition(b":")[2] or key
+                steps[name] = steps.get(name, 0) + length
+            assert sample.unpadded["sequences:x"] == 2 * sum(lengths)
+    assert steps == {e["k"].encode(): len(e["x"]) for e in EXAMPLES}
+
+
+def test_more_batches_than_the_slab_holds_come_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(local, "_SLAB_BYTES", 1 << 14)
+    monkeypatch.setattr(local, "_SEGMENT_BYTES", 1 << 14)
+    with feed_of(hs.from_examples(EXAMPLES).batch(4, dynamic_pad=True)) as here:
+        assert [sample.number for sample in here.batches()] == list(range(15))
+
+
+def test_nothing_stays_in_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    real = local.RunDirectory
+    monkeypatch.setattr(local, "RunDirectory", lambda: real(str(tmp_path)))
+    with feed_of(PLAIN["batch"]) as here:
+        next(here.batches())
+        assert list(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir())
+    broken = hs.from_examples(EXAMPLES).map("absent_module:f").batch(1)
+    with pytest.raises(ImportError, match="there is no module 'absent_module'"):
+        feed_of(broken)
+    assert not list(tmp_path.iterdir())

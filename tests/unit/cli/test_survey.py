@@ -1,0 +1,170 @@
+"""What a look at a pipeline finds, and a look at all of it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace_server as hs
+from headrace_server.cli import survey as module
+from headrace_server.cli.survey import Survey, survey
+
+EXAMPLES = [{"k": f"{i}", "x": np.ones(i % 5 + 1), "y": i % 3} for i in range(90)]
+
+
+def looked(pipeline: hs.Pipeline, partitions: int = 1, full: bool = False) -> Survey:
+    return survey("feed", pipeline.declaration(), partitions, full)
+
+
+def no_twos(example: dict[str, Any]) -> dict[str, Any]:
+    if example["y"] == 2:
+        raise RuntimeError("no twos")
+    return example
+
+
+def odd(example: dict[str, Any]) -> bool:
+    return bool(example["i"] % 2)
+
+
+def lines(path: Path, n: int) -> hs.Pipeline:
+    path.write_text("".join(json.dumps({"i": i}) + "\n" for i in range(n)))
+    return hs.read_jsonl(str(path), {"i": hs.scalar("int64")})
+
+
+def test_a_pipeline_that_works_is_described(tmp_path: Path):
+    found = looked(lines(tmp_path / "a.jsonl", 100).shuffle(seed=1).batch(8))
+    assert found.ok and found.problems == found.notes == []
+    assert (found.files, found.bytes) == (1, (tmp_path / "a.jsonl").stat().st_size)
+    assert (found.examples, found.estimated, found.example_bytes) == (100, False, 8)
+    assert found.indexed and found.partitions_possible == 100 and found.shuffle == "exact"
+    assert (found.batch_rows, found.batches_per_epoch) == (8, 12)
+    assert found.slab_bytes == 33 * found.batch_bytes  # a worker makes 32 ahead
+    assert (found.waiting_examples, found.waiting_bytes) == (8, 64)
+    assert found.scanned is None and found.checksums == {}
+
+
+def test_a_source_that_is_read_forward_says_how_far_that_goes(tmp_path: Path):
+    for i in range(2):
+        (tmp_path / f"{i}.csv").write_text("i\n1\n2\n3\n")
+    pipeline = hs.read_csv(f"{tmp_path}/*.csv").shuffle(seed=1, window=4).batch(2)
+    found = looked(pipeline, partitions=3)
+    assert found.ok and (found.indexed, found.streams, found.examples) == (False, 2, None)
+    assert found.shuffle == "within windows of 4" and found.partitions_possible == 2
+    assert "3 partitions of 2 streams" in found.notes[0]
+    assert found.waiting_examples == 2 + 4
+    assert looked(pipeline, full=True).examples == 6
+
+
+def test_what_waits_is_bounded_by_the_shape():
+    source = hs.from_examples(EXAMPLES)
+    bucket = source.bucket_by_sequence_length("x", 8, [2, 4], dynamic_pad=True)
+    assert looked(bucket).waiting_examples == 3 * 8
+    mixed = source.select(["y"]).stratified_sample_unknown_dist("y", [0.2, 0.3, 0.5], 4)
+    most = mixed.declaration().shape.options["max_examples_in_flight"]
+    assert looked(mixed).waiting_examples == most
+    segments = source.batch_sequences_with_states(
+        input_key="k",
+        input_sequences=["x"],
+        input_context=[],
+        initial_states={"h": hs.zeros((4,), "float32")},
+        num_unroll=2,
+        batch_size=4,
+        capacity=50,
+    )
+    found = looked(segments)
+    assert (found.waiting_examples, found.state_bytes) == (50, 50 * 16)
+    assert found.slab_bytes == 2 * (found.batch_bytes or 0)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "words"),
+    [
+        (hs.read_jsonl("/nowhere/*.jsonl").batch(1), "'/nowhere/*.jsonl' matches no file"),
+        (hs.from_examples(EXAMPLES).batch(4), "declare dynamic_pad=True"),
+        (hs.from_examples(EXAMPLES).map("absent:f").batch(4), "there is no module 'absent'"),
+        (hs.from_examples(EXAMPLES).map(no_twos).batch(4, dynamic_pad=True), "no twos"),
+        (hs.from_examples(EXAMPLES).select(["y"]).batch(91), "makes no batch"),
+    ],
+    ids=["files", "shapes", "import", "function", "size"],
+)
+def test_what_would_stop_the_feed_is_a_problem(pipeline: hs.Pipeline, words: str):
+    found = looked(pipeline)
+    assert not found.ok and words in found.problems[0]
+
+
+def test_an_order_that_the_source_can_not_be_read_in_is_a_problem(tmp_path: Path):
+    (tmp_path / "a.csv").write_text("i\n1\n")
+    found = looked(hs.read_csv(str(tmp_path / "a.csv")).shuffle(seed=1).batch(1))
+    assert "can not be read by number" in found.problems[0] and found.shuffle == "not possible"
+
+
+def test_more_partitions_than_examples_are_a_problem():
+    found = looked(hs.from_examples(EXAMPLES[:3]).select(["y"]).batch(1), partitions=4)
+    assert "partition 0 of 4 is empty" in found.problems[0]
+
+
+def test_all_examples_are_gone_through_only_when_asked(tmp_path: Path):
+    pipeline = lines(tmp_path / "a.jsonl", 500)
+    with open(tmp_path / "a.jsonl", "a") as file:
+        file.write('{"i": "x"}\n{"i": 501}\n')
+    assert looked(pipeline.batch(4)).ok
+    found = looked(pipeline.batch(4), full=True)
+    assert found.scanned == 502 and "1 examples break a rule" in found.problems[0]
+    assert "a.jsonl, record 500" in found.problems[1]
+    lenient = pipeline.options(on_bad_example="skip")
+    assert looked(lenient.batch(4), full=True).ok
+    none = pipeline.options(on_bad_example="skip", max_bad_examples=0)
+    assert "max_bad_examples=0 are allowed" in looked(none.batch(4), full=True).problems[0]
+
+
+def test_what_the_shape_refuses_is_found_too():
+    source = hs.from_examples(EXAMPLES).select(["y"])
+    found = looked(source.bucket("y", 4, num_buckets=2), full=True)
+    assert found.problems[0].startswith("30 examples break a rule (30 bucket_out_of_range)")
+    twice = hs.from_examples([{"k": "same", "x": np.ones(3)} for _ in range(3)])
+    segments = twice.batch_sequences_with_states(
+        input_key="k",
+        input_sequences=["x"],
+        input_context=[],
+        initial_states={"h": hs.zeros((), "float32")},
+        num_unroll=2,
+        batch_size=1,
+        pad=True,
+    )
+    assert "keys are unique" in looked(segments, full=True).problems[0]
+
+
+def test_damage_of_compressed_files_is_found_by_going_through_them(tmp_path: Path):
+    data = gzip.compress(b"not framed at all " * 10)
+    (tmp_path / "a.tfrecord.gz").write_bytes(data)
+    pipeline = hs.read_tfrecord(str(tmp_path / "*.gz"), {"i": hs.scalar("int64")}).batch(1)
+    found = looked(pipeline, full=True)
+    assert not found.ok and "a.tfrecord.gz" in " ".join(found.problems)
+
+
+def test_checksums_are_of_what_the_examples_are_and_not_of_how_they_are_kept(tmp_path: Path):
+    pipeline = lines(tmp_path / "a.jsonl", 40)
+    one = looked(pipeline.filter(odd).batch(4), full=True)
+    (tmp_path / "b.csv").write_text("i\n" + "".join(f"{i}\n" for i in range(1, 40, 2)))
+    two = looked(hs.read_csv(str(tmp_path / "b.csv")).shuffle(seed=1, window=3).batch(4), full=True)
+    assert one.checksums == two.checksums != {}
+    assert one.dropped == {"filtered": 20} and one.scanned == 40
+
+
+def test_large_record_files_are_judged_by_the_smallest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "_QUICK_BYTES", 100)
+    for i, n in enumerate((400, 100, 300)):
+        lines(tmp_path / f"{i}.jsonl", n)
+    pipeline = hs.read_jsonl(f"{tmp_path}/*.jsonl", {"i": hs.scalar("int64")}).batch(4)
+    found = looked(pipeline)
+    assert found.ok and found.estimated and found.files == 3
+    assert 700 < (found.examples or 0) < 1000
+    exact = looked(pipeline, full=True)
+    assert (exact.examples, exact.estimated) == (800, False)
