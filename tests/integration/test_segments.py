@@ -490,3 +490,21 @@ def test_mistakes_in_a_save_are_told_at_once_and_the_batch_can_still_be_saved():
                 batch.save_state("sums", states["sums"] + 1)
             save_all(batch, {name: states[name] for name in ("mark", "chain")})
     ledger.assert_complete()
+
+
+def test_states_too_large_for_the_server_are_refused_with_the_option_and_the_way_out():
+    def wide(**options: Any) -> Any:
+        return hs.from_examples([{"k": "a", "x": np.zeros(4)}]).batch_sequences_with_states(
+            input_key="k",
+            input_sequences=["x"],
+            input_context=[],
+            initial_states={"s": hs.zeros((1000,), "float64")},
+            num_unroll=2,
+            batch_size=1,
+            **options,
+        )
+
+    with pytest.raises(headrace.LimitExceeded, match=r"8000 bytes \('s' 8000\).*=7999.*lanes"):
+        hs.run(wide(), max_state_bytes=7999)
+    hs.run(wide(), max_state_bytes=8000).close()
+    hs.run(wide(order="lanes", state_placement="trainer"), max_state_bytes=1).close()

@@ -130,6 +130,10 @@ class SequenceFeed:
         """Trainers may be given batches until there have been so many."""
         self.machine.want(upto, stripe)
 
+    def check_state_bytes(self, most: int) -> None:
+        """LimitExceeded when states are too large to be with the server."""
+        self._cutting.check_state_bytes(most)
+
     def saved(self, number: int, block: Any, columns: Sequence[Any]) -> tuple[str, str]:
         """The states after a batch: an error's code and text, empty when they are kept."""
         batch = self._out.pop(number, None)

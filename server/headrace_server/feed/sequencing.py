@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from headrace_proto.dtypes import BYTES, numpy_dtype
-from headrace_proto.errors import DataError
+from headrace_proto.errors import DataError, LimitExceeded
 from headrace_proto.schema import RESERVED, Field
 
 from ..core import chance
@@ -115,6 +115,21 @@ class Sequencing:
         self.machine: SegmentQueue | Lanes = (
             Lanes(*size, ahead=self.at_trainer) if self.lanes else SegmentQueue(*size)
         )
+
+    def check_state_bytes(self, most: int) -> None:
+        """LimitExceeded when the states of one example are too large to be with the server.
+
+        Strings count as they are saved.
+        """
+        sizes = {s.name: 0 if s.field.dtype == BYTES else s.blank(1).nbytes for s in self.states}
+        total = sum(sizes.values())
+        if not self.at_trainer and total > most:
+            listed = ", ".join(f"{name!r} {size}" for name, size in sizes.items())
+            raise LimitExceeded(
+                f"the states of one example have {total} bytes ({listed}), more than "
+                f"max_state_bytes={most}.  Raise it, or declare the feed with order='lanes' and "
+                "state_placement='trainer': then they stay in the trainer's memory"
+            )
 
     def fields(self, facts: Mapping[str, Field]) -> dict[str, Field]:
         """The wire columns of a batch, given the facts that stages tell of rows."""

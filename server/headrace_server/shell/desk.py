@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -101,7 +102,7 @@ class Desk:
             self.dispatcher = (KeepingDispatcher if self.durable else Dispatcher)(*common)
         self.schema: Any = None
         self.properties: Any = {}  # what trainers are told beside the schema
-        self.states = StateBlocks([])
+        self.states = StateBlocks([], run.max_state_bytes)
         self.states_stay = False  # whether states stay with the trainers
         self._waits_on: dict[int, int] = {}  # partition → number of the batch that it waits for
         self.failure: tuple[str, str] | None = None
@@ -151,7 +152,9 @@ class Desk:
         self.states_stay = message.properties.get("placement") == "trainer"
         states = message.properties.get("states", ())
         fields = [Field(dtype, tuple(shape)) for _, dtype, shape in states]
-        self.states = StateBlocks(fields)
+        # What trainers hand over of theirs is stored however large it is: it was promised a place.
+        most = sys.maxsize if self.states_stay else self._run.max_state_bytes
+        self.states = StateBlocks(fields, most)
         # Of what an earlier server saw done any batch may be left out, the first one too.
         goes_on = self.durable and not self.dispatcher.stateful
         if goes_on and message.partition not in self._opened:

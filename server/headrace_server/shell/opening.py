@@ -39,6 +39,7 @@ class Opener:
         diary: Diary,
         marks: Mapping[str, Any],
         passed: Passed,
+        max_state_bytes: int,
     ) -> None:
         self._slab = slab
         self._stores = stores
@@ -46,6 +47,7 @@ class Opener:
         self._diary = diary
         self._marks = marks  # by feed: rows that killed earlier lives, or may have
         self._passed = passed
+        self._max_state_bytes = max_state_bytes
         self._readers: dict[str, Reader] = {}
         self._bad: dict[str, BadRecords] = {}
         self.guards: dict[str, Guard] = {}
@@ -84,6 +86,7 @@ class Opener:
         run = kind(*args, self._bad[config.name], durable)
         self.guards[config.name].needed = True  # what is read from here on was read before
         if isinstance(run, SequenceFeed):
+            run.check_state_bytes(self._max_state_bytes)
             run.start_after(order.made)
         if durable:
             self._resume(run, order)

@@ -21,8 +21,9 @@ __all__ = ["StateBlocks"]
 class StateBlocks:
     """Blocks of one feed, each with these states of some rows."""
 
-    def __init__(self, states: list[Field]) -> None:
+    def __init__(self, states: list[Field], most_bytes: int) -> None:
         self._states = states
+        self._most_bytes = most_bytes  # of one row, where there are strings
 
     def fault_of_columns(self, rows: int, columns: Any, nbytes: int) -> str:
         """Why a block can not be the states of so many rows; empty if it can."""
@@ -44,10 +45,33 @@ class StateBlocks:
         if fault:
             return fault
         memory = np.frombuffer(block, np.uint8)
+        texts = []
         try:
             for state, (offset, size, shape) in zip(self._states, columns, strict=True):
                 if state.dtype == BYTES:
-                    strings_at(memory, Slot(BYTES, tuple(shape), offset, size))
+                    texts.append(strings_at(memory, Slot(BYTES, tuple(shape), offset, size)))
         except ProtocolError as error:
             return f"a state is described wrongly: {error}"
-        return ""
+        return self._fault_of_size(rows, columns, texts) if texts and rows else ""
+
+    def _fault_of_size(self, rows: int, columns: Any, texts: list[np.ndarray]) -> str:
+        """Strings are as long as a trainer makes them."""
+        numbers = sum(
+            column[1]
+            for state, column in zip(self._states, columns, strict=True)
+            if state.dtype != BYTES
+        )
+        largest = max(sum(_length(array[row]) for array in texts) for row in range(rows))
+        total = numbers // rows + largest
+        if total <= self._most_bytes:
+            return ""
+        return (
+            f"the states of one example have {total} bytes, more than the server's "
+            f"max_state_bytes={self._most_bytes}: raise it, or let states stay with the trainer "
+            "(order='lanes', state_placement='trainer')"
+        )
+
+
+def _length(value: Any) -> int:
+    """Bytes of one row's strings."""
+    return len(value) if isinstance(value, bytes) else sum(map(len, value.flat))

@@ -97,7 +97,8 @@ class Worker:
         self._stores = Stores(config.state_directory, config.durability, self._send)
         self._commits = Commits(self._stores, self._send)
         index = config.index_directory or str(directory / "index")
-        self._opener = Opener(self._slab, self._stores, index, diary, marks, passed)
+        about = diary, marks, passed, config.max_state_bytes
+        self._opener = Opener(self._slab, self._stores, index, *about)
         self._guards = self._opener.guards
         self._running: dict[_Name, PartitionFeed | SequenceFeed] = {}
         self._resting: set[_Name] = set()  # those that wait for trainers

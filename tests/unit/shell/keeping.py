@@ -59,6 +59,7 @@ class House(Keeping):
             Diary(self.notebook.path),
             {},
             lambda feed, rows: self.passed.extend(rows),
+            1 << 20,
         )
 
     def open(self, partition: int = 0, cursor: bytes = b"") -> Any:

@@ -10,7 +10,7 @@ import pytest
 from headrace_proto.schema import Field
 from headrace_server.shell.state_blocks import StateBlocks
 
-BLOCKS = StateBlocks([Field("bytes", ()), Field("float32", (2,))])
+BLOCKS = StateBlocks([Field("bytes", ()), Field("float32", (2,))], 1024)
 GOOD: list[Any] = [[0, 40, [2]], [64, 16, [2, 2]]]
 
 
@@ -46,6 +46,24 @@ def test_strings_whose_offsets_lie_are_found_in_the_block():
 
 
 def test_a_feed_whose_states_are_not_known_yet_takes_no_block():
-    assert StateBlocks([]).fault_of_block(2, GOOD, states([0, 3, 16])) == (
+    assert StateBlocks([], 1024).fault_of_block(2, GOOD, states([0, 3, 16])) == (
         "0 states are saved together"
     )
+
+
+@pytest.mark.parametrize(("most", "refused"), [(21, False), (20, True)])
+def test_strings_count_as_they_are_saved_against_what_one_example_may_have(
+    most: int, refused: bool
+):
+    blocks = StateBlocks([Field("bytes", ()), Field("float32", (2,))], most)
+    fault = blocks.fault_of_block(2, GOOD, states([0, 3, 16]))  # 13 bytes and 8 of numbers
+    assert ("have 21 bytes, more than the server's max_state_bytes=20" in fault) is refused
+
+
+def test_an_array_of_strings_in_each_row_counts_whole():
+    blocks = StateBlocks([Field("bytes", (2,))], 15)
+    columns = [[0, 56, [2, 2]]]
+    block = np.array([0, 3, 5, 6, 16], np.int64).tobytes().ljust(56, b"x")
+    assert blocks.fault_of_block(2, columns, block) == ""
+    longer = np.array([0, 0, 0, 0, 16], np.int64).tobytes().ljust(56, b"x")
+    assert "max_state_bytes=15" in blocks.fault_of_block(2, columns, longer)
