@@ -2,6 +2,6 @@
 
     python -m tests.trials NAME …  ──► one Result each ──► a table, and a line of JSON in a file
 
-A trial says what it counted, how long it took and what it saw that must not be.  Its full size is
-``--scale 1``; the tests run each at a small part of that.  What can not be run on a machine says so.
+A trial says what it counted, how long it took and what it saw that must not be.  Its full size
+is ``--scale 1``; the tests run each at a small part of it.  What can not be run here says so.
 """

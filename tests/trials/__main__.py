@@ -1,4 +1,4 @@
-"""``python -m tests.trials NAME … [--seed N] [--scale X] [--seconds S] [--results FILE]``, or ``list``"""
+"""``python -m tests.trials NAME …|all|list [--seed N] [--scale X] [--seconds S] [--results FILE]``"""
 
 from __future__ import annotations
 

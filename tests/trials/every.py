@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import events
+from . import events, interleavings, power
 from .frame import Report, Setup
 
 __all__ = ["EVERY", "Trial"]
@@ -21,5 +21,9 @@ class Trial:
 
 
 EVERY = {
-    "events": Trial("10,000,000 random events on the pure machines", events.run, "6 min"),
+    "events": Trial("10,000,000 random events on the pure machines", events.run, "7 min"),
+    "interleavings": Trial(
+        "all interleavings of 2 trainers, 1 key and 3 segments", interleavings.run, "15 min"
+    ),
+    "power": Trial("200 power cuts: no ack lost, nothing torn", power.run, "5 min"),
 }
