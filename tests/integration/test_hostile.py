@@ -27,6 +27,7 @@ from headrace_proto.messages import (
     Outcome,
     Refused,
     Renew,
+    Save,
     Step,
     Unknown,
 )
@@ -188,6 +189,32 @@ def test_any_number_of_wrong_commits_at_once_is_answered_and_harms_nobody(kind):
                 if kind == "segments":
                     batch.save_state("s", batch.state("s"))
         assert rows == 8
+
+
+@pytest.mark.parametrize("columns", [7, [1] * 2000], ids=["a number", "many"])
+def test_columns_of_states_that_stay_with_the_trainer_may_be_anything(columns):
+    pipeline = hs.from_examples([{"key": f"{k}", "i": [k] * 2} for k in range(8)])
+    pipeline = pipeline.batch_sequences_with_states(
+        input_key="key",
+        input_sequences=["i"],
+        input_context=[],
+        initial_states={"s": hs.zeros((), "int64")},
+        num_unroll=1,
+        batch_size=4,
+        order="lanes",
+        state_placement="trainer",
+    )
+    with hs.run(pipeline) as server:
+        with dealer(server.address) as peer:
+            peer.send(hello())
+            session = answer(peer).session
+            peer.send(FROM_TRAINER.encode(Step(session, 1)))
+            token = answer(peer).items[0].token
+            peer.send(FROM_TRAINER.encode(Step(session, 2, saves=(Save(token, 0, columns),))))
+            assert token in answer(peer).committed
+        with headrace.connect(server.address, timeout=20) as feed:
+            for batch in feed:
+                batch.save_state("s", batch.state("s"))
 
 
 def test_absurd_hellos_are_refused_with_the_reason(server):
