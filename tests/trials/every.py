@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import events, interleavings, power
+from . import events, flips, interleavings, load, messages, power
 from .frame import Report, Setup
 
 __all__ = ["EVERY", "Trial"]
@@ -26,4 +26,7 @@ EVERY = {
         "all interleavings of 2 trainers, 1 key and 3 segments", interleavings.run, "15 min"
     ),
     "power": Trial("200 power cuts: no ack lost, nothing torn", power.run, "5 min"),
+    "flips": Trial("10,000 byte flips: nothing wrong is believed", flips.run, "8 min"),
+    "load": Trial("25,000 states a second: at most half a core, p99 50 ms", load.run, "1 min"),
+    "messages": Trial("10,000,000 broken messages: none does harm", messages.run, "15 min"),
 }
