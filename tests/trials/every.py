@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import disk, events, flips, interleavings, kills, load, messages, power, terms
+from . import (
+    connections,
+    disk,
+    endless,
+    events,
+    flips,
+    flood,
+    interleavings,
+    kills,
+    load,
+    messages,
+    power,
+    soak,
+    terms,
+)
 from .frame import Report, Setup
 
 __all__ = ["EVERY", "Trial"]
@@ -25,11 +39,17 @@ EVERY = {
     "interleavings": Trial(
         "all interleavings of 2 trainers, 1 key and 3 segments", interleavings.run, "15 min"
     ),
-    "power": Trial("200 power cuts: no ack lost, nothing torn", power.run, "5 min"),
-    "flips": Trial("10,000 byte flips: nothing wrong is believed", flips.run, "8 min"),
+    "power": Trial("200 power cuts: no ack lost, nothing torn", power.run, "8 min"),
+    "messages": Trial("10,000,000 broken messages: none does harm", messages.run, "20 min"),
+    "connections": Trial(
+        "1,000,000 hostile connections: nothing is kept of them", connections.run, "5 min"
+    ),
+    "endless": Trial("a message without end: a limit ends it, no ack lost", endless.run, "1 min"),
+    "soak": Trial("5 minutes at full speed: nothing grows", soak.run, "5 min"),
+    "disk": Trial("a full disk 20 times: no ack lost, on within 1 s", disk.run, "1 min"),
+    "kills": Trial("1,000 times kill -9: nothing stays behind", kills.run, "60 min"),
+    "terms": Trial("100 times SIGTERM: exit 0, nothing trained again", terms.run, "6 min"),
+    "flips": Trial("10,000 byte flips: nothing wrong is believed", flips.run, "2 min"),
     "load": Trial("25,000 states a second: at most half a core, p99 50 ms", load.run, "1 min"),
-    "messages": Trial("10,000,000 broken messages: none does harm", messages.run, "15 min"),
-    "disk": Trial("a full disk 20 times: no ack lost, work goes on within 1 s", disk.run, "2 min"),
-    "kills": Trial("1,000 times kill -9: nothing stays behind", kills.run, "40 min"),
-    "terms": Trial("100 times SIGTERM: exit 0, nothing trained again", terms.run, "5 min"),
+    "flood": Trial("200 trainers that do not read: memory is bounded", flood.run, "1 min"),
 }
