@@ -20,7 +20,17 @@ import zmq
 import headrace
 import headrace_server as hs
 from headrace_proto import limits
-from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, Refused, Renew, Step, Unknown
+from headrace_proto.messages import (
+    FROM_SERVER,
+    FROM_TRAINER,
+    Hello,
+    Outcome,
+    Refused,
+    Renew,
+    Save,
+    Step,
+    Unknown,
+)
 
 ROWS = 4000
 
@@ -144,6 +154,67 @@ def test_numbers_that_are_not_the_senders_get_it_nowhere(server):
                 assert answer(peer) == Unknown(message.session)
         rest = [i for batch in feed for i in batch["i"].tolist()]
     assert len(rest) + len(first["i"]) == ROWS
+
+
+@pytest.mark.parametrize("kind", ["batches", "segments"])
+def test_any_number_of_wrong_commits_at_once_is_answered_and_harms_nobody(kind):
+    """Their answers would not fit one message."""
+    pipeline = hs.from_examples([{"i": k} for k in range(8)]).batch(4)
+    if kind == "segments":
+        told = [{"key": f"{k}", "i": [k]} for k in range(8)]
+        pipeline = hs.from_examples(told).batch_sequences_with_states(
+            input_key="key",
+            input_sequences=["i"],
+            input_context=[],
+            initial_states={"s": hs.zeros((), "int64")},
+            num_unroll=1,
+            batch_size=4,
+        )
+    tokens = tuple(range(1, 4001))
+    with hs.run(pipeline) as server:
+        with dealer(server.address) as peer:
+            peer.send(hello())
+            session = answer(peer).session
+            peer.send(FROM_TRAINER.encode(Step(session, 0, tokens)))
+            answered: list[int] = []
+            while len(answered) < len(tokens):
+                told = answer(peer)
+                assert isinstance(told, Outcome)
+                answered += [*told.stale, *(token for token, *_ in told.faults)]
+            assert answered == list(tokens)
+        with headrace.connect(server.address, timeout=20) as feed:
+            rows = 0
+            for batch in feed:
+                rows += 4
+                if kind == "segments":
+                    batch.save_state("s", batch.state("s"))
+        assert rows == 8
+
+
+@pytest.mark.parametrize("columns", [7, [1] * 2000], ids=["a number", "many"])
+def test_columns_of_states_that_stay_with_the_trainer_may_be_anything(columns):
+    pipeline = hs.from_examples([{"key": f"{k}", "i": [k] * 2} for k in range(8)])
+    pipeline = pipeline.batch_sequences_with_states(
+        input_key="key",
+        input_sequences=["i"],
+        input_context=[],
+        initial_states={"s": hs.zeros((), "int64")},
+        num_unroll=1,
+        batch_size=4,
+        order="lanes",
+        state_placement="trainer",
+    )
+    with hs.run(pipeline) as server:
+        with dealer(server.address) as peer:
+            peer.send(hello())
+            session = answer(peer).session
+            peer.send(FROM_TRAINER.encode(Step(session, 1)))
+            token = answer(peer).items[0].token
+            peer.send(FROM_TRAINER.encode(Step(session, 2, saves=(Save(token, 0, columns),))))
+            assert token in answer(peer).committed
+        with headrace.connect(server.address, timeout=20) as feed:
+            for batch in feed:
+                batch.save_state("s", batch.state("s"))
 
 
 def test_absurd_hellos_are_refused_with_the_reason(server):

@@ -38,8 +38,11 @@ __all__ = ["Outbox"]
 
 #: Items in one Deliver; more would not fit a header when batches have many columns.
 _PER_MESSAGE = 16
-#: Answers to commits that are gathered for one message.
+#: Answers to commits that are gathered for one message, and faults among them, …
 _ANSWERS_PER_MESSAGE = 64
+_FAULTS_PER_MESSAGE = 8
+#: … whose texts are cut: whatever a trainer says at once, its answers fit headers.
+_LONGEST_FAULT = 1000
 
 _Answers = tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, str, str], ...]]
 _NOTHING: _Answers = ((), (), ())
@@ -94,17 +97,24 @@ class Outbox:
 
     def answer(self, effect: Answer) -> None:
         """What became of commits; it goes along with the next batch of this round."""
-        committed, stale, faults = self._answers.get(effect.session, _NOTHING)
-        if len(committed) + len(stale) + len(faults) >= _ANSWERS_PER_MESSAGE:
-            session = self._sessions.get(effect.session)
+        size = _ANSWERS_PER_MESSAGE
+        for i in range(0, len(effect.committed), size):
+            self._gather(effect.session, (effect.committed[i : i + size], (), ()))
+        for i in range(0, len(effect.stale), size):
+            self._gather(effect.session, ((), effect.stale[i : i + size], ()))
+        for token, code, text in effect.faults:
+            self._gather(effect.session, ((), (), ((token, code, text[:_LONGEST_FAULT]),)))
+
+    def _gather(self, number: int, more: _Answers) -> None:
+        told = self._answers.get(number, _NOTHING)
+        tokens = sum(map(len, told + more))
+        faults = len(told[2]) + len(more[2])
+        if told is not _NOTHING and (tokens > _ANSWERS_PER_MESSAGE or faults > _FAULTS_PER_MESSAGE):
+            session = self._sessions.get(number)
             if session is not None:
-                self.send(session.identity, Outcome(session.number, committed, stale, faults))
-            committed, stale, faults = _NOTHING
-        self._answers[effect.session] = (
-            committed + effect.committed,
-            stale + effect.stale,
-            faults + effect.faults,
-        )
+                self.send(session.identity, Outcome(session.number, *told))
+            told = _NOTHING
+        self._answers[number] = (told[0] + more[0], told[1] + more[1], told[2] + more[2])
 
     def flush(self) -> None:
         """Send the references that have gathered, several to a message."""

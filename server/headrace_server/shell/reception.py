@@ -267,7 +267,9 @@ class Reception:
         if fault:
             dispatcher.refuse(session.number, save.token, "state", fault)
         else:
-            dispatcher.save(session.number, save.token, (save.columns, block))
+            # Columns of a block were looked at; of none they may be anything.
+            columns = save.columns if block is not None else ()
+            dispatcher.save(session.number, save.token, (columns, block))
 
     def _on_flush(self, session: Session, desk: Desk, flush: Flush, frames: list[bytes]) -> None:
         """A trainer hands over the states of its lanes."""

@@ -334,6 +334,8 @@ def _named(path: Path) -> Iterator[None]:
         yield
     except StoreDamaged as error:
         raise StoreDamaged(_advice(path, str(error))) from error.__cause__
+    except UnicodeDecodeError as error:  # of SQLite's own words, which cite the file
+        raise StoreDamaged(_advice(path, f"what is said of it is no text: {error}")) from error
     except sqlite3.DatabaseError as error:
         if (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _PASSING:
             raise _Passing(f"{path}: {error}") from error

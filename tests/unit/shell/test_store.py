@@ -489,6 +489,21 @@ def test_a_wrong_bit_anywhere_is_never_a_wrong_state(clean: bool, tmp_path: Path
     assert last < 30
 
 
+@pytest.mark.parametrize("byte", [b"\xc1", b"\xef", b"\xf8"])
+def test_a_name_that_is_no_text_is_damage(byte: bytes, tmp_path: Path):
+    """SQLite cites it in its error, and that can not be decoded."""
+    path = tmp_path / "0.db"
+    contents(path)
+    data = path.read_bytes()
+    name = b"tableexampleexample"
+    assert data.count(name) == 1
+    for wrong in (b"table" + byte + b"xampleexample", b"tableexample" + byte + b"xample"):
+        path.write_bytes(data.replace(name, wrong))
+        refused(path, "0.db is damaged")
+    path.write_bytes(data.replace(b"CREATE TABLE example (", b"CREATE TABLE exampl" + byte + b"(("))
+    refused(path, "0.db is damaged")
+
+
 def test_a_page_that_is_lost_is_found_also_after_a_clean_end(tmp_path: Path):
     path, _ = filled(tmp_path / "0.db", True, tmp_path / "none")
     data = bytearray(path.read_bytes())

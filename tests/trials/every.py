@@ -1,0 +1,55 @@
+"""All trials by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from . import (
+    connections,
+    disk,
+    endless,
+    events,
+    flips,
+    flood,
+    interleavings,
+    kills,
+    load,
+    messages,
+    power,
+    soak,
+    terms,
+)
+from .frame import Report, Setup
+
+__all__ = ["EVERY", "Trial"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A promise, and what shows it."""
+
+    goal: str
+    run: Callable[[Setup, Report], None]
+    takes: str  # at full size, on 2 cores
+
+
+EVERY = {
+    "events": Trial("10,000,000 random events on the pure machines", events.run, "7 min"),
+    "interleavings": Trial(
+        "all interleavings of 2 trainers, 1 key and 3 segments", interleavings.run, "15 min"
+    ),
+    "power": Trial("200 power cuts: no ack lost, nothing torn", power.run, "8 min"),
+    "messages": Trial("10,000,000 broken messages: none does harm", messages.run, "20 min"),
+    "connections": Trial(
+        "1,000,000 hostile connections: nothing is kept of them", connections.run, "5 min"
+    ),
+    "endless": Trial("a message without end: a limit ends it, no ack lost", endless.run, "1 min"),
+    "soak": Trial("5 minutes at full speed: nothing grows", soak.run, "5 min"),
+    "disk": Trial("a full disk 20 times: no ack lost, on within 1 s", disk.run, "1 min"),
+    "kills": Trial("1,000 times kill -9: nothing stays behind", kills.run, "60 min"),
+    "terms": Trial("100 times SIGTERM: exit 0, nothing trained again", terms.run, "6 min"),
+    "flips": Trial("10,000 byte flips: nothing wrong is believed", flips.run, "2 min"),
+    "load": Trial("25,000 states a second: at most half a core, p99 50 ms", load.run, "1 min"),
+    "flood": Trial("200 trainers that do not read: memory is bounded", flood.run, "1 min"),
+}

@@ -1,0 +1,148 @@
+"""What all trials share: how large and by which seed they run, and what they say at the end.
+
+    Setup ─► trial ─► Result:  held    nothing was seen that must not be, all limits were kept
+                               missed  the same, but a limit of time or memory was passed
+                               broken  something was seen that must not be
+                               not run what it needs is not to be had here
+
+A limit is missed where others load the machine; what is broken is broken on any.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["NotHere", "Report", "Result", "Setup", "percentile", "run", "table", "written"]
+
+_SHOWN = 5
+
+
+class NotHere(Exception):
+    """What a trial needs is not to be had on this machine; the text says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How one trial is run."""
+
+    seed: int
+    scale: float  # 1: its full size
+    scratch: Path
+    seconds: float | None = None  # of those that last as long as they are told
+
+    def sized(self, full: int, least: int = 1) -> int:
+        """So many of what is done ``full`` times at full size."""
+        return max(least, round(full * self.scale))
+
+    def chance(self, name: str) -> random.Random:
+        """Chance for one purpose: drawing more for another changes nothing of it."""
+        return random.Random(f"{self.seed} {name}")
+
+
+@dataclass(slots=True)
+class Report:
+    """What a trial fills in while it runs."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    figures: dict[str, float | str] = field(default_factory=dict)
+    broken: list[str] = field(default_factory=list)
+    missed: list[str] = field(default_factory=list)
+
+    def count(self, what: str, n: int = 1) -> None:
+        self.counts[what] = self.counts.get(what, 0) + n
+
+    def wrong(self, text: str) -> None:
+        """Something was seen that must not be."""
+        self.broken.append(text)
+
+    def at_most(self, what: str, value: float, limit: float, digits: int = 2) -> None:
+        """A figure that has a limit."""
+        self.figures[what] = round(value, digits)
+        if value > limit:
+            self.missed.append(f"{what} {value:.{digits}f}, the limit is {limit:g}")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a trial."""
+
+    name: str
+    goal: str
+    seed: int
+    scale: float
+    seconds: float
+    verdict: str
+    counts: dict[str, int]
+    figures: dict[str, float | str]
+    notes: list[str]  # why it is not "held"
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing was seen that must not be."""
+        return self.verdict != "broken"
+
+
+def run(name: str, goal: str, trial: Callable[[Setup, Report], None], setup: Setup) -> Result:
+    """One trial with its verdict."""
+    report, began = Report(), time.monotonic()
+    verdict, notes = "", []
+    try:
+        trial(setup, report)
+    except NotHere as error:
+        verdict, notes = "not run", [str(error)]
+    seconds = time.monotonic() - began
+    if not verdict:
+        verdict = "broken" if report.broken else "missed" if report.missed else "held"
+        few = report.broken[:_SHOWN]
+        more = len(report.broken) - len(few)
+        notes = [*few, *([f"and {more} more"] if more else []), *report.missed]
+    return Result(
+        name,
+        goal,
+        setup.seed,
+        setup.scale,
+        round(seconds, 1),
+        verdict,
+        report.counts,
+        report.figures,
+        notes,
+    )
+
+
+def percentile(values: Sequence[float], part: float) -> float:
+    """The smallest value that this part of all does not exceed; 0 of none."""
+    ordered = sorted(values)
+    return ordered[max(0, -int(-len(ordered) * part // 1) - 1)] if ordered else 0.0
+
+
+def table(results: Iterable[Result]) -> str:
+    """All results as a table of Markdown."""
+    lines = ["| trial | seed | duration | counts | figures | verdict |"]
+    lines += ["| --- | ---: | ---: | --- | --- | --- |"]
+    for result in results:
+        counts = ", ".join(f"{what} {n:,}" for what, n in result.counts.items())
+        figures = ", ".join(f"{what} {value}" for what, value in result.figures.items())
+        verdict = "; ".join([result.verdict, *result.notes])
+        seconds = f"{result.seconds:.0f} s" if result.seconds >= 1 else f"{result.seconds} s"
+        lines.append(
+            f"| {result.name} | {result.seed} | {seconds} | {counts} | {figures} | {verdict} |"
+        )
+    return "\n".join(lines)
+
+
+def written(result: Result) -> str:
+    """A result as one line of JSON, with what it ran on."""
+    whole: dict[str, Any] = asdict(result)
+    whole["machine"] = (
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end, Linux "
+        f"{platform.release().split('-')[0]}, Python {platform.python_version()}"
+    )
+    return json.dumps(whole)
