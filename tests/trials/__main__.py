@@ -7,8 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .frame import Setup, run, table, written
 from .every import EVERY
+from .frame import Setup, run, table, written
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ import re
 import select
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -47,6 +48,8 @@ _MOST_BYTES = 1 << 40
 _MOST_PIECES = 512
 #: What the kernel takes as the path of a socket (sun_path, less its final 0).
 _MOST_PATH = 107
+#: The time between two looks for a router that is not there yet.
+_LOOK_S = 0.005
 #: Reasons for which a write may go well a moment later.
 _LATER = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
 _IDENTITY = re.compile(rb"[0-9]{1,9}-[0-9]{1,9}")  # worker-life
@@ -66,13 +69,24 @@ class Channel:
         self.fault = ""  # why what comes is no message
 
     @classmethod
-    def connect(cls, path: Path, identity: bytes) -> Channel:
-        """A worker's end; the identity, ``worker-life``, is its first message."""
+    def connect(cls, path: Path, identity: bytes, patience_s: float = 0.0) -> Channel:
+        """A worker's end; the identity, ``worker-life``, is its first message.
+
+        A router that is not there yet is waited for.
+        """
         end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         channel = cls(end)
+        deadline = time.monotonic() + patience_s
         try:
             with _address(path) as address:
-                end.connect(address)
+                while True:
+                    try:
+                        end.connect(address)
+                        break
+                    except (FileNotFoundError, ConnectionRefusedError):
+                        if time.monotonic() >= deadline:
+                            raise
+                        time.sleep(_LOOK_S)
             channel.send([identity])
         except OSError:
             end.close()

@@ -101,12 +101,12 @@ class Supervisor:
         self._router = self._spawn("router", "headrace_server.shell.router", {})
         self._watcher = threading.Thread(target=self._watch, name="headrace-watch", daemon=True)
         self._watcher.start()
-        self._await(lambda: self._reports.ready, deadline, timeout_s, "the router to start")
-        self.addresses = self._reports.addresses
         diaries = [self._directory.path / f"diary-{i}" for i in range(self._config.workers)]
         self._slots = [Slot(i, diary, self._patience) for i, diary in enumerate(diaries)]
-        for slot in self._slots:
+        for slot in self._slots:  # they wait for the router where they are ready first
             self._fill(slot)
+        self._await(lambda: self._reports.ready, deadline, timeout_s, "the router to start")
+        self.addresses = self._reports.addresses
         self._await(
             lambda: self._reports.open or self._reports.failed_early() is not None,
             deadline,

@@ -67,6 +67,8 @@ _CROWDED = 0.5
 _IDLE_MS = 1000
 #: What a worker that the router listens to no more waits for its end.
 _ALONE_S = 5.0
+#: A router that starts at the same time is waited for; the supervisor's patience ends before.
+_ROUTER_S = 600.0
 #: A partition that has made nothing for so long says what it lacks, and once more after as long.
 _SILENT_S = 1.0
 #: Where memory runs out the kernel is to take a worker, which can be replaced, and not the router.
@@ -93,7 +95,7 @@ class Worker:
         self._life = life
         directory = Path(config.directory)
         self._slab = Slab(directory, worker, life, config.slab_bytes, config.segment_bytes)
-        self._channel = Channel.connect(directory / "workers", b"%d-%d" % (worker, life))
+        self._channel = Channel.connect(directory / "workers", b"%d-%d" % (worker, life), _ROUTER_S)
         self._stores = Stores(config.state_directory, config.durability, self._send)
         self._commits = Commits(self._stores, self._send)
         index = config.index_directory or str(directory / "index")

@@ -570,3 +570,26 @@ def test_the_cost_of_a_small_round_trip_is_told(place: Place, capsys: pytest.Cap
     taken_s.sort()
     with capsys.disabled():
         print(f"\nchannel: {taken_s[1000] * 1e6:.0f} µs a small round trip within one thread")
+
+
+def test_a_worker_that_is_ready_before_its_router_waits_for_it(tmp_path: Path):
+    path = tmp_path / "workers"
+    with pytest.raises(FileNotFoundError):
+        Channel.connect(path, b"0-0")
+    connected: list[Channel] = []
+    worker = threading.Thread(
+        target=lambda: connected.append(Channel.connect(path, b"0-0", patience_s=30))
+    )
+    worker.start()
+    exchange = Exchange(path)
+    worker.join(30)
+    poll = select.poll()
+    poll.register(exchange, select.POLLIN)
+    heard: list[Any] = []
+    connected[0].send([b"word"])
+    while not heard:
+        assert poll.poll(30_000)
+        heard += exchange.hear()
+    assert heard == [(b"0-0", [b"word"])]
+    connected[0].close()
+    exchange.close()
