@@ -106,7 +106,8 @@ def _whole(pipeline: Pipeline) -> Pipeline:
 
 def _text(told: dict[str, Any]) -> str:
     checked = "read back and compared" if told["verified"] else "not read back"
-    amount = f"{count(told['rows'])} rows, {size(told['bytes'])} in {told['files']} files"
+    files = f"{told['files']} file{'s' * (told['files'] > 1)}"
+    amount = f"{count(told['rows'])} rows, {size(told['bytes'])} in {files}"
     lines = [f"{amount}, {checked}: {told['pattern']}"]
     if told["rows_before"]:
         lines.append(f"{count(told['rows_before'])} of them were there from an earlier run")

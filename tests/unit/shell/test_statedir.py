@@ -108,10 +108,11 @@ def test_each_start_has_a_higher_number(tmp_path: Path):
 KILLED = """
 import os, sys
 from headrace_server.shell.statedir import StateDirectory
+FILES = ("statedir.py", "durable_file.py")
 at, seen = int(sys.stdin.readline()), 0
 def trace(frame, event, argument):
     global seen
-    if event in ("call", "line") and frame.f_code.co_filename.endswith("statedir.py"):
+    if event in ("call", "line") and frame.f_code.co_filename.endswith(FILES):
         seen += 1
         if seen == at:
             os.kill(os.getpid(), 9)
