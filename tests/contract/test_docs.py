@@ -107,6 +107,7 @@ def test_every_option_that_a_document_names_exists_somewhere() -> None:
         "server/headrace_server/cli.py",
         "tests/bench/__main__.py",
         "tests/chaos/__main__.py",
+        "tests/trials/__main__.py",
     )
     code = "".join((ROOT / program).read_text() for program in programs)
     foreign = {"--help", "--shm-size"}  # of argparse and docker

@@ -1,4 +1,4 @@
-"""``python -m tests.trials NAME …|all|list [--seed N] [--scale X] [--seconds S] [--results FILE]``"""
+"""``python -m tests.trials NAME … [--seed N] [--scale X] [--results FILE]``; ``all``; ``list``"""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .frame import Setup, run, table, written
 from .every import EVERY
+from .frame import Setup, run, table, written
 
 
 def main() -> None:
