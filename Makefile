@@ -8,13 +8,16 @@ FRAMEWORKS := $(VENV)/.frameworks
 TORCH ?= torch==2.13.0+cpu
 
 .PHONY: help demo test test-fast test-long lint types reference bench chaos chaos-long \
-	container-test clean
+	fuzz soak trials container-test clean
 
 help:
 	@echo "make demo    generate data, serve it, train from it with two trainers"
 	@echo "make test    all tests (minutes)"
 	@echo "make test-long  those tests that take too long for every day"
 	@echo "make chaos   kill, stop and cut servers and trainers for a minute; chaos-long for half an hour"
+	@echo "make fuzz    broken messages, hostile connections, trainers that do not read (minutes)"
+	@echo "make soak    full speed for SECONDS=300: nothing may grow"
+	@echo "make trials  every trial at its full size (two hours; some need root)"
 	@echo "make container-test  build the images and run them, as far as this machine can"
 	@echo "make lint types reference bench clean"
 
@@ -71,5 +74,16 @@ container-test: $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[containers]'
 	$(BIN)/python -m tests.containers $(if $(INSTALL),--install)
 
+# A tenth of the messages and connections of a trial's full size.
+fuzz: $(READY)
+	$(BIN)/python -m tests.trials messages connections flood --scale 0.1 --seed "$(SEED)"
+
+SECONDS ?= 300
+soak: $(READY)
+	$(BIN)/python -m tests.trials soak --seconds "$(SECONDS)" --seed "$(SEED)"
+
+trials: $(READY)
+	$(BIN)/python -m tests.trials all --seed "$(SEED)" --results trial-results.jsonl
+
 clean:
-	rm -rf $(VENV) build dist demo-data demo-out chaos-results.json .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist demo-data demo-out chaos-results.json trial-results.jsonl .mypy_cache .ruff_cache .hypothesis .import_linter_cache

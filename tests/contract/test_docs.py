@@ -108,7 +108,7 @@ def test_the_page_of_commands_says_what_their_tables_say() -> None:
 def test_every_option_that_a_document_names_exists_somewhere() -> None:
     known = {option.flag for name in COMMANDS for option in command(name).options}
     known |= {option.replace("--", "--no-") for option in known}
-    programs = ("tests/bench/__main__.py", "tests/chaos/__main__.py")
+    programs = [f"tests/{name}/__main__.py" for name in ("bench", "chaos", "trials")]
     for program in programs:
         known |= set(re.findall(r'"(--[a-z][a-z-]+)"', (ROOT / program).read_text()))
     known |= {"--help", "--version"}

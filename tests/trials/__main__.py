@@ -1,4 +1,4 @@
-"""``python -m tests.trials NAME …|all|list [--seed N] [--scale X] [--seconds S] [--results FILE]``"""
+"""``python -m tests.trials NAME … [--seed N] [--scale X] [--results FILE]``; ``all``; ``list``"""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
                                   ▲                         └─► workers: make, keep, answer at once
                                   └───────── their words ◄──────────┘
 
-Five feeds: plain batches, classes, segments by arrival, lanes with states here, lanes with states at
-the trainer; with or without a state directory.
+Five feeds: plain batches, classes, segments by arrival, lanes with states here, lanes with states
+at the trainer; with or without a state directory.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ chance = random.Random(seed)
 greeting = b"\\xff" + bytes(8) + b"\\x7f\\x03\\x00NULL" + bytes(48)
 ready = b"\\x04\\x1c\\x05READY\\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
 openings = [
-    b"", b"GET / HTTP/1.1\\r\\n\\r\\n", b"\\x16\\x03\\x01\\x02\\x00", greeting[:1], greeting[:12], greeting,
+    b"", b"GET / HTTP/1.1\\r\\n\\r\\n", b"\\x16\\x03\\x01\\x02\\x00",
+    greeting[:1], greeting[:12], greeting,
     greeting.replace(b"NULL", b"CURVE"), greeting + b"\\x02" + struct.pack(">Q", 2**62),
     greeting + b"\\x04\\xff" + b"\\xff" * 40, greeting + ready,
     greeting + ready + b"\\x00\\x05hello", greeting + ready + b"\\x01\\x01x" * 20,
@@ -49,7 +50,7 @@ for number in range(n):
     try:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
         one.settimeout(2)
-        one.bind((f"127.{chance.randrange(1, 255)}.{chance.randrange(255)}.{chance.randrange(1, 255)}", 0))
+        one.bind((".".join(map(str, [127, *(chance.randrange(1, 255) for _ in range(3))])), 0))
         one.connect(("127.0.0.1", port))
         one.sendall(chance.choice(openings) + chance.randbytes(chance.randrange(64)))
         if number % 50 == 0:
@@ -141,10 +142,10 @@ def run(setup: Setup, report: Report) -> None:
 
 def _attack(yard: Yard, connections: int, seed: int, router: psutil.Process, report: Report) -> int:
     """All attackers to their end; the most files that the router had open."""
+    share = str(connections // _ATTACKERS)
     attackers = [
         subprocess.Popen(
-            [sys.executable, "-c", _ATTACK, str(yard.port), f"{seed} {k}"]
-            + [str(connections // _ATTACKERS)],
+            [sys.executable, "-c", _ATTACK, str(yard.port), f"{seed} {k}", share],
             stdout=subprocess.PIPE,
             cwd=ROOT,
         )

@@ -108,15 +108,19 @@ def _contents(path: Path) -> Saved | None:
     try:
         store = Store(path, "power")
     except ServerError as error:
-        assert str(path) in str(error), f"refused without a name: {error}"
-        return None
+        return _named(error, path)
     try:
         return store.load()
     except ServerError as error:
-        assert str(path) in str(error), f"refused without a name: {error}"
-        return None
+        return _named(error, path)
     finally:
         store.close()
+
+
+def _named(error: ServerError, path: Path) -> None:
+    """A refusal that says which file it is about."""
+    if str(path) not in str(error):
+        raise AssertionError(f"refused without a name: {error}") from error
 
 
 def _stores(what: str, setup: Setup, report: Report) -> None:

@@ -8,6 +8,7 @@ Every fourth time only the first process is killed, and its children have to see
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import psutil
 
@@ -33,9 +34,7 @@ def run(setup: Setup, report: Report) -> None:
             alone = number % 4 == 3
             yard.kill(group=not alone)
             try:
-                orphans_s = until(
-                    lambda: not any(map(_lives, children)), "orphans to end", _ORPHANS_S
-                )
+                orphans_s = until(partial(_gone, children), "orphans to end", _ORPHANS_S)
                 report.figures["orphans lived s"] = max(
                     round(orphans_s, 2), float(report.figures.get("orphans lived s", 0.0))
                 )
@@ -57,6 +56,10 @@ def _started(yard: Yard) -> float:
     began = time.monotonic()
     yard.start()
     return time.monotonic() - began
+
+
+def _gone(processes: list[psutil.Process]) -> bool:
+    return not any(map(_lives, processes))
 
 
 def _lives(process: psutil.Process) -> bool:

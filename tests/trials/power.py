@@ -19,13 +19,13 @@ import time
 from pathlib import Path
 
 from headrace_proto.errors import ServerError
-from headrace_server.core.changes import Change, Saved
+from headrace_server.core.changes import Change, Example, Saved
 from headrace_server.shell.store import Store
 
 from .frame import Report, Setup
 from .mounts import image, mounted
 
-__all__ = ["fault_of", "run"]
+__all__ = ["example", "fault_of", "run"]
 
 _CUTS = 100  # of each durability
 _SIZE = 64 * 2**20
@@ -107,6 +107,11 @@ def _copied(disk: Path, to: Path) -> int:
     raise RuntimeError("the disk does not come to rest")
 
 
+def example(line: int, n: int) -> Example:
+    """What the writer has of a line after change ``n``."""
+    return Example(line, line, 0, 0, n, n + 2, b"k", b"%d" % n * 400)
+
+
 def fault_of(saved: Saved, told: int, durability: str) -> str:
     """Why a store can not be what a writer left that was told so much; empty if it can."""
     n = int(saved.meta.get("n", b"-1"))
@@ -116,7 +121,7 @@ def fault_of(saved: Saved, told: int, durability: str) -> str:
         return f"tokens up to {saved.tokens[-1:]} and not to {n}"
     if [e.line for e in saved.examples] != (list(range(n, n + _STATES)) if n >= 0 else []):
         return f"the examples are not those of {n}"
-    if any((e.segment, e.state) != (n, b"%d" % n * 400) for e in saved.examples):
+    if any(e != example(e.line, n) for e in saved.examples):
         return f"the states are not those of {n}"
     return ""
 

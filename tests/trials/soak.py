@@ -1,6 +1,6 @@
 """Hours in minutes: a server and two trainers over a feed with states, as fast as they go.
 
-    samples of every process, twice a second ─► after a time to warm up, a straight line through them
+    samples of every process, twice a second ─► after a warm-up, a straight line through them
 
 What grows with the work done would show as a slope; files, threads and shared memory are counted,
 and the journals of the stores measured.
@@ -84,7 +84,7 @@ def _sample(server: hs.Server, processes: list[psutil.Process], shm: Path, state
 
 
 def run(setup: Setup, report: Report) -> None:
-    seconds = setup.seconds or max(3.0, _SECONDS * setup.scale)
+    seconds = setup.seconds or max(5.0, _SECONDS * setup.scale)
     state = setup.scratch / "state"
     shm = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="trial-"))
     samples: list[_Sample] = []
@@ -100,7 +100,7 @@ def run(setup: Setup, report: Report) -> None:
                 processes = [psutil.Process(p) for p in [*pids, *(t.pid for t in trainers)]]
                 began = time.monotonic()
                 while time.monotonic() - began < seconds:
-                    time.sleep(0.5)
+                    time.sleep(min(0.5, seconds / 40))
                     if any(trainer.poll() is not None for trainer in trainers):
                         report.wrong("a trainer has ended")
                         return

@@ -1,4 +1,4 @@
-"""A daemon and trainers that keep a ledger, to be harmed by hand; in the end the chaos judge speaks.
+"""A daemon and trainers with a ledger, to be harmed by hand; at the end the judge of chaos speaks.
 
 Yard: headrace serve (state directory, fixed port, memory of its own)  ◄── trainers of tests.chaos
       start() … kill() … start()                                           ledger ──► verdict()

@@ -14,6 +14,8 @@ __all__ = ["public_router", "waits"]
 
 #: Messages per connection that ZeroMQ queues for us; credits keep real numbers far below.
 _QUEUE = 1024
+#: A connection to a host that does not answer is given up after so long.
+_GONE_S = 10
 
 
 def waits(socket: zmq.Socket[bytes]) -> bool:
@@ -35,9 +37,15 @@ def public_router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
     socket.rcvhwm = 64  # per connection: bounds what one trainer can make us hold
     socket.maxmsgsize = limits.MAX_UPLOAD_BYTES
     socket.handshake_ivl = 3000  # a connection that says nothing is dropped after 3 s
-    socket.heartbeat_ivl = 2000
-    socket.heartbeat_timeout = 10_000
-    socket.heartbeat_ttl = 10_000
+    # No heartbeats of ZeroMQ's: when a peer goes while more of its messages wait than the queue
+    # takes, the next beat ends the process (libzmq 4.3.5).  TCP notices a host that is gone, and
+    # the protocol a trainer that is silent.
+    socket.heartbeat_ivl = 0
+    socket.tcp_keepalive = 1
+    socket.tcp_keepalive_idle = _GONE_S // 2
+    socket.tcp_keepalive_intvl = 1
+    socket.tcp_keepalive_cnt = _GONE_S // 2
+    socket.tcp_maxrt = 1000 * _GONE_S  # what was sent and is not acknowledged
     socket.backlog = 512
     socket.ipv6 = False
     return socket

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -100,3 +103,45 @@ def test_unsent_messages_hold_up_no_exit(at: Sockets):
     ending.start()
     ending.join(5)
     assert not ending.is_alive()
+
+
+GOES = """
+import socket, struct, time
+import zmq
+from headrace_server.shell.sockets import public_router
+context = zmq.Context()
+router = public_router(context)
+port = router.bind_to_random_port("tcp://127.0.0.1")
+raw = socket.create_connection(("127.0.0.1", port))
+raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+raw.sendall(b"\\xff" + bytes(8) + b"\\x7f\\x03\\x00NULL" + bytes(48))
+raw.sendall(b"\\x04\\x1c\\x05READY\\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER")
+heard = b""
+while b"ROUTER" not in heard:
+    heard += raw.recv(4096)
+raw.sendall(b"\\x00\\x05hello" * 20_000)
+assert router.poll(5000)
+raw.close()
+time.sleep(2.5)  # the router is busy with something else, for longer than a heartbeat took
+taken = 0
+while router.poll(300):
+    router.recv_multipart()
+    taken += 1
+assert 64 <= taken, taken
+router.close()
+context.term()
+print("alive")
+"""
+
+
+def test_a_peer_that_goes_while_its_messages_wait_does_not_end_the_process():
+    command = [sys.executable, "-c", GOES]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment)
+    assert done.stdout == "alive\n", done.stderr
+
+
+def test_a_host_that_does_not_answer_is_given_up(at: Sockets):
+    router = at.keep(public_router(at.context))
+    assert (router.heartbeat_ivl, router.tcp_keepalive, router.tcp_maxrt) == (0, 1, 10_000)
+    assert router.tcp_keepalive_idle + router.tcp_keepalive_intvl * router.tcp_keepalive_cnt == 10
