@@ -256,6 +256,21 @@ def test_a_killed_worker_fails_the_feed_whose_states_it_had_and_no_other(placed)
     assert "worker 0 died, and with it the states of partition 0" in str(caught.value)
 
 
+def test_with_a_state_directory_work_in_hand_counts_after_the_death_of_its_worker(tmp_path):
+    ledger = Ledger(of_counts([3, 1, 5, 2, 4, 2, 6, 1, 3, 2] * 3))
+    with hs.run(chained(list_of(ledger)), state_dir=tmp_path) as server:
+        with connect(server, prefetch=2) as feed:
+            for life in range(3):
+                train(feed, ledger, 4)
+                batch = next(feed)  # in hand while its worker dies
+                states = ledger.check(batch)
+                os.kill(server.pids[f"worker-0-{life}"], signal.SIGKILL)
+                save_all(batch, states)
+            train(feed, ledger)
+        assert server.stats()["default"]["stale"] == 0
+    ledger.assert_complete()
+
+
 # Trainers that lie
 
 

@@ -29,6 +29,12 @@ class _Partition:
     wanted: int = 0
     ended: bool = False
     starved: bool = False
+    held: bool = False  # nothing is to be asked of it
+
+    @property
+    def able(self) -> bool:
+        """Whether it can make more."""
+        return not (self.ended or self.starved or self.held)
 
 
 class _Partitions:
@@ -105,6 +111,10 @@ class Arrivals(_Partitions):
         here = self._partition(partition)
         here.starved = here.wanted > here.made
 
+    def hold(self, partition: int, held: bool) -> None:
+        """Whether a partition is left alone: what trainers have of it is being found out."""
+        self._partition(partition).held = held
+
     def restart(self, partition: int, unkept: bool = False) -> list[Batch]:
         """A partition begins anew: what it made is void, what was asked of it forgotten."""
         here = self._reopen(partition, unkept)
@@ -128,7 +138,7 @@ class Arrivals(_Partitions):
 
     def wants(self, asking: Iterable[Asking], again: int) -> list[Effect]:
         """What is to be asked for, when ``again`` batches wait that came back."""
-        able = [p for p in self._partitions if not (p.ended or p.starved)]
+        able = [p for p in self._partitions if p.able]
         needed = sum(credits for _, credits in asking) - again - len(self._ready)
         needed -= sum(p.wanted - p.made for p in able)
         if needed <= 0 or not able:
@@ -138,7 +148,7 @@ class Arrivals(_Partitions):
             number = self._turn
             self._turn = (self._turn + 1) % len(self._partitions)
             here = self._partitions[number]
-            if not (here.ended or here.starved):
+            if here.able:
                 here.wanted += 1
                 needed -= 1
                 asked.add(number)

@@ -16,7 +16,7 @@ from .dispatch import Dispatcher
 from .handover import Answer, Batch, Claim, Save, Taken
 from .lease import Verdict
 
-__all__ = ["KeepingDispatcher"]
+__all__ = ["Claimed", "KeepingDispatcher"]
 
 #: Saves that a worker could not keep are remembered up to this number, for when they come again.
 _REMEMBERED = 65_536
@@ -33,7 +33,7 @@ class _Keeping:
 
 
 @dataclass(slots=True)
-class _Claim:
+class Claimed:
     """A batch of an earlier server that a trainer has."""
 
     session: int
@@ -51,7 +51,7 @@ class KeepingDispatcher(Dispatcher):
         super().__init__(partitions, lease_ttl_s, max_window, epoch)
         self._keeping: dict[tuple[int, int], _Keeping] = {}  # by number and partition
         self._kept_tokens: dict[int, _Keeping] = {}  # the same by token
-        self._claims: dict[int, _Claim] = {}  # by token
+        self._claims: dict[int, Claimed] = {}  # by token
         self._early: dict[int, Any] = {}  # payload of saves of claims without an answer
         self._last_claims: dict[tuple[int, int], int] = {}  # of each plain batch the last holder's
         self._first_token = epoch << 32  # those before it are of earlier servers
@@ -65,17 +65,17 @@ class KeepingDispatcher(Dispatcher):
         Nobody else is given it until its worker has said what has become of it.
         """
         token = place.token
-        if token > self._first_token or self._leases.knows(token):
-            return
         claim = self._claims.get(token)
         if claim is not None:
             claim.session = session
             return
-        claim = self._claims[token] = _Claim(session, place)
+        if token > self._first_token or self._leases.knows(token):
+            return
+        claim = self._claims[token] = Claimed(session, place)
         self._set_aside(token, claim)
         self._effects.append(Claim(place.partition, place))
 
-    def _set_aside(self, token: int, claim: _Claim) -> None:
+    def _set_aside(self, token: int, claim: Claimed) -> None:
         """The batch of a claim, if it is here, is nobody else's.
 
         Of several holders that it had the last one, of the highest token, has it.
@@ -93,6 +93,10 @@ class KeepingDispatcher(Dispatcher):
             claim.batch, rival.batch = rival.batch, None
             if rival.verdict:
                 self._end_claim(rival_token, rival)
+
+    def _is_others(self, claim: Claimed, session: int) -> bool:
+        """Whether a claim is that of another trainer who is there."""
+        return claim.session != session and claim.session in self._trainers.present
 
     def _picked(self, number: int, partition: int) -> Batch | None:
         """A batch out of its turn, if it is here; its worker may make another."""
@@ -125,7 +129,7 @@ class KeepingDispatcher(Dispatcher):
             return False
         return bool(self._stream.will_make(place.number, place.partition))
 
-    def _end_claim(self, token: int, claim: _Claim) -> None:
+    def _end_claim(self, token: int, claim: Claimed) -> None:
         del self._claims[token]
         order = claim.place.number, claim.place.partition
         if self._last_claims.get(order) == token:
@@ -182,13 +186,21 @@ class KeepingDispatcher(Dispatcher):
 
         Returns the number of batches that the partition has made.
         """
-        for claim in self._claims.values():
-            if claim.place.partition == partition and not claim.verdict:
-                self._effects.append(Claim(partition, claim.place))
+        open_ones = [
+            token
+            for token, claim in self._claims.items()
+            if claim.place.partition == partition and not claim.verdict
+        ]
+        self._say_claims(partition, open_ones)
         for (_, of), keeping in sorted(self._keeping.items()):
             if of == partition:
                 self._effects.append(Save(keeping.batch, keeping.payload, keeping.token))
         return int(self._stream.made_by(partition))
+
+    def _say_claims(self, partition: int, tokens: list[int]) -> None:
+        """Have a partition judge claims that it has not answered."""
+        for token in tokens:
+            self._effects.append(Claim(partition, self._claims[token].place))
 
     def kept(self, partition: int, number: int, code: str = "", text: str = "") -> None:
         """A worker has kept the states of a batch, or says why it did not."""
@@ -219,7 +231,8 @@ class KeepingDispatcher(Dispatcher):
     def save(self, session: int, token: int, payload: Any = None) -> None:
         """The session is done with a batch; ``payload`` are its states."""
         claim = self._claims.get(token)
-        if claim is not None and claim.session == session:
+        if claim is not None and not self._is_others(claim, session):
+            claim.session = session
             self._early[token] = payload
             return
         keeping = self._kept_tokens.get(token)

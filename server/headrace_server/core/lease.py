@@ -112,6 +112,10 @@ class LeaseTable(Generic[B]):
         """A commit of this token was kept under an earlier server."""
         self._settled[token] = None
 
+    def forget(self, token: int) -> None:
+        """Whether a commit of this token was kept is to be found out."""
+        del self._settled[token]
+
     def knows(self, token: int) -> bool:
         """Whether a commit of this token can be judged."""
         return token in self._held or token in self._free_tokens or token in self._settled

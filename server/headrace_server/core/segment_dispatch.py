@@ -9,14 +9,18 @@ when that leaves.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from .demand import Arrivals, LaneQueues
 from .handover import Answer, Batch, Effect, JoinRefused, Release, Save
-from .keeping import KeepingDispatcher
+from .keeping import Claimed, KeepingDispatcher
 
-__all__ = ["Flush", "SegmentDispatcher"]
+__all__ = ["Flush", "PlaceOf", "SegmentDispatcher"]
+
+#: How a worker that begins anew would know a batch, by the batch and its token.
+PlaceOf = Callable[[Batch, int], Any]
 
 #: Of the segments that a trainer says it has: insertion index (int64), number (int32).
 _BYTES_PER_ROW = 12
@@ -44,6 +48,8 @@ class SegmentDispatcher(KeepingDispatcher):
         super().__init__(partitions, lease_ttl_s, max_window, epoch)
         self._changed = False
         self._saved: dict[int, tuple[int, Batch]] = {}  # by session: the last one
+        self._unsaid: dict[int, list[int]] = {}  # by partition: tokens of claims, oldest last
+        self._awaited: dict[int, int] = {}  # by partition: the claim that others wait for
 
     def _new_stream(self, partitions: int) -> Arrivals | LaneQueues:
         return LaneQueues(partitions) if self._lanes else Arrivals(partitions)
@@ -70,16 +76,25 @@ class SegmentDispatcher(KeepingDispatcher):
             self._stream.dry(stripe)
             self._deal()
 
-    def restarted(self, partition: int) -> int:
+    def restarted(self, partition: int, place_of: PlaceOf | None = None) -> int:
         """A partition begins anew, from its states: the number of its next batch.
 
-        What was handed out is void; its rows go out again.  Saves that were not answered are said
-        again: the states may have been kept, or not.
+        What trainers have, or have saved, becomes claims, as after the death of a whole server,
+        where ``place_of`` can tell which segments a batch has.  In lanes it is void: its rows go
+        out again, and saves that were not answered are said again: they may have been kept.
         """
         unkept = any(of == partition for _, of in self._keeping)  # their rows may come again
         gone = self._stream.restart(partition, unkept)
-        for lease in [lease for lease in self._leases.held() if lease.batch.partition == partition]:
-            self.counts["redelivered"] += 1
+        of_it = [lease for lease in self._leases.held() if lease.batch.partition == partition]
+        reclaims = place_of is not None and not self._lanes
+        if place_of is not None and reclaims:
+            gone += self._reclaim_kept(partition, place_of)
+        for lease in of_it:
+            if place_of is not None and reclaims:
+                place = place_of(lease.batch, lease.token)
+                self._claims[lease.token] = Claimed(lease.session, place)
+            else:
+                self.counts["redelivered"] += 1
             gone.append(self._leases.take_back(lease))
         gone += self._again.remove_if(lambda batch: batch.partition == partition)
         for batch in gone:
@@ -90,6 +105,64 @@ class SegmentDispatcher(KeepingDispatcher):
         made = super().restarted(partition)
         self._deal()
         return made
+
+    def _reclaim_kept(self, partition: int, place_of: PlaceOf) -> list[Batch]:
+        """Saves that the worker has not answered: its next life says whether they count."""
+        gone = []
+        for order, keeping in sorted(self._keeping.items()):
+            if order[1] == partition:
+                token = keeping.token
+                del self._keeping[order], self._kept_tokens[token]
+                self._leases.forget(token)
+                place = place_of(keeping.batch, token)
+                self._claims[token] = Claimed(max(keeping.sessions), place)
+                self._early[token] = keeping.payload
+                gone.append(keeping.batch)
+        return gone
+
+    def _say_claims(self, partition: int, tokens: list[int]) -> None:
+        """What was made of saved states is known only once these are saved again."""
+        if self._lanes:  # their rows go on from what is stored: none waits for another
+            super()._say_claims(partition, tokens)
+            return
+        if not tokens:
+            return
+        self._awaited.pop(partition, None)
+        self._unsaid[partition] = sorted(tokens, reverse=True)
+        self._stream.hold(partition, True)
+        self._say_next_claims(partition)
+
+    def _say_next_claims(self, partition: int) -> None:
+        unsaid = self._unsaid[partition]
+        while unsaid and partition not in self._awaited:
+            token = unsaid.pop()
+            super()._say_claims(partition, [token])
+            if token in self._early:
+                self._awaited[partition] = token
+
+    def _arrived(self, partition: int, token: int) -> None:
+        """A claim is judged; its states are there, or never will be."""
+        if self._awaited.get(partition) == token:
+            del self._awaited[partition]
+            self._say_next_claims(partition)
+        if partition not in self._unsaid or partition in self._awaited:
+            return
+        if not any(claim.place.partition == partition for claim in self._claims.values()):
+            del self._unsaid[partition]
+            self._stream.hold(partition, False)
+            self._deal()
+
+    def claimed(self, token: int, verdict: str, number: int) -> None:
+        claim = self._claims.get(token)
+        super().claimed(token, verdict, number)
+        if claim is not None and token not in self._kept_tokens:
+            self._arrived(claim.place.partition, token)
+
+    def kept(self, partition: int, number: int, code: str = "", text: str = "") -> None:
+        keeping = self._keeping.get((number, partition))
+        super().kept(partition, number, code, text)
+        if keeping is not None:
+            self._arrived(partition, keeping.token)
 
     def claim(self, session: int, place: Any) -> None:
         if place.rows and len(place.segments) == _BYTES_PER_ROW * place.rows:
@@ -108,7 +181,7 @@ class SegmentDispatcher(KeepingDispatcher):
         """
         self._effects.append(self._stream.claimed(place.partition))
         self._open += 1
-        return Batch(place.partition, number, place.rows)
+        return Batch(place.partition, number, place.rows, None, {"claimed": place})
 
     # What trainers bring
 

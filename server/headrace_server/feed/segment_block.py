@@ -8,7 +8,7 @@ strings, which differ in size, come after them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,14 @@ from ..core.slots import Segments
 from .columns import Column, Ragged, RaggedStrings, Strings
 from .sequencing import Offer
 
-__all__ = ["BlockLayout", "SegmentBlock", "groups", "state_array", "write_strings"]
+__all__ = [
+    "BlockLayout",
+    "SegmentBlock",
+    "groups",
+    "identity_in",
+    "state_array",
+    "write_strings",
+]
 
 _Group = tuple[Offer, np.ndarray | slice, np.ndarray]  # an offer, places in the batch, rows of it
 
@@ -229,3 +236,13 @@ def state_array(column: Column, rows: np.ndarray) -> np.ndarray:
     assert isinstance(column, np.ndarray)
     taken: np.ndarray = column[rows]
     return taken
+
+
+def identity_in(block: np.ndarray, names: Sequence[str], columns: Sequence[Any]) -> bytes:
+    """Which segments a batch has: insertion indices (int64), then their numbers (int32)."""
+    places = dict(zip(names, columns, strict=True))
+    told = b""
+    for name, dtype in (("@insertion_index", "int64"), ("@sequence", "int32")):
+        offset, nbytes, shape = places[name]
+        told += array_at(block, Slot(dtype, tuple(shape), offset, nbytes)).tobytes()
+    return told

@@ -308,6 +308,7 @@ class SequenceFeed:
         batch = self.machine.claim(slots, numbers)
         if batch is None:
             return None
+        self._table.grow(self.machine.slots)  # its states may come before another batch is made
         number = self._partition.take_number()
         self._out[number] = batch
         return number

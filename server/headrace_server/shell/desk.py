@@ -1,7 +1,8 @@
 """The desk of one feed in the router: its dispatcher, its partitions' cursors, its segments.
 
 Turns what workers and trainers say into events of the machine, and the machine's effects into
-messages.  Payload is never looked at: a batch is a place in a segment.
+messages.  Payload is never looked at, a batch is a place in a segment; but when a worker has died
+the segments that its batches have are read from there.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import logging
 import secrets
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from headrace_proto.errors import ProtocolError
@@ -21,6 +23,8 @@ from ..core.dispatch import Dispatcher
 from ..core.handover import Batch, Claim, Freed, Leave, Release, Save, Send, Taken, Want
 from ..core.keeping import KeepingDispatcher
 from ..core.segment_dispatch import SegmentDispatcher
+from ..feed.segment_block import identity_in
+from ..feed.slab import map_segment
 from .config import FeedConfig, RunConfig
 from .copies import Copies
 from .counters import Counters
@@ -138,9 +142,27 @@ class Desk:
             if self._run.worker_of(partition) == worker and needed:
                 made = 0
                 if isinstance(self.dispatcher, KeepingDispatcher) and partition in self._opened:
-                    made = self.dispatcher.restarted(partition)
+                    made = self._restarted(partition)
                 cursor = self._cursors.get(partition, b"")
                 yield Assign(self.name, partition, made), cursor
+
+    def _restarted(self, partition: int) -> int:
+        dispatcher = self.dispatcher
+        if isinstance(dispatcher, SegmentDispatcher):
+            return dispatcher.restarted(partition, self._place_of)
+        assert isinstance(dispatcher, KeepingDispatcher)
+        return dispatcher.restarted(partition)
+
+    def _place_of(self, batch: Batch, token: int) -> Handed:
+        """How a worker that begins anew knows a batch of segments: by what lies in its block."""
+        if batch.body is None:  # it was claimed before
+            claimed: Handed = batch.meta["claimed"]
+            return replace(claimed, token=token, number=batch.number)
+        place: Place = batch.body
+        memory = map_segment(Path(self._run.directory) / place.segment)
+        block = memory[place.offset : place.offset + place.nbytes]
+        told = identity_in(block, [column[0] for column in self.schema], place.columns)
+        return Handed(token, batch.partition, batch.number, batch.rows, told)
 
     # What workers say
 

@@ -41,6 +41,13 @@ CHUNK = 3
 CHUNKS_OF_A_LIFE = 1000
 
 
+def place_of(batch, token):
+    """How a worker that begins anew knows a batch."""
+    claimed = batch.meta.get("claimed")
+    which = batch.body if claimed is None else claimed.segments
+    return Handed(token, batch.partition, batch.number, batch.rows, which)
+
+
 class Worker:
     """One partition: takes orders one by one, and works when it has none."""
 
@@ -431,7 +438,7 @@ class World:
 
     def revive(self, worker):
         worker.begin(0)
-        worker.begin(self.d.restarted(worker.number))
+        worker.begin(self.d.restarted(worker.number, place_of))
         self.act()
 
     def kill_server(self):

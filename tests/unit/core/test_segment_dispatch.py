@@ -659,3 +659,54 @@ def test_one_trainer_without_prefetch_sees_the_same_order_however_slow_the_parti
     assert len(streams) == 1
     (stream,) = streams
     assert [p for p, _ in stream[: 2 * partitions]] == 2 * list(range(partitions))
+
+
+def reclaimed(batch, token):
+    return Handed(token, batch.partition, batch.number, batch.rows, b"s" * 12 * batch.rows)
+
+
+def test_what_trainers_have_counts_under_the_next_life_of_the_worker():
+    at = At()
+    held, saved = at.sent((0, 0), (0, 1), window=2)
+    at.d.pin(at.batches[0, 0], "mapped")
+    at.d.save(1, saved, "states")
+    at.take()
+    assert at.d.restarted(0, reclaimed) == 2
+    claims = at.take(Claim)
+    assert [c.place.token for c in claims] == [held, saved]
+    at.d.save(1, held, "more")  # its trainer does not know
+    at.d.claimed(saved, "done", 0)
+    assert at.take(Answer) == [Answer(1, (saved,), ())]
+    at.d.claimed(held, "yes", 2)
+    (save,) = at.take(Save)
+    assert (save.batch.number, save.token, save.payload) == (2, held, "more")
+    at.d.kept(0, 2)
+    assert at.take(Answer) == [Answer(1, (held,), ())]
+    at.d.unpin(at.batches[0, 0], "mapped")
+    assert at.take() == [Freed(at.batches[0, 0])]
+
+
+def test_a_save_that_died_with_its_worker_is_stale_where_its_rows_are_not_the_next():
+    at = At()
+    (token,) = at.sent((0, 0), window=2)
+    at.d.save(1, token, "states")
+    at.d.restarted(0, reclaimed)
+    at.take()
+    at.d.claimed(token, "no", 0)
+    assert at.take(Answer) == [Answer(1, (), (token,))]
+    at.d.save(1, token, "states")
+    assert at.take(Answer) == [Answer(1, (), (token,))]
+
+
+def test_a_claimed_batch_is_claimed_again_when_the_worker_dies_again():
+    at = At()
+    (token,) = at.sent((0, 0), window=1)
+    at.d.restarted(0, reclaimed)
+    at.d.claimed(token, "yes", 5)
+    at.take()
+    told = []
+    at.d.restarted(0, lambda batch, token: told.append(batch) or reclaimed(batch, token))
+    assert [(b.number, b.body, b.meta["claimed"].token) for b in told] == [(5, None, token)]
+    at.d.claimed(token, "yes", 6)
+    at.d.save(1, token, "states")
+    assert [e.batch.number for e in at.take(Save)] == [6]
