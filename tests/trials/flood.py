@@ -40,8 +40,8 @@ def run(setup: Setup, report: Report) -> None:
         router = psutil.Process(server.pids["router"])
         with zmq.Context() as context:
             context.set(zmq.MAX_SOCKETS, 4 * clients + 64)
-            peers = [_deaf(context, server.address, n) for n in range(clients)]
             before = _private(router)
+            peers = [_deaf(context, server.address, n) for n in range(clients)]
             sent, peak = 0, before
             deadline = time.monotonic() + seconds
             while time.monotonic() < deadline:
