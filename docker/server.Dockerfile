@@ -1,0 +1,47 @@
+# headrace serve: an image with the server, its sources (Arrow and URLs included) and no framework.
+#
+#     docker build -f docker/server.Dockerfile -t headrace-server:0.1.0 .
+#     docker run -v "$PWD/feeds.py:/work/feeds.py:ro" -v state:/state -p 127.0.0.1:5557:5557 \
+#         --shm-size=1g headrace-server:0.1.0 serve feeds.py:feeds \
+#         --bind tcp://0.0.0.0:5557 --state-dir /state
+ARG PYTHON=3.11
+
+FROM python:${PYTHON}-slim AS build
+ARG EXTRAS="server arrow remote"
+WORKDIR /src
+RUN python -m venv /opt/headrace
+# What it depends on is a layer of its own, which a change of the code leaves as it is.
+COPY docker/requirements.py pyproject.toml ./
+RUN python requirements.py pyproject.toml ${EXTRAS} > /tmp/wanted \
+    && /opt/headrace/bin/pip install --no-cache-dir -r /tmp/wanted
+COPY README.md LICENSE ./
+COPY proto proto
+COPY server server
+COPY client client
+RUN /opt/headrace/bin/pip install --no-cache-dir --no-deps . \
+    && /opt/headrace/bin/pip check \
+    && /opt/headrace/bin/pip uninstall --yes pip setuptools
+
+FROM python:${PYTHON}-slim
+LABEL org.opencontainers.image.title="headrace-server" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.licenses="MIT"
+# /state belongs to the user, and so does a new volume that is mounted there.
+RUN groupadd --gid 10001 headrace \
+    && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent headrace \
+    && install -d -o 10001 -g 10001 -m 0700 /state \
+    && install -d /work
+COPY --from=build /opt/headrace /opt/headrace
+COPY docker/healthy.py /opt/headrace/healthy.py
+ENV PATH=/opt/headrace/bin:$PATH \
+    PYTHONUNBUFFERED=1
+USER 10001:10001
+WORKDIR /work
+VOLUME /state
+EXPOSE 5557
+STOPSIGNAL SIGTERM
+# The first argument is what is asked; an http:// address of a health page works as well.
+HEALTHCHECK --interval=5s --timeout=5s --start-period=120s --retries=3 \
+    CMD ["python", "-I", "/opt/headrace/healthy.py", "tcp://127.0.0.1:5557"]
+ENTRYPOINT ["headrace"]
+CMD ["serve", "feeds.py:feeds", "--bind", "tcp://0.0.0.0:5557", "--state-dir", "/state"]
