@@ -26,10 +26,10 @@ FROM python:${PYTHON}-slim
 LABEL org.opencontainers.image.title="headrace-server" \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.licenses="MIT"
-# /state belongs to the user, and so does a new volume that is mounted there.
+# /state and /data belong to the user, and so does a new volume that is mounted there.
 RUN groupadd --gid 10001 headrace \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent headrace \
-    && install -d -o 10001 -g 10001 -m 0700 /state \
+    && install -d -o 10001 -g 10001 -m 0700 /state /data \
     && install -d /work
 COPY --from=build /opt/headrace /opt/headrace
 COPY docker/healthy.py /opt/headrace/healthy.py

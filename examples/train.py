@@ -132,7 +132,8 @@ def main() -> None:
     if not options.json:
         report = train(model, options.address, None, options.forget, _print)
         loss = _end_of(report["losses"])
-        print(f"{len(report['keys'])} segments, loss after the first of each sequence {loss:.3f}")
+        after = "" if loss is None else f", loss after the first of each sequence {loss:.3f}"
+        print(f"{len(report['keys'])} segments{after}")
         return
 
     def say(**news: Any) -> None:
