@@ -1,0 +1,11 @@
+"""What the server of the checks serves: numbers in their order, so that what is missing shows."""
+
+from __future__ import annotations
+
+import headrace_server as hs
+
+ROWS = 1000
+
+
+def feeds() -> hs.Pipeline:
+    return hs.from_examples([{"x": i} for i in range(ROWS)]).batch(10)
