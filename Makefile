@@ -7,13 +7,15 @@ FRAMEWORKS := $(VENV)/.frameworks
 # A build for the CPU: that with CUDA takes gigabytes.
 TORCH ?= torch==2.13.0+cpu
 
-.PHONY: help demo test test-fast test-long lint types reference bench chaos chaos-long clean
+.PHONY: help demo test test-fast test-long lint types reference bench chaos chaos-long \
+    container-test clean
 
 help:
 	@echo "make demo    generate data, serve it, train from it with two trainers"
 	@echo "make test    all tests (minutes)"
 	@echo "make test-long  those tests that take too long for every day"
 	@echo "make chaos   kill, stop and cut servers and trainers for a minute; chaos-long for half an hour"
+	@echo "make container-test  build the images and run them, as far as this machine can"
 	@echo "make lint types reference bench clean"
 
 $(READY): pyproject.toml
@@ -63,6 +65,11 @@ test-long: $(READY)
 
 chaos-long: $(READY)
 	$(BIN)/python -m tests.chaos --seconds 1800 --pace 0.25 --seed "$(SEED)" --results chaos-results.json
+
+# As root, with INSTALL=1 on Debian: installs podman and buildah too.
+container-test: $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[containers]'
+	$(BIN)/python -m tests.containers $(if $(INSTALL),--install)
 
 clean:
 	rm -rf $(VENV) build dist demo-data demo-out chaos-results.json .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,4 +1,4 @@
-"""What the service and the pod serve until it is replaced: sequences made from their number alone."""
+"""What the pod serves until you replace it: sequences, each made from its number alone."""
 
 from __future__ import annotations
 

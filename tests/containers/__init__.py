@@ -7,7 +7,7 @@
     trainer outside ◄── TCP ── server container ── shared memory ──┘◄── trainer container
 
 Each check ends as *ran* (it was done), *validated* (a tool read a file, nothing was started),
-*skipped* (with the reason) or *failed*.  Images come from no registry: the base is built from the
-packages of the distribution, so what is run is the Dockerfiles on a base that is alike.  All lies in a
-scratch directory: storage, networks, sockets.
+*skipped* (with the reason) or *failed*.  Images come from no registry: the base is built from
+the packages of the distribution, so what is run is the Dockerfiles on a base that is alike.  All
+lies in a scratch directory: storage, networks, sockets.
 """

@@ -1,8 +1,8 @@
-"""Podman and buildah with a home of their own: storage, networks and settings in the scratch folder.
+"""Podman and buildah with a home of their own: storage, networks, settings in one directory.
 
 The settings are for machines that are containers themselves: limits no higher than theirs, cgroups
-without systemd, builds without namespaces.  Nothing fires healthchecks where there is no systemd, so
-``watching`` does it.
+without systemd, builds without namespaces.  Nothing fires healthchecks where there is no systemd,
+so ``watching`` does it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ class Engine:
         if not archive.exists():
             part = archive.with_suffix(".part.tar")
             address = sources(_RELEASE)
-            call("mmdebstrap", "--variant=minbase", packages, _RELEASE, part, address, timeout_s=500)
+            call(
+                "mmdebstrap", "--variant=minbase", packages, _RELEASE, part, address, timeout_s=500
+            )
             part.rename(archive)
         box = self._buildah("from", "scratch").strip()
         self._buildah("add", "-q", box, str(archive), "/")

@@ -1,4 +1,4 @@
-"""What can only be read here: no cluster, no systemd as the first process, no registry of images."""
+"""What can only be read here: no cluster, no systemd as the first process, no registry."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class _Checks:
         return dict(json.loads(done.stdout))
 
     def _container(self, *words: str) -> str:
-        """A trainer in a container with the server's shared memory; options, image, script, argument."""
+        """A trainer with the server's shared memory: options, image, script, argument."""
         *options, image, script, argument = words
         mounts = ["-v", f"{_HERE}/trainer.py:/work/trainer.py:ro", "-v", _SHM]
         run = ["run", *options, *_HARDENED, *mounts, "--network", "headrace-check"]

@@ -57,7 +57,11 @@ def need(program: str, remedy: str = "") -> str:
 def sources(release: str) -> str:
     """Where this machine's packages of a release come from; Skip where that is not Debian."""
     targets = call(
-        need("apt-get"), "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages"
+        need("apt-get"),
+        "indextargets",
+        "--format",
+        "$(CODENAME) $(REPO_URI)",
+        "Created-By: Packages",
     )
     found = [line.split(" ", 1) for line in targets.stdout.splitlines()]
     for codename, address in found:
@@ -78,7 +82,7 @@ def install() -> str:
 
 
 def compose_plugin(scratch: Path) -> dict[str, str]:
-    """An environment in which ``docker compose`` is there; the one that is installed comes first."""
+    """An environment in which there is ``docker compose``; one that is installed comes first."""
     docker = need("docker")
     if call(docker, "compose", "version", code=None).returncode == 0:
         return {}

@@ -1,7 +1,7 @@
 """A trainer of the checks, outside and inside of containers: one JSON line, then its end.
 
-    python trainer.py ADDRESS ROWS       takes so many rows, or all with 0
-    python trainer.py ADDRESS hold       takes a batch and holds it until it is stopped
+python trainer.py ADDRESS ROWS       takes so many rows, or all with 0
+python trainer.py ADDRESS hold       takes a batch and holds it until it is stopped
 """
 
 from __future__ import annotations

@@ -1,0 +1,413 @@
+"""Images, compose file, manifests and unit say what is true of this repository.
+
+They are run by ``make container-test``, where there is what runs them.  Here they are only read:
+the files and options that they name exist, versions are that of the package, nobody is root, and
+no secret is written down.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import cache
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import headrace
+import headrace_server as hs
+from headrace_proto import __version__
+from headrace_server.pipeline.naming import resolve
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
+KUBERNETES = ROOT / "packaging" / "kubernetes"
+SYSTEMD = ROOT / "packaging" / "systemd"
+HEALTHY = ROOT / "docker" / "healthy.py"
+USER = 10001
+#: Files that are deployed; what is said of secrets holds for all of them.
+DEPLOYED = [
+    path
+    for folder in ("docker", "packaging")
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.is_file() and "__pycache__" not in path.parts
+] + [ROOT / "docker-compose.yml", ROOT / ".dockerignore"]
+
+
+def instructions(path: Path) -> list[tuple[str, str]]:
+    """The instructions of a Dockerfile: name and words."""
+    text = re.sub(r"^\s*#.*\n", "", path.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return [(name, rest.strip()) for name, _, rest in (line.partition(" ") for line in lines)]
+
+
+def last(path: Path, name: str) -> str:
+    return [words for found, words in instructions(path) if found == name][-1]
+
+
+@cache
+def compose() -> dict[str, Any]:
+    return dict(yaml.safe_load((ROOT / "docker-compose.yml").read_text()))
+
+
+@cache
+def manifests() -> dict[str, dict[str, Any]]:
+    """The objects of the cluster by kind, as far as they are files."""
+    names = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())["resources"]
+    objects = [yaml.safe_load((KUBERNETES / name).read_text()) for name in names]
+    return {found["kind"]: found for found in objects}
+
+
+def pod() -> dict[str, Any]:
+    return dict(manifests()["StatefulSet"]["spec"]["template"]["spec"])
+
+
+@cache
+def options_of_serve() -> frozenset[str]:
+    command = [sys.executable, "-m", "headrace_server.cli", "serve", "--help"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+    return frozenset(re.findall(r"--[a-z][a-z-]+", told))
+
+
+def commands() -> dict[str, list[str]]:
+    """Every command line by which these files start a server."""
+    unit = re.search(r"^ExecStart=(.*)$", (SYSTEMD / "headrace.service").read_text(), re.MULTILINE)
+    assert unit
+    return {
+        "image": json.loads(last(ROOT / "docker" / "server.Dockerfile", "CMD")),
+        "compose": compose()["services"]["server"]["command"],
+        "kubernetes": pod()["containers"][0]["args"],
+        "systemd": shlex.split(unit[1])[1:],
+    }
+
+
+# What they start
+
+
+@pytest.mark.parametrize("place", commands())
+def test_a_server_is_started_with_options_that_it_has(place: str) -> None:
+    words = commands()[place]
+    assert words[0] == "serve"
+    given = {word.partition("=")[0] for word in words if word.startswith("--")}
+    assert given <= options_of_serve()
+    assert "--state-dir" in given
+
+
+def test_the_environment_of_the_unit_holds_options_that_serve_has() -> None:
+    lines = (SYSTEMD / "headrace.env").read_text().splitlines()
+    names = {line.partition("=")[0] for line in lines if line and not line.startswith("#")}
+    assert {"HEADRACE_PIPELINES", "HEADRACE_BIND"} <= names
+    options = {"--" + name.removeprefix("HEADRACE_").lower().replace("_", "-") for name in names}
+    assert options - {"--pipelines"} <= options_of_serve()
+
+
+@pytest.mark.parametrize(
+    ("grace", "place"),
+    [
+        (lambda: float(compose()["services"]["server"]["stop_grace_period"][:-1]), "compose"),
+        (lambda: pod()["terminationGracePeriodSeconds"], "kubernetes"),
+    ],
+    ids=["compose", "kubernetes"],
+)
+def test_whoever_stops_a_server_waits_longer_than_it_drains(grace: Any, place: str) -> None:
+    [drain] = [w.partition("=")[2] for w in commands()[place] if w.startswith("--drain-timeout=")]
+    assert grace() >= float(drain) + 5
+
+
+def test_systemd_signals_the_parent_alone_and_waits_longer_than_it_drains() -> None:
+    unit = (SYSTEMD / "headrace.service").read_text()
+    environment = (SYSTEMD / "headrace.env").read_text()
+    stop = re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
+    drain = re.search(r"^HEADRACE_DRAIN_TIMEOUT=(\d+)$", environment, re.MULTILINE)
+    assert stop and drain and int(stop[1]) >= int(drain[1]) + 5
+    # Workers that got the signal too would die of it, and nothing could be drained.
+    assert re.search(r"^KillMode=mixed$", unit, re.MULTILINE)
+
+
+def test_the_example_of_the_cluster_is_a_pipeline() -> None:
+    config = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())
+    [generated] = config["configMapGenerator"]
+    assert generated["files"] == ["feeds.py"]
+    pipeline = resolve(f"{KUBERNETES / 'feeds.py'}:feeds")()
+    with hs.run(pipeline) as server, headrace.connect(server.address, timeout=20) as feed:
+        assert next(feed).sequences["steps"].shape == (16, 20, 8)
+
+
+# Files and versions
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_an_image_is_made_of_files_that_are_there_and_not_ignored(path: Path) -> None:
+    ignore = (ROOT / ".dockerignore").read_text().splitlines()
+    assert "*" in ignore
+    let_in = [line[1:] for line in ignore if line.startswith("!")]
+    for name, words in instructions(path):
+        if name != "COPY" or words.startswith("--from="):
+            continue
+        for source in words.split()[:-1]:
+            assert (ROOT / source).exists(), source
+            assert any(Path(source).match(pattern) for pattern in let_in), f"{source} is ignored"
+
+
+def test_compose_names_files_that_are_there() -> None:
+    for name, service in compose()["services"].items():
+        if "build" in service:
+            assert (ROOT / service["build"]["dockerfile"]).is_file(), name
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            known = (ROOT / source).exists() if source[0] == "." else source in compose()["volumes"]
+            assert known, f"{name}: {source}"
+    for script in ("symbols.py", "train.py"):
+        assert (ROOT / "examples" / script).is_file() and script in str(compose())
+
+
+def test_versions_are_that_of_the_package() -> None:
+    for path in DOCKERFILES:
+        assert f'org.opencontainers.image.version="{__version__}"' in path.read_text()
+        assert set(re.findall(r"headrace-\w+:(\d[\w.]*)", path.read_text())) == {__version__}
+    ours = {s["image"] for s in compose()["services"].values() if "build" in s}
+    assert ours == {f"headrace-server:{__version__}", f"headrace-trainer:{__version__}"}
+    [image] = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())["images"]
+    assert image == {"name": pod()["containers"][0]["image"], "newTag": __version__}
+
+
+def test_the_python_of_the_images_is_one_that_the_package_takes() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    for path in DOCKERFILES:
+        version = re.search(r"^ARG PYTHON=(\S+)$", path.read_text(), re.MULTILINE)
+        assert version and f'"Programming Language :: Python :: {version[1]}"' in project
+
+
+def test_an_image_installs_what_the_package_asks_for() -> None:
+    script, project = ROOT / "docker" / "requirements.py", ROOT / "pyproject.toml"
+    command = [sys.executable, "-I", script, project, "server", "arrow"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+    assert [re.split("[>=<]", line)[0] for line in told.split()] == [
+        *("pyzmq", "msgpack", "numpy", "google-crc32c", "pyarrow")
+    ]
+    extras = re.search(
+        r'^ARG EXTRAS="(.*)"$', (ROOT / "docker/server.Dockerfile").read_text(), re.M
+    )
+    assert extras
+    subprocess.run([*command[:4], *extras[1].split()], check=True, capture_output=True, timeout=30)
+
+
+def test_the_server_image_has_no_framework() -> None:
+    text = "\n".join(words for _, words in instructions(ROOT / "docker" / "server.Dockerfile"))
+    assert not re.search(r"tensorflow|torch|jax|\btf\b", text)
+
+
+# Users, rights and secrets
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_an_image_runs_as_a_user_who_is_not_root(path: Path) -> None:
+    assert last(path, "USER") == f"{USER}:{USER}"
+    stages = [words for name, words in instructions(path) if name == "FROM"]
+    assert len(stages) == 2, "what builds is not what runs"
+
+
+def test_compose_gives_its_containers_no_rights_and_bounds_them() -> None:
+    for name, service in compose()["services"].items():
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        if name != "data":  # which runs for a second
+            limits = service["deploy"]["resources"]["limits"]
+            assert {"memory", "pids"} <= set(limits), name
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:"), f"{name}: {port} is open to the network"
+
+
+def test_compose_gives_server_and_trainers_one_shared_memory_as_one_user() -> None:
+    services = compose()["services"]
+    [directory] = [
+        word.partition("=")[2]
+        for word in services["server"]["command"]
+        if word.startswith("--shm-dir=")
+    ]
+    for name in ("server", "trainer-0", "trainer-1"):
+        assert f"shm:{directory}" in services[name]["volumes"]
+    assert f"uid={USER}" in compose()["volumes"]["shm"]["driver_opts"]["o"]
+
+
+def test_the_pod_is_restricted() -> None:
+    assert pod()["securityContext"]["runAsNonRoot"] is True
+    assert {pod()["securityContext"][who] for who in ("runAsUser", "runAsGroup", "fsGroup")} == {
+        USER
+    }
+    assert pod()["automountServiceAccountToken"] is False
+    [container] = pod()["containers"]
+    rights = container["securityContext"]
+    assert rights["allowPrivilegeEscalation"] is False
+    assert rights["readOnlyRootFilesystem"] is True
+    assert rights["capabilities"] == {"drop": ["ALL"]}
+    assert "memory" in container["resources"]["limits"]
+    volumes = {volume["name"]: volume for volume in pod()["volumes"]}
+    assert volumes["shm"]["emptyDir"]["medium"] == "Memory"
+    claims = manifests()["StatefulSet"]["spec"]["volumeClaimTemplates"]
+    given = {*volumes, *(claim["metadata"]["name"] for claim in claims)}
+    assert {mount["name"] for mount in container["volumeMounts"]} == given
+
+
+def test_the_objects_of_the_cluster_find_each_other() -> None:
+    found = manifests()
+    template = found["StatefulSet"]["spec"]["template"]["metadata"]["labels"]
+    assert found["StatefulSet"]["spec"]["selector"]["matchLabels"] == template
+    assert found["Service"]["spec"]["selector"] == template
+    assert found["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == template
+    assert found["StatefulSet"]["spec"]["serviceName"] == found["Service"]["metadata"]["name"]
+    ports = {port["name"]: port["containerPort"] for port in pod()["containers"][0]["ports"]}
+    assert ports == {"feed": 5557}
+    [service] = found["Service"]["spec"]["ports"]
+    [policy] = found["NetworkPolicy"]["spec"]["ingress"][0]["ports"]
+    assert service["targetPort"] in ports and policy["port"] in ports
+
+
+def test_the_unit_gives_its_process_no_rights() -> None:
+    unit = (SYSTEMD / "headrace.service").read_text()
+    for line in (
+        *("User=headrace", "NoNewPrivileges=yes", "CapabilityBoundingSet=", "OOMPolicy=continue"),
+        *("ProtectSystem=strict", "PrivateDevices=yes", "StateDirectory=headrace"),
+    ):
+        assert re.search(rf"^{re.escape(line)}$", unit, re.MULTILINE), line
+    assert "u headrace " in (SYSTEMD / "headrace.sysusers").read_text()
+
+
+@pytest.mark.parametrize("path", DEPLOYED, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_secret_is_written_down(path: Path) -> None:
+    """Nothing is given a password, a token or a key; what switches accounts off may name them."""
+    text = path.read_text()
+    secret = r"(password|passwd|token|secret|api_?key)\w*\s*[:=]\s*(?!\"?(true|false)\b)\S"
+    assert not re.search(secret, text, re.IGNORECASE)
+    assert "PRIVATE KEY" not in text and not re.search(r"https?://[^/\s]*:[^/\s]*@", text)
+
+
+# Observing
+
+
+def test_prometheus_and_grafana_look_at_services_that_compose_has() -> None:
+    services = compose()["services"]
+    observed = ROOT / "docker" / "observe"
+    scraped = yaml.safe_load((observed / "prometheus.yml").read_text())["scrape_configs"]
+    [source] = yaml.safe_load((observed / "grafana/datasources/prometheus.yml").read_text())[
+        "datasources"
+    ]
+    [provider] = yaml.safe_load((observed / "grafana/dashboards/provider.yml").read_text())[
+        "providers"
+    ]
+    targets = [t for job in scraped for config in job["static_configs"] for t in config["targets"]]
+    assert {target.partition(":")[0] for target in targets} <= set(services)
+    assert re.fullmatch(r"http://(\w+):\d+", source["url"])[1] in services
+    mounts = services["grafana"]["volumes"]
+    assert any(mount.split(":")[1] == provider["options"]["path"] for mount in mounts)
+    for name in ("prometheus", "grafana"):
+        assert services[name]["profiles"] == ["observe"]
+        assert re.search(r":v?\d+\.\d+\.\d+$", services[name]["image"]), "a tag that stays"
+
+
+# The healthcheck
+
+
+def healthy(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-I", HEALTHY, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30)
+
+
+def test_every_healthcheck_asks_the_address_that_its_server_is_bound_to() -> None:
+    image = json.loads(
+        last(ROOT / "docker" / "server.Dockerfile", "HEALTHCHECK").partition("CMD ")[2]
+    )
+    assert (
+        f"EXPOSE {image[-1].rpartition(':')[2]}"
+        in (ROOT / "docker" / "server.Dockerfile").read_text()
+    )
+    [container] = pod()["containers"]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["exec"]["command"] == image
+    for words in (commands()[place] for place in ("image", "compose", "kubernetes")):
+        assert "tcp://0.0.0.0:5557" in " ".join(words)
+    assert image[-1] == "tcp://127.0.0.1:5557"
+
+
+def test_a_server_is_healthy_although_nobody_trains_and_although_its_feed_waits() -> None:
+    pipeline = hs.from_examples([{"x": i} for i in range(40)]).batch(4)
+    with hs.run(pipeline, bind="tcp://127.0.0.1:*") as server:
+        assert healthy(server.address).returncode == 0
+        with headrace.connect(server.address, timeout=20, prefetch=0) as feed:
+            next(feed)
+            done = healthy(server.address)
+            assert (done.returncode, "greets with ZMTP 3" in done.stdout) == (0, True)
+            assert sum(batch.rows for batch in feed) == 36  # it took no batch of the feed
+        address = server.address
+    assert healthy(address).returncode == 1
+
+
+class _Page(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/healthz" else 503)
+        self.end_headers()
+
+    def log_message(self, *words: object) -> None:
+        pass
+
+
+@pytest.fixture
+def page() -> Iterator[str]:
+    """A page that is well at /healthz and ill elsewhere."""
+    with HTTPServer(("127.0.0.1", 0), _Page) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_health_page_is_asked_as_well(page: str) -> None:
+    assert healthy(f"http://{page}/healthz").returncode == 0
+    ill = healthy(f"http://{page}/readyz")
+    assert ill.returncode == 1 and "503" in ill.stdout
+
+
+def test_an_open_port_that_says_nothing_is_not_healthy() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        done = healthy(f"tcp://127.0.0.1:{silent.getsockname()[1]}")
+    assert done.returncode == 1 and "timed out" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["tcp://127.0.0.1"], ["tcp://a", "b"]])
+def test_a_healthcheck_of_no_address_fails_without_a_traceback(arguments: list[str]) -> None:
+    done = healthy(*arguments)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+
+
+def test_the_checks_of_containers_say_what_they_skip_and_why(tmp_path: Path) -> None:
+    """Where no program is there, nothing fails and everything has its reason."""
+    command = [sys.executable, "-m", "tests.containers", "--scratch", str(tmp_path / "scratch")]
+    empty = tmp_path / "bin"
+    empty.mkdir()
+    # Away from the environment's programs too: they stand beside its Python.
+    python = empty / "python"
+    python.symlink_to(sys.executable)
+    paths = [os.path.abspath(entry) for entry in sys.path if entry]
+    done = subprocess.run(
+        [python, *command[1:]],
+        cwd=ROOT,
+        env={"PATH": str(empty), "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 ran, 0 validated" in done.stdout and "0 failed" in done.stdout
+    assert not (tmp_path / "scratch").exists()
