@@ -110,6 +110,11 @@ class Engine:
     def podman(self, *words: str, timeout_s: float = 60) -> str:
         return call("podman", *words, env=self.env, cwd=ROOT, timeout_s=timeout_s).stdout.strip()
 
+    def background(self, *words: str) -> subprocess.Popen[bytes]:
+        """A command of podman that goes on beside."""
+        environment = {**os.environ, **self.env}
+        return subprocess.Popen(["podman", *words], env=environment, stdout=subprocess.DEVNULL)
+
     def state(self, name: str, what: str) -> str:
         """A field of a container, such as ``.State.ExitCode``."""
         return self.podman("inspect", name, "--format", "{{" + what + "}}")

@@ -2,6 +2,7 @@
 
 python trainer.py ADDRESS ROWS       takes so many rows, or all with 0
 python trainer.py ADDRESS hold       takes a batch and holds it until it is stopped
+python trainer.py ADDRESS step       takes a batch, trains until its input ends, and commits
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ def main() -> None:
     with headrace.connect(address, timeout=30, prefetch=0) as feed:
         for batch in feed:
             rows += batch["x"].tolist()
-            if wanted == "hold":
-                print(json.dumps({"rows": rows, "local": feed.local}), flush=True)
-                time.sleep(600)
-            if len(rows) == int(wanted):
+            if wanted in ("hold", "step") or len(rows) == int(wanted):
                 break
-        local = feed.local
-    print(json.dumps({"rows": rows, "local": local}), flush=True)
+        print(json.dumps({"rows": rows, "local": feed.local}), flush=True)
+        if wanted == "hold":
+            time.sleep(600)
+        elif wanted == "step":
+            sys.stdin.read()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@
     ```python        with ``# name.py`` as its first line: becomes that file
     ```toml          with ``# name.toml`` as its first line: becomes that file
     ```sh            headrace serve: in the background, until the end; other headrace and python
-                     lines: to their end; make and pip lines: their targets and extras exist
+                     lines: to their end; make and pip lines: their targets and extras exist;
+                     docker and kubectl lines: what they name of the repository exists, and
+                     what they serve are options of headrace serve
     <!-- setup: … --> Python, run where it stands; for data that the reader is spared
 
 The port 5557 of the documents is replaced by a free one.
@@ -103,6 +105,8 @@ class Runner:
                 known = (self._repository / "Makefile").read_text()
                 for target in targets:
                     assert re.search(rf"^{target}:", known, re.MULTILINE), f"no target {target}"
+            case ["docker" | "kubectl", *rest]:
+                self._containers(rest)
             case ["pip", "install", wanted]:
                 self._check_extras(wanted)
             case _:
@@ -115,6 +119,22 @@ class Runner:
         extras = set(parts[1].split(",")) if parts[1] else set()
         missing = extras - set(project["optional-dependencies"])
         assert not missing, f"pip install {wanted}: no extras {missing}"
+
+    def _containers(self, words: list[str]) -> None:
+        """Those programs are not here; ``make container-test`` runs such lines where they are."""
+        if words[0] == "compose":
+            assert (self._repository / "docker-compose.yml").exists()
+        for word in words:
+            source = word.split(":")[0].removeprefix("./")
+            if source.startswith(("docker/", "packaging/", "examples")):
+                assert (self._repository / source).exists(), f"there is no {source}"
+        if "serve" in words:
+            served = words[words.index("serve") :]
+            given = {word.partition("=")[0] for word in served if word.startswith("--")}
+            command = [sys.executable, "-m", "headrace_server.cli", "serve", "--help"]
+            told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            unknown = given - set(re.findall(r"--[a-z][a-z-]+", told))
+            assert not unknown, f"headrace serve has no {unknown}"
 
     def _finish(self, command: list[str]) -> None:
         subprocess.run(command, check=True, timeout=_LIMIT_S)

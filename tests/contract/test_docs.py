@@ -111,7 +111,9 @@ def test_every_option_that_a_document_names_exists_somewhere() -> None:
     programs = ("tests/bench/__main__.py", "tests/chaos/__main__.py")
     for program in programs:
         known |= set(re.findall(r'"(--[a-z][a-z-]+)"', (ROOT / program).read_text()))
-    known |= {"--help", "--version", "--shm-size"}  # the last is docker's
+    known |= {"--help", "--version"}
+    known |= {"--build", "--build-arg", "--ipc", "--name", "--network", "--profile", "--shm-size"}
+    known |= {"--volumes", "--now"}  # those are docker's, and systemctl's
     for path in DOCUMENTS:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", path.read_text()))
         assert named <= known, f"{_name(path)}: {sorted(named - known)}"
