@@ -59,6 +59,7 @@ class Engine:
         storage.write_text(_STORAGE.format(driver=driver, home=self.home))
         settings.write_text(_SETTINGS.format(home=self.home))
         self.env = {"CONTAINERS_STORAGE_CONF": str(storage), "CONTAINERS_CONF": str(settings)}
+        self.remove_all()  # of a run in the same directory that was broken off
 
     # Images
 
@@ -127,14 +128,20 @@ class Engine:
         return done.returncode == 0
 
     def remove_all(self) -> None:
-        with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
-            self.podman("rm", "--all", "--force", "--time", "1", timeout_s=60)
-            self.podman("volume", "prune", "--force")
+        """Containers, volumes and networks; images stay."""
+        for words in (
+            ("rm", "--all", "--force", "--time", "1"),
+            ("volume", "prune", "--force"),
+            ("network", "prune", "--force"),
+        ):
+            with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
+                self.podman(*words)
 
     @contextlib.contextmanager
     def served(self) -> Iterator[dict[str, str]]:
         """Podman's socket, with the environment in which ``docker`` speaks to it."""
         address = f"unix://{self.socket}"
+        self.socket.unlink(missing_ok=True)
         service = subprocess.Popen(
             ["podman", "system", "service", "--time=0", address],
             env={**os.environ, **self.env},
