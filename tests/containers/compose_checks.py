@@ -57,7 +57,7 @@ class _Compose:
 
     def demo(self) -> str:
         self._up()
-        self._compose("wait", *_TRAINERS, timeout_s=240)
+        self._compose("wait", *_TRAINERS, timeout_s=600)
         told = [self._segments(name) for name in _TRAINERS]
         assert sum(told) == _segments() * _EPOCHS, f"{told} of {_segments() * _EPOCHS}"
         assert all(told), f"a trainer had nothing to do: {told}"
@@ -69,7 +69,7 @@ class _Compose:
         code = self.engine.state("headrace-server-1", ".State.ExitCode")
         assert code == "0", f"the server ended with {code}"
         self._up()
-        self._compose("wait", *_TRAINERS, timeout_s=120)
+        self._compose("wait", *_TRAINERS, timeout_s=300)
         after = [self._segments(name) for name in _TRAINERS]
         assert after == [0, 0], f"{before}, and then {after}"
         return "the server drained with exit code 0, and its state was kept"
