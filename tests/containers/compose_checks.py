@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
-from .engine import ROOT, Engine
+from .engine import ROOT, Engine, until
 from .outcome import Outcomes
 from .tools import call, compose_plugin
 
@@ -57,7 +58,7 @@ class _Compose:
 
     def demo(self) -> str:
         self._up()
-        self._compose("wait", *_TRAINERS, timeout_s=240)
+        self._wait(600)
         told = [self._segments(name) for name in _TRAINERS]
         assert sum(told) == _segments() * _EPOCHS, f"{told} of {_segments() * _EPOCHS}"
         assert all(told), f"a trainer had nothing to do: {told}"
@@ -69,7 +70,7 @@ class _Compose:
         code = self.engine.state("headrace-server-1", ".State.ExitCode")
         assert code == "0", f"the server ended with {code}"
         self._up()
-        self._compose("wait", *_TRAINERS, timeout_s=120)
+        self._wait(300)
         after = [self._segments(name) for name in _TRAINERS]
         assert after == [0, 0], f"{before}, and then {after}"
         return "the server drained with exit code 0, and its state was kept"
@@ -83,12 +84,22 @@ class _Compose:
         with self.engine.watching("headrace-server-1"):
             self._compose(*words, timeout_s=120)
 
+    def _wait(self, seconds: float) -> None:
+        """Until the trainers have ended, and well."""
+        for name in (f"headrace-{name}-1" for name in _TRAINERS):
+            until(partial(self._over, name), seconds, f"{name} ends")
+
+    def _over(self, name: str) -> bool:
+        status, code = self.engine.state(name, ".State.Status}} {{.State.ExitCode").split()
+        assert code == "0", f"{name} ended with {code}: {self.engine.podman('logs', name)[-1000:]}"
+        return status == "exited"
+
     def _segments(self, name: str) -> int:
-        """What a trainer said last."""
-        log = self.engine.podman("logs", "--tail", "1", f"headrace-{name}-1")
-        match = re.match(r"(\d+) segments", log)
-        assert match, f"{name} said {log!r}"
-        return int(match[1])
+        """How many segments a trainer said at its end that it had trained."""
+        log = self.engine.podman("logs", f"headrace-{name}-1")
+        told = re.findall(r"^(\d+) segments\b", log, re.MULTILINE)
+        assert told, f"{name} said {log[-1000:]!r}"
+        return int(told[-1])
 
 
 def _segments() -> int:

@@ -15,6 +15,8 @@ import subprocess
 import sys
 import time
 
+from headrace_proto import __version__
+
 from .engine import ROOT, Engine, until
 from .feeds import ROWS
 from .outcome import Outcomes
@@ -22,7 +24,7 @@ from .tools import call
 
 __all__ = ["SERVER", "TRAINER", "check_server"]
 
-SERVER, TRAINER = "headrace-server:0.1.0", "headrace-trainer:0.1.0"
+SERVER, TRAINER = f"headrace-server:{__version__}", f"headrace-trainer:{__version__}"
 _NAME, _HOLDER = "headrace-check-server", "headrace-check-holder"
 _SHM = "headrace-check-shm:/run/headrace"
 _HARD = ("--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL")

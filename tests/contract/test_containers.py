@@ -175,6 +175,8 @@ def test_versions_are_that_of_the_package() -> None:
     for path in DOCKERFILES:
         assert f'org.opencontainers.image.version="{__version__}"' in path.read_text()
         assert set(re.findall(r"headrace-\w+:(\d[\w.]*)", path.read_text())) == {__version__}
+    page = (ROOT / "docs" / "containers.md").read_text()
+    assert set(re.findall(r"headrace-\w+:(\d[\w.]*)", page)) == {__version__}
     ours = {s["image"] for s in compose()["services"].values() if "build" in s}
     assert ours == {f"headrace-server:{__version__}", f"headrace-trainer:{__version__}"}
     [image] = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())["images"]
