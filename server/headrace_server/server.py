@@ -21,6 +21,7 @@ from .pipeline import Pipeline
 from .shell.child import ParentPipe
 from .shell.config import FeedConfig, RunConfig
 from .shell.durable import Durable
+from .shell.flight import RECORDS
 from .shell.rundir import RunDirectory
 from .shell.store import DURABILITIES
 from .shell.supervisor import Supervisor
@@ -33,6 +34,8 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 #: Part of the free shared memory that all slabs together may take.
 _SHARE_OF_MEMORY = 0.8
 _PAGE = 4096
+_RECORD_BYTES = 256 * 1024**2
+_LEAST_RECORD_BYTES = 1024**2
 _DAY_S = 86_400.0
 #: A worker that has nothing to do says once a second that it lives.
 _LEAST_WORKER_TIMEOUT_S = 2.0
@@ -173,6 +176,8 @@ def run(
     start_timeout_s: float = 120.0,
     worker_timeout_s: float = 60.0,
     worker_memory_bytes: int | None = None,
+    record: str | None = None,
+    record_bytes: int = _RECORD_BYTES,
 ) -> Server:
     """Start a server for one pipeline (its feed is called ``default``) or several by name.
 
@@ -200,6 +205,10 @@ def run(
     A worker that makes no progress for ``worker_timeout_s`` is ended and replaced: it must be more
     than the time in which your functions work through 64 examples.  ``worker_memory_bytes`` bounds
     what a worker takes beside shared memory and mapped files.
+
+    ``record`` says what is recorded in the state directory of every batch: "rows" (default where
+    there is one) which rows it held and whom it went to, "states" besides the states that went out
+    with it, "off" nothing.  ``record_bytes`` bounds that for each feed; the oldest goes.
     """
     if ParentPipe.made:
         raise RuntimeError(
@@ -218,6 +227,8 @@ def run(
         workers = count
     if durability not in (*DURABILITIES, "off"):
         raise ValueError(f"durability={durability!r:.40} is not one of power, process, off")
+    if record is not None and record not in RECORDS:
+        raise ValueError(f"record={record!r:.40} is not one of {', '.join(RECORDS)}")
     lease_ttl_s = _seconds("lease_ttl_s", lease_ttl_s)
     start_timeout_s = _seconds("start_timeout_s", start_timeout_s)
     worker_timeout_s = _seconds("worker_timeout_s", worker_timeout_s, _LEAST_WORKER_TIMEOUT_S)
@@ -234,6 +245,8 @@ def run(
         max_state_bytes=_integer("max_state_bytes", max_state_bytes, 1, 2**40),
         slab_bytes=0 if slab_bytes is None else _integer("slab_bytes", slab_bytes, _PAGE, 2**50),
         index_directory=None if state_dir is None else _index_directory(state_dir),
+        record=record or "rows",
+        record_bytes=_integer("record_bytes", record_bytes, _LEAST_RECORD_BYTES, 2**50),
         python_path=tuple(os.path.abspath(entry) for entry in sys.path),
     )
     shm = None if shm_dir is None else _path("shm_dir", shm_dir)
@@ -246,12 +259,14 @@ def run(
             ("resume", resume),
             ("snapshots", snapshots),
             ("keep_snapshots", keep_snapshots),
+            ("record", None if record == "off" else record),
         ):
             if given is not None:
                 raise ValueError(
                     f"{name}={given!r:.120} needs a state_dir (with durability 'power' or "
-                    "'process'): that is what snapshots are taken of"
+                    "'process')" + (": that is what snapshots are taken of" * (name != "record"))
                 )
+        config = dataclasses.replace(config, record="off")
         return Server(config, shm, start_timeout_s, None, worker_timeout_s, memory)
     durable = Durable(
         _path("state_dir", state_dir), durability, snapshots, keep, allow_config_change

@@ -57,6 +57,12 @@ class Begun:
     lines: np.ndarray
     keys: Sequence[Hashable]
 
+    def take(self, places: np.ndarray) -> Begun:
+        """Some of them."""
+        arrays = self.chunks, self.rows, self.counts, self.segments, self.indices, self.lines
+        keys = [self.keys[place] for place in places.tolist()]
+        return Begun(*(array[places] for array in arrays), keys)
+
 
 class Slots:
     """The tables, indexed by slot, and the keys."""

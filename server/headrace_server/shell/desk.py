@@ -24,6 +24,7 @@ from ..core.segment_dispatch import SegmentDispatcher
 from .config import FeedConfig, RunConfig
 from .copies import Copies
 from .counters import Counters
+from .flight import LeaseRecorder
 from .news import News
 from .rejoining import Rejoining
 from .retargets import Retargets
@@ -113,6 +114,7 @@ class Desk:
         self.rejoining = Rejoining(config, self.durable)
         self.counters = Counters(self.dispatcher)
         self._most_bad = config.declaration.policy.max_bad_examples
+        self.flight = None if run.record == "off" else LeaseRecorder(run, config.name)
         self._run = run
         self._opened: set[int] = set()
         self._finished: set[int] = set()

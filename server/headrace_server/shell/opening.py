@@ -14,6 +14,7 @@ from typing import Any
 import msgpack
 
 from ..feed.index_cache import IndexCache
+from ..feed.leaving_out import LeftOut
 from ..feed.partition_feed import PartitionFeed
 from ..feed.reader import BadRecords, Reader
 from ..feed.sequence_feed import SequenceFeed
@@ -40,6 +41,8 @@ class Opener:
         marks: Mapping[str, Any],
         passed: Passed,
         max_state_bytes: int,
+        record: str = "off",
+        replay: Any = None,
     ) -> None:
         self._slab = slab
         self._stores = stores
@@ -48,6 +51,8 @@ class Opener:
         self._marks = marks  # by feed: rows that killed earlier lives, or may have
         self._passed = passed
         self._max_state_bytes = max_state_bytes
+        self._record = record
+        self._replay = replay
         self._readers: dict[str, Reader] = {}
         self._bad: dict[str, BadRecords] = {}
         self.guards: dict[str, Guard] = {}
@@ -84,6 +89,11 @@ class Opener:
         durable = self._stores.durable
         kind = SequenceFeed if config.stateful else PartitionFeed
         run = kind(*args, self._bad[config.name], durable)
+        if self._record != "off":
+            run.record(states=self._record == "states")
+        skipped = self._marks.get(config.name, {}).get("skipped")
+        if skipped and durable:
+            run.leave_out(LeftOut(map(tuple, skipped)))
         self.guards[config.name].needed = True  # what is read from here on was read before
         if isinstance(run, SequenceFeed):
             run.check_state_bytes(self._max_state_bytes)
