@@ -162,7 +162,10 @@ def _part(part: Part) -> list[Any]:
 
 
 def _segments(batch: Segments) -> list[Any]:
-    columns = batch.chunks, batch.rows, batch.segments, batch.indices, batch.lanes, batch.starts
+    columns = (
+        *(batch.chunks, batch.rows, batch.segments, batch.counts, batch.indices),
+        *(batch.lanes, batch.starts),
+    )
     return [*map(packed, columns), batch.stripe]
 
 
