@@ -210,12 +210,7 @@ def run(
     there is one) which rows it held and whom it went to, "states" besides the states that went out
     with it, "off" nothing.  ``record_bytes`` bounds that for each feed; the oldest goes.
     """
-    if ParentPipe.made:
-        raise RuntimeError(
-            "hs.run was called by a worker that imports a file for the functions in it: in that "
-            "file put hs.run, and all that is not to run in workers, under "
-            'if __name__ == "__main__":'
-        )
+    refuse_in_worker("hs.run")
     count = 1 if partitions is None else _integer("partitions", partitions, 1, 4096)
     workers = _integer("workers", workers, 1, 1024)
     if workers > count:
@@ -229,16 +224,16 @@ def run(
         raise ValueError(f"durability={durability!r:.40} is not one of power, process, off")
     if record is not None and record not in RECORDS:
         raise ValueError(f"record={record!r:.40} is not one of {', '.join(RECORDS)}")
-    lease_ttl_s = _seconds("lease_ttl_s", lease_ttl_s)
-    start_timeout_s = _seconds("start_timeout_s", start_timeout_s)
-    worker_timeout_s = _seconds("worker_timeout_s", worker_timeout_s, _LEAST_WORKER_TIMEOUT_S)
+    lease_ttl_s = as_seconds("lease_ttl_s", lease_ttl_s)
+    start_timeout_s = as_seconds("start_timeout_s", start_timeout_s)
+    worker_timeout_s = as_seconds("worker_timeout_s", worker_timeout_s, _LEAST_WORKER_TIMEOUT_S)
     memory = 0
     if worker_memory_bytes is not None:
         memory = _integer("worker_memory_bytes", worker_memory_bytes, _LEAST_MEMORY, 2**50)
     config = RunConfig(
         feeds=tuple(_feeds(pipelines, count)),
         directory="",
-        binds=tuple(_binds(bind)),
+        binds=tuple(bind_addresses(bind)),
         workers=workers,
         lease_ttl_s=lease_ttl_s,
         heartbeat_s=min(1.0, lease_ttl_s / 4),
@@ -249,7 +244,7 @@ def run(
         record_bytes=_integer("record_bytes", record_bytes, _LEAST_RECORD_BYTES, 2**50),
         python_path=tuple(os.path.abspath(entry) for entry in sys.path),
     )
-    shm = None if shm_dir is None else _path("shm_dir", shm_dir)
+    shm = None if shm_dir is None else as_path("shm_dir", shm_dir)
     tokens = _tokens(resume, {feed.name for feed in config.feeds})
     keep = None
     if keep_snapshots is not None:
@@ -269,7 +264,7 @@ def run(
         config = dataclasses.replace(config, record="off")
         return Server(config, shm, start_timeout_s, None, worker_timeout_s, memory)
     durable = Durable(
-        _path("state_dir", state_dir), durability, snapshots, keep, allow_config_change
+        as_path("state_dir", state_dir), durability, snapshots, keep, allow_config_change
     )
     try:
         config = durable.begin(config, tokens)
@@ -277,6 +272,16 @@ def run(
         durable.close()
         raise
     return Server(config, shm, start_timeout_s, durable, worker_timeout_s, memory)
+
+
+def refuse_in_worker(call: str) -> None:
+    """RuntimeError where a worker, which imports files of user code, comes to start a server."""
+    if ParentPipe.made:
+        raise RuntimeError(
+            f"{call} was called by a worker that imports a file for the functions in it: in that "
+            f"file put {call}, and all that is not to run in workers, under "
+            'if __name__ == "__main__":'
+        )
 
 
 def _tokens(resume: Any, feeds: set[str]) -> dict[str, Token]:
@@ -322,7 +327,7 @@ def _integer(name: str, value: Any, least: int, most: int) -> int:
     return number
 
 
-def _seconds(name: str, value: Any, least: float = 0.1) -> float:
+def as_seconds(name: str, value: Any, least: float = 0.1) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name}={value!r:.80} is not a number of seconds")
     seconds = float(value)
@@ -331,14 +336,14 @@ def _seconds(name: str, value: Any, least: float = 0.1) -> float:
     return seconds
 
 
-def _path(name: str, value: Any) -> str:
+def as_path(name: str, value: Any) -> str:
     try:
         return os.fsdecode(value)
     except TypeError:
         raise TypeError(f"{name}={value!r:.80} is not a path") from None
 
 
-def _binds(bind: str | list[str] | None) -> list[str]:
+def bind_addresses(bind: str | list[str] | None) -> list[str]:
     if bind is None:
         return ["tcp://127.0.0.1:*"]
     if not isinstance(bind, (str, list, tuple)):
@@ -352,7 +357,7 @@ def _binds(bind: str | list[str] | None) -> list[str]:
 
 
 def _index_directory(state_dir: str | os.PathLike[str]) -> str:
-    path = os.path.join(os.path.abspath(_path("state_dir", state_dir)), "index")
+    path = os.path.join(os.path.abspath(as_path("state_dir", state_dir)), "index")
     os.makedirs(path, exist_ok=True)
     return path
 

@@ -24,7 +24,7 @@ from .pipelines import PIPELINES, load
 from .settings import CONFIG
 from .table import Command
 
-__all__ = ["COMMAND"]
+__all__ = ["COMMAND", "Signals", "until_stopped"]
 
 logger = logging.getLogger("headrace.server")
 
@@ -116,7 +116,7 @@ _OPTIONS = (
 
 
 def _serve(options: Namespace) -> int:
-    stop = _Signals()
+    stop = Signals()
     server = run(
         load(options.pipelines),
         workers=options.workers,
@@ -139,7 +139,7 @@ def _serve(options: Namespace) -> int:
     with server:
         stop.started = True
         print(f"headrace serves at {' '.join(server.addresses)}", flush=True)
-        return _until_stopped(server, stop, options)
+        return until_stopped(server, stop, options)
 
 
 def _tokens(given: tuple[str, ...] | None, state_dir: str | None) -> list[Token] | None:
@@ -171,7 +171,7 @@ def _tokens(given: tuple[str, ...] | None, state_dir: str | None) -> list[Token]
     return tokens or None
 
 
-def _until_stopped(server: Server, stop: _Signals, options: Namespace) -> int:
+def until_stopped(server: Server, stop: Signals, options: Namespace) -> int:
     done = False
     linger_until = 0.0  # a feed that failed goes on telling why to trainers that come late
     while not stop.first.is_set():
@@ -191,7 +191,7 @@ def _until_stopped(server: Server, stop: _Signals, options: Namespace) -> int:
     return exits.FAILED if server.failed_feeds() else exits.WELL
 
 
-class _Signals:
+class Signals:
     """SIGTERM and SIGINT, counted."""
 
     def __init__(self) -> None:

@@ -263,6 +263,12 @@ class PartitionFeed:
             self._forget({read.chunk})
         self._intake.end()
 
+    def read_again(self, read: Read, stages: Any) -> Chunk:
+        """The rows of a chunk as they were when it was read."""
+        if stages is not None:
+            self._intake.restore_stages(stages)
+        return self._chunk(read)[0]
+
     def _note_source(self, read: Read, stages: Any, chunk: Chunk) -> None:
         if self._sources is not None:
             self._sources[read.chunk] = Source(read, stages, chunk.ordinals, chunk.origin)

@@ -246,6 +246,13 @@ class SequenceFeed:
         self._report_refused()
         self._intake.end()
 
+    def read_again(self, read: Read, stages: Any) -> tuple[Chunk, Offer]:
+        """The rows of a chunk as they were when it was read."""
+        if stages is not None:
+            self._intake.restore_stages(stages)
+        chunk, _ = self._intake.chunk(read)
+        return self._cutting.offer(chunk, self._intake.bad, read.epoch)
+
     def _note_source(self, read: Read, stages: Any, chunk: Chunk, offer: Offer) -> None:
         if self._sources is not None and len(offer):
             about = chunk.ordinals, chunk.origin, offer.keys

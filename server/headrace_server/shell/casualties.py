@@ -34,6 +34,9 @@ class Casualties:
             for feed in config.feeds
         }
         self._known = {feed: Omissions.read(file) for feed, file in self._files.items()}
+        if config.replay is not None:  # what kills is known from the server whose feed it is
+            recorded, feed, *_ = config.replay
+            self._known[feed].deadly = Omissions.read(quarantine_file(recorded, feed)).deadly
         policies = {feed.name: feed.declaration.policy.on_bad_example for feed in config.feeds}
         self._quarantine = Quarantine(
             {feed: policy == "skip" for feed, policy in policies.items()},

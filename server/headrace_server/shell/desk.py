@@ -98,7 +98,9 @@ class Desk:
         common = config.partitions, run.lease_ttl_s, run.max_credits, epoch
         self.dispatcher: Dispatcher
         if config.stateful:
-            self.dispatcher = SegmentDispatcher(*common, config.order)
+            # In a replay batches are in the order of their hand-out, whosever lanes they were.
+            order = "arrival" if run.replay is not None else config.order
+            self.dispatcher = SegmentDispatcher(*common, order)
         else:
             self.dispatcher = (KeepingDispatcher if self.durable else Dispatcher)(*common)
         self.schema: Any = None

@@ -18,7 +18,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import msgpack
 import numpy as np
@@ -29,6 +29,7 @@ __all__ = [
     "FlightFile",
     "FrameTooLarge",
     "frame",
+    "frame_at",
     "frames",
     "packed",
     "unpacked",
@@ -137,24 +138,48 @@ def _unlinked(path: Path) -> bool:
 
 def frame(value: Any) -> bytes:
     """One frame."""
-    data: bytes = msgpack.packb(value, use_bin_type=True)
+    # A file's name need not be UTF-8.
+    data: bytes = msgpack.packb(value, use_bin_type=True, unicode_errors="surrogateescape")
     return _HEAD.pack(len(data), zlib.crc32(data)) + data
 
 
-def frames(path: Path) -> Iterator[Any]:
-    """What the whole frames of a file hold, in order.  The file may grow meanwhile, or be gone."""
+def frames(path: Path) -> Iterator[tuple[int, Any]]:
+    """The whole frames of a file in order: where each lies, and what it holds.
+
+    The file may grow meanwhile, or be gone.
+    """
     try:
         with open(path, "rb") as stream:
-            while len(head := stream.read(_HEAD.size)) == _HEAD.size:
-                size, crc = _HEAD.unpack(head)
-                if size > os.fstat(stream.fileno()).st_size:
-                    return
-                data = stream.read(size)
-                if len(data) < size or zlib.crc32(data) != crc:
-                    return
-                yield msgpack.unpackb(data, strict_map_key=False)
-    except (FileNotFoundError, ValueError):
+            at = 0
+            while (value := _read(stream)) is not None:
+                yield at, value
+                at = stream.tell()
+    except FileNotFoundError:
         return
+
+
+def frame_at(path: Path, at: int) -> Any:
+    """What one frame holds; None where it is there no more."""
+    try:
+        with open(path, "rb") as stream:
+            stream.seek(at)
+            return _read(stream)
+    except FileNotFoundError:
+        return None
+
+
+def _read(stream: BinaryIO) -> Any:
+    """The next frame; None where none is whole."""
+    head = stream.read(_HEAD.size)
+    if len(head) < _HEAD.size:
+        return None
+    size, crc = _HEAD.unpack(head)
+    if size > os.fstat(stream.fileno()).st_size:
+        return None
+    data = stream.read(size)
+    if len(data) < size or zlib.crc32(data) != crc:
+        return None
+    return msgpack.unpackb(data, strict_map_key=False, unicode_errors="surrogateescape")
 
 
 def packed(numbers: np.ndarray) -> list[Any]:

@@ -19,7 +19,7 @@ from .flight import flight_directory
 from .flight_choice import ByTrainer
 from .flight_files import SUFFIX
 from .flight_leases import Lease, Leases
-from .flight_rows import BatchId, Made, made_batches
+from .flight_rows import BatchId, Made, Recorded
 
 __all__ = ["Flown", "History", "feed_of"]
 
@@ -75,10 +75,12 @@ class History:
 
     def of_key(self, key: bytes) -> list[Flown]:
         """Every hand-out of a batch with a row of this key."""
-        found = {made.id: made for made in made_batches(self._directory) if made.has_key(key)}
+        recorded = Recorded(self._directory)
+        every = {batch: recorded.get(batch) for batch in recorded}
+        found = {batch: made for batch, made in every.items() if made and made.has_key(key)}
         flown = [Flown(le.batch, le, found[le.batch]) for le in self.leases if le.batch in found]
         out = {one.id for one in flown}
-        return flown + [Flown(id, None, made) for id, made in sorted(found.items()) if id not in out]
+        return flown + [Flown(id, None, found[id]) for id in sorted(found.keys() - out)]
 
     def with_rows(self, leases: Iterable[Lease]) -> list[Flown]:
         """Hand-outs with their batches, in the same order."""
@@ -86,7 +88,12 @@ class History:
         made = self.made({lease.batch for lease in listed})
         return [Flown(lease.batch, lease, made.get(lease.batch)) for lease in listed]
 
+    def recorded(self, wanted: Collection[BatchId]) -> Recorded:
+        """The record of the lives of these batches."""
+        return Recorded(self._directory, {batch.life for batch in wanted})
+
     def made(self, wanted: Collection[BatchId]) -> dict[BatchId, Made]:
         """These batches, as far as they are recorded."""
-        lives = {batch.life for batch in wanted}
-        return {m.id: m for m in made_batches(self._directory, lives) if m.id in wanted}
+        recorded = self.recorded(wanted)
+        found = {batch: recorded.get(batch) for batch in wanted}
+        return {batch: made for batch, made in found.items() if made is not None}

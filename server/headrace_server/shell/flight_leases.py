@@ -75,13 +75,13 @@ class Leases:
         self._trainers: dict[tuple[int, int], Trainer] = {}
         for path in sorted(directory.glob(f"leases-*{SUFFIX}")):
             content = frames(path)
-            header = next(content, None)
+            _, header = next(content, (0, None))
             if header is None or header[0] != FORMAT:
                 continue
             life = header[3]
             for about in header[4]:
                 self._join(life, *about)
-            for when, entries in content:
+            for _, (when, entries) in content:
                 for entry in entries:
                     self._add(life, when, *entry)
 

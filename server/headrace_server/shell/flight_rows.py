@@ -10,12 +10,19 @@ from typing import Any
 
 import numpy as np
 
+from headrace_proto.errors import ServerError
+
 from ..core.plan import Part, Read
 from ..core.slots import Segments
+from ..feed.chunk import Origin
 from .flight import FILE, PARTS, SEGMENTS, SOURCE
-from .flight_files import FORMAT, SUFFIX, frames, unpacked
+from .flight_files import FORMAT, SUFFIX, frame_at, frames, unpacked
 
-__all__ = ["BatchId", "Made", "Row", "StoredSource", "made_batches"]
+__all__ = ["BatchId", "Made", "Recorded", "Row", "StoredSource"]
+
+
+#: Sources of one file that are held at a time.
+_SOURCES = 256
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -67,6 +74,15 @@ class StoredSource:
         _, _, file, record, offset = self._rows
         return unpacked(file), unpacked(record), None if offset is None else unpacked(offset)
 
+    def differs(self, at: np.ndarray, origin: Origin, now: np.ndarray) -> int | None:
+        """The first of these rows that comes from elsewhere now."""
+        file, record, _ = self._places
+        same = record[at] == origin.record[now]
+        pairs = zip(file[at].tolist(), origin.file[now].tolist(), strict=True)
+        names = [self._names[number] for number in self._rows[1]]
+        same &= np.array([names[was] == origin.files[is_] for was, is_ in pairs], bool)
+        return None if same.all() else int(np.argmin(same))
+
     def row(self, at: int, segment: int = -1, segments: int = 0) -> Row:
         """One of its rows."""
         file, record, offset = self._places
@@ -88,7 +104,7 @@ class Made:
 
     id: BatchId
     rows: int
-    sources: dict[int, StoredSource]  # of its file: those of its rows, and others
+    sources: dict[int, StoredSource] = field(default_factory=dict)  # by number of the chunk
     parts: list[Part] = field(default_factory=list)
     segments: Segments | None = None
     meta: dict[str, Any] = field(default_factory=dict)
@@ -121,43 +137,96 @@ class Made:
         return any(source.keys and source.keys[at] == key for source, at in self.places())
 
 
-def made_batches(directory: Path, lives: Iterable[int] | None = None) -> Iterator[Made]:
-    """Every batch that is recorded, of these lives or of all, in the order of each worker.
+class Recorded:
+    """The batches that are recorded, of these lives or of all; each is read when it is asked for.
 
     A worker that died before it announced a batch has recorded it in vain: of several of one
     number the last one counts.
     """
-    wanted = None if lives is None else set(lives)
-    for path in sorted(directory.glob(f"rows-*{SUFFIX}")):
-        life = int(path.name.split("-")[1])
-        if wanted is None or life in wanted:
-            yield from _made(path)
+
+    def __init__(self, directory: Path, lives: Iterable[int] | None = None) -> None:
+        self._files: list[_RowsFile] = []
+        self._places: dict[BatchId, tuple[_RowsFile, int]] = {}
+        self._with_states: set[BatchId] = set()
+        wanted = None if lives is None else set(lives)
+        for path in sorted(directory.glob(f"rows-*{SUFFIX}")):
+            life = int(path.name.split("-")[1])
+            if wanted is None or life in wanted:
+                self._scan(_RowsFile(path, life))
+
+    def _scan(self, file: _RowsFile) -> None:
+        for at, (kind, *plain) in file.scan():
+            if kind in (PARTS, SEGMENTS):
+                batch = BatchId(file.life, plain[0], plain[1])
+                self._places[batch] = file, at
+                if kind == SEGMENTS and plain[5] is not None:
+                    self._with_states.add(batch)
+
+    def __iter__(self) -> Iterator[BatchId]:
+        return iter(self._places)
+
+    def __contains__(self, batch: BatchId) -> bool:
+        return batch in self._places
+
+    def has_states(self, batch: BatchId) -> bool:
+        """Whether the states that went out with it are recorded."""
+        return batch in self._with_states
+
+    def get(self, batch: BatchId) -> Made | None:
+        """One of them; None where it is not recorded, or no more."""
+        file, at = self._places.get(batch, (None, 0))
+        return None if file is None else file.made(at)
 
 
-def _made(path: Path) -> Iterator[Made]:
-    content = frames(path)
-    header = next(content, None)
-    if header is None or header[0] != FORMAT:
-        return
-    life = header[3]
-    names: list[str] = []
-    sources: dict[int, dict[int, StoredSource]] = {}  # by partition and chunk
-    for kind, *plain in content:
-        if kind == FILE:
-            names.append(plain[1])
-        elif kind == SOURCE:
-            partition, chunk, *about = plain
-            sources.setdefault(partition, {})[chunk] = StoredSource(chunk, names, about)
-        elif kind == PARTS:
-            partition, number, rows, parts, meta = plain
-            known = sources[partition]
-            listed = [_part(*part) for part in parts]
-            yield Made(BatchId(life, partition, number), rows, known, listed, meta=meta)
-        elif kind == SEGMENTS:
-            partition, number, rows, packed, meta, states = plain
-            batch = _segments(packed)
-            about = BatchId(life, partition, number), rows, sources[partition]
-            yield Made(*about, segments=batch, meta=meta, states=states)
+class _RowsFile:
+    """One file: where its sources lie, and the names in it."""
+
+    def __init__(self, path: Path, life: int) -> None:
+        self.path = path
+        self.life = life
+        self._names: list[str] = []
+        self._sources: dict[tuple[int, int], int] = {}  # by partition and chunk
+        self._read: dict[tuple[int, int], StoredSource] = {}
+
+    def scan(self) -> Iterator[tuple[int, list[Any]]]:
+        """All its frames but the first, once."""
+        content = frames(self.path)
+        _, header = next(content, (0, None))
+        if header is None or header[0] != FORMAT:
+            return
+        for at, plain in content:
+            if plain[0] == FILE:
+                self._names.append(plain[2])
+            elif plain[0] == SOURCE:
+                self._sources[plain[1], plain[2]] = at
+            yield at, plain
+
+    def _source(self, partition: int, chunk: int) -> StoredSource:
+        name = partition, chunk
+        if name not in self._read:
+            plain = frame_at(self.path, self._sources[name])
+            if plain is None:
+                raise ServerError(f"{self.path} is gone: it was the oldest of what is recorded")
+            if len(self._read) >= _SOURCES:
+                del self._read[next(iter(self._read))]
+            self._read[name] = StoredSource(chunk, self._names, plain[3:])
+        return self._read[name]
+
+    def made(self, at: int) -> Made | None:
+        """The batch of a frame."""
+        frame = frame_at(self.path, at)
+        if frame is None:
+            return None
+        kind, partition, number, rows, plain, meta, *states = frame
+        made = Made(BatchId(self.life, partition, number), rows, meta=meta)
+        if kind == PARTS:
+            made.parts = [_part(*part) for part in plain]
+            chunks = {part.chunk for part in made.parts}
+        else:
+            made.segments, made.states = _segments(plain), states[0]
+            chunks = set(made.segments.chunks.tolist())
+        made.sources = {chunk: self._source(partition, chunk) for chunk in chunks}
+        return made
 
 
 def _part(chunk: int, *rows: Any) -> Part:

@@ -23,6 +23,7 @@ from ..feed.sources import open_reader
 from .config import FeedConfig
 from .diary import Diary
 from .guard import Guard, Passed
+from .replaying import Replay, ReplayedBatches, ReplayedSegments
 from .stores import Stores
 from .worker_messages import Assign
 
@@ -46,13 +47,13 @@ class Opener:
     ) -> None:
         self._slab = slab
         self._stores = stores
-        self._cache = IndexCache(index_directory)
+        self._cache = IndexCache(index_directory, read_only=replay is not None)
         self._diary = diary
         self._marks = marks  # by feed: rows that killed earlier lives, or may have
         self._passed = passed
         self._max_state_bytes = max_state_bytes
         self._record = record
-        self._replay = replay
+        self._replay = None if replay is None else Replay.from_plain(replay)
         self._readers: dict[str, Reader] = {}
         self._bad: dict[str, BadRecords] = {}
         self.guards: dict[str, Guard] = {}
@@ -85,10 +86,15 @@ class Opener:
     def _run_of(
         self, config: FeedConfig, order: Assign, reader: Reader, cursor: bytes
     ) -> PartitionFeed | SequenceFeed:
-        args = reader, config.declaration, order.partition, config.partitions, self._slab
+        bad = self._bad[config.name]
         durable = self._stores.durable
-        kind = SequenceFeed if config.stateful else PartitionFeed
-        run = kind(*args, self._bad[config.name], durable)
+        run: PartitionFeed | SequenceFeed
+        if self._replay is not None:
+            replayed = ReplayedSegments if config.stateful else ReplayedBatches
+            run = replayed(reader, config.declaration, self._slab, bad, self._replay)
+        else:
+            args = reader, config.declaration, order.partition, config.partitions, self._slab
+            run = (SequenceFeed if config.stateful else PartitionFeed)(*args, bad, durable)
         if self._record != "off":
             run.record(states=self._record == "states")
         skipped = self._marks.get(config.name, {}).get("skipped")
