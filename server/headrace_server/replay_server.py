@@ -74,7 +74,9 @@ def replay(
     state = Path(as_path("state_dir", state_dir)).absolute()
     name = feed_of(state, feed)
     declaration = pipeline.declaration()
-    config = FeedConfig(name, declaration, resolve(declaration.source.paths), _partitions(state, name))
+    config = FeedConfig(
+        name, declaration, resolve(declaration.source.paths), _partitions(state, name)
+    )
     compare_feed(state, config, state / "feeds" / name / "feed.json", allow_config_change)
     history = History(state, name)
     leases = _chosen(history, first, last, trainer, steps)

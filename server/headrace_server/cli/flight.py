@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,7 @@ def _line(one: Flown) -> str:
     if lease is None:
         rows = "? rows" if one.made is None else f"{one.made.rows} rows"
         return f"batch {one.id}  {rows}  not handed out"
-    when = datetime.fromtimestamp(lease.sent).isoformat(" ", "milliseconds")
+    when = datetime.fromtimestamp(lease.sent, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
     fates = " then ".join(event.fate for event in lease.events) or "out"
     return (
         f"batch {one.id}  {lease.rows} rows  {when}  "

@@ -110,6 +110,17 @@ _OPTIONS = (
         "memory of each worker beside shared memory and mapped files; at least 256 MiB",
         told="any",
     ),
+    Option(
+        "record",
+        "text",
+        "what of every batch is recorded in the state directory: its rows and whom it went to, "
+        "the states of segments too, or nothing",
+        told="rows, where there is a state directory",
+        choices=("rows", "states", "off"),
+    ),
+    Option(
+        "record_bytes", "integer", "of that, for each feed; the oldest goes", default=256 * 2**20
+    ),
     Option("drain_timeout", "seconds", "how long a signal waits for commits", default=20.0),
     Option("exit_when_done", "flag", "end when every feed has ended or failed", default=False),
 )
@@ -135,6 +146,8 @@ def _serve(options: Namespace) -> int:
         start_timeout_s=options.start_timeout,
         worker_timeout_s=options.worker_timeout,
         worker_memory_bytes=options.worker_memory_bytes,
+        record=options.record,
+        record_bytes=options.record_bytes,
     )
     with server:
         stop.started = True

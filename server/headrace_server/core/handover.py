@@ -198,6 +198,4 @@ class Release:
     number: int
 
 
-Effect = (
-    Claim | Release | Send | Taken | Answer | Returned | Freed | Finish | Save | Want | Leave
-)
+Effect = Claim | Release | Send | Taken | Answer | Returned | Freed | Finish | Save | Want | Leave

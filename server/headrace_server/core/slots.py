@@ -59,9 +59,11 @@ class Begun:
 
     def take(self, places: np.ndarray) -> Begun:
         """Some of them."""
-        arrays = self.chunks, self.rows, self.counts, self.segments, self.indices, self.lines
-        keys = [self.keys[place] for place in places.tolist()]
-        return Begun(*(array[places] for array in arrays), keys)
+        return Begun(
+            *(self.chunks[places], self.rows[places], self.counts[places], self.segments[places]),
+            *(self.indices[places], self.lines[places]),
+            [self.keys[place] for place in places.tolist()],
+        )
 
 
 class Slots:

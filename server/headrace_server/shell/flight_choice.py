@@ -1,9 +1,9 @@
 """Which hand-outs are meant, in an operator's words.
 
-    --batch P:N            LIFE/P:N        a batch, of the last life in which it went out, or of that
-    --trainer SESSION      LIFE/SESSION    a trainer's session, of the last life that has it
-    --trainer rank:R       HOST            all sessions of a rank, or of a host (with or without pid)
-    --steps A-B            A               deliveries of a session, counted from 1
+--batch P:N            LIFE/P:N        a batch, of the last life in which it went out, or of that
+--trainer SESSION      LIFE/SESSION    a trainer's session, of the last life that has it
+--trainer rank:R       HOST            all sessions of a rank, or of a host (with or without pid)
+--steps A-B            A               deliveries of a session, counted from 1
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ class ByTrainer:
         wanted = self._sessions(known)
         if not wanted:
             listed = ", ".join(map(str, sorted(known, key=_by_age)[-10:])) or "none"
-            raise ValueError(f"trainer={self.text!r:.80} is none that is recorded; there are {listed}")
+            raise ValueError(
+                f"trainer={self.text!r:.80} is none that is recorded; there are {listed}"
+            )
         if self.steps is not None and len(wanted) > 1:
             listed = ", ".join(map(str, sorted(wanted, key=_by_age)))
             raise ValueError(

@@ -81,12 +81,15 @@ class FlightFile:
         """Begin the next file, for at least so much."""
         self.close()
         if nbytes > self._limit // 2:
-            raise FrameTooLarge(f"{nbytes} bytes; record_bytes={self._limit} bounds all that is kept")
+            raise FrameTooLarge(
+                f"{nbytes} bytes; record_bytes={self._limit} bounds all that is kept"
+            )
         self._directory.mkdir(parents=True, exist_ok=True)
         self._sweep(max(self._file_bytes, nbytes))
         path = self._directory / f"{self._name}-{self._count:06d}{SUFFIX}"
         self._count += 1
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._fd = os.open(path, flags, 0o600)
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._size = 0
         self.write(frame(self._header()))
@@ -174,7 +177,7 @@ def _read(stream: BinaryIO) -> Any:
     if len(head) < _HEAD.size:
         return None
     size, crc = _HEAD.unpack(head)
-    if size > os.fstat(stream.fileno()).st_size:
+    if not size or size > os.fstat(stream.fileno()).st_size:
         return None
     data = stream.read(size)
     if len(data) < size or zlib.crc32(data) != crc:
@@ -204,6 +207,7 @@ def unpacked(plain: list[Any]) -> np.ndarray:
     """What ``packed`` has packed, as int64."""
     if len(plain) == 3:
         first, step, n = plain
-        return first + step * np.arange(n, dtype=np.int64)
+        even: np.ndarray = first + step * np.arange(n, dtype=np.int64)
+        return even
     kind, data = plain
     return np.frombuffer(data, np.dtype(kind)).astype(np.int64)

@@ -1,8 +1,8 @@
 """What the files of leases say: whom every batch went to, at which step, and with what end.
 
-    SENT token, partition, number, rows, session, step
-    COMMITTED token, …      STALE token, …      REFUSED token, code, text      ENDED token, why
-    JOINED session, host, rank, world, process
+SENT token, partition, number, rows, session, step
+COMMITTED token, …      STALE token, …      REFUSED token, code, text      ENDED token, why
+JOINED session, host, rank, world, process
 """
 
 from __future__ import annotations

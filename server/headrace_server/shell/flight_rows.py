@@ -238,6 +238,4 @@ def _segments(plain: list[Any]) -> Segments:
     chunks, rows, segments, counts, indices, lanes, starts = map(unpacked, columns)
     slots = np.arange(len(chunks), dtype=np.int64)
     lines = np.zeros(len(chunks), np.int64)
-    return Segments(
-        slots, chunks, rows, segments, counts, indices, lines, stripe, lanes, starts
-    )
+    return Segments(slots, chunks, rows, segments, counts, indices, lines, stripe, lanes, starts)
