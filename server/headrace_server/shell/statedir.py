@@ -4,7 +4,8 @@ LOCK                          flock while a server lives: a second one is refuse
 epoch                         how often a server was started here; fences off earlier tokens
 index/                        indexes of record files
 feeds/NAME/feed.json          what the feed was declared as, its files, its partitions
-feeds/NAME/quarantine.json    examples that killed their workers, and are left out
+feeds/NAME/quarantine.json    examples that are left out: they killed their workers, or on purpose
+feeds/NAME/flight/            which rows went to whom, see flight.py
 feeds/NAME/K.lock             POSIX lock of the worker that has partition K
 feeds/NAME/K.db               partition K, see store.py
 feeds/NAME/generation.json    to which snapshot it was taken back last, see restoring.py
