@@ -13,7 +13,7 @@ from headrace_proto.layout import Slot, array_at, check_slot, strings_at
 from headrace_proto.messages import Delivery
 from headrace_proto.schema import RESERVED, Field
 
-__all__ = ["Batch", "Framework", "NumpyFramework", "slot_of", "slots_of"]
+__all__ = ["Batch", "Framework", "NumpyFramework", "replayed", "slot_of", "slots_of"]
 
 
 class Framework(Protocol):
@@ -109,6 +109,15 @@ def slot_of(name: str, field: Field, column: Any, block_bytes: int) -> Slot:
     return slot
 
 
+def replayed(meta: Mapping[str, Any]) -> tuple[int, int, int] | None:
+    """Of which batch a delivery is a replay; None where it is none."""
+    known = meta.get("replayed")
+    if known is None:
+        return None
+    life, partition, number = known
+    return int(life), int(partition), int(number)
+
+
 class Batch(Mapping[str, Any]):
     """Columns by name, converted when they are first asked for.
 
@@ -158,6 +167,11 @@ class Batch(Mapping[str, Any]):
         value = framework.strings(array) if dtype == BYTES else framework.numbers(array, dtype)
         self._cache[name] = value
         return value
+
+    @property
+    def replayed(self) -> tuple[int, int, int] | None:
+        """Which batch this was when it was recorded (life, partition, number), in a replay."""
+        return replayed(self.meta)
 
     @property
     def bucket(self) -> int:

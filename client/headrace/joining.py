@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 from typing import Any
 
 from headrace_proto.address import check_address
@@ -69,5 +70,6 @@ def connect(
         world_size or 0,
         _PROCESS + os.getpid().to_bytes(4, "little"),
         "" if token is None else token.snapshot,
+        f"{socket.gethostname()}:{os.getpid()}",
     )
     return Feed(opened(Link(address, session, float(timeout))), loaded)

@@ -21,7 +21,7 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.layout import Slot, array_at, strings_at
 from headrace_proto.schema import RESERVED, Field
 
-from .batch import Framework
+from .batch import Framework, replayed
 from .segment_layout import GROUPS, SegmentLayout
 
 if TYPE_CHECKING:
@@ -128,6 +128,11 @@ class SegmentBatch:
         """Which segments these are: insertion indices (int64), then their numbers (int32)."""
         indices, segments = self.array("@insertion_index"), self.array("@sequence")
         return bytes(indices.tobytes() + segments.tobytes())
+
+    @property
+    def replayed(self) -> tuple[int, int, int] | None:
+        """Which batch this was when it was recorded (life, partition, number), in a replay."""
+        return replayed(self.meta)
 
     @property
     def key(self) -> Any:

@@ -80,6 +80,7 @@ class Session:
     world_size: int = 0
     process: bytes = b""  # names this process
     resume: str = ""  # the snapshot that the feed is to go on from
+    host: str = ""  # for who looks at the server: where this trainer runs
 
     welcome: Welcome | None = None
     ready: deque[Received] = field(default_factory=deque)  # delivered, not taken
@@ -112,7 +113,7 @@ class Session:
         feed = self.feed if self.welcome is None else self.welcome.feed
         nonce = secrets.token_bytes(16)
         shared = self.prefetch, self.rank, self.world_size, self.process
-        return Session(feed, nonce, *shared, resume)
+        return Session(feed, nonce, *shared, resume, self.host)
 
     # The trainer
 
@@ -324,6 +325,7 @@ class Session:
                     process=self.process,
                     resume=self.resume,
                     generation=self._generation(),
+                    host=self.host,
                 )
             ]
         assert self.welcome is not None

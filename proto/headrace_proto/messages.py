@@ -106,6 +106,7 @@ class Hello:
     process: Blob = b""  # names the process, whatever sessions it has
     resume: Text = ""  # the snapshot that the feed is to go on from
     generation: Signed = -1  # the feed's, as it was told before
+    host: Text = ""  # where the trainer runs, for people
 
 
 @FROM_TRAINER.message(2)

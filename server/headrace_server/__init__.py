@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         sequence,
         zeros,
     )
+    from .replay_server import replay
     from .server import Server, run
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "read_parquet",
     "read_tar",
     "read_tfrecord",
+    "replay",
     "run",
     "scalar",
     "sequence",
@@ -57,10 +59,13 @@ __all__ = [
 ]
 
 
+_ELSEWHERE = {"Server": "server", "run": "server", "replay": "replay_server"}
+
+
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "server" if name in ("Server", "run") else "pipeline"
+    module = _ELSEWHERE.get(name, "pipeline")
     found = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
     return found
 

@@ -21,6 +21,7 @@ from .pipeline import Pipeline
 from .shell.child import ParentPipe
 from .shell.config import FeedConfig, RunConfig
 from .shell.durable import Durable
+from .shell.flight import RECORDS
 from .shell.rundir import RunDirectory
 from .shell.store import DURABILITIES
 from .shell.supervisor import Supervisor
@@ -33,6 +34,8 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 #: Part of the free shared memory that all slabs together may take.
 _SHARE_OF_MEMORY = 0.8
 _PAGE = 4096
+_RECORD_BYTES = 256 * 1024**2
+_LEAST_RECORD_BYTES = 1024**2
 _DAY_S = 86_400.0
 #: A worker that has nothing to do says once a second that it lives.
 _LEAST_WORKER_TIMEOUT_S = 2.0
@@ -173,6 +176,8 @@ def run(
     start_timeout_s: float = 120.0,
     worker_timeout_s: float = 60.0,
     worker_memory_bytes: int | None = None,
+    record: str | None = None,
+    record_bytes: int = _RECORD_BYTES,
 ) -> Server:
     """Start a server for one pipeline (its feed is called ``default``) or several by name.
 
@@ -200,13 +205,12 @@ def run(
     A worker that makes no progress for ``worker_timeout_s`` is ended and replaced: it must be more
     than the time in which your functions work through 64 examples.  ``worker_memory_bytes`` bounds
     what a worker takes beside shared memory and mapped files.
+
+    ``record`` says what is recorded in the state directory of every batch: "rows" (default where
+    there is one) which rows it held and whom it went to, "states" besides the states that went out
+    with it, "off" nothing.  ``record_bytes`` bounds that for each feed; the oldest goes.
     """
-    if ParentPipe.made:
-        raise RuntimeError(
-            "hs.run was called by a worker that imports a file for the functions in it: in that "
-            "file put hs.run, and all that is not to run in workers, under "
-            'if __name__ == "__main__":'
-        )
+    refuse_in_worker("hs.run")
     count = 1 if partitions is None else _integer("partitions", partitions, 1, 4096)
     workers = _integer("workers", workers, 1, 1024)
     if workers > count:
@@ -218,25 +222,29 @@ def run(
         workers = count
     if durability not in (*DURABILITIES, "off"):
         raise ValueError(f"durability={durability!r:.40} is not one of power, process, off")
-    lease_ttl_s = _seconds("lease_ttl_s", lease_ttl_s)
-    start_timeout_s = _seconds("start_timeout_s", start_timeout_s)
-    worker_timeout_s = _seconds("worker_timeout_s", worker_timeout_s, _LEAST_WORKER_TIMEOUT_S)
+    if record is not None and record not in RECORDS:
+        raise ValueError(f"record={record!r:.40} is not one of {', '.join(RECORDS)}")
+    lease_ttl_s = as_seconds("lease_ttl_s", lease_ttl_s)
+    start_timeout_s = as_seconds("start_timeout_s", start_timeout_s)
+    worker_timeout_s = as_seconds("worker_timeout_s", worker_timeout_s, _LEAST_WORKER_TIMEOUT_S)
     memory = 0
     if worker_memory_bytes is not None:
         memory = _integer("worker_memory_bytes", worker_memory_bytes, _LEAST_MEMORY, 2**50)
     config = RunConfig(
         feeds=tuple(_feeds(pipelines, count)),
         directory="",
-        binds=tuple(_binds(bind)),
+        binds=tuple(bind_addresses(bind)),
         workers=workers,
         lease_ttl_s=lease_ttl_s,
         heartbeat_s=min(1.0, lease_ttl_s / 4),
         max_state_bytes=_integer("max_state_bytes", max_state_bytes, 1, 2**40),
         slab_bytes=0 if slab_bytes is None else _integer("slab_bytes", slab_bytes, _PAGE, 2**50),
         index_directory=None if state_dir is None else _index_directory(state_dir),
+        record=record or "rows",
+        record_bytes=_integer("record_bytes", record_bytes, _LEAST_RECORD_BYTES, 2**50),
         python_path=tuple(os.path.abspath(entry) for entry in sys.path),
     )
-    shm = None if shm_dir is None else _path("shm_dir", shm_dir)
+    shm = None if shm_dir is None else as_path("shm_dir", shm_dir)
     tokens = _tokens(resume, {feed.name for feed in config.feeds})
     keep = None
     if keep_snapshots is not None:
@@ -246,15 +254,17 @@ def run(
             ("resume", resume),
             ("snapshots", snapshots),
             ("keep_snapshots", keep_snapshots),
+            ("record", None if record == "off" else record),
         ):
             if given is not None:
                 raise ValueError(
                     f"{name}={given!r:.120} needs a state_dir (with durability 'power' or "
-                    "'process'): that is what snapshots are taken of"
+                    "'process')" + (": that is what snapshots are taken of" * (name != "record"))
                 )
+        config = dataclasses.replace(config, record="off")
         return Server(config, shm, start_timeout_s, None, worker_timeout_s, memory)
     durable = Durable(
-        _path("state_dir", state_dir), durability, snapshots, keep, allow_config_change
+        as_path("state_dir", state_dir), durability, snapshots, keep, allow_config_change
     )
     try:
         config = durable.begin(config, tokens)
@@ -262,6 +272,16 @@ def run(
         durable.close()
         raise
     return Server(config, shm, start_timeout_s, durable, worker_timeout_s, memory)
+
+
+def refuse_in_worker(call: str) -> None:
+    """RuntimeError where a worker, which imports files of user code, comes to start a server."""
+    if ParentPipe.made:
+        raise RuntimeError(
+            f"{call} was called by a worker that imports a file for the functions in it: in that "
+            f"file put {call}, and all that is not to run in workers, under "
+            'if __name__ == "__main__":'
+        )
 
 
 def _tokens(resume: Any, feeds: set[str]) -> dict[str, Token]:
@@ -307,7 +327,7 @@ def _integer(name: str, value: Any, least: int, most: int) -> int:
     return number
 
 
-def _seconds(name: str, value: Any, least: float = 0.1) -> float:
+def as_seconds(name: str, value: Any, least: float = 0.1) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name}={value!r:.80} is not a number of seconds")
     seconds = float(value)
@@ -316,14 +336,14 @@ def _seconds(name: str, value: Any, least: float = 0.1) -> float:
     return seconds
 
 
-def _path(name: str, value: Any) -> str:
+def as_path(name: str, value: Any) -> str:
     try:
         return os.fsdecode(value)
     except TypeError:
         raise TypeError(f"{name}={value!r:.80} is not a path") from None
 
 
-def _binds(bind: str | list[str] | None) -> list[str]:
+def bind_addresses(bind: str | list[str] | None) -> list[str]:
     if bind is None:
         return ["tcp://127.0.0.1:*"]
     if not isinstance(bind, (str, list, tuple)):
@@ -337,7 +357,7 @@ def _binds(bind: str | list[str] | None) -> list[str]:
 
 
 def _index_directory(state_dir: str | os.PathLike[str]) -> str:
-    path = os.path.join(os.path.abspath(_path("state_dir", state_dir)), "index")
+    path = os.path.join(os.path.abspath(as_path("state_dir", state_dir)), "index")
     os.makedirs(path, exist_ok=True)
     return path
 

@@ -24,7 +24,7 @@ from .pipelines import PIPELINES, load
 from .settings import CONFIG
 from .table import Command
 
-__all__ = ["COMMAND"]
+__all__ = ["COMMAND", "Signals", "until_stopped"]
 
 logger = logging.getLogger("headrace.server")
 
@@ -110,13 +110,24 @@ _OPTIONS = (
         "memory of each worker beside shared memory and mapped files; at least 256 MiB",
         told="any",
     ),
+    Option(
+        "record",
+        "text",
+        "what of every batch is recorded in the state directory: its rows and whom it went to, "
+        "the states of segments too, or nothing",
+        told="rows, where there is a state directory",
+        choices=("rows", "states", "off"),
+    ),
+    Option(
+        "record_bytes", "integer", "of that, for each feed; the oldest goes", default=256 * 2**20
+    ),
     Option("drain_timeout", "seconds", "how long a signal waits for commits", default=20.0),
     Option("exit_when_done", "flag", "end when every feed has ended or failed", default=False),
 )
 
 
 def _serve(options: Namespace) -> int:
-    stop = _Signals()
+    stop = Signals()
     server = run(
         load(options.pipelines),
         workers=options.workers,
@@ -135,11 +146,13 @@ def _serve(options: Namespace) -> int:
         start_timeout_s=options.start_timeout,
         worker_timeout_s=options.worker_timeout,
         worker_memory_bytes=options.worker_memory_bytes,
+        record=options.record,
+        record_bytes=options.record_bytes,
     )
     with server:
         stop.started = True
         print(f"headrace serves at {' '.join(server.addresses)}", flush=True)
-        return _until_stopped(server, stop, options)
+        return until_stopped(server, stop, options)
 
 
 def _tokens(given: tuple[str, ...] | None, state_dir: str | None) -> list[Token] | None:
@@ -171,7 +184,7 @@ def _tokens(given: tuple[str, ...] | None, state_dir: str | None) -> list[Token]
     return tokens or None
 
 
-def _until_stopped(server: Server, stop: _Signals, options: Namespace) -> int:
+def until_stopped(server: Server, stop: Signals, options: Namespace) -> int:
     done = False
     linger_until = 0.0  # a feed that failed goes on telling why to trainers that come late
     while not stop.first.is_set():
@@ -191,7 +204,7 @@ def _until_stopped(server: Server, stop: _Signals, options: Namespace) -> int:
     return exits.FAILED if server.failed_feeds() else exits.WELL
 
 
-class _Signals:
+class Signals:
     """SIGTERM and SIGINT, counted."""
 
     def __init__(self) -> None:

@@ -24,6 +24,9 @@ COMMANDS = {
     "preview": "show the first batches of a pipeline",
     "check": "validate pipelines and their files, and say what they cost",
     "convert": "write the examples of a source as Arrow files",
+    "flight": "which rows went to which trainer, at which step, with what end",
+    "replay": "serve recorded batches again, as they were handed out",
+    "skip": "leave out the examples of recorded batches from now on",
 }
 
 

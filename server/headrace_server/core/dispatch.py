@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from .handover import Answer, Batch, Effect, Finish, Freed, Send, Taken, Waiting
+from .handover import Answer, Batch, Effect, Finish, Freed, Returned, Send, Taken, Waiting
 from .lease import Lease, LeaseTable, Verdict
 from .rounds import Rounds
 from .stream import Stream
@@ -130,7 +130,7 @@ class Dispatcher:
         if tokens:
             for lease in self._leases.of_session(session):
                 if lease.token in tokens:
-                    self._take_back(lease)
+                    self._take_back(lease, "returned")
             self._deal()
 
     def renew(self, session: int, last_seq: int, held: frozenset[int], now: float) -> bool:
@@ -144,7 +144,7 @@ class Dispatcher:
         self._leases.renew(session, now)
         for lease in self._leases.of_session(session):
             if lease.seq <= last_seq and lease.token not in held:
-                self._take_back(lease)
+                self._take_back(lease, "lost")
         self._deal()
         return True
 
@@ -192,19 +192,20 @@ class Dispatcher:
         if not self._trainers.leave(session):
             return
         for lease in self._leases.of_session(session):
-            self._take_back(lease)
+            self._take_back(lease, "left")
         self._deal()
 
     def tick(self, now: float) -> list[int]:
         """Time has passed: ends leases that are over.  Returns sessions that have gone silent."""
         for lease in self._leases.expired(now):
             self.counts["expired"] += 1
-            self._take_back(lease)
+            self._take_back(lease, "expired")
         self._deal()
         return self._trainers.silent(now, self._leases.ttl_s)
 
-    def _take_back(self, lease: Lease[Batch]) -> None:
+    def _take_back(self, lease: Lease[Batch], why: str) -> None:
         batch = self._leases.take_back(lease)
+        self._effects.append(Returned(lease.token, why))
         self.counts["redelivered"] += 1
         self._returned(lease.session, batch)
         self._trainers.ask(lease.session)
@@ -314,7 +315,9 @@ class Dispatcher:
 
     def _void(self, batch: Batch) -> None:
         """A batch that is nobody's goes, without having been committed."""
-        self._leases.void(batch)
+        token = self._leases.void(batch)
+        if token is not None:
+            self._effects.append(Returned(token, "voided"))
         batch.settled = True
         self._open -= 1
         self._free_if_done(batch)

@@ -17,6 +17,7 @@ __all__ = [
     "JoinRefused",
     "Leave",
     "Release",
+    "Returned",
     "Save",
     "Send",
     "Taken",
@@ -131,6 +132,17 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Returned:
+    """A lease ended without a commit, for the record: nothing is to be done.
+
+    ``why``: expired, returned, lost (on the way to its trainer), left (its trainer), voided.
+    """
+
+    token: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Freed:
     """Nobody needs the bytes of this batch any more."""
 
@@ -186,4 +198,4 @@ class Release:
     number: int
 
 
-Effect = Claim | Release | Send | Taken | Answer | Freed | Finish | Save | Want | Leave
+Effect = Claim | Release | Send | Taken | Answer | Returned | Freed | Finish | Save | Want | Leave

@@ -151,7 +151,7 @@ class KeepingDispatcher(Dispatcher):
 
     def _session_left(self, session: int) -> None:
         for lease in self._leases.of_session(session):
-            self._take_back(lease)
+            self._take_back(lease, "left")
 
     def made(self, batch: Batch) -> None:
         token = self._last_claims.get(batch.order)

@@ -149,13 +149,17 @@ class LeaseTable(Generic[B]):
             self._by_session.setdefault(session, {})[token] = lease
         return batch
 
-    def void(self, batch: B) -> None:
-        """The batch is nobody's any more: a late commit of its last holder does not count."""
+    def void(self, batch: B) -> int | None:
+        """The batch is nobody's any more: a late commit of its last holder does not count.
+
+        Its token, if it was anybody's.
+        """
         token = self._last_token.get(batch)
         if token in self._held:
             raise ValueError(f"batch {batch} is leased")
         if token is not None:
             del self._last_token[batch], self._free_tokens[token]
+        return token
 
     def _remove(self, lease: Lease[B]) -> None:
         del self._held[lease.token]

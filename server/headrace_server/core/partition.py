@@ -150,6 +150,10 @@ class Partition:
         """Chunks whose payload is still needed to assemble plans to come."""
         return self._shaper.chunks() | {p.chunk for plan in self._again for p in plan.draft.parts}
 
+    def epoch_of(self, chunk: int) -> int:
+        """The epoch that a chunk was read in, while something refers to it."""
+        return self._reads[chunk].epoch
+
     def dropped(self) -> Mapping[str, int]:
         """Rows dropped by the shape, by reason."""
         return self._shaper.dropped()

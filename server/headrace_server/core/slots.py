@@ -57,6 +57,14 @@ class Begun:
     lines: np.ndarray
     keys: Sequence[Hashable]
 
+    def take(self, places: np.ndarray) -> Begun:
+        """Some of them."""
+        return Begun(
+            *(self.chunks[places], self.rows[places], self.counts[places], self.segments[places]),
+            *(self.indices[places], self.lines[places]),
+            [self.keys[place] for place in places.tolist()],
+        )
+
 
 class Slots:
     """The tables, indexed by slot, and the keys."""

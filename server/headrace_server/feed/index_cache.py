@@ -46,10 +46,15 @@ class IndexCache:
     """Arrays per (file, kind): on disk under a directory, or in memory where that is None."""
 
     def __init__(
-        self, directory: str | None, built: Callable[[DataFile], None] = lambda file: None
+        self,
+        directory: str | None,
+        built: Callable[[DataFile], None] = lambda file: None,
+        read_only: bool = False,
     ) -> None:
-        """``built`` is told of a file of which an entry was made."""
+        """``built`` is told of a file of which an entry was made.  ``read_only``: what the
+        directory lacks is made in memory."""
         self.directory = directory
+        self._read_only = read_only
         self._built = built
         self._kept: dict[str, dict[str, np.ndarray]] = {}
 
@@ -63,6 +68,8 @@ class IndexCache:
         found = _load(path, identity)
         if found is not None:
             return found
+        if self._read_only:
+            return self._in_memory(name, file, build)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with _locked(path.with_suffix(".lock")):

@@ -123,6 +123,10 @@ class Intake:
                 self.dropped[prefix + reason] = self.dropped.get(prefix + reason, 0) + n
             counts.clear()
 
+    def count(self, reason: str, rows: int) -> None:
+        """So many rows were dropped."""
+        self.dropped[reason] = self.dropped.get(reason, 0) + rows
+
     def check_bad(self) -> None:
         """No more bad examples than the feed allows; over all partitions the router counts."""
         limit = self._most_bad

@@ -126,6 +126,19 @@ class Keeper:
         self._close(change, [chunk])
         return change
 
+    def passed_over(self, chunk: int, row: int) -> Change:
+        """An example that was just read is left out: later lives take it for one that has ended."""
+        change = Change(done=[2 * (self._first[chunk] + row)])
+        self._close(change, [chunk])
+        return change
+
+    def ended(self, line: int, chunk: int) -> Change:
+        """An example that goes on from what is stored goes on no more."""
+        change, closed = Change(), list[int]()
+        self._end(change, line, chunk, closed)
+        self._close(change, closed)
+        return change
+
     def _keep(self, change: Change, line: int, chunk: int) -> None:
         self._kept[line] = chunk
         count = self._stored.get(chunk, 0)

@@ -8,6 +8,7 @@ advance() ─► Made        a batch lies in its block
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -30,12 +31,17 @@ from ..pipeline.selectors import RESERVED
 from .assemble import Assembly, batch_schema
 from .chunk import Chunk
 from .intake import Intake
+from .leaving_out import LeftOut
 from .reader import BadRecords, Reader
 from .sampling import Stratified
 from .shaping import Shaping, with_facts
 from .slab import Slab
+from .trace import Source, Trace
 
 __all__ = ["Blocked", "Busy", "Done", "MadeBatch", "PartitionFeed"]
+
+
+logger = logging.getLogger("headrace.worker")
 
 
 class Busy:
@@ -59,6 +65,7 @@ class MadeBatch:
     slots: list[Slot]
     meta: Mapping[str, Any]
     cursor: bytes
+    trace: Trace | None = None  # where its rows came from, where that is recorded
 
 
 class PartitionFeed:
@@ -89,6 +96,9 @@ class PartitionFeed:
         self._changes: list[Change] = []
         #: Shown every batch before it is written.
         self.observe: Callable[[Assembly], None] = lambda assembly: None
+        self._sources: dict[int, Source] | None = None  # of chunks, where traces are wanted
+        self._left_out: LeftOut | None = None
+        self._without: dict[int, list[int]] = {}  # chunk → rows that were taken out of it
 
     @property
     def next_number(self) -> int:
@@ -143,14 +153,31 @@ class PartitionFeed:
         """Rows dropped so far, by reason; those that broke a rule start with ``bad:``."""
         return self._intake.dropped_with(self._machine.dropped())
 
+    def record(self, states: bool = False) -> None:
+        """Tell with every batch where its rows came from.  To be said before anything is read.
+
+        ``states`` asks for those that go out with a batch; here there are none.
+        """
+        self._sources = {}
+
+    def leave_out(self, rows: LeftOut) -> None:
+        """These rows are out.  To be said before anything is read."""
+        self._left_out = rows
+
     def restore(self, cursor: Mapping[str, Any]) -> None:
         """Go on after the batch that the cursor came with."""
         before = dict(cursor["before"])
+        without = dict(cursor.get("without", ()))
         for read in self._machine.restore(cursor["machine"]):
             if read.chunk in before:
                 self._before[read.chunk] = before[read.chunk]
                 self._intake.restore_stages(before[read.chunk])
-            self._chunks[read.chunk] = self._chunk(read)[0]
+            chunk = self._chunk(read)[0]
+            if read.chunk in without:
+                self._without[read.chunk] = without[read.chunk]
+                chunk = chunk.take(np.flatnonzero(~np.isin(chunk.ordinals, without[read.chunk])))
+            self._chunks[read.chunk] = chunk
+            self._note_source(read, before.get(read.chunk), chunk)
         self._intake.restore_stages(cursor["stages"])
         machine = cursor["machine"]
         self._intake.resume(machine["epoch"], machine["position"], cursor["dropped"])
@@ -209,6 +236,8 @@ class PartitionFeed:
             self._machine.committed(step.number)
             self._forget(self._chunks.keys() - self._machine.chunks())
             return Busy
+        if self._left_out is not None and self._is_out(step):
+            return Busy
         parts = [(self._chunks[part.chunk], part.rows) for part in step.draft.parts]
         return self._place(step, Assembly(parts, self._fields, self._shaping.dynamic_pad))
 
@@ -221,8 +250,11 @@ class PartitionFeed:
     def _read(self, read: Read) -> None:
         before = self._intake.begin()
         chunk, facts, position = self._chunk(read)
+        if self._left_out is not None:
+            chunk, facts = self._less(read, chunk, facts)
         if len(chunk):
             self._chunks[read.chunk] = chunk
+            self._note_source(read, before, chunk)
             if before is not None:
                 self._before[read.chunk] = before
         self._machine.arrived(read, len(chunk), position, facts)
@@ -231,10 +263,59 @@ class PartitionFeed:
             self._forget({read.chunk})
         self._intake.end()
 
+    def read_again(self, read: Read, stages: Any) -> Chunk:
+        """The rows of a chunk as they were when it was read."""
+        if stages is not None:
+            self._intake.restore_stages(stages)
+        return self._chunk(read)[0]
+
+    def _note_source(self, read: Read, stages: Any, chunk: Chunk) -> None:
+        if self._sources is not None:
+            self._sources[read.chunk] = Source(read, stages, chunk.ordinals, chunk.origin)
+
+    def _less(
+        self, read: Read, chunk: Chunk, facts: Mapping[str, np.ndarray]
+    ) -> tuple[Chunk, Mapping[str, np.ndarray]]:
+        """A chunk that is read for the first time, less the rows that are out by now."""
+        assert self._left_out is not None
+        out = self._left_out.mask(chunk.ordinals, read.epoch, later=True)
+        if not out.any():
+            return chunk, facts
+        if not out.all():
+            self._without[read.chunk] = np.unique(chunk.ordinals[out]).tolist()
+        self._intake.count("skipped", int(out.sum()))
+        return chunk.take(np.flatnonzero(~out)), {name: f[~out] for name, f in facts.items()}
+
+    def _is_out(self, plan: Plan) -> bool:
+        """Whether a batch is passed over: all its rows are out."""
+        assert self._left_out is not None
+        out = rows = 0
+        for part in plan.draft.parts:
+            ordinals = self._chunks[part.chunk].ordinals[part.rows]
+            out += int(self._left_out.mask(ordinals, self._machine.epoch_of(part.chunk)).sum())
+            rows += len(ordinals)
+        if out and out < rows:
+            logger.warning(
+                "batch %d holds %d rows that are to be left out and %d others: it is given out "
+                "as it is, for without them all that follows would move",
+                *(plan.number, out, rows - out),
+            )
+        if out < rows:
+            return False
+        self._intake.count("skipped", rows)
+        self._machine.committed(plan.number)
+        if self._numbers is not None:
+            self.saved(plan.number)
+        self._forget(self._chunks.keys() - self._machine.chunks())
+        return True
+
     def _forget(self, chunks: set[int]) -> None:
         for number in chunks:
             del self._chunks[number]
             self._before.pop(number, None)
+            self._without.pop(number, None)
+            if self._sources is not None:
+                del self._sources[number]
         self._machine.forget_reads()
 
     def _place(self, plan: Plan, assembly: Assembly) -> MadeBatch | type[Blocked]:
@@ -245,15 +326,17 @@ class PartitionFeed:
         self._blocked = None
         self.observe(assembly)
         assembly.fill(self._slab.memory(block))
+        trace = None if self._sources is None else self._trace(plan, self._sources)
         self._forget(self._chunks.keys() - self._machine.chunks())
-        cursor = pack(
-            {
-                "machine": self._machine.cursor(),
-                "dropped": self._intake.dropped,
-                "stages": self._intake.state(),
-                "before": list(self._before.items()),
-            }
-        )
+        told = {
+            "machine": self._machine.cursor(),
+            "dropped": self._intake.dropped,
+            "stages": self._intake.state(),
+            "before": list(self._before.items()),
+        }
+        if self._without:
+            told["without"] = list(self._without.items())
+        cursor = pack(told)
         if self._numbers is not None:
             self._numbers.made(plan.number, cursor)
         return MadeBatch(
@@ -264,4 +347,10 @@ class PartitionFeed:
             assembly.slots,
             plan.draft.meta,
             cursor,
+            trace,
         )
+
+    def _trace(self, plan: Plan, sources: Mapping[int, Source]) -> Trace:
+        parts = plan.draft.parts
+        used = {part.chunk: sources[part.chunk] for part in parts}
+        return Trace(used, parts, meta=plan.draft.meta)

@@ -20,6 +20,7 @@ from headrace_proto.schema import Field
 from ..core.slots import Segments
 from .columns import Column, Ragged, RaggedStrings, Strings
 from .sequencing import Offer
+from .trace import States
 
 __all__ = [
     "BlockLayout",
@@ -134,6 +135,15 @@ class SegmentBlock:
             else:
                 for offer, places, rows in self._groups:
                     out[places] = self._values(name, offer, places, rows)
+
+    def states(self, block: np.ndarray) -> States:
+        """The states of a batch that was written, and which of its rows they are of."""
+        names = [n for n in self._placed if n.startswith("state:") or n == "@state_of"]
+        slots = {name: self._placed[name] for name in names}
+        return {
+            name: (slot.shape, block[slot.offset : slot.offset + slot.nbytes].tobytes())
+            for name, slot in slots.items()
+        }
 
     def _values(self, name: str, offer: Offer, places: Any, rows: np.ndarray) -> np.ndarray:
         if name == "@total_length":

@@ -21,17 +21,20 @@ from ..core.lanes import Lanes
 from ..core.partition import Partition, Rest
 from ..core.plan import Plan, Read, Shaper
 from ..core.segments import SegmentQueue
-from ..core.slots import Segments
+from ..core.sequences import BEGUN
+from ..core.slots import Begun, Segments
 from ..pipeline.declaration import Declaration
-from .chunk import Origin
+from .chunk import Chunk, Origin
 from .intake import Intake
 from .keeper import Keeper
+from .leaving_out import LeftOut
 from .partition_feed import Blocked, Busy, Done, MadeBatch
 from .reader import BadRecords, Reader
 from .segment_block import BlockLayout, SegmentBlock, groups
 from .sequencing import Offer, Sequencing
 from .slab import Slab
 from .state_table import KeptStates, StateTable, arrays_of, packed_states, unpacked_states
+from .trace import Source, Trace
 
 __all__ = ["Resting", "SequenceFeed"]
 
@@ -79,6 +82,10 @@ class SequenceFeed:
         self._blocked: tuple[Plan, SegmentBlock] | None = None
         self._keeper = Keeper() if durable else None
         self._changes: list[Change] = []
+        self._sources: dict[int, Source] | None = None  # of chunks, where traces are wanted
+        self._used: dict[int, Source] = {}  # of the batch that is made
+        self._record_states = False
+        self._left_out: LeftOut | None = None
 
     @property
     def next_number(self) -> int:
@@ -204,6 +211,9 @@ class SequenceFeed:
         if isinstance(step, Plan):
             self._out[step.number] = step.draft
             block = self._block(step.draft)  # before chunks are forgotten that only it needs
+            if self._sources is not None:
+                chunks = set(step.draft.chunks.tolist())
+                self._used = {chunk: self._sources[chunk] for chunk in chunks}
             self._report_refused()
             return self._place(step, block)
         self._forget()
@@ -225,12 +235,42 @@ class SequenceFeed:
             self._origins[read.chunk] = chunk.origin
         keys = [(read.epoch, key) for key in offer.keys]
         facts: Any = {"key": keys, "count": offer.counts}
+        if self._sources is not None:
+            self._note_source(read, before, chunk, offer)
         if self._keeper is not None:
             line, known = self._keeper.read(read, len(offer), before, cursor)
+            if self._left_out is not None:
+                known = self._less(read, chunk, known)
             facts |= {"line": line, "known": known}
         self._partition.arrived(read, len(offer), position, facts)
         self._report_refused()
         self._intake.end()
+
+    def read_again(self, read: Read, stages: Any) -> tuple[Chunk, Offer]:
+        """The rows of a chunk as they were when it was read."""
+        if stages is not None:
+            self._intake.restore_stages(stages)
+        chunk, _ = self._intake.chunk(read)
+        return self._cutting.offer(chunk, self._intake.bad, read.epoch)
+
+    def _note_source(self, read: Read, stages: Any, chunk: Chunk, offer: Offer) -> None:
+        if self._sources is not None and len(offer):
+            about = chunk.ordinals, chunk.origin, offer.keys
+            self._sources[read.chunk] = Source(read, stages, *about)
+
+    def _less(self, read: Read, chunk: Chunk, known: np.ndarray | None) -> np.ndarray | None:
+        """Marks of a chunk's rows, with those that are out: they are dealt with, as if ended."""
+        assert self._left_out is not None and self._keeper is not None
+        out = self._left_out.mask(chunk.ordinals, read.epoch)
+        if not out.any():
+            return known
+        if known is None:
+            known = np.zeros(len(chunk), np.int8)
+        rows = np.flatnonzero(out & (known == 0))
+        known[rows] = BEGUN
+        self._changes += [self._keeper.passed_over(read.chunk, row) for row in rows.tolist()]
+        self._intake.count("skipped", len(rows))
+        return known
 
     def _report_refused(self) -> None:
         refused = self.machine.take_refused()
@@ -256,12 +296,26 @@ class SequenceFeed:
         gone = self._offers.keys() - self.machine.chunks()
         for number in gone:
             del self._offers[number], self._origins[number]
+            if self._sources is not None:
+                self._sources.pop(number, None)
             if self._keeper is not None:
                 self._keeper.forget(number)
         if gone:
             self._partition.forget_reads()
 
     # Another life
+
+    def record(self, states: bool = False) -> None:
+        """Tell with every batch where its rows came from, and with ``states`` what they brought.
+
+        To be said before anything is read.
+        """
+        self._sources = {}
+        self._record_states = states
+
+    def leave_out(self, rows: LeftOut) -> None:
+        """These rows are out.  To be said before anything is read."""
+        self._left_out = rows
 
     def start_after(self, made: int) -> None:
         """So many batches were made in earlier lives, under a router that still lives."""
@@ -279,14 +333,34 @@ class SequenceFeed:
         position = cursor["input"]["position"]
         self._intake.resume(cursor["input"]["epoch"], position, cursor["dropped"])
         self.machine.start_from(cursor["index"])
+        kept = np.arange(len(saved.examples))
+        if self._left_out is not None:
+            kept = self._still_in(begun)
+            begun = begun.take(kept)
         slots = self.machine.resume(begun)
-        states = unpacked_states(self._cutting.states, [e.state for e in saved.examples])
+        packed = [saved.examples[i].state for i in kept.tolist()]
+        states = unpacked_states(self._cutting.states, packed)
         rows = np.arange(len(slots))
         if self._cutting.at_trainer:
             self._kept.put(slots, states, rows)
         else:
             self._table.grow(self.machine.slots)
             self._table.put(slots, states, rows)
+
+    def _still_in(self, begun: Begun) -> np.ndarray:
+        """Places of examples that have begun and are not to be left out; the others end here."""
+        assert self._left_out is not None and self._keeper is not None
+        out = np.zeros(len(begun.keys), bool)
+        for chunk in np.unique(begun.chunks).tolist():
+            ordinals = self._read_again(chunk)
+            here = np.flatnonzero(begun.chunks == chunk)
+            epoch = self._keeper.reread(chunk)[0].epoch
+            out[here] = self._left_out.mask(ordinals[begun.rows[here]], epoch)
+        for place in np.flatnonzero(out).tolist():
+            line, chunk = int(begun.lines[place]), int(begun.chunks[place])
+            self._changes.append(self._keeper.ended(line, chunk))
+        self._intake.count("skipped", int(out.sum()))
+        return np.flatnonzero(~out)
 
     def claim(self, segments: bytes) -> int | None:
         """A trainer has these segments from an earlier life: the number of its batch, from here on.
@@ -319,8 +393,8 @@ class SequenceFeed:
         if batch is not None and isinstance(self.machine, SegmentQueue):
             self.machine.release(batch)
 
-    def _read_again(self, chunk: int) -> None:
-        """A chunk of an earlier life is needed: its rows as they were."""
+    def _read_again(self, chunk: int) -> np.ndarray:
+        """A chunk of an earlier life is needed: its rows as they were, and their numbers."""
         assert self._keeper is not None
         read, stages = self._keeper.reread(chunk)
         now = self._intake.state()
@@ -329,9 +403,11 @@ class SequenceFeed:
         rows, _ = self._intake.chunk(read)
         rows, self._offers[chunk] = self._cutting.offer(rows, self._intake.bad, read.epoch)
         self._origins[chunk] = rows.origin
+        self._note_source(read, stages, rows, self._offers[chunk])
         self._intake.restore_stages(now)
         self._intake.count_dropped()
         self._intake.dropped = dropped  # they were counted when they were first read
+        return rows.ordinals
 
     def _block(self, batch: Segments) -> SegmentBlock:
         if self._keeper is not None:
@@ -355,10 +431,14 @@ class SequenceFeed:
             return Blocked
         self._blocked = None
         assembly.fill(self._slab.memory(block))
-        self._forget()
         meta = {"stripe": plan.draft.stripe} if self._cutting.lanes else {}
-        rows = assembly.rows
-        return MadeBatch(plan.number, rows, block, assembly.nbytes, assembly.slots, meta, b"")
+        trace = None
+        if self._sources is not None:
+            states = assembly.states(self._slab.memory(block)) if self._record_states else None
+            trace = Trace(self._used, segments=plan.draft, meta=meta, states=states)
+        self._forget()
+        about = plan.number, assembly.rows, block, assembly.nbytes, assembly.slots
+        return MadeBatch(*about, meta, b"", trace)
 
     def take_dry(self) -> list[int]:
         """Stripes of lanes for which nothing is left."""

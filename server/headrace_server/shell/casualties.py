@@ -8,16 +8,13 @@ again would count all that follow it differently.
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
 
-from headrace_proto.errors import ServerError
-
-from ..feed.durable_file import write_durably
 from .config import RunConfig
 from .diary import Entry
+from .omissions import Omissions, quarantine_file
 from .quarantine import Quarantine, Verdict
 
 __all__ = ["Casualties", "kills_for_memory"]
@@ -33,13 +30,17 @@ class Casualties:
     def __init__(self, config: RunConfig) -> None:
         state = config.state_directory
         self._files = {
-            feed.name: None if state is None else Path(state, "feeds", feed.name, "quarantine.json")
+            feed.name: None if state is None else quarantine_file(state, feed.name)
             for feed in config.feeds
         }
+        self._known = {feed: Omissions.read(file) for feed, file in self._files.items()}
+        if config.replay is not None:  # what kills is known from the server whose feed it is
+            recorded, feed, *_ = config.replay
+            self._known[feed].deadly = Omissions.read(quarantine_file(recorded, feed)).deadly
         policies = {feed.name: feed.declaration.policy.on_bad_example for feed in config.feeds}
         self._quarantine = Quarantine(
             {feed: policy == "skip" for feed, policy in policies.items()},
-            {feed: _read(file) for feed, file in self._files.items()},
+            {feed: known.deadly for feed, known in self._known.items()},
         )
 
     def died(self, entry: Entry, words: str) -> Verdict:
@@ -49,9 +50,10 @@ class Casualties:
         verdict = self._quarantine.died(entry, words)
         file = self._files.get(entry.feed)
         if verdict.quarantined and file is not None:
-            rows = sorted(self._quarantine.out(entry.feed).items())
+            known = self._known[entry.feed]
+            known.deadly = self._quarantine.out(entry.feed)
             try:
-                write_durably(file, json.dumps(rows, indent=1))
+                known.write(file)
             except OSError as error:
                 text = f"{verdict.quarantined}\nIt can not be skipped: {file}: {error}."
                 return Verdict(expected=True, failure=(entry.feed, text))
@@ -62,20 +64,13 @@ class Casualties:
         self._quarantine.passed(feed, rows)
 
     def marks(self) -> dict[str, Any]:
-        """What a new life has to know."""
-        return self._quarantine.marks()
-
-
-def _read(file: Path | None) -> dict[int, str]:
-    if file is None or not file.exists():
-        return {}
-    try:
-        return {int(row): str(text) for row, text in json.loads(file.read_text())}
-    except (ValueError, TypeError) as error:
-        raise ServerError(
-            f"{file} is damaged: {error}.  It lists rows that are left out as [number, text]: "
-            "mend it, or resume from a snapshot"
-        ) from None
+        """What a new life has to know; with the rows that an operator has left out."""
+        marks = self._quarantine.marks()
+        for feed, known in self._known.items():
+            if known.skipped:
+                skipped = [[row, skipped.since] for row, skipped in known.skipped.items()]
+                marks.setdefault(feed, {})["skipped"] = skipped
+        return marks
 
 
 def kills_for_memory() -> int:

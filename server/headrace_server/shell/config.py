@@ -66,6 +66,9 @@ class RunConfig:
     state_directory: str | None = None  # where commits and states outlive processes
     durability: str = "off"
     epoch: int = 0  # of this life, where there is a state directory
+    record: str = "off"  # of the flight, where there is a state directory
+    record_bytes: int = 256 * 1024**2  # of each feed
+    replay: Any = None  # plain data of a Replay: what is served instead of the pipeline
     python_path: tuple[str, ...] = field(default=())
 
     def to_plain(self) -> Any:

@@ -28,6 +28,7 @@ from ..feed.slab import map_segment
 from .config import FeedConfig, RunConfig
 from .copies import Copies
 from .counters import Counters
+from .flight import LeaseRecorder
 from .news import News
 from .rejoining import Rejoining
 from .retargets import Retargets
@@ -101,7 +102,9 @@ class Desk:
         common = config.partitions, run.lease_ttl_s, run.max_credits, epoch
         self.dispatcher: Dispatcher
         if config.stateful:
-            self.dispatcher = SegmentDispatcher(*common, config.order)
+            # In a replay batches are in the order of their hand-out, whosever lanes they were.
+            order = "arrival" if run.replay is not None else config.order
+            self.dispatcher = SegmentDispatcher(*common, order)
         else:
             self.dispatcher = (KeepingDispatcher if self.durable else Dispatcher)(*common)
         self.schema: Any = None
@@ -117,6 +120,7 @@ class Desk:
         self.rejoining = Rejoining(config, self.durable)
         self.counters = Counters(self.dispatcher)
         self._most_bad = config.declaration.policy.max_bad_examples
+        self.flight = None if run.record == "off" else LeaseRecorder(run, config.name)
         self._run = run
         self._opened: set[int] = set()
         self._finished: set[int] = set()

@@ -14,6 +14,7 @@ from typing import Any
 import msgpack
 
 from ..feed.index_cache import IndexCache
+from ..feed.leaving_out import LeftOut
 from ..feed.partition_feed import PartitionFeed
 from ..feed.reader import BadRecords, Reader
 from ..feed.sequence_feed import SequenceFeed
@@ -22,6 +23,7 @@ from ..feed.sources import open_reader
 from .config import FeedConfig
 from .diary import Diary
 from .guard import Guard, Passed
+from .replaying import Replay, ReplayedBatches, ReplayedSegments
 from .stores import Stores
 from .worker_messages import Assign
 
@@ -40,14 +42,18 @@ class Opener:
         marks: Mapping[str, Any],
         passed: Passed,
         max_state_bytes: int,
+        record: str = "off",
+        replay: Any = None,
     ) -> None:
         self._slab = slab
         self._stores = stores
-        self._cache = IndexCache(index_directory)
+        self._cache = IndexCache(index_directory, read_only=replay is not None)
         self._diary = diary
         self._marks = marks  # by feed: rows that killed earlier lives, or may have
         self._passed = passed
         self._max_state_bytes = max_state_bytes
+        self._record = record
+        self._replay = None if replay is None else Replay.from_plain(replay)
         self._readers: dict[str, Reader] = {}
         self._bad: dict[str, BadRecords] = {}
         self.guards: dict[str, Guard] = {}
@@ -80,10 +86,20 @@ class Opener:
     def _run_of(
         self, config: FeedConfig, order: Assign, reader: Reader, cursor: bytes
     ) -> PartitionFeed | SequenceFeed:
-        args = reader, config.declaration, order.partition, config.partitions, self._slab
+        bad = self._bad[config.name]
         durable = self._stores.durable
-        kind = SequenceFeed if config.stateful else PartitionFeed
-        run = kind(*args, self._bad[config.name], durable)
+        run: PartitionFeed | SequenceFeed
+        if self._replay is not None:
+            replayed = ReplayedSegments if config.stateful else ReplayedBatches
+            run = replayed(reader, config.declaration, self._slab, bad, self._replay)
+        else:
+            args = reader, config.declaration, order.partition, config.partitions, self._slab
+            run = (SequenceFeed if config.stateful else PartitionFeed)(*args, bad, durable)
+        if self._record != "off":
+            run.record(states=self._record == "states")
+        skipped = self._marks.get(config.name, {}).get("skipped")
+        if skipped and durable:
+            run.leave_out(LeftOut(map(tuple, skipped)))
         self.guards[config.name].needed = True  # what is read from here on was read before
         if isinstance(run, SequenceFeed):
             run.check_state_bytes(self._max_state_bytes)

@@ -224,6 +224,9 @@ class Reception:
             raise
         desk.dispatcher.adopt(session.number, hello.held, now)
         desk.on_hello(session.number, hello.batches)
+        if desk.flight is not None:
+            about = hello.host, hello.rank, hello.world_size, hello.process
+            desk.flight.joined(session.number, *about)
         return session, False
 
     def _desk_of(self, name: str) -> Desk:
@@ -310,6 +313,8 @@ class Reception:
         self._sessions.leave(session)
         self._outbox.forget(session.number)
         desk.dispatcher.leave(session.number)
+        if desk.flight is not None:
+            desk.flight.left(session.number)
 
     # Time
 

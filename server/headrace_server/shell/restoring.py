@@ -24,6 +24,7 @@ from headrace_proto.errors import ServerError
 
 from ..feed.durable_file import sync_directory, write_durably
 from .config import FeedConfig
+from .omissions import Omissions
 from .statedir import StateDirectory, described
 
 __all__ = ["Resumption", "finish", "prepare", "resumption", "take_back"]
@@ -31,6 +32,7 @@ __all__ = ["Resumption", "finish", "prepare", "resumption", "take_back"]
 logger = logging.getLogger("headrace.server")
 
 _COMPLETE = "COMPLETE"
+_FLIGHT = "flight"
 _GENERATION = "generation.json"
 _BESIDE = ("feed.json", "quarantine.json")
 
@@ -101,6 +103,8 @@ def finish(state: Path) -> None:
             continue
         present, old = feeds / name, feeds / f".{name}.old"
         if present.exists():
+            if (present / _FLIGHT).exists() and not (new / _FLIGHT).exists():
+                os.rename(present / _FLIGHT, new / _FLIGHT)  # the record of all lives stays
             shutil.rmtree(old, ignore_errors=True)
             os.rename(present, old)
         os.rename(new, present)
@@ -141,10 +145,8 @@ def _names(files: list[Any]) -> list[tuple[str, int]]:
 
 
 def _keep_quarantine(known: Path, new: Path) -> None:
-    """Rows that have killed workers since are left out now too."""
-    rows: dict[Any, Any] = {}
-    for file in (new, known):
-        if file.exists():
-            rows.update(json.loads(file.read_text()))
-    if rows:
-        write_durably(new, json.dumps(sorted(rows.items()), indent=1))
+    """Rows that were found to kill or were left out since are left out now too."""
+    rows = Omissions.read(new)
+    rows.add(Omissions.read(known))
+    if rows.deadly or rows.skipped:
+        rows.write(new)

@@ -277,7 +277,10 @@ class Router:
         self._report()
 
     def _act_on(self, desk: Desk) -> None:
-        for effect in desk.dispatcher.take_effects():
+        effects = desk.dispatcher.take_effects()
+        if desk.flight is not None:
+            desk.flight.note(effects)
+        for effect in effects:
             if isinstance(effect, Send):
                 self._outbox.deliver(desk, effect)
             elif isinstance(effect, Answer):

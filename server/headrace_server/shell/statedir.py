@@ -4,7 +4,8 @@ LOCK                          flock while a server lives: a second one is refuse
 epoch                         how often a server was started here; fences off earlier tokens
 index/                        indexes of record files
 feeds/NAME/feed.json          what the feed was declared as, its files, its partitions
-feeds/NAME/quarantine.json    examples that killed their workers, and are left out
+feeds/NAME/quarantine.json    examples that are left out: they killed their workers, or on purpose
+feeds/NAME/flight/            which rows went to whom, see flight.py
 feeds/NAME/K.lock             POSIX lock of the worker that has partition K
 feeds/NAME/K.db               partition K, see store.py
 feeds/NAME/generation.json    to which snapshot it was taken back last, see restoring.py
@@ -31,6 +32,7 @@ from .config import FeedConfig
 __all__ = [
     "ConfigChanged",
     "StateDirectory",
+    "compare_feed",
     "described",
     "partition_path",
 ]
@@ -104,24 +106,9 @@ class StateDirectory:
         ``directory`` is where that lies, if not in its place.  ConfigChanged says what differs.
         """
         file = (directory or self.path / "feeds" / feed.name) / "feed.json"
-        now = described(feed)
-        known = _known(file)
-        if known == now:
+        if compare_feed(self.path, feed, file, allow_change):
             return
-        if known is not None:
-            changes = [*_unlike(known, now), *_files_unlike(known["files"], now["files"])]
-            for change, why in _never(known, now):
-                raise ConfigChanged(
-                    f"feed {feed.name!r} can not go on from the state in {self.path}: {change}, "
-                    f"and {why}.  Undo that or use another state_dir"
-                )
-            if not allow_change:
-                more = f"; and {len(changes) - 5} more" if len(changes) > 5 else ""
-                raise ConfigChanged(
-                    f"feed {feed.name!r} is not what the state in {self.path} is of: "
-                    f"{'; '.join(changes[:5])}{more}.  Undo that, use another state_dir, or give "
-                    "allow_config_change=True to go on with the states that there are"
-                )
+        now = described(feed)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_durably(file, json.dumps(now, indent=1, sort_keys=True))
 
@@ -129,6 +116,31 @@ class StateDirectory:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def compare_feed(state: Path, feed: FeedConfig, file: Path, allow_change: bool) -> bool:
+    """Whether a feed is what ``file`` says that its state is of; ConfigChanged says what differs.
+
+    False where nothing is noted, or where a change was allowed.
+    """
+    now = described(feed)
+    known = _known(file)
+    if known is None or known == now:
+        return known is not None
+    changes = [*_unlike(known, now), *_files_unlike(known["files"], now["files"])]
+    for change, why in _never(known, now):
+        raise ConfigChanged(
+            f"feed {feed.name!r} can not go on from the state in {state}: {change}, and {why}.  "
+            "Undo that or use another state_dir"
+        )
+    if not allow_change:
+        more = f"; and {len(changes) - 5} more" if len(changes) > 5 else ""
+        raise ConfigChanged(
+            f"feed {feed.name!r} is not what the state in {state} is of: "
+            f"{'; '.join(changes[:5])}{more}.  Undo that, use another state_dir, or give "
+            "allow_config_change=True to go on with the states that there are"
+        )
+    return False
 
 
 def described(feed: FeedConfig) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from .child import ParentPipe
 from .commits import Commits
 from .config import RunConfig
 from .diary import Diary
+from .flight import RowsRecorder
 from .guard import Passed
 from .opening import Opener
 from .stores import Stores
@@ -99,8 +100,12 @@ class Worker:
         self._stores = Stores(config.state_directory, config.durability, self._send)
         self._commits = Commits(self._stores, self._send)
         index = config.index_directory or str(directory / "index")
-        about = diary, marks, passed, config.max_state_bytes
+        about = diary, marks, passed, config.max_state_bytes, config.record, config.replay
         self._opener = Opener(self._slab, self._stores, index, *about)
+        self._flight = {
+            feed.name: RowsRecorder(config, feed.name, worker, life)
+            for feed in (config.feeds if config.record != "off" else ())
+        }
         self._guards = self._opener.guards
         self._running: dict[_Name, PartitionFeed | SequenceFeed] = {}
         self._resting: set[_Name] = set()  # those that wait for trainers
@@ -194,6 +199,8 @@ class Worker:
 
     def _announce(self, name: _Name, made: MadeBatch) -> None:
         feed, partition = name
+        if made.trace is not None:
+            self._flight[feed].made(partition, made.number, made.rows, made.trace)
         self._blocks[feed, partition, made.number] = made.block
         if isinstance(self._running[name], PartitionFeed):  # others make what is wanted
             self._ahead.made(name, made.nbytes)

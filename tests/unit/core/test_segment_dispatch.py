@@ -16,6 +16,7 @@ from headrace_server.core.handover import (
     JoinRefused,
     Leave,
     Release,
+    Returned,
     Save,
     Send,
     Want,
@@ -42,7 +43,8 @@ class At:
     def take(self, kind=object):
         self.act()
         said, self.said = self.said, []
-        return [e for e in said if isinstance(e, kind)]
+        told = [e for e in said if isinstance(e, kind)]
+        return [e for e in told if kind is Returned or not isinstance(e, Returned)]
 
     def join(self, *sessions, window=0, now=0.0):
         for session in sessions:

@@ -1,0 +1,175 @@
+"""``headrace flight``: which rows went to whom, at which step, and with what end."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..shell.flight_choice import ByTrainer, batch_named, steps_named
+from ..shell.flight_history import Flown, History, feed_of
+from ..shell.flight_rows import Row
+from . import exits
+from .options import JSON, Option
+from .table import Command
+
+__all__ = ["BATCH", "COMMAND", "FEED", "KEY", "STATE_DIR", "STEPS", "TRAINER", "trainer_of"]
+
+STATE_DIR = Option(
+    "state_dir", "path", "the state directory of the server", positional=True, metavar="STATE_DIR"
+)
+FEED = Option("feed", "text", "the feed; need not be given where one is recorded", metavar="NAME")
+KEY = Option("key", "text", "batches that hold a segment of the sequence of this key")
+TRAINER = Option(
+    "trainer",
+    "text",
+    "hand-outs to this trainer: SESSION or LIFE/SESSION, rank:R, or its host",
+    metavar="T",
+)
+STEPS = Option(
+    "steps", "text", "of this trainer's deliveries, counted from 1 (with --trainer)", metavar="A-B"
+)
+BATCH = Option(
+    "batch",
+    "text",
+    "one batch, by partition and number; the last life's unless LIFE/P:N names another",
+    metavar="P:N",
+)
+_OPTIONS = (
+    STATE_DIR,
+    FEED,
+    KEY,
+    TRAINER,
+    STEPS,
+    BATCH,
+    Option("last", "integer", "the last hand-outs", told="20, where nothing else is asked for"),
+    Option("rows", "flag", "list the rows too; --key and --batch always do", default=False),
+    JSON,
+)
+_LAST = 20
+
+
+def trainer_of(options: Namespace) -> ByTrainer | None:
+    """What ``--trainer`` and ``--steps`` mean."""
+    if options.trainer is None:
+        if options.steps is not None:
+            raise ValueError("--steps needs --trainer: each session counts its own")
+        return None
+    steps = None if options.steps is None else steps_named("--steps", options.steps)
+    return ByTrainer(options.trainer, steps)
+
+
+def _flight(options: Namespace) -> int:
+    asked = [n for n in ("key", "trainer", "batch", "last") if getattr(options, n) is not None]
+    if len(asked) > 1:
+        raise ValueError(f"--{asked[0]} and --{asked[1]} are two questions: ask one")
+    if options.last is not None and options.last < 1:
+        raise ValueError(f"--last {options.last}: at least 1")
+    state = Path(options.state_dir)
+    history = History(state, feed_of(state, options.feed))
+    trainer = trainer_of(options)
+    key = None if options.key is None else options.key.encode(errors="surrogateescape")
+    if key is not None:
+        flown = history.of_key(key)
+    elif trainer is not None:
+        flown = history.of_trainer(trainer)
+    elif options.batch is not None:
+        flown = history.of_batch(batch_named("--batch", options.batch, history.leases))
+    else:
+        flown = history.last(options.last or _LAST)
+    if options.json:
+        print(json.dumps({"feed": history.feed, "flown": [_plain(one, key) for one in flown]}))
+        return exits.WELL
+    for one in flown:
+        print(_line(one))
+        if options.rows or options.batch is not None or key is not None:
+            _print_rows(one, key)
+    if not flown:
+        print("nothing of that is recorded")
+    return exits.WELL
+
+
+def _rows(one: Flown, key: bytes | None) -> list[Row]:
+    rows = [] if one.made is None else one.made.listed()
+    return [row for row in rows if key is None or row.key == key]
+
+
+def _line(one: Flown) -> str:
+    lease = one.lease
+    if lease is None:
+        rows = "? rows" if one.made is None else f"{one.made.rows} rows"
+        return f"batch {one.id}  {rows}  not handed out"
+    when = datetime.fromtimestamp(lease.sent, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+    fates = " then ".join(event.fate for event in lease.events) or "out"
+    return (
+        f"batch {one.id}  {lease.rows} rows  {when}  "
+        f"trainer {_safe(str(lease.trainer))}  step {lease.step}  {fates}"
+    )
+
+
+def _print_rows(one: Flown, key: bytes | None) -> None:
+    if one.made is None:
+        print("    its rows are recorded no more")
+    for row in _rows(one, key):
+        which = ""
+        if row.key is not None:
+            which = f"key {_safe(row.key.decode(errors='backslashreplace'))}  "
+        if row.segment >= 0:
+            which += f"segment {row.segment} of {row.segments}  "
+        print(f"    {which}example {row.example}  epoch {row.epoch}  {_safe(row.place)}")
+
+
+def _safe(text: str) -> str:
+    """Others' words, which may hold anything, for a terminal."""
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+
+
+def _plain(one: Flown, key: bytes | None) -> dict[str, Any]:
+    batch: dict[str, Any] = {
+        "life": one.id.life,
+        "partition": one.id.partition,
+        "number": one.id.number,
+        "lease": None,
+        "recorded": one.made is not None,
+        "rows": [_plain_row(row) for row in _rows(one, key)],
+    }
+    lease = one.lease
+    if lease is not None:
+        trainer = lease.trainer
+        batch["lease"] = {
+            "token": lease.token,
+            "session": trainer.session,
+            "host": trainer.host,
+            "rank": None if trainer.rank < 0 else trainer.rank,
+            "step": lease.step,
+            "rows": lease.rows,
+            "sent": lease.sent,
+            "fate": lease.fate,
+            "events": [[event.time, event.fate, event.text] for event in lease.events],
+        }
+    return batch
+
+
+def _plain_row(row: Row) -> dict[str, Any]:
+    plain: dict[str, Any] = {
+        "example": row.example,
+        "epoch": row.epoch,
+        "file": row.file,
+        "record": row.record,
+        "offset": row.offset,
+    }
+    if row.key is not None:
+        plain["key"] = row.key.decode(errors="backslashreplace")
+    if row.segment >= 0:
+        plain |= {"segment": row.segment, "segments": row.segments}
+    return plain
+
+
+COMMAND = Command(
+    "Says which rows of a feed went to which trainer, at which step, and what became of them.  It "
+    "reads the record in a state directory, beside a running server or after its end.",
+    _OPTIONS,
+    _flight,
+)

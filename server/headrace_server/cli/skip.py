@@ -1,0 +1,60 @@
+"""``headrace skip``: the examples of recorded batches are left out from now on."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..shell.flight_choice import batch_named
+from ..shell.flight_history import Flown, History
+from ..shell.skipping import skip
+from . import exits
+from .flight import BATCH, FEED, KEY, STATE_DIR, STEPS, TRAINER, trainer_of
+from .options import JSON, Option
+from .table import Command
+
+__all__ = ["COMMAND"]
+
+_OPTIONS = (
+    STATE_DIR,
+    FEED,
+    KEY,
+    TRAINER,
+    STEPS,
+    BATCH,
+    Option("reason", "text", "why, for whoever reads the list", told="must be given"),
+    JSON,
+)
+
+
+def _skip(options: Namespace) -> int:
+    asked = [name for name in ("key", "trainer", "batch") if getattr(options, name) is not None]
+    if len(asked) != 1:
+        raise ValueError("name what is to be left out by one of --batch, --trainer, --key")
+    if options.trainer is not None and options.steps is None:
+        raise ValueError("--trainer needs --steps A-B: it is not all that it ever got, is it?")
+    if options.reason is None:
+        raise ValueError("--reason TEXT must be given: the list keeps it")
+    trainer = trainer_of(options)
+    key = None if options.key is None else options.key.encode(errors="surrogateescape")
+
+    def chosen(history: History) -> Sequence[Flown]:
+        if key is not None:
+            return history.of_key(key)
+        if trainer is not None:
+            return history.of_trainer(trainer)
+        return history.of_batch(batch_named("--batch", options.batch, history.leases))
+
+    report = skip(Path(options.state_dir), options.feed, chosen, options.reason, key)
+    print(json.dumps(report.to_plain()) if options.json else "\n".join(report.lines()))
+    return exits.WELL
+
+
+COMMAND = Command(
+    "Leaves out the examples of batches that a state directory has recorded, from the next start "
+    "of its server on.  Nothing that is stored is moved by that, and the server must not run.",
+    _OPTIONS,
+    _skip,
+)

@@ -1,0 +1,46 @@
+"""Where the rows of batches came from: what a recorder is told beside a batch, by reference.
+
+    chunk that was read ─► Source ─┐
+    rows of it in a batch ─────────┴─► Trace ─► MadeBatch.trace        nothing is copied here
+
+A source says how its chunk is read again, so a batch can be made again from its trace alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..core.plan import Part, Read
+from ..core.slots import Segments
+from .chunk import Origin
+
+__all__ = ["Source", "States", "Trace"]
+
+#: Columns of a batch as they lie in its block: by name the shape and the bytes.
+States = Mapping[str, tuple[tuple[int, ...], bytes]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """A chunk: how it was read, what the stages remembered before it, and its rows."""
+
+    read: Read
+    stages: Any
+    ordinals: np.ndarray
+    origin: Origin
+    keys: Sequence[bytes] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """The rows of one batch: parts of chunks in order, or segments of examples."""
+
+    sources: Mapping[int, Source]  # by number of the chunk: at least those of the rows
+    parts: Sequence[Part] = ()
+    segments: Segments | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    states: States | None = None

@@ -1,0 +1,406 @@
+"""The flight of a feed: recorded through kills, told, served again, and parts of it left out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+from headrace_proto.errors import ServerError
+from headrace_server.cli import main
+
+from .processes import serve, trainer
+
+FEEDS = """\
+import headrace_server as hs
+
+def flat():
+    return hs.from_examples([{"i": i} for i in range(120)]).shuffle(seed=3).batch(6)
+"""
+STATE = "h"
+
+
+def flat(n: int = 120, seed: int = 3, epochs: int = 1) -> hs.Pipeline:
+    return hs.from_examples([{"i": i} for i in range(n)]).shuffle(seed=seed).repeat(epochs).batch(6)
+
+
+def bucketed() -> hs.Pipeline:
+    examples = [{"i": i, "x": np.full(1 + i * 7 % 11, i, np.float32)} for i in range(150)]
+    kept = hs.from_examples(examples).shuffle(seed=5).rejection_sample(acceptance, seed=2)
+    return kept.bucket_by_sequence_length(
+        "x",
+        batch_size=4,
+        bucket_boundaries=[4, 8],
+        allow_smaller_final_batch=True,
+        dynamic_pad=True,
+    )
+
+
+def acceptance(columns: Any) -> np.ndarray:
+    return np.where(columns["i"] % 3 == 0, 0.4, 0.9).astype(np.float32)
+
+
+def segments(**options: Any) -> hs.Pipeline:
+    examples = [
+        {"key": f"k{i}", "x": np.arange(2 + i * 5 % 13, dtype=np.float32) + 100 * i, "c": i}
+        for i in range(24)
+    ]
+    return hs.from_examples(examples).batch_sequences_with_states(
+        input_key="key",
+        input_sequences=["x"],
+        input_context=["c"],
+        input_length=None,
+        initial_states={STATE: np.full(2, 0.5, np.float32)},
+        num_unroll=3,
+        batch_size=4,
+        capacity=8,
+        allow_small_batch=True,
+        pad=True,
+        **options,
+    )
+
+
+def seen(batch: Any) -> tuple[Any, ...]:
+    """All that a trainer can see of a batch, as bytes."""
+    names = (
+        list(batch)
+        if not hasattr(batch, "sequences")
+        else [
+            *(
+                "@key",
+                "@sequence",
+                "@sequence_count",
+                "@length",
+                "@total_length",
+                "@insertion_index",
+            ),
+            *("sequences:x", "context:c", "state:" + STATE),
+        ]
+    )
+    if not hasattr(batch, "sequences") and "x" in names:
+        names.append("@length")
+    columns = [(name, batch.array(name)) for name in names]
+    plain = [(n, a.shape, a.tolist() if a.dtype == object else a.tobytes()) for n, a in columns]
+    bucket = batch.meta.get("bucket")
+    return (bucket, *plain)
+
+
+def train(server: hs.Server, upto: int | None = None, prefetch: int = 1) -> list[Any]:
+    """Every batch, with what was seen of it."""
+    out = []
+    with headrace.connect(server.address, timeout=30, prefetch=prefetch) as feed:
+        for batch in feed:
+            out.append(((batch.partition, batch.number), batch.replayed, seen(batch)))
+            if hasattr(batch, "sequences"):
+                batch.save_state(STATE, batch.state(STATE) * 2 + batch.sequences["x"].sum())
+            if len(out) == upto:
+                break
+    return out
+
+
+def flight(state: Path, *arguments: str, capsys: Any) -> list[dict[str, Any]]:
+    assert main(["flight", str(state), "--json", *arguments]) == 0
+    flown: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["flown"]
+    return flown
+
+
+def contents(directory: Path) -> dict[str, str]:
+    """Every file of a directory, by its bytes and times."""
+    return {
+        str(path): f"{path.stat().st_mtime_ns} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def test_after_kill_9_of_everything_the_record_says_whom_each_batch_went_to(
+    tmp_path: Path, capsys: Any
+) -> None:
+    (tmp_path / "feeds.py").write_text(FEEDS)
+    state = tmp_path / "state"
+    server, address = serve(tmp_path, "feeds.py:flat", "--state-dir", str(state))
+    with server, trainer(address, "--hold", "9", "--prefetch", "2") as one:
+        one.wait_for("holding")
+        beside = flight(state, "--trainer", "1", capsys=capsys)  # while the server runs
+        for pid in (*children(server.pid), server.pid):
+            os.kill(pid, signal.SIGKILL)
+        server.finish()
+    flown = flight(state, "--trainer", "1", capsys=capsys)
+    assert [batch["lease"]["fate"] for batch in beside[:8]] == ["committed"] * 8
+    given = [[row["example"] for row in batch["rows"]] for batch in flown]
+    assert given[:9] == one.rows() and len(given) in (9, 10, 11)
+    assert [batch["lease"]["step"] for batch in flown] == list(range(1, len(flown) + 1))
+    assert {batch["lease"]["fate"] for batch in flown[8:]} == {"out"}
+    assert flown[0]["lease"]["host"].endswith(f":{one.pid}")
+    assert flown[0]["rows"][0]["file"] == "examples"
+    # The next life goes on, and its batches stand beside.
+    with hs.run({"flat": flat()}, state_dir=state) as again:
+        rest = train(again)
+    later = flight(state, "--last", str(len(rest)), capsys=capsys)
+    assert {batch["life"] for batch in later} == {2}
+    assert [(batch["partition"], batch["number"]) for batch in later] == [at for at, _, _ in rest]
+
+
+def test_each_end_of_a_lease_is_told(tmp_path: Path, capsys: Any) -> None:
+    with hs.run(flat(), state_dir=tmp_path, lease_ttl_s=0.4) as server:
+        with trainer(server.address, "--hold", "1", "--prefetch", "0") as held:
+            held.wait_for("holding")
+            held.signal(signal.SIGSTOP)
+            with headrace.connect(server.address, timeout=30, prefetch=0) as feed:
+                rows = [batch["i"].tolist() for batch in feed]
+            held.signal(signal.SIGCONT)
+            held.kill()
+    flown = flight(tmp_path, "--trainer", "1", capsys=capsys)
+    fates = {fate for _, fate, _ in flown[0]["lease"]["events"]}
+    assert fates & {"expired", "left"} and not fates & {"committed"}
+    (first,) = held.rows()
+    assert first in rows
+    batch = flight(tmp_path, "--batch", f"0:{flown[0]['number']}", capsys=capsys)
+    assert [one["lease"]["session"] for one in batch] == [1, 2]
+    assert batch[1]["lease"]["fate"] == "committed"
+
+
+def test_a_worker_that_is_killed_leaves_no_gap(tmp_path: Path, capsys: Any) -> None:
+    with hs.run(flat(600), state_dir=tmp_path) as server:
+        taken = []
+        with headrace.connect(server.address, timeout=30) as feed:
+            for batch in feed:
+                taken.append(batch["i"].tolist())
+                if len(taken) == 20:
+                    os.kill(server.pids["worker-0-0"], signal.SIGKILL)
+    flown = flight(tmp_path, "--last", "1000", capsys=capsys)
+    assert [[row["example"] for row in batch["rows"]] for batch in flown] == taken
+    assert len(taken) == 100
+
+
+KINDS = {
+    "flat": (flat, {}),
+    "buckets": (bucketed, {}),
+    "segments": (segments, {"record": "states"}),
+    "lanes": (lambda: segments(order="lanes"), {"record": "states"}),
+    "kept": (
+        lambda: segments(order="lanes", state_placement="trainer"),
+        {"record": "states", "partitions": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_replay_is_the_same_to_the_byte_and_in_the_same_order(kind: str, tmp_path: Path) -> None:
+    pipeline, options = KINDS[kind]
+    with hs.run(pipeline(), state_dir=tmp_path, **{"partitions": 2, **options}) as server:
+        was = train_kept(server) if kind == "kept" else train(server)
+    before = contents(tmp_path)
+    with hs.replay(tmp_path, pipeline()) as server:
+        again = train_kept(server) if kind == "kept" else train(server)
+    assert contents(tmp_path) == before
+    assert [what for _, _, what in again] == [what for _, _, what in was]
+    assert [replayed for _, replayed, _ in again] == [(1, *at) for at, _, _ in was]
+    assert all(replayed is None for _, replayed, _ in was)
+
+
+def train_kept(server: hs.Server) -> list[Any]:
+    """Where states stay with the trainer: what it has of them in each batch."""
+    out = []
+    with headrace.connect(server.address, timeout=30, prefetch=0) as feed:
+        for batch in feed:
+            state = np.array(batch.state(STATE))
+            x = batch.sequences["x"]
+            what = batch.key.tolist(), state.tobytes(), x.tobytes(), batch.first.tolist()
+            out.append(((batch.partition, batch.number), batch.replayed, what))
+            batch.save_state(STATE, state * 0.5 + x.sum(axis=1)[:, None])
+    return out
+
+
+def test_one_trainer_of_two_and_some_of_its_steps_are_replayed(tmp_path: Path) -> None:
+    with (
+        hs.run(flat(), state_dir=tmp_path) as server,
+        headrace.connect(server.address, timeout=30, prefetch=0) as one,
+        headrace.connect(server.address, timeout=30, prefetch=0) as two,
+    ):
+        rows: dict[int, list[list[int]]] = {1: [], 2: []}
+        for session, feed in [(1, one), (2, two)] * 5:
+            rows[session].append(next(feed)["i"].tolist())
+    with hs.replay(tmp_path, flat(), trainer=2) as server:
+        again = replayed_rows(server)
+    assert again[:5] == rows[2]
+    with hs.replay(tmp_path, flat(), trainer=1, steps=(2, 4)) as server:
+        assert replayed_rows(server) == rows[1][1:4]
+
+
+def replayed_rows(server: hs.Server) -> list[list[int]]:
+    with headrace.connect(server.address, timeout=30, prefetch=0) as feed:
+        return [batch["i"].tolist() for batch in feed]
+
+
+def test_a_window_of_batches_is_replayed_by_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "feeds.py").write_text(FEEDS)
+    state = tmp_path / "state"
+    with hs.run({"flat": flat()}, state_dir=state, partitions=2) as server:
+        was = {at: what for at, _, what in train(server)}
+    command = [sys.executable, "-m", "headrace_server.cli", "replay", str(state), "feeds.py:flat"]
+    window = ["--from", "1:2", "--to", "0:5", "--exit-when-done", "--bind", "tcp://127.0.0.1:*"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    process = subprocess.Popen(
+        [*command, *window], stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+    )
+    try:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        assert said.startswith("headrace replays at "), said
+        with headrace.connect(said.split()[-1], timeout=30) as feed:
+            again = [(batch.replayed, seen(batch)) for batch in feed]
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.communicate()
+    ids = [(1, 2), (0, 3), (1, 3), (0, 4), (1, 4), (0, 5)]
+    assert again == [((1, *at), was[at]) for at in ids]
+
+
+def test_segments_without_recorded_states_are_refused_or_begin_anew(tmp_path: Path) -> None:
+    with hs.run(segments(), state_dir=tmp_path) as server:
+        was = train(server)
+    with pytest.raises(ServerError, match=r"record='states' records them.*--states initial"):
+        hs.replay(tmp_path, segments())
+    with hs.replay(tmp_path, segments(), states="initial") as server:
+        again = train(server)
+    assert [what[:-1] for _, _, what in again] == [what[:-1] for _, _, what in was]
+    for _, _, what in again:
+        assert set(np.frombuffer(what[-1][2], np.float32).tolist()) == {0.5}
+
+
+def test_another_pipeline_and_another_choice_are_refused(tmp_path: Path) -> None:
+    with hs.run(flat(), state_dir=tmp_path) as server:
+        train(server, 4)
+    with pytest.raises(ServerError, match=r"order\.seed was 3 and is 4"):
+        hs.replay(tmp_path, flat(seed=4))
+    with pytest.raises(ValueError, match="no record tells of a hand-out"):
+        hs.replay(tmp_path, flat(), first="0:4000")
+    with pytest.raises(ValueError, match="first and last are of all trainers"):
+        hs.replay(tmp_path, flat(), first="0:1", trainer=1)
+    with pytest.raises(ServerError, match="no flight of feed 'other'"):
+        hs.replay(tmp_path, flat(), feed="other")
+
+
+def test_a_source_that_was_changed_under_the_record_is_noticed(tmp_path: Path) -> None:
+    with hs.run(flat(), state_dir=tmp_path) as server:
+        train(server)
+    with (
+        hs.replay(tmp_path, flat(seed=4), allow_config_change=True) as server,
+        pytest.raises(headrace.DataError, match=r"is not read any more|has changed since"),
+    ):
+        train(server)
+
+
+def test_nothing_is_recorded_where_it_is_off_or_where_there_is_no_state(tmp_path: Path) -> None:
+    with hs.run(flat(), state_dir=tmp_path, record="off") as server:
+        train(server)
+    assert not list(tmp_path.rglob("flight"))
+    with pytest.raises(ValueError, match="record='rows' needs a state_dir"):
+        hs.run(flat(), record="rows")
+    with pytest.raises(ValueError, match="record='all' is not one of rows, states, off"):
+        hs.run(flat(), state_dir=tmp_path, record="all")
+
+
+def test_a_feed_goes_on_when_nothing_can_be_recorded(tmp_path: Path) -> None:
+    (tmp_path / "feeds" / "default").mkdir(parents=True)
+    (tmp_path / "feeds" / "default" / "flight").write_text("no directory")
+    with hs.run(flat(), state_dir=tmp_path) as server:
+        assert len(train(server)) == 20
+
+
+def examples_of(batches: Iterable[Any]) -> list[int]:
+    columns = [{n: v for n, _, v in what[1:]} for _, _, what in batches]
+    return [i for one in columns for i in np.frombuffer(one["i"], np.int64).tolist()]
+
+
+def test_a_skipped_batch_is_passed_over_and_its_examples_are_out_of_later_epochs(
+    tmp_path: Path, capsys: Any
+) -> None:
+    with hs.run(flat(epochs=2), state_dir=tmp_path / "whole") as server:
+        whole = train(server)
+    state = tmp_path / "state"
+    with hs.run(flat(epochs=2), state_dir=state) as server:
+        first = train(server, 5)
+        token = server.snapshot()
+        more = train(server, 4)
+        with pytest.raises(ServerError, match="in use by another server"):
+            main_raising("skip", str(state), "--batch", "0:7", "--reason", "a spike")
+    poisoned = examples_of([more[2]])
+    assert more[2][0] == (0, 7)
+    assert main(["skip", str(state), "--batch", "0:7", "--reason", "a spike", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["examples"] == 6 and told["committed"] == ["1/0:7"]
+    # As of the snapshot the batch was not committed: nothing moves, and it is not there.
+    with hs.run(flat(epochs=2), state_dir=state, resume=token) as server:
+        rest = train(server)
+        dropped = server.stats()["default"]["dropped"]
+    numbers = [at[1] for at, _, _ in rest]
+    assert numbers == [n for n in range(5, 39) if n != 7]
+    known = {at: what for at, _, what in whole}
+    assert all(what == known[at] for at, _, what in rest if at[1] < 20)
+    assert not set(examples_of(rest)) & set(poisoned)
+    counted = examples_of([*first, *rest])
+    assert sorted(counted) == sorted([i for i in range(120) if i not in poisoned] * 2)
+    assert dropped == {"skipped": 12}
+
+
+def main_raising(*arguments: str) -> None:
+    """The command, with what it would tell as an error raised."""
+    from headrace_server.cli.frame import _read
+
+    asked, options = _read(list(arguments))
+    asked.run(options)
+
+
+def test_skipped_sequences_end_where_they_are_and_nothing_else_moves(
+    tmp_path: Path, capsys: Any
+) -> None:
+    with hs.run(segments(), state_dir=tmp_path / "whole") as server:
+        whole = train(server, prefetch=0)
+    state = tmp_path / "state"
+    with hs.run(segments(), state_dir=state) as server:
+        first = train(server, 5, prefetch=0)
+    gone = column(first[4], "@key")
+    assert main(["skip", str(state), "--trainer", "1", "--steps", "5", "--reason", "NaN"]) == 0
+    assert "have begun, and end where they are" in capsys.readouterr().out
+    assert main(["skip", str(state), "--key", "k23", "--reason", "NaN"]) == 1
+    assert "nothing of feed 'default' that is recorded" in capsys.readouterr().err
+    key = gone[0].decode()
+    assert main(["skip", str(state), "--key", key, "--reason", "NaN", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["known"] == 1
+    with hs.run(segments(), state_dir=state) as server:
+        rest = train(server, prefetch=0)
+    cells = [cell for batch in (*first, *rest) for cell in cells_of(batch)]
+    every = [cell for batch in whole for cell in cells_of(batch)]
+    assert len(set(cells)) == len(cells)
+    lost = {cell for cell in every if cell not in set(cells)}
+    assert {key for key, *_ in lost} <= set(gone) and lost
+    assert set(cells) <= set(every)  # keys, numbers, insertion indices
+
+
+def column(batch: Any, name: str) -> Any:
+    return next(value for known, _, value in batch[2][1:] if known == name)
+
+
+def cells_of(batch: Any) -> list[tuple[bytes, int, int]]:
+    numbers = np.frombuffer(column(batch, "@sequence"), np.int32).tolist()
+    indices = np.frombuffer(column(batch, "@insertion_index"), np.int64).tolist()
+    return list(zip(column(batch, "@key"), numbers, indices, strict=True))
