@@ -24,6 +24,7 @@ COMMANDS = {
     "preview": "show the first batches of a pipeline",
     "check": "validate pipelines and their files, and say what they cost",
     "convert": "write the examples of a source as Arrow files",
+    "keygen": "make keys that lock a server for all but its trainers",
 }
 
 

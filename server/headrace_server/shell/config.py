@@ -57,6 +57,8 @@ class RunConfig:
     lease_ttl_s: float = 30.0
     heartbeat_s: float = 1.0
     max_credits: int = 64
+    max_trainers: int = 4096
+    max_messages_per_s: int = 50_000  # of one trainer
     slab_bytes: int = 1024**3  # per worker
     segment_bytes: int = 16 * 1024**2
     max_ahead: int = 32  # batches that a worker makes before they are taken …
@@ -66,6 +68,7 @@ class RunConfig:
     state_directory: str | None = None  # where commits and states outlive processes
     durability: str = "off"
     epoch: int = 0  # of this life, where there is a state directory
+    keys: str | None = None  # the directory; the router alone reads what is in it
     python_path: tuple[str, ...] = field(default=())
 
     def to_plain(self) -> Any:
