@@ -39,6 +39,18 @@ _OPTIONS = (
         metavar="ADDRESS",
         many=True,
     ),
+    Option(
+        "keys",
+        "path",
+        "keys of this server and of the trainers that it lets in, as headrace keygen makes them",
+        told="no keys: everybody who reaches it is let in",
+    ),
+    Option(
+        "insecure",
+        "flag",
+        "bind to addresses that other machines can reach without keys",
+        default=False,
+    ),
     Option("workers", "integer", "worker processes", default=1),
     Option(
         "partitions",
@@ -90,6 +102,16 @@ _OPTIONS = (
     Option(
         "lease_ttl", "seconds", "a trainer silent for so long loses what it holds", default=30.0
     ),
+    Option("max_trainers", "integer", "trainers at once", default=4096),
+    Option(
+        "max_credits", "integer", "batches that a trainer may hold without a commit", default=64
+    ),
+    Option(
+        "max_messages_per_s",
+        "integer",
+        "messages of a trainer in a second, beyond which it is refused",
+        default=50_000,
+    ),
     Option("slab_bytes", "integer", "shared memory of each worker", told="fits"),
     Option("shm_dir", "path", "where it lies", told="/dev/shm"),
     Option(
@@ -122,6 +144,8 @@ def _serve(options: Namespace) -> int:
         workers=options.workers,
         partitions=options.partitions,
         bind=list(options.bind),
+        keys=options.keys,
+        insecure=options.insecure,
         state_dir=options.state_dir,
         durability=options.durability,
         allow_config_change=options.allow_config_change,
@@ -130,6 +154,9 @@ def _serve(options: Namespace) -> int:
         keep_snapshots=options.keep_snapshots,
         max_state_bytes=options.max_state_bytes,
         lease_ttl_s=options.lease_ttl,
+        max_trainers=options.max_trainers,
+        max_credits=options.max_credits,
+        max_messages_per_s=options.max_messages_per_s,
         slab_bytes=options.slab_bytes,
         shm_dir=options.shm_dir,
         start_timeout_s=options.start_timeout,

@@ -75,6 +75,15 @@ class Gate:
         """What the router polls, and ``answer`` reads."""
         return self._zap
 
+    def receive(self) -> tuple[str, bytes, list[bytes]]:
+        """The next message: the public key that it came by, the connection, the frames."""
+        if self._ring is None:
+            connection, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            return "", connection, frames
+        parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        connection, *frames = (part.bytes for part in parts)
+        return str(parts[-1].get("User-Id")), connection, frames
+
     def name_of(self, key: str) -> str | None:
         """Who came by a key; None where it lets nobody in any more."""
         return "" if self._ring is None else self._ring.name_of(key)
