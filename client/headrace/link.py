@@ -23,6 +23,7 @@ from headrace_proto.errors import ConnectionLost, DeadlineExceeded, FeedClosed, 
 from headrace_proto.messages import Delivery, Handed, Welcome
 
 from .driver import Driver
+from .keys import Keys
 from .requests import Request
 from .session import Received, Session
 
@@ -39,14 +40,16 @@ _LOOK_S = 0.2
 class Link:
     """A trainer's side of a session that is driven."""
 
-    def __init__(self, address: str, session: Session, timeout_s: float) -> None:
+    def __init__(
+        self, address: str, session: Session, timeout_s: float, keys: Keys | None = None
+    ) -> None:
         self.address = address
         self.session = session
         self.left = False  # the trainer closed the feed
         self.explain: Callable[[float], str] = lambda now: ""  # what a trainer owes, in words
         self._pid = os.getpid()
         self._timeout_s = timeout_s
-        self._driver = Driver(address, session)
+        self._driver = Driver(address, session, keys)
         self._changed = self._driver.changed
 
     def again(self, resume: str) -> Link:
@@ -192,7 +195,7 @@ class Link:
         if session.welcome is not None and (silence > _GIVE_UP_S or (over and silence)):
             raise ConnectionLost(
                 f"the server at {self.address} was lost: nothing was heard of it for "
-                f"{silence:.0f} s, while this trainer waited for {what}"
+                f"{silence:.0f} s, while this trainer waited for {what}{self._driver.hint}"
             )
         if not over:
             return
@@ -204,7 +207,7 @@ class Link:
         if session.welcome is None:
             raise ConnectionLost(
                 f"no server answered at {self.address} within timeout={timeout_s:g} s: "
-                "is it running, and is the address right?"
+                f"is it running, and is the address right?{self._driver.hint}"
             )
         reason = (
             f"the server says: {session.waiting}" if session.waiting else "no word of the server"

@@ -63,6 +63,8 @@ logger = logging.getLogger("headrace.router")
 
 #: A trainer that was silent for this many heartbeats is asked whether it is there.
 _SILENT = 2.5
+#: Refusals of a Hello that are counted.
+_COUNTED = {"limit": "trainers", "denied": "revoked"}
 _REVOKED = "this trainer's public key is not, or no longer, in trainers/ of the server's keys"
 
 
@@ -169,9 +171,9 @@ class Reception:
             return
         except (HeadraceError, JoinRefused) as error:
             code = "protocol" if isinstance(error, JoinRefused) else code_of(error)
-            if code == "limit":
+            if code in _COUNTED:
                 text = f"refused a trainer: {error}"
-                self._gate.refusals.add("trainers", "", text, time.monotonic())
+                self._gate.refusals.add(_COUNTED[code], "", text, time.monotonic())
             self._outbox.send(identity, Refused(code, str(error)))
             return
         desk = self._desks[session.feed]
