@@ -49,12 +49,13 @@ class Link:
         self.explain: Callable[[float], str] = lambda now: ""  # what a trainer owes, in words
         self._pid = os.getpid()
         self._timeout_s = timeout_s
+        self._keys = keys
         self._driver = Driver(address, session, keys)
         self._changed = self._driver.changed
 
     def again(self, resume: str) -> Link:
         """Another link to the same feed, in the same way, which goes on from a snapshot."""
-        return Link(self.address, self.session.again(resume), self._timeout_s)
+        return Link(self.address, self.session.again(resume), self._timeout_s, self._keys)
 
     def open(self) -> Welcome:
         """Wait for the server's Welcome."""

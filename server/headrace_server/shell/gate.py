@@ -16,6 +16,7 @@ import struct
 from collections.abc import Iterator
 
 import zmq
+from zmq.utils import z85
 
 from .keyring import KeyRing
 from .refusals import Refusals
@@ -103,7 +104,7 @@ class Gate:
             )
             known, key = False, ""
             if mechanism == b"CURVE" and len(credentials) == 1:
-                key = zmq.utils.z85.encode(credentials[0]).decode()
+                key = z85.encode(credentials[0]).decode()
                 known = self._ring.name_of(key) is not None
                 if not known:  # it may have come a moment ago
                     self._look(now, _LEAST_LOOK_S)

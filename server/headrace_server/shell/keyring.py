@@ -46,6 +46,8 @@ class KeyRing:
         self.directory = Path(directory)
         if not zmq.has("curve"):
             raise ValueError(f"keys={str(directory)!r}: this build of ZeroMQ has no CURVE")
+        if not self.directory.is_dir():
+            raise ValueError(f"keys={str(directory)!r} is no directory: headrace keygen makes it")
         _check_mode(self.directory, f"keys={str(directory)!r}")
         path = self.directory / (SERVER + SECRET)
         if not path.is_file():
