@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
@@ -35,8 +35,10 @@ from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Welcome
 
 from .handshakes import Handshakes
 from .holding import Attachment
-from .keys import Keys
 from .session import Session
+
+if TYPE_CHECKING:
+    from .keys import Keys
 
 __all__ = ["Driver"]
 

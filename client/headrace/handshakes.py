@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from typing import TYPE_CHECKING
 
 import zmq
 
 from headrace_proto.errors import NotAllowed
+from headrace_proto.keys import ENVIRONMENT
 
-from .keys import VARIABLE, Keys
+if TYPE_CHECKING:
+    from .keys import Keys
 
 __all__ = ["Handshakes"]
 
@@ -101,7 +104,7 @@ class Handshakes:
         if self._keys is None:
             return (
                 f"the server at {self._address} asks for keys, and this trainer has none: give "
-                f"keys= or {VARIABLE} (headrace keygen DIR --name NAME makes them)"
+                f"keys= or {ENVIRONMENT} (headrace keygen DIR --name NAME makes them)"
             )
         return (
             f"the server at {self._address} has no keys, and this trainer comes with some "

@@ -7,10 +7,10 @@ import secrets
 from typing import Any
 
 from headrace_proto.address import check_address
+from headrace_proto.keys import ENVIRONMENT
 from headrace_proto.token import Token
 
 from .feed import Feed
-from .keys import load_keys
 from .link import Link, opened
 from .session import Session
 from .values import load
@@ -65,7 +65,11 @@ def connect(
     token = None if resume is None else Token.from_plain("resume", resume)
     if token is not None and feed not in (None, token.feed):
         raise ValueError(f"resume: a token of feed {token.feed!r}, and feed={feed!r}")
-    locked = load_keys(keys)
+    locked = None
+    if keys is not None or os.environ.get(ENVIRONMENT):
+        from .keys import load_keys
+
+        locked = load_keys(keys)
     loaded = load(framework)
     session = Session(
         feed or ("" if token is None else token.feed),

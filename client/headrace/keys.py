@@ -15,6 +15,7 @@ from pathlib import Path
 import zmq
 
 from headrace_proto.keys import (
+    ENVIRONMENT,
     PUBLIC,
     SECRET,
     SERVER,
@@ -24,10 +25,8 @@ from headrace_proto.keys import (
     parse_secret,
 )
 
-__all__ = ["VARIABLE", "Keys", "load_keys"]
+__all__ = ["Keys", "load_keys"]
 
-#: Of the environment: where the keys are when ``keys=`` is not given.
-VARIABLE = "HEADRACE_KEYS"
 _MOST_BYTES = 4096
 
 
@@ -48,17 +47,14 @@ class Keys:
         socket.curve_secretkey = self.secret.text.encode()
 
 
-def load_keys(keys: str | os.PathLike[str] | None) -> Keys | None:
-    """The keys of a path, or of the environment; None where neither names any."""
-    told = f"keys={os.fspath(keys)!r}" if keys is not None else VARIABLE
-    named = os.fspath(keys) if keys is not None else os.environ.get(VARIABLE, "")
-    if keys is None and not named:
-        return None
+def load_keys(keys: str | os.PathLike[str] | None) -> Keys:
+    """The keys of a path, or of the environment where that is None."""
+    named = os.environ.get(ENVIRONMENT) if keys is None else os.fspath(keys)
+    told = f"{ENVIRONMENT if keys is None else 'keys'}={named!r:.200}"
     if not isinstance(named, str) or not named:
         raise ValueError(f"{told} is not a path")
     if not zmq.has("curve"):
         raise ValueError(f"{told}: this build of ZeroMQ has no CURVE")
-    told = f"{VARIABLE}={named!r}" if keys is None else told
     path = _secret_file(Path(named), told)
     fault = fault_of_mode(path.stat().st_mode, secret=True)
     if fault:

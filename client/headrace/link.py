@@ -17,15 +17,17 @@ import os
 import time
 from collections.abc import Callable
 from math import inf
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded, FeedClosed, ForkedProcess
 from headrace_proto.messages import Delivery, Handed, Welcome
 
 from .driver import Driver
-from .keys import Keys
 from .requests import Request
 from .session import Received, Session
+
+if TYPE_CHECKING:
+    from .keys import Keys
 
 __all__ = ["Link", "opened"]
 

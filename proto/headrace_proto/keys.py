@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 
 __all__ = [
+    "ENVIRONMENT",
     "PUBLIC",
     "SECRET",
     "SERVER",
@@ -26,6 +27,8 @@ __all__ = [
     "secret_text",
 ]
 
+#: Where a trainer's keys are, when it is not told.
+ENVIRONMENT = "HEADRACE_KEYS"
 SECRET = ".secret"
 PUBLIC = ".public"
 #: Whose pair the server's is; no trainer is called so.
