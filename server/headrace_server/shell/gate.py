@@ -7,6 +7,8 @@
 ZeroMQ asks ZAP over a socket of the same context.  It is answered in the router's own poll, so no
 thread is needed for it; handshakes wait for one round at most.  Without keys there is no such
 socket.  Handshakes that ZeroMQ broke off itself are learnt from its monitor, ten times a second.
+Where both sides see that their keys do not fit, the first to hang up knows why; if that is the
+trainer, it is a broken handshake here.
 """
 
 from __future__ import annotations
