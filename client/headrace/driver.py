@@ -350,10 +350,14 @@ class Driver:
 
     def _send(self, socket: zmq.Socket[bytes], message: Any, frames: list[Any]) -> None:
         header = FROM_TRAINER.encode(message)
-        if frames:
-            socket.send_multipart([header, *frames], copy=False)
-        else:
-            socket.send(header)
+        try:
+            if frames:
+                socket.send_multipart([header, *frames], zmq.NOBLOCK, copy=False)
+            else:
+                socket.send(header, zmq.NOBLOCK)
+        except zmq.Again:  # ZeroMQ has given the connection up: a handshake says why
+            with self.changed:
+                self.session.lose()
 
     def _say_goodbye(self, socket: zmq.Socket[bytes]) -> None:
         with self.changed:

@@ -84,9 +84,7 @@ def _secret_file(path: Path, told: str) -> Path:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise ValueError(
-            f"{told} has no NAME{SECRET}: headrace keygen {path} --name NAME makes it"
-        )
+        raise ValueError(f"{told} has no NAME{SECRET}: headrace keygen {path} --name NAME makes it")
     names = ", ".join(p.name for p in found)
     raise ValueError(f"{told} has the secrets {names}: name one of these files")
 

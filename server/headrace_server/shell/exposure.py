@@ -1,7 +1,7 @@
 """Which addresses other machines can reach: those need keys, or the word that none are wanted.
 
-    ipc://…  tcp://127.…  tcp://localhost  tcp://[::1]  tcp://lo      this machine only
-    everything else, tcp://0.0.0.0 and tcp://* above all              others too
+ipc://…  tcp://127.…  tcp://localhost  tcp://[::1]  tcp://lo      this machine only
+everything else, tcp://0.0.0.0 and tcp://* above all              others too
 """
 
 from __future__ import annotations

@@ -91,7 +91,9 @@ class KeyRing:
                 continue
             other = self._names.setdefault(key, trainer)
             if other != trainer:
-                logger.warning("trainers %s and %s have one key: both are %s", other, trainer, other)
+                logger.warning(
+                    "trainers %s and %s have one key: both are %s", other, trainer, other
+                )
         return self._names != before
 
     def _look(self) -> Iterator[_Seen]:

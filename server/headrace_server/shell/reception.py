@@ -328,20 +328,8 @@ class Reception:
     # Time
 
     def tick(self, now: float) -> None:
-        """Notice trainers that are gone or silent, that send too much, or whose key was taken."""
-        conduct = self._conduct
-        if self._gate.tick(now):
-            for session in self._sessions.present():
-                if self._gate.name_of(session.key) is None:
-                    conduct.silence(
-                        "revoked", session.identity, session.who, NotAllowed(_REVOKED), now
-                    )
-                    self._leave(session, self._desks[session.feed])
-        if conduct.second_is_over(now):
-            for session in self._sessions.present():
-                count, session.messages = session.messages, 0
-                if conduct.is_too_much(count, session.identity, session.who, now):
-                    self._leave(session, self._desks[session.feed])
+        """Notice trainers that are gone or silent, and those that are to go."""
+        self._judge(now)
         for desk in self._desks.values():
             for number in desk.dispatcher.tick(now):
                 session = self._sessions.get(number)
@@ -365,6 +353,22 @@ class Reception:
                 self._leave(session, desk)
             for token in list(session.mapped):
                 self._unmap(session, desk, token)
+
+    def _judge(self, now: float) -> None:
+        """Send away those that send too much, or whose key was taken away."""
+        conduct = self._conduct
+        if self._gate.tick(now):
+            for session in self._sessions.present():
+                if self._gate.name_of(session.key) is None:
+                    conduct.silence(
+                        "revoked", session.identity, session.who, NotAllowed(_REVOKED), now
+                    )
+                    self._leave(session, self._desks[session.feed])
+        if conduct.second_is_over(now):
+            for session in self._sessions.present():
+                count, session.messages = session.messages, 0
+                if conduct.is_too_much(count, session.identity, session.who, now):
+                    self._leave(session, self._desks[session.feed])
 
     def access(self) -> dict[str, Any]:
         """Who is let in, who is there, and who was refused."""

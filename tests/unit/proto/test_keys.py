@@ -67,7 +67,9 @@ def test_a_name_is_letters_and_what_files_bear(name: str):
     assert check_name("--name", name) == name
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "-a", "a b", "ä", "A" * 65, "server"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../x", "a/b", "-a", "a b", "ä", "A" * 65, "server"]
+)
 def test_a_name_that_is_none_or_the_servers_is_refused(name: str):
     with pytest.raises(ValueError, match="--name="):
         check_name("--name", name)
@@ -110,7 +112,7 @@ def test_the_environment_names_keys_where_the_argument_does_not(
     monkeypatch.setenv("HEADRACE_KEYS", str(keys))
     assert load_keys(None).name == "alice"
     monkeypatch.setenv("HEADRACE_KEYS", str(keys / "none"))
-    with pytest.raises(ValueError, match="HEADRACE_KEYS=.*neither a directory nor a file"):
+    with pytest.raises(ValueError, match=r"HEADRACE_KEYS=.*neither a directory nor a file"):
         load_keys(None)
 
 

@@ -165,7 +165,7 @@ def test_sessions_are_bounded_past_ones_with_mapped_memory_among_them(
     table = SessionTable(tmp_path, max_trainers=3)
     kept = [local(table, holders, name) for name in (b"1", b"2", b"3")]
     table.leave(kept[0][0])
-    with pytest.raises(LimitExceeded, match="3 trainers.*max_trainers=3"):
+    with pytest.raises(LimitExceeded, match=r"3 trainers.*max_trainers=3"):
         table.open(b"4", "feed", b"x")
     assert len(list(tmp_path.iterdir())) == 3
     kept[0][1].let_go()
