@@ -115,15 +115,17 @@ class Reception:
         session = self._sessions.of_connection(identity)
         who = "a trainer" if session is None else session.who
         self._conduct.bad(identity, who, error, time.monotonic())
+        if session is not None and identity in self._conduct.muted:
+            self._leave(session, self._desks[session.feed])
 
     def _on_message(self, identity: bytes, message: Any, frames: list[bytes], key: str) -> None:
         if isinstance(message, Hello):
-            if self._conduct.bears(identity, time.monotonic()):
+            if self._bears(identity):
                 self._on_hello(identity, message, key)
             return
         session = self._sessions.find(message.session, identity)
         if session is None:
-            if self._conduct.bears(identity, time.monotonic()):
+            if self._bears(identity):
                 self._outbox.send(identity, Unknown(message.session))
             return
         session.messages += 1
@@ -159,6 +161,15 @@ class Reception:
             self._on_snapshot(session, desk, message.request)
         elif isinstance(message, Bye):
             self._leave(session, desk)
+
+    def _bears(self, identity: bytes) -> bool:
+        """Whether a connection may say one thing more outside of its session."""
+        if self._conduct.bears(identity, time.monotonic()):
+            return True
+        session = self._sessions.of_connection(identity)
+        if session is not None:
+            self._leave(session, self._desks[session.feed])
+        return False
 
     def _on_hello(self, identity: bytes, hello: Hello, key: str) -> None:
         try:
