@@ -3,7 +3,7 @@
 #     docker build -f docker/server.Dockerfile -t headrace-server:0.1.0 .
 #     docker run -v "$PWD/feeds.py:/work/feeds.py:ro" -v state:/state -p 127.0.0.1:5557:5557 \
 #         --shm-size=1g headrace-server:0.1.0 serve feeds.py:feeds \
-#         --bind tcp://0.0.0.0:5557 --state-dir /state
+#         --bind tcp://0.0.0.0:5557 --insecure --state-dir /state
 ARG PYTHON=3.11
 
 FROM python:${PYTHON}-slim AS build
@@ -44,4 +44,4 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=5s --timeout=5s --start-period=120s --retries=3 \
     CMD ["python", "-I", "/opt/headrace/healthy.py", "tcp://127.0.0.1:5557"]
 ENTRYPOINT ["headrace"]
-CMD ["serve", "feeds.py:feeds", "--bind", "tcp://0.0.0.0:5557", "--state-dir", "/state"]
+CMD ["serve", "feeds.py:feeds", "--bind", "tcp://0.0.0.0:5557", "--insecure", "--state-dir", "/state"]

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
@@ -33,8 +33,12 @@ from headrace_proto import limits
 from headrace_proto.errors import ConnectionLost, HeadraceError, ProtocolError
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Welcome
 
+from .handshakes import Handshakes
 from .holding import Attachment
 from .session import Session
+
+if TYPE_CHECKING:
+    from .keys import Keys
 
 __all__ = ["Driver"]
 
@@ -81,8 +85,11 @@ class _Lane:
 class Driver:
     """A session's socket and its thread."""
 
-    def __init__(self, address: str, session: Session) -> None:
+    def __init__(self, address: str, session: Session, keys: Keys | None = None) -> None:
         self.address = address
+        self.hint = ""  # why nobody may answer, in words
+        self._keys = keys
+        self._handshakes: Handshakes | None = None
         self.session = session
         self.changed = threading.Condition()  # the lock of the session
         self.closing = False
@@ -214,6 +221,8 @@ class Driver:
         with self.changed:
             if self.session.connected and self.session.silence(now):
                 self.session.lose()
+        if not self.session.connected:
+            self._look_at_handshakes(now)
         self._say()
         with self.changed:
             due_s = self.session.due_in(now)
@@ -241,6 +250,9 @@ class Driver:
         finally:
             with self._io:
                 self._lane = None
+                if self._handshakes is not None:
+                    self._handshakes.close()
+                    self._handshakes = None
                 socket.close()
                 self._context.term()
 
@@ -254,9 +266,13 @@ class Driver:
         socket.reconnect_ivl_max = 1000
         socket.heartbeat_ivl = 2000
         socket.heartbeat_timeout = 10_000
+        if self._keys is not None:
+            self._keys.lock(socket)
+        self._handshakes = Handshakes(self._context, socket, self.address, self._keys)
         try:
             socket.connect(self.address)
         except zmq.ZMQError as error:
+            self._handshakes.close()
             socket.close()
             self._context.term()
             raise ValueError(f"address={self.address!r}: {error}") from None
@@ -283,6 +299,16 @@ class Driver:
             with self._io:  # a thread that waits may have it for long: it does all that is to do
                 recent = time.monotonic() - self._driven_at < _RECENT_S
                 self._round(0.0 if recent else 0.5)
+
+    def _look_at_handshakes(self, now: float) -> None:
+        """Whether this trainer is not let in."""
+        handshakes = self._handshakes
+        if handshakes is None:
+            return
+        fault = handshakes.fault(now, known=self.session.welcome is not None)
+        self.hint = handshakes.hint
+        if fault is not None:
+            raise fault
 
     def _hear(self, socket: zmq.Socket[bytes]) -> None:
         heard = []
@@ -324,10 +350,14 @@ class Driver:
 
     def _send(self, socket: zmq.Socket[bytes], message: Any, frames: list[Any]) -> None:
         header = FROM_TRAINER.encode(message)
-        if frames:
-            socket.send_multipart([header, *frames], copy=False)
-        else:
-            socket.send(header)
+        try:
+            if frames:
+                socket.send_multipart([header, *frames], zmq.NOBLOCK, copy=False)
+            else:
+                socket.send(header, zmq.NOBLOCK)
+        except zmq.Again:  # ZeroMQ has given the connection up: a handshake says why
+            with self.changed:
+                self.session.lose()
 
     def _say_goodbye(self, socket: zmq.Socket[bytes]) -> None:
         with self.changed:

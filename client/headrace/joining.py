@@ -8,6 +8,7 @@ import socket
 from typing import Any
 
 from headrace_proto.address import check_address
+from headrace_proto.keys import ENVIRONMENT
 from headrace_proto.token import Token
 
 from .feed import Feed
@@ -32,6 +33,7 @@ def connect(
     world_size: int | None = None,
     timeout: float = 120.0,
     resume: Any = None,
+    keys: str | os.PathLike[str] | None = None,
 ) -> Feed:
     """Join a feed as a trainer.
 
@@ -44,6 +46,9 @@ def connect(
     ``resume`` is what ``feed.snapshot()`` gave: the feed is taken back to what it was then, for all
     trainers, and this one is the first of those who go on from there.  Others that bring the same
     token join it, whether they come at once or later while one of them is at work.
+
+    ``keys`` is the directory with this trainer's secret key and ``server.public``, or the file of
+    the secret; the environment's ``HEADRACE_KEYS`` where it is not given.
     """
     check_address("address", address)
     if framework not in _FRAMEWORKS:
@@ -61,6 +66,11 @@ def connect(
     token = None if resume is None else Token.from_plain("resume", resume)
     if token is not None and feed not in (None, token.feed):
         raise ValueError(f"resume: a token of feed {token.feed!r}, and feed={feed!r}")
+    locked = None
+    if keys is not None or os.environ.get(ENVIRONMENT):
+        from .keys import load_keys
+
+        locked = load_keys(keys)
     loaded = load(framework)
     session = Session(
         feed or ("" if token is None else token.feed),
@@ -72,4 +82,4 @@ def connect(
         "" if token is None else token.snapshot,
         f"{socket.gethostname()}:{os.getpid()}",
     )
-    return Feed(opened(Link(address, session, float(timeout))), loaded)
+    return Feed(opened(Link(address, session, float(timeout), locked)), loaded)

@@ -17,7 +17,7 @@ import os
 import time
 from collections.abc import Callable
 from math import inf
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded, FeedClosed, ForkedProcess
 from headrace_proto.messages import Delivery, Handed, Welcome
@@ -25,6 +25,9 @@ from headrace_proto.messages import Delivery, Handed, Welcome
 from .driver import Driver
 from .requests import Request
 from .session import Received, Session
+
+if TYPE_CHECKING:
+    from .keys import Keys
 
 __all__ = ["Link", "opened"]
 
@@ -39,19 +42,22 @@ _LOOK_S = 0.2
 class Link:
     """A trainer's side of a session that is driven."""
 
-    def __init__(self, address: str, session: Session, timeout_s: float) -> None:
+    def __init__(
+        self, address: str, session: Session, timeout_s: float, keys: Keys | None = None
+    ) -> None:
         self.address = address
         self.session = session
         self.left = False  # the trainer closed the feed
         self.explain: Callable[[float], str] = lambda now: ""  # what a trainer owes, in words
         self._pid = os.getpid()
         self._timeout_s = timeout_s
-        self._driver = Driver(address, session)
+        self._keys = keys
+        self._driver = Driver(address, session, keys)
         self._changed = self._driver.changed
 
     def again(self, resume: str) -> Link:
         """Another link to the same feed, in the same way, which goes on from a snapshot."""
-        return Link(self.address, self.session.again(resume), self._timeout_s)
+        return Link(self.address, self.session.again(resume), self._timeout_s, self._keys)
 
     def open(self) -> Welcome:
         """Wait for the server's Welcome."""
@@ -192,7 +198,7 @@ class Link:
         if session.welcome is not None and (silence > _GIVE_UP_S or (over and silence)):
             raise ConnectionLost(
                 f"the server at {self.address} was lost: nothing was heard of it for "
-                f"{silence:.0f} s, while this trainer waited for {what}"
+                f"{silence:.0f} s, while this trainer waited for {what}{self._driver.hint}"
             )
         if not over:
             return
@@ -204,7 +210,7 @@ class Link:
         if session.welcome is None:
             raise ConnectionLost(
                 f"no server answered at {self.address} within timeout={timeout_s:g} s: "
-                "is it running, and is the address right?"
+                f"is it running, and is the address right?{self._driver.hint}"
             )
         reason = (
             f"the server says: {session.waiting}" if session.waiting else "no word of the server"

@@ -10,6 +10,7 @@ remedy.  Errors cross the wire as a code (the table at the end) and a text, neve
     │   └── VersionMismatch  the two ends speak different versions
     ├── ConnectionLost       the server could not be reached, or went away
     ├── DeadlineExceeded     a wait ran past its deadline; the text says what was waited for
+    ├── NotAllowed           keys: the server does not let this trainer in, or is not the right one
     ├── UnknownFeed          no feed of that name is served here
     ├── LimitExceeded        a limit of the server was reached; the text names it
     ├── ServerError          the server, or user code in it, failed
@@ -34,6 +35,7 @@ __all__ = [
     "ForkedProcess",
     "HeadraceError",
     "LimitExceeded",
+    "NotAllowed",
     "ProtocolError",
     "ServerError",
     "StaleLease",
@@ -71,6 +73,10 @@ class ConnectionLost(HeadraceError, ConnectionError):
 
 class DeadlineExceeded(HeadraceError, TimeoutError):
     """A wait ran past its deadline.  The text says what was waited for."""
+
+
+class NotAllowed(HeadraceError, PermissionError):
+    """The keys of trainer and server do not fit.  The text says which, and what to do."""
 
 
 class UnknownFeed(HeadraceError, LookupError):
@@ -116,6 +122,7 @@ _CODES: dict[str, type[HeadraceError]] = {
     "version": VersionMismatch,
     "lost": ConnectionLost,
     "deadline": DeadlineExceeded,
+    "denied": NotAllowed,
     "feed": UnknownFeed,
     "limit": LimitExceeded,
     "server": ServerError,

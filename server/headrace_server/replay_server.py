@@ -19,8 +19,9 @@ from headrace_proto.errors import ServerError
 from .feed.manifest import resolve
 from .pipeline import Pipeline
 from .pipeline.declaration import Declaration
-from .server import Server, as_path, as_seconds, bind_addresses, refuse_in_worker
+from .server import Server, as_keys, as_path, as_seconds, bind_addresses, refuse_in_worker
 from .shell.config import FeedConfig, RunConfig
+from .shell.exposure import check_exposed
 from .shell.flight_choice import ByTrainer, batch_named, steps_named
 from .shell.flight_history import History, feed_of
 from .shell.flight_leases import Lease
@@ -49,6 +50,8 @@ def replay(
     states: str = "recorded",
     allow_config_change: bool = False,
     bind: str | list[str] | None = None,
+    keys: str | os.PathLike[str] | None = None,
+    insecure: bool = False,
     lease_ttl_s: float = 30.0,
     shm_dir: str | os.PathLike[str] | None = None,
     start_timeout_s: float = 120.0,
@@ -64,7 +67,7 @@ def replay(
     ``pipeline`` must be the one that was served.  Rows are read again and compared with the record.
     Segments bring the states that they brought then (served with ``record="states"``), or with
     ``states="initial"`` those that their examples begin with.  Saves and commits are taken, and
-    compared with nothing.
+    compared with nothing.  ``keys`` and ``insecure`` are those of ``hs.run``.
     """
     refuse_in_worker("hs.replay")
     if states not in STATES:
@@ -86,10 +89,13 @@ def replay(
         raise ServerError(f"no hand-out of feed {name!r} that is recorded is meant by that")
     script = tuple(lease.batch for lease in leases)
     _check(history, script, declaration, states, leases)
+    binds = bind_addresses(bind)
+    check_exposed(binds, keys, insecure)
     run = RunConfig(
         feeds=(FeedConfig(name, declaration, config.files, 1),),
         directory="",
-        binds=tuple(bind_addresses(bind)),
+        binds=tuple(binds),
+        keys=None if keys is None else as_keys(keys),
         lease_ttl_s=as_seconds("lease_ttl_s", lease_ttl_s),
         heartbeat_s=min(1.0, lease_ttl_s / 4),
         slab_bytes=0,

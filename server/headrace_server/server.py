@@ -21,7 +21,9 @@ from .pipeline import Pipeline
 from .shell.child import ParentPipe
 from .shell.config import FeedConfig, RunConfig
 from .shell.durable import Durable
+from .shell.exposure import check_exposed
 from .shell.flight import RECORDS
+from .shell.keyring import KeyRing
 from .shell.rundir import RunDirectory
 from .shell.store import DURABILITIES
 from .shell.supervisor import Supervisor
@@ -117,6 +119,18 @@ class Server:
             raise ValueError(f"feed={feed!r} is none of {', '.join(self._feeds)}")
         return self._supervisor.snapshot(feed, timeout_s)
 
+    def access(self) -> dict[str, Any]:
+        """Who is let in, who is there, and who was refused.
+
+        ``keys``: whether there are any.  ``known``: the trainers that have one.  ``present``: the
+        number of trainers that are there, by name ("" without keys).  ``refused``: connections and
+        messages, by reason: ``unknown_key``, ``no_keys`` (this server has some), ``keys_not_used``
+        (this server has none), ``other_server_key``, ``handshake`` (broken off, for whatever
+        reason), ``revoked``, ``trainers`` (over max_trainers), ``messages`` (over
+        max_messages_per_s), ``garbage``, ``muted``.
+        """
+        return self._supervisor.access()
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until every feed is over; False when the time ran out before.
 
@@ -163,6 +177,8 @@ def run(
     workers: int = 1,
     partitions: int | None = None,
     bind: str | list[str] | None = None,
+    keys: str | os.PathLike[str] | None = None,
+    insecure: bool = False,
     state_dir: str | os.PathLike[str] | None = None,
     durability: str = "power",
     allow_config_change: bool = False,
@@ -171,6 +187,9 @@ def run(
     keep_snapshots: int | None = None,
     max_state_bytes: int = 1024**2,
     lease_ttl_s: float = 30.0,
+    max_trainers: int = 4096,
+    max_credits: int = 64,
+    max_messages_per_s: int = 50_000,
     slab_bytes: int | None = None,
     shm_dir: str | os.PathLike[str] | None = None,
     start_timeout_s: float = 120.0,
@@ -185,6 +204,11 @@ def run(
     at the end.  ``workers`` does not: any number gives the same batches, and more workers than
     partitions would idle.  ``bind`` is one or several ZeroMQ addresses
     (default: a free port of 127.0.0.1).
+
+    With ``keys``, a directory that ``headrace keygen`` made, trainers are let in by their keys, and
+    all that goes over the wire is encrypted.  An address that other machines can reach needs them,
+    or ``insecure=True``.  There are at most ``max_trainers`` at once; each holds at most
+    ``max_credits`` batches that are not committed, and sends at most ``max_messages_per_s``.
 
     With ``state_dir`` positions, commits and states survive the death of every process: a server
     that is started there again goes on where the one before was.  ``durability`` says what a commit
@@ -230,10 +254,16 @@ def run(
     memory = 0
     if worker_memory_bytes is not None:
         memory = _integer("worker_memory_bytes", worker_memory_bytes, _LEAST_MEMORY, 2**50)
+    binds = bind_addresses(bind)
+    check_exposed(binds, keys, _flag("insecure", insecure))
     config = RunConfig(
         feeds=tuple(_feeds(pipelines, count)),
         directory="",
-        binds=tuple(bind_addresses(bind)),
+        binds=tuple(binds),
+        keys=None if keys is None else as_keys(keys),
+        max_trainers=_integer("max_trainers", max_trainers, 1, 65_536),
+        max_credits=_integer("max_credits", max_credits, 1, 4096),
+        max_messages_per_s=_integer("max_messages_per_s", max_messages_per_s, 100, 10**9),
         workers=workers,
         lease_ttl_s=lease_ttl_s,
         heartbeat_s=min(1.0, lease_ttl_s / 4),
@@ -313,6 +343,20 @@ def _feeds(pipelines: Pipeline | Mapping[str, Pipeline], partitions: int) -> lis
         files = resolve(declaration.source.paths)
         feeds.append(FeedConfig(name, declaration, files, partitions))
     return feeds
+
+
+def as_keys(keys: str | os.PathLike[str]) -> str:
+    """Their directory, in which all is as it has to be: said now and not by the router."""
+    directory = os.path.abspath(as_path("keys", keys))
+    if not KeyRing(directory).names:
+        logger.warning("keys=%r: no trainer is let in yet: trainers/ has no keys", directory)
+    return directory
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}={value!r:.80} is not True or False")
+    return value
 
 
 def _integer(name: str, value: Any, least: int, most: int) -> int:

@@ -65,7 +65,13 @@ class _Checks:
         options += ["--network", "headrace-check", "-p", f"127.0.0.1:{self.port}:5557"]
         options += ["-v", f"{_HERE}/feeds.py:/work/feeds.py:ro", "-v", _SHM]
         options += ["-v", "headrace-check-state:/state"]
-        command = ["serve", "feeds.py:feeds", "--bind=tcp://0.0.0.0:5557", "--state-dir=/state"]
+        command = [
+            "serve",
+            "feeds.py:feeds",
+            "--bind=tcp://0.0.0.0:5557",
+            "--insecure",
+            "--state-dir=/state",
+        ]
         command += ["--shm-dir=/run/headrace", "--drain-timeout=20"]
         podman("run", "-d", "--name", _NAME, *_HARDENED, *options, SERVER, *command)
         until(lambda: self.engine.healthy(_NAME), 60, "the server is healthy")

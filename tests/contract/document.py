@@ -6,8 +6,8 @@
     ```python        with ``# name.py`` as its first line: becomes that file
     ```toml          with ``# name.toml`` as its first line: becomes that file
     ```sh            headrace serve, replay: in the background, until the end; other headrace and
-                     python
-                     lines: to their end; make and pip lines: their targets and extras exist;
+                     python and cp lines: to their end; make and pip lines: their targets and
+                     extras exist;
                      docker and kubectl lines: what they name of the repository exists, and
                      what they serve are options of headrace serve
     <!-- setup: … --> Python, run where it stands; for data that the reader is spared
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -100,6 +101,9 @@ class Runner:
                 self._serve(words)
             case ["headrace", *rest]:
                 self._finish([sys.executable, "-m", "headrace_server.cli", *rest])
+            case ["cp", *sources, target]:
+                for source in sources:
+                    shutil.copy(source, target)
             case ["python", *rest]:
                 self._finish([sys.executable, *rest])
             case ["make", *targets]:

@@ -13,6 +13,7 @@ CLIENT = {
     *("__version__", "connect", "Feed", "Batch", "SegmentBatch", "Field"),
     *("HeadraceError", "DataError", "FilesMissing", "ProtocolError", "VersionMismatch"),
     *("ConnectionLost", "DeadlineExceeded", "UnknownFeed", "LimitExceeded", "ServerError"),
+    "NotAllowed",
     *("StaleLease", "StateError", "Cancelled", "FeedClosed", "FeedRewound", "ForkedProcess"),
 }
 SERVER = {
@@ -46,7 +47,8 @@ def test_one_version_stands_for_all_three_packages():
 def test_connect_takes_what_is_promised_with_the_promised_defaults():
     parameters = inspect.signature(headrace.connect).parameters
     assert list(parameters) == [
-        *("address", "feed", "framework", "prefetch", "rank", "world_size", "timeout", "resume")
+        *("address", "feed", "framework", "prefetch", "rank", "world_size", "timeout", "resume"),
+        "keys",
     ]
     defaults = {name: p.default for name, p in parameters.items() if name != "timeout"}
     assert defaults == {
@@ -57,9 +59,10 @@ def test_connect_takes_what_is_promised_with_the_promised_defaults():
         "rank": None,
         "world_size": None,
         "resume": None,
+        "keys": None,
     }
     named_only = [p.kind is inspect.Parameter.KEYWORD_ONLY for p in parameters.values()]
-    assert named_only == [False, *[True] * 7]
+    assert named_only == [False, *[True] * 8]
 
 
 def test_run_takes_what_is_promised_and_all_but_the_pipelines_by_name():

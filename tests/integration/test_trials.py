@@ -14,7 +14,7 @@ import pytest
 
 from headrace_server.core.changes import Saved
 from headrace_server.core.lease import LeaseTable, Verdict
-from headrace_server.shell import reception
+from headrace_server.shell import outbox
 from tests.trials import events, flips, interleavings, messages, power
 from tests.trials.every import EVERY
 from tests.trials.frame import NotHere, Report, Result, Setup, percentile, run, table, written
@@ -111,8 +111,8 @@ def test_interleavings_see_a_holder_that_is_not_the_last_one(
 def test_broken_messages_see_answers_that_do_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reception, "_ANSWERS_PER_MESSAGE", 10**6)
-    monkeypatch.setattr(reception, "_FAULTS_PER_MESSAGE", 10**6)
+    monkeypatch.setattr(outbox, "_ANSWERS_PER_MESSAGE", 10**6)
+    monkeypatch.setattr(outbox, "_FAULTS_PER_MESSAGE", 10**6)
     report = Report()
     messages.run(Setup(1, 0.001, tmp_path), report)
     assert any("needs a header of" in found for found in report.broken), report.broken

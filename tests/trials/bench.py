@@ -144,10 +144,14 @@ class Bench:
         feeds = tuple(FeedConfig(n, p.declaration(), (), 1) for n, p in FEEDS.items())
         config = RunConfig(feeds, str(directory), (), state_directory="there" if durable else None)
         self.router = Router(config, _Pipe())  # type: ignore[arg-type]
+        gate: Any = self.router._gate
+        gate.close()
         self.router._public.close()
         self.socket: Any = _Socket()
         self.reception = self.router._reception
-        self.router._public = self.reception._socket = self.socket
+        self.router._public = self.reception._socket = gate._socket = self.socket
+        self.router._outbox._socket = self.socket
+        gate._monitor = _Socket()  # of which nothing comes
         self.workers: Any = _Workers()
         self.router._workers = self.workers
         self._partitions = {name: _Partition() for name in FEEDS}
@@ -159,6 +163,16 @@ class Bench:
         self.socket.inbox.append([identity, *frames])
         self.reception.hear(1)
         self.act()
+
+    @property
+    def refused(self) -> int:
+        """Messages that were refused, or dropped since many before them were."""
+        counts = self.router._gate.refusals.counts
+        return counts["garbage"] + counts["muted"]
+
+    def hears(self, identity: bytes) -> bool:
+        """Whether a connection is listened to."""
+        return identity not in self.reception._conduct.muted
 
     def heard(self) -> list[list[bytes]]:
         """What was sent since: identity and header."""

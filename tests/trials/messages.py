@@ -67,9 +67,15 @@ class _Trainer:
 
     def __init__(self, feed: str, number: int) -> None:
         self.feed, self.identity = feed, b"%s-%d" % (feed.encode(), number)
+        self._connections = 0
         self.session = 0
         self.tokens: list[int] = []
         self.got = 0
+
+    def connect_anew(self) -> None:
+        """Nobody listens to the connection any more."""
+        self._connections += 1
+        self.identity = b"%s/%d" % (self.identity.partition(b"/")[0], self._connections)
 
     def hear(self, header: bytes) -> None:
         message = FROM_SERVER.decode(header)
@@ -193,6 +199,9 @@ class _Fuzz:
             self.findings[text] += 1
 
     def _greet(self, bench: Bench, trainer: _Trainer) -> None:
+        if not bench.hears(trainer.identity):
+            trainer.connect_anew()
+            self.counts["connections silenced"] += 1
         bench.say(trainer.identity, [trainer.hello()])
         step = Step(trainer.session, trainer.got + 6)
         bench.say(trainer.identity, [FROM_TRAINER.encode(step)])
@@ -221,9 +230,9 @@ class _Fuzz:
         if self._chance.random() < 0.1:
             frames = [self._chance.randbytes(self._chance.randrange(200))]
         message = self._decoded(FROM_TRAINER, header)
-        refused = bench.reception.bad_messages
+        refused = bench.refused
         bench.say(trainer.identity, [header, *frames])
-        counted = bench.reception.bad_messages - refused
+        counted = bench.refused - refused
         answers = self._hear(bench, trainer)
         self.counts["messages"] += 1
         if counted:

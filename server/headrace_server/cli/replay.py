@@ -9,7 +9,7 @@ from ..shell.replaying import STATES
 from .flight import FEED, STATE_DIR, STEPS, TRAINER
 from .options import Option
 from .pipelines import PIPELINE, load_one
-from .serve import Signals, until_stopped
+from .serve import INSECURE, KEYS, Signals, until_stopped
 from .table import Command
 
 __all__ = ["COMMAND"]
@@ -39,6 +39,8 @@ _OPTIONS = (
         metavar="ADDRESS",
         many=True,
     ),
+    KEYS,
+    INSECURE,
     Option("drain_timeout", "seconds", "how long SIGTERM waits for commits", default=20.0),
     Option("exit_when_done", "flag", "end when all was committed", default=False),
 )
@@ -59,6 +61,8 @@ def _replay(options: Namespace) -> int:
         states=options.states,
         allow_config_change=options.allow_config_change,
         bind=list(options.bind),
+        keys=options.keys,
+        insecure=options.insecure,
     )
     with server:
         stop.started = True

@@ -28,6 +28,18 @@ __all__ = ["COMMAND", "Signals", "until_stopped"]
 
 logger = logging.getLogger("headrace.server")
 
+KEYS = Option(
+    "keys",
+    "path",
+    "keys of this server and of the trainers that it lets in, as headrace keygen makes them",
+    told="no keys: everybody who reaches it is let in",
+)
+INSECURE = Option(
+    "insecure",
+    "flag",
+    "bind to addresses that other machines can reach without keys",
+    default=False,
+)
 _OPTIONS = (
     PIPELINES,
     CONFIG,
@@ -39,6 +51,8 @@ _OPTIONS = (
         metavar="ADDRESS",
         many=True,
     ),
+    KEYS,
+    INSECURE,
     Option("workers", "integer", "worker processes", default=1),
     Option(
         "partitions",
@@ -90,6 +104,16 @@ _OPTIONS = (
     Option(
         "lease_ttl", "seconds", "a trainer silent for so long loses what it holds", default=30.0
     ),
+    Option("max_trainers", "integer", "trainers at once", default=4096),
+    Option(
+        "max_credits", "integer", "batches that a trainer may hold without a commit", default=64
+    ),
+    Option(
+        "max_messages_per_s",
+        "integer",
+        "messages of a trainer in a second, beyond which it is refused",
+        default=50_000,
+    ),
     Option("slab_bytes", "integer", "shared memory of each worker", told="fits"),
     Option("shm_dir", "path", "where it lies", told="/dev/shm"),
     Option(
@@ -133,6 +157,8 @@ def _serve(options: Namespace) -> int:
         workers=options.workers,
         partitions=options.partitions,
         bind=list(options.bind),
+        keys=options.keys,
+        insecure=options.insecure,
         state_dir=options.state_dir,
         durability=options.durability,
         allow_config_change=options.allow_config_change,
@@ -141,6 +167,9 @@ def _serve(options: Namespace) -> int:
         keep_snapshots=options.keep_snapshots,
         max_state_bytes=options.max_state_bytes,
         lease_ttl_s=options.lease_ttl,
+        max_trainers=options.max_trainers,
+        max_credits=options.max_credits,
+        max_messages_per_s=options.max_messages_per_s,
         slab_bytes=options.slab_bytes,
         shm_dir=options.shm_dir,
         start_timeout_s=options.start_timeout,

@@ -41,7 +41,7 @@ class Dispatcher:
     ) -> None:
         self._stream: Any = self._new_stream(partitions)
         self._leases: LeaseTable[Batch] = LeaseTable(lease_ttl_s, epoch)
-        self._trainers = Trainers(max_window, self._leases.count)
+        self._trainers = Trainers(max_window, self._held_by)
         self._again = Waiting()  # came back, and is no rank's
         self._rounds = Rounds(0)
         self._open = 0  # batches made and not settled
@@ -49,6 +49,10 @@ class Dispatcher:
         self._effects: list[Effect] = []
         self.counts = {"batches": 0, "rows": 0, "redelivered": 0, "stale": 0, "expired": 0}
         self.dropped: dict[str, int] = {}
+
+    def _held_by(self, session: int) -> int:
+        """Number of batches that count against the credits of a session."""
+        return self._leases.count(session)
 
     def _new_stream(self, partitions: int) -> Any:
         return Stream(partitions)

@@ -2,13 +2,16 @@
 
     save() ─► judged by the lease ─► Save ─► worker ─► kept() ─► Answer
 
+Of batches that wait to be kept those beyond ``max_window`` count as held: a trainer whose worker
+does not keep up gets no more, so what waits is bounded.
+
 A commit that comes again is answered as the first one was, and adds nothing.  A worker that begins
 anew is told again what it has not answered: it knows by the token whether it was kept.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +31,8 @@ class _Keeping:
 
     token: int
     batch: Batch
-    sessions: set[int]  # who is told
+    session: int  # who saved it …
+    sessions: set[int]  # … and who is told
     payload: Any  # to be said again to the worker's next life
 
 
@@ -49,6 +53,7 @@ class KeepingDispatcher(Dispatcher):
         self, partitions: int, lease_ttl_s: float, max_window: int = 64, epoch: int = 0
     ) -> None:
         super().__init__(partitions, lease_ttl_s, max_window, epoch)
+        self._unkept: Counter[int] = Counter()  # saves of a session that wait to be kept
         self._keeping: dict[tuple[int, int], _Keeping] = {}  # by number and partition
         self._kept_tokens: dict[int, _Keeping] = {}  # the same by token
         self._claims: dict[int, Claimed] = {}  # by token
@@ -208,6 +213,10 @@ class KeepingDispatcher(Dispatcher):
         if keeping is None:
             return
         del self._kept_tokens[keeping.token]
+        self._unkept[keeping.session] -= 1
+        if not self._unkept[keeping.session]:
+            del self._unkept[keeping.session]
+        self._trainers.ask(keeping.session)
         token, batch = keeping.token, keeping.batch
         if code:
             batch.settled = True
@@ -250,11 +259,16 @@ class KeepingDispatcher(Dispatcher):
             if batch.waits_in is not None:  # it had come back, and its states came late
                 batch.waits_in.remove(batch)
                 batch.waits_in = None
-            keeping = _Keeping(token, batch, {session}, payload)
+            keeping = _Keeping(token, batch, session, {session}, payload)
+            self._unkept[session] += 1
             self._keeping[batch.order] = self._kept_tokens[token] = keeping
             self._effects.append(Save(batch, payload, token))
         self._trainers.ask(session)
         self._deal()
+
+    def _held_by(self, session: int) -> int:
+        beyond = self._unkept[session] - self._trainers.max_window
+        return super()._held_by(session) + max(0, beyond)
 
     # Words
 

@@ -57,6 +57,8 @@ class RunConfig:
     lease_ttl_s: float = 30.0
     heartbeat_s: float = 1.0
     max_credits: int = 64
+    max_trainers: int = 4096
+    max_messages_per_s: int = 50_000  # of one trainer
     slab_bytes: int = 1024**3  # per worker
     segment_bytes: int = 16 * 1024**2
     max_ahead: int = 32  # batches that a worker makes before they are taken …
@@ -69,6 +71,7 @@ class RunConfig:
     record: str = "off"  # of the flight, where there is a state directory
     record_bytes: int = 256 * 1024**2  # of each feed
     replay: Any = None  # plain data of a Replay: what is served instead of the pipeline
+    keys: str | None = None  # the directory; the router alone reads what is in it
     python_path: tuple[str, ...] = field(default=())
 
     def to_plain(self) -> Any:

@@ -1,13 +1,15 @@
 """Where trainers are received: their sessions, and what they say.  What they are sent: outbox.py.
 
 Nothing that a trainer sends can do more than end its own session: a frame that is no message is
-counted and answered once, a number that is not the sender's is answered Unknown.
+counted and answered once, a number that is not the sender's is answered Unknown, and a connection
+that only makes work is not listened to any more (``conduct``).
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +18,7 @@ import zmq
 from headrace_proto import __version__, limits
 from headrace_proto.errors import (
     HeadraceError,
+    NotAllowed,
     ProtocolError,
     UnknownFeed,
     VersionMismatch,
@@ -45,8 +48,10 @@ from headrace_proto.messages import (
 from ..core.handover import JoinRefused
 from ..core.rewinding import Member
 from ..core.segment_dispatch import SegmentDispatcher
+from .conduct import Conduct
 from .config import RunConfig
 from .desk import Desk
+from .gate import Gate
 from .outbox import Outbox
 from .rejoining import Later
 from .sessions import Session, SessionTable
@@ -58,8 +63,9 @@ logger = logging.getLogger("headrace.router")
 
 #: A trainer that was silent for this many heartbeats is asked whether it is there.
 _SILENT = 2.5
-#: Connections that sent garbage are remembered up to this number, to be answered once only.
-_REMEMBERED = 10_000
+#: Refusals of a Hello that are counted.
+_COUNTED = {"limit": "trainers", "denied": "revoked"}
+_REVOKED = "this trainer's public key is not, or no longer, in trainers/ of the server's keys"
 
 
 class Reception:
@@ -69,17 +75,18 @@ class Reception:
         self,
         config: RunConfig,
         socket: zmq.Socket[bytes],
+        gate: Gate,
         desks: Mapping[str, Desk],
         sessions: SessionTable,
         outbox: Outbox,
     ) -> None:
         self._config = config
         self._socket = socket
+        self._gate = gate
+        self._conduct = Conduct(config.max_messages_per_s, gate.refusals, outbox.send)
         self._desks = desks
         self._sessions = sessions
         self._outbox = outbox
-        self._garbage: dict[bytes, None] = {}
-        self.bad_messages = 0
         self.snapshots: list[tuple[str, int, int]] = []  # asked for: feed, session, request
 
     # In
@@ -89,11 +96,14 @@ class Reception:
         for _ in range(burst):
             if not waits(self._socket):
                 return
-            identity, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            key, identity, frames = self._gate.receive()
+            if identity in self._conduct.muted:
+                self._conduct.drop()
+                continue
             try:
                 if not frames or len(frames) > limits.MAX_FRAMES:
                     raise ProtocolError(f"a message has {len(frames)} frames")
-                self._on_message(identity, FROM_TRAINER.decode(frames[0]), frames[1:])
+                self._on_message(identity, FROM_TRAINER.decode(frames[0]), frames[1:], key)
             except HeadraceError as error:
                 self._on_garbage(identity, error)
             except Exception as error:
@@ -102,23 +112,23 @@ class Reception:
                 self._on_garbage(identity, HeadraceError(f"{type(error).__name__}: {error}"))
 
     def _on_garbage(self, identity: bytes, error: HeadraceError) -> None:
-        self.bad_messages += 1
-        if identity in self._garbage:
-            return
-        self._garbage[identity] = None
-        if len(self._garbage) > _REMEMBERED:
-            del self._garbage[next(iter(self._garbage))]
-        logger.warning("refused a trainer's message: %s", error)
-        self._outbox.send(identity, Refused(code_of(error), str(error)[:1000]))
+        session = self._sessions.of_connection(identity)
+        who = "a trainer" if session is None else session.who
+        self._conduct.bad(identity, who, error, time.monotonic())
+        if session is not None and identity in self._conduct.muted:
+            self._leave(session, self._desks[session.feed])
 
-    def _on_message(self, identity: bytes, message: Any, frames: list[bytes]) -> None:
+    def _on_message(self, identity: bytes, message: Any, frames: list[bytes], key: str) -> None:
         if isinstance(message, Hello):
-            self._on_hello(identity, message)
+            if self._bears(identity):
+                self._on_hello(identity, message, key)
             return
         session = self._sessions.find(message.session, identity)
         if session is None:
-            self._outbox.send(identity, Unknown(message.session))
+            if self._bears(identity):
+                self._outbox.send(identity, Unknown(message.session))
             return
+        session.messages += 1
         desk = self._desks[session.feed]
         dispatcher = desk.dispatcher
         now = time.monotonic()
@@ -152,17 +162,29 @@ class Reception:
         elif isinstance(message, Bye):
             self._leave(session, desk)
 
-    def _on_hello(self, identity: bytes, hello: Hello) -> None:
+    def _bears(self, identity: bytes) -> bool:
+        """Whether a connection may say one thing more outside of its session."""
+        if self._conduct.bears(identity, time.monotonic()):
+            return True
+        session = self._sessions.of_connection(identity)
+        if session is not None:
+            self._leave(session, self._desks[session.feed])
+        return False
+
+    def _on_hello(self, identity: bytes, hello: Hello, key: str) -> None:
         try:
             if not self._desk_of(hello.feed).opened:
                 self._outbox.send(identity, Pulse(0, "the workers are opening the feed's source"))
                 return
-            session, resumed = self._admit(identity, hello)
+            session, resumed = self._admit(identity, hello, key)
         except Later as error:
             self._outbox.send(identity, Pulse(0, str(error)))
             return
         except (HeadraceError, JoinRefused) as error:
             code = "protocol" if isinstance(error, JoinRefused) else code_of(error)
+            if code in _COUNTED:
+                text = f"refused a trainer: {error}"
+                self._gate.refusals.add(_COUNTED[code], "", text, time.monotonic())
             self._outbox.send(identity, Refused(code, str(error)))
             return
         desk = self._desks[session.feed]
@@ -190,7 +212,7 @@ class Reception:
             ours = hello.known in ("", str(session.path))
             desk.dispatcher.resend(session.number, hello.last_seq if ours else 0)
 
-    def _admit(self, identity: bytes, hello: Hello) -> tuple[Session, bool]:
+    def _admit(self, identity: bytes, hello: Hello, key: str) -> tuple[Session, bool]:
         oldest, newest = limits.PROTOCOL
         if hello.newest < oldest or hello.oldest > newest:
             raise VersionMismatch(
@@ -199,9 +221,12 @@ class Reception:
             )
         if not 0 < len(hello.nonce) <= 64:
             raise ProtocolError("a Hello carries a nonce of 1 to 64 bytes")
+        name = self._gate.name_of(key)
+        if name is None:
+            raise NotAllowed(_REVOKED)
         desk = self._desk_of(hello.feed)
         now = time.monotonic()
-        session = self._sessions.resume(hello.nonce, desk.name, identity)
+        session = self._sessions.resume(hello.nonce, desk.name, identity, key)
         if session is not None:
             session.seen = now
             desk.dispatcher.seen(session.number, now)
@@ -215,7 +240,7 @@ class Reception:
         other = self._sessions.of_connection(identity)
         if other is not None:
             self._leave(other, self._desks[other.feed])
-        session = self._sessions.open(hello.nonce, desk.name, identity)
+        session = self._sessions.open(hello.nonce, desk.name, identity, key, name)
         session.seen, session.process, session.resumed = now, hello.process, hello.resume
         try:
             desk.dispatcher.join(session.number, now, hello.rank, hello.world_size)
@@ -319,12 +344,13 @@ class Reception:
     # Time
 
     def tick(self, now: float) -> None:
-        """Notice trainers that are gone or silent."""
+        """Notice trainers that are gone or silent, and those that are to go."""
+        self._judge(now)
         for desk in self._desks.values():
             for number in desk.dispatcher.tick(now):
                 session = self._sessions.get(number)
                 if session is not None:
-                    logger.warning("trainer %d of %r is silent: given up", number, desk.name)
+                    logger.warning("%s of %r is silent: given up", session.who, desk.name)
                     self._leave(session, desk)
         for session in self._sessions.present():
             # A local trainer's lock tells of its death; of others only the connection can.
@@ -334,15 +360,36 @@ class Reception:
                 and not session.local
                 and not self._outbox.send(session.identity, Pulse(session.number))
             ):
-                logger.warning("trainer %d of %r is gone", session.number, session.feed)
+                logger.warning("%s of %r is gone", session.who, session.feed)
                 self._leave(session, self._desks[session.feed])
         for session in self._sessions.dead():
             desk = self._desks[session.feed]
             if session.present:
-                logger.warning("trainer %d of %r died", session.number, session.feed)
+                logger.warning("%s of %r died", session.who, session.feed)
                 self._leave(session, desk)
             for token in list(session.mapped):
                 self._unmap(session, desk, token)
+
+    def _judge(self, now: float) -> None:
+        """Send away those that send too much, or whose key was taken away."""
+        conduct = self._conduct
+        if self._gate.tick(now):
+            for session in self._sessions.present():
+                if self._gate.name_of(session.key) is None:
+                    conduct.silence(
+                        "revoked", session.identity, session.who, NotAllowed(_REVOKED), now
+                    )
+                    self._leave(session, self._desks[session.feed])
+        if conduct.second_is_over(now):
+            for session in self._sessions.present():
+                count, session.messages = session.messages, 0
+                if conduct.is_too_much(count, session.identity, session.who, now):
+                    self._leave(session, self._desks[session.feed])
+
+    def access(self) -> dict[str, Any]:
+        """Who is let in, who is there, and who was refused."""
+        present = Counter(session.name for session in self._sessions.present())
+        return {**self._gate.told(), "present": dict(present)}
 
     def close(self) -> None:
         """The server stops: say so, and give the words a moment to leave."""

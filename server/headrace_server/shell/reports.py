@@ -26,7 +26,8 @@ class Reports:
         self.open = False  # whether the workers have opened the sources of all feeds
         self.idle = False  # whether all that was out has come back after a pause
         self.over: dict[str, tuple[str, str]] = {}  # feeds that ended: error code, text
-        self.stats: tuple[int, dict[str, Any]] = (0, {})  # the request that they answer
+        # The request that they answer; counters by feed; who is let in, and who was not.
+        self.stats: tuple[int, dict[str, Any], dict[str, Any]] = (0, {}, {})
         self._dropped: dict[str, dict[str, int]] = {}
         self._dying: dict[str, str] = {}
 
@@ -43,7 +44,7 @@ class Reports:
         elif kind == "idle":
             self.idle = True
         elif kind == "stats":
-            self.stats = (event["request"], dict(event["feeds"]))
+            self.stats = (event["request"], dict(event["feeds"]), dict(event["access"]))
         elif kind == "over":
             self.over[event["feed"]] = (event["code"], event["text"])
             self._dropped[event["feed"]] = dict(event["dropped"])

@@ -12,6 +12,7 @@ that is gone or stuck: it is dropped, and the lease or the trainer's next Hello 
 from __future__ import annotations
 
 import logging
+import resource
 import select
 import sys
 import time
@@ -39,6 +40,7 @@ from .channel import Exchange
 from .child import ParentPipe
 from .config import RunConfig
 from .desk import Desk
+from .gate import Gate
 from .news import News
 from .outbox import Outbox
 from .reception import Reception
@@ -89,9 +91,12 @@ class Router:
         self._workers: Exchange | None = None
         self._desks = {feed.name: Desk(feed, config) for feed in config.feeds}
         self._news: dict[tuple[int, int], News] = {}  # by worker and life
-        sessions = SessionTable(self._directory)
+        self._gate = Gate(self._context, self._public, config.keys)
+        sessions = SessionTable(self._directory, config.max_trainers)
         self._outbox = Outbox(self._directory, self._public, sessions)
-        self._reception = Reception(config, self._public, self._desks, sessions, self._outbox)
+        self._reception = Reception(
+            config, self._public, self._gate, self._desks, sessions, self._outbox
+        )
         self._next_tick = 0.0
         self._told_open = False
         self._told_over: set[str] = set()
@@ -118,10 +123,15 @@ class Router:
         workers = self._workers.fileno()
         for source in (self._public, workers, self._pipe.fileno()):
             poller.register(source, zmq.POLLIN)
+        questions = self._gate.questions
+        if questions is not None:
+            poller.register(questions, zmq.POLLIN)
         while not self._stopping:
             ready = dict(poller.poll(int(_TICK_S * 1000)))
             if workers in ready:
                 self._hear_workers()
+            if questions is not None and questions in ready:
+                self._gate.answer(time.monotonic())
             if self._public in ready:
                 self._reception.hear(_BURST)
             if self._pipe.fileno() in ready:
@@ -136,6 +146,7 @@ class Router:
 
     def close(self) -> None:
         self._reception.close()
+        self._gate.close()
         self._public.close()
         if self._workers is not None:
             self._workers.close()
@@ -224,7 +235,8 @@ class Router:
             self._pausing = True
         elif kind == "stats":
             feeds = {name: desk.counters.told() for name, desk in self._desks.items()}
-            self._pipe.tell("stats", request=order["request"], feeds=feeds)
+            access = self._reception.access()
+            self._pipe.tell("stats", request=order["request"], feeds=feeds, access=access)
         elif kind == "copy":
             self._copy(self._desks[order["feed"]], order["ticket"], order["directory"])
         elif kind == "snapshotted":
@@ -338,12 +350,21 @@ class Router:
             self._pipe.tell("idle")
 
 
+def _allow_files(number: int) -> None:
+    """A connection is an open file: let there be so many, as far as this user may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = number if hard == resource.RLIM_INFINITY else min(number, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def main() -> None:
     """Entry of the process."""
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     pipe = ParentPipe()
     config = RunConfig.from_plain(pipe.read_config()["run"])
     try:
+        _allow_files(2 * config.max_trainers + 512)
         router = Router(config, pipe)
         pipe.tell("ready", addresses=router.bind())
         try:

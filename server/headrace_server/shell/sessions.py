@@ -24,9 +24,6 @@ from .rundir import is_locked
 
 __all__ = ["Session", "SessionTable"]
 
-#: Trainers at once, and past ones that still have memory mapped.
-MAX_SESSIONS = 4096
-
 logger = logging.getLogger("headrace.router")
 
 
@@ -40,6 +37,8 @@ class Session:
     identity: bytes
     proof: bytes
     path: Path
+    key: str = ""  # the public key that it came by, where the server has keys …
+    name: str = ""  # … and whose that is
     local: bool = False
     present: bool = True
     seen: float = 0.0
@@ -49,22 +48,37 @@ class Session:
     snapshotted: Snapshotted | None = None  # the answer
     # By token: number of the delivery, and the batch that the trainer may be reading.
     mapped: dict[int, tuple[int, Batch]] = field(default_factory=dict)
+    messages: int = 0  # in this second
+
+    @property
+    def who(self) -> str:
+        """How it is called in a log."""
+        return f"trainer {self.number} ({self.name})" if self.name else f"trainer {self.number}"
 
 
 class SessionTable:
-    """All sessions of a server."""
+    """All sessions of a server.
 
-    def __init__(self, directory: Path) -> None:
+    Of ``max_trainers`` there may be so many at once, past ones that have memory mapped included.
+    """
+
+    def __init__(self, directory: Path, max_trainers: int = 4096) -> None:
+        self._max_trainers = max_trainers
         self._directory = directory
         self._by_number: dict[int, Session] = {}
         self._by_nonce: dict[bytes, Session] = {}
         self._by_identity: dict[bytes, Session] = {}
         self._next = 1
 
-    def open(self, nonce: bytes, feed: str, identity: bytes) -> Session:
+    def open(
+        self, nonce: bytes, feed: str, identity: bytes, key: str = "", name: str = ""
+    ) -> Session:
         """A new session with its file.  LimitExceeded when there are too many."""
-        if len(self._by_number) >= MAX_SESSIONS:
-            raise LimitExceeded(f"this server has {MAX_SESSIONS} trainers, and takes no more")
+        if len(self._by_number) >= self._max_trainers:
+            raise LimitExceeded(
+                f"this server has {len(self._by_number)} trainers, and takes no more: "
+                f"max_trainers={self._max_trainers}"
+            )
         number, self._next = self._next, self._next + 1
         proof = secrets.token_bytes(16)
         path = self._directory / f"trainer-{number}"
@@ -73,16 +87,16 @@ class SessionTable:
             os.write(fd, proof)
         finally:
             os.close(fd)
-        session = Session(number, nonce, feed, identity, proof, path)
+        session = Session(number, nonce, feed, identity, proof, path, key, name)
         self._by_number[number] = session
         self._by_nonce[nonce] = session
         self._by_identity[identity] = session
         return session
 
-    def resume(self, nonce: bytes, feed: str, identity: bytes) -> Session | None:
+    def resume(self, nonce: bytes, feed: str, identity: bytes, key: str = "") -> Session | None:
         """The present session of a nonce, from now on reached by this connection."""
         session = self._by_nonce.get(nonce)
-        if session is None or session.feed != feed:
+        if session is None or session.feed != feed or session.key != key:
             return None
         if self._by_identity.get(session.identity) is session:
             del self._by_identity[session.identity]

@@ -326,8 +326,15 @@ class Supervisor:
         with self._lock:
             return self._reports.outcome()
 
-    def stats(self, timeout_s: float = 10.0) -> dict[str, Any]:
+    def stats(self) -> dict[str, Any]:
         """Counters of every feed, fresh from the router."""
+        return self._ask_router()[1]
+
+    def access(self) -> dict[str, Any]:
+        """Who is let in and who was refused, fresh from the router."""
+        return self._ask_router()[2]
+
+    def _ask_router(self, timeout_s: float = 10.0) -> tuple[int, dict[str, Any], dict[str, Any]]:
         with self._lock:
             self._requests += 1
             request = self._requests
@@ -340,7 +347,7 @@ class Supervisor:
                 raise self.failure
             if not answered:
                 raise ServerError(f"the router gave no counters within {timeout_s:g} s")
-            return self._reports.stats[1]
+            return self._reports.stats
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until every feed is over, or the server has failed."""

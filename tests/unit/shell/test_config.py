@@ -30,6 +30,8 @@ RUN = RunConfig(
     lease_ttl_s=0.25,
     heartbeat_s=0.0625,
     max_credits=3,
+    max_trainers=7,
+    max_messages_per_s=1000,
     slab_bytes=2**40,
     segment_bytes=4096,
     max_ahead=2,
@@ -38,6 +40,7 @@ RUN = RunConfig(
     state_directory="/state",
     durability="process",
     epoch=2**30,
+    keys="/keys",
     python_path=("/a", "/b"),
 )
 

@@ -25,7 +25,7 @@ def over(feed: str, code: str = "", text: str = "") -> tuple[str, dict[str, Any]
 def test_at_first_nothing_has_been_told():
     told = reports(("worker-0-0", {"event": "something else"}), ("router", {}))
     assert not told.ready and not told.open and not told.idle and told.addresses == []
-    assert told.outcome() == {} and told.stats == (0, {}) and told.failed_early() is None
+    assert told.outcome() == {} and told.stats == (0, {}, {}) and told.failed_early() is None
 
 
 def test_the_router_alone_says_where_it_listens():
@@ -40,8 +40,9 @@ def test_each_word_of_the_router_is_kept():
     assert told.open and not told.idle
     told.hear("router", {"event": "idle"})
     for request in (1, 2):
-        told.hear("router", {"event": "stats", "request": request, "feeds": {"f": request}})
-    assert told.idle and told.stats == (2, {"f": 2})
+        event = {"event": "stats", "request": request, "feeds": {"f": request}}
+        told.hear("router", {**event, "access": {"keys": bool(request)}})
+    assert told.idle and told.stats == (2, {"f": 2}, {"keys": True})
 
 
 def test_the_outcome_of_a_feed_has_its_error_and_the_rows_that_were_dropped():

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from headrace_proto.errors import LimitExceeded
-from headrace_server.shell import sessions
 from headrace_server.shell.sessions import Session, SessionTable
 
 
@@ -161,15 +160,23 @@ def test_a_resumed_session_leaves_the_connection_to_who_has_it_now(tmp_path: Pat
 
 
 def test_sessions_are_bounded_past_ones_with_mapped_memory_among_them(
-    tmp_path: Path, holders: list[Holder], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, holders: list[Holder]
 ):
-    monkeypatch.setattr(sessions, "MAX_SESSIONS", 3)
-    table = SessionTable(tmp_path)
+    table = SessionTable(tmp_path, max_trainers=3)
     kept = [local(table, holders, name) for name in (b"1", b"2", b"3")]
     table.leave(kept[0][0])
-    with pytest.raises(LimitExceeded, match="3 trainers"):
+    with pytest.raises(LimitExceeded, match=r"3 trainers.*max_trainers=3"):
         table.open(b"4", "feed", b"x")
     assert len(list(tmp_path.iterdir())) == 3
     kept[0][1].let_go()
     assert list(table.dead()) == [kept[0][0]]
     assert table.open(b"4", "feed", b"x").number == 4
+
+
+def test_a_session_goes_on_for_whoever_has_its_key_and_for_nobody_else(tmp_path: Path):
+    table = SessionTable(tmp_path)
+    session = table.open(b"1", "feed", b"a", "key of alice", "alice")
+    assert session.who == "trainer 1 (alice)"
+    assert table.resume(b"1", "feed", b"b", "key of bob") is None
+    assert table.resume(b"1", "feed", b"b") is None
+    assert table.resume(b"1", "feed", b"b", "key of alice") is session

@@ -1,0 +1,118 @@
+"""Why a server does not let this trainer in: what ZeroMQ says of handshakes that failed.
+
+    refused for its key, or one side has keys and the other has none     told at once
+    broken off without a word, again and again                           with keys: after 3 s
+
+ZeroMQ does not come back from the first two, and a wait would last to its deadline.  The last is
+what a server does whose key is another one, but also what a server behind a proxy looks like while
+it starts; so it counts only as long as this trainer was never let in.
+
+Nobody reads the monitor while a connection stands, so it costs nothing then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from typing import TYPE_CHECKING
+
+import zmq
+
+from headrace_proto.errors import NotAllowed
+from headrace_proto.keys import ENVIRONMENT
+
+if TYPE_CHECKING:
+    from .keys import Keys
+
+__all__ = ["Handshakes"]
+
+_AUTH = zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_PROTOCOL = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+_NO_DETAIL = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+_SUCCEEDED = zmq.EVENT_HANDSHAKE_SUCCEEDED
+#: Handshakes that are broken off in a row, and for how long, before that is taken for an answer.
+_IN_A_ROW = 5
+_PATIENCE_S = 3.0
+
+
+class Handshakes:
+    """The monitor of one socket; made before that connects."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        socket: zmq.Socket[bytes],
+        address: str,
+        keys: Keys | None,
+    ) -> None:
+        self._socket = socket
+        self._address = address
+        self._keys = keys
+        self._broken = 0  # in a row
+        self._since = 0.0
+        endpoint = f"inproc://headrace-handshakes-{id(self)}"
+        socket.monitor(endpoint, _AUTH | _PROTOCOL | _NO_DETAIL | _SUCCEEDED)
+        self._monitor = context.socket(zmq.PAIR)
+        self._monitor.linger = 0
+        self._monitor.rcvhwm = 0  # a full queue would hold up ZeroMQ's own thread
+        self._monitor.connect(endpoint)
+
+    @property
+    def hint(self) -> str:
+        """What may be why nobody answers, for the text of a deadline."""
+        if self._broken < _IN_A_ROW:
+            return ""
+        if self._keys is None:
+            return "  What is there breaks connections off: is it a server of headrace?"
+        return (
+            "  What is there breaks connections off: is it a server of headrace, and is "
+            f"server.public of {self._keys.told} its key?"
+        )
+
+    def fault(self, now: float, known: bool) -> NotAllowed | None:
+        """What makes waiting vain; ``known``: this trainer was let in before."""
+        while int(self._monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            kind, value = struct.unpack("=HI", self._monitor.recv_multipart(zmq.NOBLOCK)[0][:6])
+            if kind == _SUCCEEDED:
+                self._broken = 0
+            elif kind == _AUTH:
+                return NotAllowed(self._unknown_key())
+            elif kind == _PROTOCOL and value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+                return NotAllowed(self._mismatch())
+            else:
+                self._since = now if not self._broken else self._since
+                self._broken += 1
+        lasting = self._broken >= _IN_A_ROW and now - self._since >= _PATIENCE_S
+        if self._keys is not None and lasting and not known:
+            return NotAllowed(
+                f"what listens at {self._address} breaks off every connection: it is no headrace "
+                f"server, or not the one whose key is server.public of {self._keys.told}: copy "
+                "server.public from the keys of the server"
+            )
+        return None
+
+    def _unknown_key(self) -> str:
+        keys = self._keys
+        if keys is None:
+            return f"the server at {self._address} does not let this trainer in"
+        return (
+            f"the server at {self._address} does not know the public key {keys.public} of "
+            f"{keys.told}: put {keys.name}.public into trainers/ of the server's keys"
+        )
+
+    def _mismatch(self) -> str:
+        if self._keys is None:
+            return (
+                f"the server at {self._address} asks for keys, and this trainer has none: give "
+                f"keys= or {ENVIRONMENT} (headrace keygen DIR --name NAME makes them)"
+            )
+        return (
+            f"the server at {self._address} has no keys, and this trainer comes with some "
+            f"({self._keys.told}): start the server with keys, or connect without"
+        )
+
+    def close(self) -> None:
+        """Before the socket is closed."""
+        with contextlib.suppress(zmq.ZMQError):
+            self._socket.disable_monitor()
+        self._monitor.close()

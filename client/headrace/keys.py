@@ -1,0 +1,94 @@
+"""A trainer's keys: its own secret, and the public key by which it knows the server.
+
+    DIR/NAME.secret      headrace keygen DIR --name NAME makes it
+    DIR/server.public    a copy of the server's
+
+``keys=`` is the directory, or the file with the secret where a directory has several.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import zmq
+
+from headrace_proto.keys import (
+    ENVIRONMENT,
+    PUBLIC,
+    SECRET,
+    SERVER,
+    Secret,
+    fault_of_mode,
+    parse_public,
+    parse_secret,
+)
+
+__all__ = ["Keys", "load_keys"]
+
+_MOST_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """What a trainer needs to be let in."""
+
+    told: str  # how the user named them
+    name: str  # of the file, and so mostly of the trainer
+    public: str
+    server: str
+    secret: Secret = field(repr=False)
+
+    def lock(self, socket: zmq.Socket[bytes]) -> None:
+        """Let a socket use them for all that it connects to from now on."""
+        socket.curve_serverkey = self.server.encode()
+        socket.curve_publickey = self.public.encode()
+        socket.curve_secretkey = self.secret.text.encode()
+
+
+def load_keys(keys: str | os.PathLike[str] | None) -> Keys:
+    """The keys of a path, or of the environment where that is None."""
+    named = os.environ.get(ENVIRONMENT) if keys is None else os.fspath(keys)
+    told = f"{ENVIRONMENT if keys is None else 'keys'}={named!r:.200}"
+    if not isinstance(named, str) or not named:
+        raise ValueError(f"{told} is not a path")
+    if not zmq.has("curve"):
+        raise ValueError(f"{told}: this build of ZeroMQ has no CURVE")
+    path = _secret_file(Path(named), told)
+    fault = fault_of_mode(path.stat().st_mode, secret=True)
+    if fault:
+        raise ValueError(f"{told}: {path} {fault} {path}")
+    secret = parse_secret(_read(path), f"{told}: {path}")
+    known = path.parent / (SERVER + PUBLIC)
+    if not known.is_file():
+        raise ValueError(f"{told}: beside {path.name} there is no {known.name}: copy the server's")
+    fault = fault_of_mode(known.stat().st_mode, secret=False)
+    if fault:
+        raise ValueError(f"{told}: {known} {fault} {known}")
+    server = parse_public(_read(known), f"{told}: {known}")
+    try:
+        public = zmq.curve_public(secret.text.encode()).decode()
+    except (zmq.ZMQError, ValueError):
+        raise ValueError(f"{told}: {path} holds no key") from None
+    return Keys(told, path.name.removesuffix(SECRET), public, server, secret)
+
+
+def _secret_file(path: Path, told: str) -> Path:
+    """The file with the trainer's secret."""
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise ValueError(f"{told} is neither a directory nor a file")
+    found = sorted(p for p in path.glob(f"*{SECRET}") if p.name != SERVER + SECRET)
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise ValueError(f"{told} has no NAME{SECRET}: headrace keygen {path} --name NAME makes it")
+    names = ", ".join(p.name for p in found)
+    raise ValueError(f"{told} has the secrets {names}: name one of these files")
+
+
+def _read(path: Path) -> str:
+    with open(path, encoding="ascii", errors="replace") as file:
+        return file.read(_MOST_BYTES)

@@ -1,0 +1,133 @@
+"""``headrace keygen``: pairs of keys for a server and its trainers.
+
+    keygen DIR               DIR/server.secret  DIR/server.public  DIR/trainers/
+    keygen DIR --name alice  DIR/alice.secret   DIR/alice.public
+                             where DIR is the server's: the public key in DIR/trainers/ instead
+
+Nothing that exists is written over, and no key is written where others could exchange it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from argparse import Namespace
+from pathlib import Path
+
+import zmq
+
+from headrace_proto.keys import PUBLIC, SECRET, SERVER, check_name, public_text, secret_text
+
+from ..shell.keyring import TRAINERS
+from . import exits
+from .options import JSON, Option
+from .table import Command
+
+__all__ = ["COMMAND"]
+
+_OPTIONS = (
+    Option(
+        "directory",
+        "path",
+        "where the files go; it is made, for this user only, if it is not there",
+        positional=True,
+        metavar="DIR",
+    ),
+    Option("name", "text", "make a trainer's pair of this name, and not the server's"),
+    JSON,
+)
+
+
+def make_pair(directory: Path, name: str | None) -> tuple[Path, Path]:
+    """Write a pair of keys, the server's or a trainer's; the files, secret first."""
+    if not zmq.has("curve"):
+        raise ValueError("this build of ZeroMQ has no CURVE, and so no keys")
+    owner = SERVER if name is None else check_name("--name", name)
+    _make(directory)
+    home = directory
+    if name is None:
+        _make(directory / TRAINERS)
+    elif (directory / (SERVER + SECRET)).exists():
+        home = directory / TRAINERS
+        _make(home)
+    secret, public = directory / (owner + SECRET), home / (owner + PUBLIC)
+    for path in (secret, public):
+        if os.path.lexists(path):
+            raise FileExistsError(f"{path} is there already, and is not written over")
+    public_key, secret_key = (key.decode() for key in zmq.curve_keypair())
+    _write(secret, secret_text(owner, secret_key))
+    try:
+        _write(public, public_text(owner, public_key))
+    except BaseException:
+        secret.unlink()
+        raise
+    return secret, public
+
+
+def _make(directory: Path) -> None:
+    """A directory that is there, and in which nobody else can exchange files."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    place = directory.resolve()
+    for path in (place, *place.parents):
+        status = path.stat()
+        shared = status.st_mode & stat.S_IWOTH
+        if shared and (path == place or not status.st_mode & stat.S_ISVTX):
+            raise PermissionError(
+                f"no key is written to {directory}: everybody can write to {path} "
+                f"(mode {stat.S_IMODE(status.st_mode):04o})"
+            )
+        if path == place and status.st_uid not in (os.getuid(), 0):
+            raise PermissionError(f"no key is written to {directory}: it is another user's")
+
+
+def _write(path: Path, text: str) -> None:
+    """A file that was not there before, whole or not at all."""
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with open(fd, "w", encoding="ascii") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
+
+
+def _keygen(options: Namespace) -> int:
+    directory = Path(options.directory)
+    secret, public = make_pair(directory, options.name)
+    if options.json:
+        print(json.dumps({"secret": str(secret), "public": str(public)}))
+        return exits.WELL
+    print(f"{secret}  secret: stays here")
+    print(f"{public}  public")
+    print(_next_step(directory, options.name, public))
+    return exits.WELL
+
+
+def _next_step(directory: Path, name: str | None, public: Path) -> str:
+    if name is None:
+        return (
+            f"Start the server with --keys {directory}; each trainer needs a copy of {public.name}."
+        )
+    if public.parent != directory:
+        return (
+            f"The server with --keys {directory} lets {name} in; the trainer needs {name}{SECRET} "
+            f"and {SERVER}{PUBLIC} in one directory, and keys= names that."
+        )
+    return (
+        f"Copy {public.name} to the directory {TRAINERS} of the server's keys, and the server's "
+        f"{SERVER}{PUBLIC} to {directory}; keys={str(directory)!r} is what the trainer gives."
+    )
+
+
+COMMAND = Command(
+    "Make a pair of keys: the server's, or with --name a trainer's.  The secret never leaves its "
+    "directory; the public one is copied to the other side.",
+    _OPTIONS,
+    _keygen,
+)

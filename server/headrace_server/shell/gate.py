@@ -1,0 +1,162 @@
+"""The gate before the public socket: who gets as far as to say Hello.
+
+    connection ─► handshake (CURVE) ─► ZAP: is the key known? ─► messages, with the key they came by
+                        │                      │
+                        └── broken, other keys ┴─► refused, counted by reason
+
+ZeroMQ asks ZAP over a socket of the same context.  It is answered in the router's own poll, so no
+thread is needed for it; handshakes wait for one round at most.  Without keys there is no such
+socket.  Handshakes that ZeroMQ broke off itself are learnt from its monitor, ten times a second.
+Where both sides see that their keys do not fit, the first to hang up knows why; if that is the
+trainer, it is a broken handshake here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterator
+
+import zmq
+from zmq.utils import z85
+
+from .keyring import KeyRing
+from .refusals import Refusals
+from .sockets import waits
+
+__all__ = ["Gate"]
+
+_ZAP = "inproc://zeromq.zap.01"
+_MONITOR = "inproc://headrace-handshakes"
+_DOMAIN = b"headrace"
+_EVENTS = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+#: Seconds between two looks at the trainers' keys.
+_LOOK_S = 1.0
+#: … and at least between two, however many strangers knock.
+_LEAST_LOOK_S = 0.1
+#: Events that are read in one turn; a storm of connections must not hold up the others.
+_BURST = 2000
+
+_BY_PROTOCOL = {
+    zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH: "mechanism",
+    zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: "other_server_key",
+}
+
+
+class Gate:
+    """The gate of one public socket; without keys it lets everybody in."""
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes], keys: str | None
+    ) -> None:
+        self.refusals = Refusals()
+        self._socket = socket
+        self._ring = None if keys is None else KeyRing(keys)
+        self._looked = 0.0
+        self._changed = False
+        socket.monitor(_MONITOR, _EVENTS)
+        self._monitor = context.socket(zmq.PAIR)
+        self._monitor.linger = 0
+        self._monitor.rcvhwm = 0  # a full queue would hold up the thread that serves connections
+        self._monitor.connect(_MONITOR)
+        self._zap: zmq.Socket[bytes] | None = None
+        if self._ring is not None:
+            self._zap = context.socket(zmq.ROUTER)
+            self._zap.linger = 0
+            self._zap.bind(_ZAP)
+            socket.curve_server = True
+            socket.curve_secretkey = self._ring.secret.text.encode()
+            socket.zap_domain = _DOMAIN
+
+    @property
+    def locked(self) -> bool:
+        """Whether keys are asked for."""
+        return self._ring is not None
+
+    @property
+    def questions(self) -> zmq.Socket[bytes] | None:
+        """What the router polls, and ``answer`` reads."""
+        return self._zap
+
+    def receive(self) -> tuple[str, bytes, list[bytes]]:
+        """The next message: the public key that it came by, the connection, the frames."""
+        if self._ring is None:
+            connection, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            return "", connection, frames
+        parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        connection, *frames = (part.bytes for part in parts)
+        return str(parts[-1].get("User-Id")), connection, frames
+
+    def name_of(self, key: str) -> str | None:
+        """Who came by a key; None where it lets nobody in any more."""
+        return "" if self._ring is None else self._ring.name_of(key)
+
+    def told(self) -> dict[str, object]:
+        """Whether there are keys, who is let in by them, and how many were refused why."""
+        names = [] if self._ring is None else self._ring.names
+        return {"keys": self.locked, "known": names, "refused": dict(self.refusals.counts)}
+
+    def answer(self, now: float) -> None:
+        """Say of each connection that is in its handshake whether its key is known."""
+        assert self._zap is not None
+        assert self._ring is not None
+        while waits(self._zap):
+            asker, empty, version, request, _, address, _, mechanism, *credentials = (
+                self._zap.recv_multipart(zmq.NOBLOCK)
+            )
+            known, key = False, ""
+            if mechanism == b"CURVE" and len(credentials) == 1:
+                key = z85.encode(credentials[0]).decode()
+                known = self._ring.name_of(key) is not None
+                if not known:  # it may have come a moment ago
+                    self._look(now, _LEAST_LOOK_S)
+                    known = self._ring.name_of(key) is not None
+            status = (b"200", b"OK", key.encode()) if known else (b"400", b"unknown key", b"")
+            self._zap.send_multipart([asker, empty, version, request, *status, b""])
+            if not known:
+                peer = address.decode("ascii", "replace")
+                text = f"refused a trainer at {peer}: its public key {key} is not in trainers/"
+                self.refusals.add("unknown_key", f"{peer} {key}", text, now)
+
+    def tick(self, now: float) -> bool:
+        """Count broken handshakes, look at the keys; whether others are let in now."""
+        for reason in itertools.islice(self._broken(), _BURST):
+            self.refusals.add(reason, "", _TEXTS[reason], now)
+        self.refusals.tick(now)
+        self._look(now, _LOOK_S)
+        changed, self._changed = self._changed, False
+        return changed
+
+    def _look(self, now: float, after_s: float) -> None:
+        """Look at the trainers' keys, if the last look is so long ago."""
+        if self._ring is not None and now - self._looked >= after_s:
+            self._looked = now
+            self._changed = self._ring.refresh() or self._changed
+
+    def _broken(self) -> Iterator[str]:
+        """Why ZeroMQ broke off handshakes.  Whose they were it does not tell."""
+        while waits(self._monitor):
+            event, *_ = self._monitor.recv_multipart(zmq.NOBLOCK)
+            kind, value = struct.unpack("=HI", event[:6])
+            reason = "handshake"
+            if kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+                reason = _BY_PROTOCOL.get(value, reason)
+            if reason == "mechanism":
+                reason = "no_keys" if self.locked else "keys_not_used"
+            yield reason
+
+    def close(self) -> None:
+        """Nothing is asked any more."""
+        self._socket.disable_monitor()
+        self._monitor.close()
+        if self._zap is not None:
+            self._zap.close()
+
+
+_TEXTS = {
+    "no_keys": "refused a trainer without keys: give it keys= (headrace keygen makes them)",
+    "keys_not_used": "refused a trainer with keys: this server has none (keys=, --keys)",
+    "other_server_key": "refused a trainer that takes this server for another: its copy of "
+    "server.public is not this server's",
+    "handshake": "",  # every probe of a port is one
+}

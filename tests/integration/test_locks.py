@@ -1,0 +1,421 @@
+"""A server with keys: who has one trains, all others are told why not, and no secret shows.
+
+Real servers, trainers and hostile peers.  One server serves the tests that leave it as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+import zmq
+from zmq.utils import z85
+
+import headrace
+import headrace_server as hs
+from headrace.keys import load_keys
+from headrace_proto import limits
+from headrace_proto.keys import parse_secret
+from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Bye, Hello, Refused, Step, Welcome
+from headrace_server.cli.keygen import make_pair
+
+from .processes import serve, trainer
+
+ROWS = 400
+
+
+@dataclass
+class Locked:
+    """A running server and keys of all kinds."""
+
+    server: Any
+    root: Path
+
+    @property
+    def address(self) -> str:
+        return str(self.server.address)
+
+    @property
+    def refused(self) -> dict[str, int]:
+        return dict(self.server.access()["refused"])
+
+    def keys(self, name: str) -> str:
+        return str(self.root / name)
+
+
+def make_keys(root: Path) -> None:
+    """Of a server; of alice, whom it knows; of bob, who knows it; of carol, who knows another."""
+    make_pair(root / "server", None)
+    make_pair(root / "server", "alice")
+    make_pair(root / "other", None)
+    make_pair(root / "bob", "bob")
+    shutil.copy(root / "server" / "server.public", root / "bob")
+    (root / "carol").mkdir()
+    shutil.copy(root / "server" / "alice.secret", root / "carol" / "carol.secret")
+    shutil.copy(root / "other" / "server.public", root / "carol")
+    (root / "alice").mkdir()
+    for name in ("alice.secret", "server.public"):
+        shutil.copy(root / "server" / name, root / "alice")
+
+
+def numbers(rows: int = ROWS) -> Any:
+    return hs.from_examples([{"i": k} for k in range(rows)]).batch(10)
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
+    """A server whose feed does not end."""
+    root = tmp_path_factory.mktemp("locked")
+    make_keys(root)
+    endless = hs.from_examples([{"i": k} for k in range(ROWS)]).repeat().batch(10)
+    with hs.run(endless, keys=root / "server") as server:
+        yield Locked(server, root)
+
+
+@contextlib.contextmanager
+def dealer(address: str, keys: str | None = None) -> Iterator[Any]:
+    """A peer that may say what it likes, with keys or without."""
+    context: Any = zmq.Context()
+    peer = context.socket(zmq.DEALER)
+    peer.linger = 0
+    if keys is not None:
+        load_keys(keys).lock(peer)
+    peer.connect(address)
+    try:
+        yield peer
+    finally:
+        peer.close()
+        context.term()
+
+
+def answer(peer: Any) -> Any:
+    assert peer.poll(10_000), "no answer"
+    return FROM_SERVER.decode(peer.recv_multipart()[0])
+
+
+def hello(nonce: bytes = b"n") -> bytes:
+    return FROM_TRAINER.encode(Hello(1, 1, "t", "", nonce))
+
+
+def write_feeds(directory: Path) -> None:
+    (directory / "feeds.py").write_text(
+        "import headrace_server as hs\n"
+        "def numbers():\n"
+        "    return hs.from_examples([{'i': k} for k in range(100)]).batch(10)\n"
+    )
+
+
+def until(done: Callable[[], bool]) -> None:
+    """Wait for what a server does within a second or so."""
+    deadline = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < deadline, "in vain"
+        time.sleep(0.02)
+
+
+def some_rows(address: str, keys: str | None, batches: int = 20) -> int:
+    """Rows of some batches of a feed."""
+    rows = 0
+    with headrace.connect(address, keys=keys, timeout=30) as feed:
+        for _, batch in zip(range(batches), feed, strict=False):
+            rows += len(batch["i"])
+    return rows
+
+
+# Who is let in
+
+
+def test_a_trainer_with_keys_trains_and_is_known_by_name(locked: Locked, way: str):
+    with headrace.connect(locked.address, keys=locked.keys("alice"), timeout=30) as feed:
+        assert len(next(feed)["i"]) == 10
+        assert feed.local == (way == "shared memory")
+        access = locked.server.access()
+        assert access["keys"] is True and access["known"] == ["alice"]
+        assert access["present"] == {"alice": 1}
+
+
+def test_the_environment_brings_keys_where_the_program_names_none(
+    locked: Locked, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HEADRACE_KEYS", locked.keys("alice"))
+    with headrace.connect(locked.address, timeout=30) as feed:
+        assert len(next(feed)["i"]) == 10
+
+
+@pytest.mark.parametrize(
+    ("who", "told"),
+    [
+        ("bob", r"does not know the public key .* put bob\.public into trainers/"),
+        (None, r"asks for keys, and this trainer has none"),
+        ("carol", r"server\.public"),
+    ],
+    ids=["a key that is not known", "no keys", "another server's key"],
+)
+def test_whoever_is_not_let_in_is_told_why_long_before_the_deadline(
+    locked: Locked, who: str | None, told: str
+):
+    before = sum(locked.refused.values())
+    started = time.monotonic()
+    with pytest.raises(headrace.NotAllowed, match=told):
+        headrace.connect(
+            locked.address, keys=None if who is None else locked.keys(who), timeout=100
+        )
+    assert time.monotonic() - started < 30
+    until(lambda: sum(locked.refused.values()) > before)
+
+
+def test_a_trainer_with_keys_is_told_by_a_server_without_and_others_train(tmp_path: Path):
+    make_keys(tmp_path)
+    with hs.run(numbers()) as server:
+        with pytest.raises(headrace.NotAllowed, match=r"has no keys, .*keys="):
+            headrace.connect(server.address, keys=tmp_path / "alice", timeout=100)
+        assert some_rows(server.address, None, ROWS) == ROWS
+        assert server.access()["keys"] is False
+
+
+def test_keys_that_come_and_go_count_at_once_and_what_a_trainer_held_goes_to_others(
+    tmp_path: Path,
+):
+    """
+    1. bob is refused   2. his key is put there: he trains   3. it is taken away: he is sent away
+    4. alice gets all rows that he did not commit
+    """
+    make_keys(tmp_path)
+    known = tmp_path / "server" / "trainers"
+    with hs.run(numbers(), keys=tmp_path / "server") as server:
+        with pytest.raises(headrace.NotAllowed):
+            headrace.connect(server.address, keys=tmp_path / "bob", timeout=60)
+        shutil.copy(tmp_path / "bob" / "bob.public", known)
+        bob = headrace.connect(server.address, keys=tmp_path / "bob", timeout=60)
+        assert next(bob)["i"].tolist() == list(range(10))
+        (known / "bob.public").unlink()
+        until(lambda: server.access()["refused"].get("revoked") == 1)
+        with pytest.raises(headrace.NotAllowed, match=r"no longer, in trainers/"):
+            next(bob)
+        bob.close()
+        assert server.access()["present"] == {}
+        with headrace.connect(server.address, keys=tmp_path / "alice", timeout=60) as feed:
+            assert sorted(i for batch in feed for i in batch["i"].tolist()) == list(range(ROWS))
+
+
+def test_a_server_that_is_killed_and_started_again_with_its_keys_is_found_by_its_trainers(
+    tmp_path: Path,
+):
+    make_keys(tmp_path)
+    write_feeds(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        bind = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    options = ("--bind", bind, "--keys", "server", "--state-dir", "state")
+    seen: list[int] = []
+    first, _ = serve(tmp_path, "feeds.py:numbers", *options)
+    with first, headrace.connect(bind, keys=tmp_path / "alice", timeout=60) as feed:
+        seen += next(feed)["i"].tolist()
+        first.kill()
+        second, _ = serve(tmp_path, "feeds.py:numbers", *options)
+        with second:
+            seen += [i for batch in feed for i in batch["i"].tolist()]
+    assert sorted(seen) == list(range(100))
+
+
+# Hostile peers
+
+
+def test_a_peer_with_a_key_that_only_sends_garbage_is_answered_once_and_then_not_heard(
+    locked: Locked,
+):
+    chance = random.Random(3)
+    before = locked.refused.get("muted", 0)
+    with dealer(locked.address, locked.keys("alice")) as peer:
+        for _ in range(1000):
+            peer.send(chance.randbytes(chance.randrange(1, 200)))
+        refused = answer(peer)
+        assert isinstance(refused, Refused) and refused.code == "protocol"
+        peer.send(hello())
+        assert not peer.poll(300), "it is heard still"
+        assert some_rows(locked.address, locked.keys("alice")) == 200
+    assert locked.refused["muted"] >= before + 900
+
+
+def test_frames_without_end_and_frames_too_large_end_at_the_gate_without_a_key(locked: Locked):
+    router = psutil.Process(locked.server.pids["router"])
+    base = router.memory_info().rss
+    port = urlsplit(locked.address).port
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
+    hostile = [
+        greeting + b"\x04\xc8\x05HELLO" + os.urandom(194),  # a box that nobody has locked
+        greeting + b"\x04\x19\x05READY" + bytes(19),
+        greeting + b"\x06" + struct.pack(">Q", 2**62),  # a command of so many bytes
+        greeting + b"\x03" + struct.pack(">Q", 2**32),  # a frame, before any handshake
+        greeting + b"\x01\xff" * 100_000,  # parts without end
+    ]
+    stop = threading.Event()
+
+    def attack(opening: bytes) -> None:
+        while not stop.is_set():
+            with contextlib.suppress(OSError):
+                raw = socket.create_connection(("127.0.0.1", port), 2)
+                with raw:
+                    for _ in range(20):
+                        raw.sendall(opening)
+
+    attackers = [threading.Thread(target=attack, args=(opening,)) for opening in hostile]
+    for attacker in attackers:
+        attacker.start()
+    try:
+        assert some_rows(locked.address, locked.keys("alice"), 100) == 1000
+    finally:
+        stop.set()
+        for attacker in attackers:
+            attacker.join()
+    assert router.memory_info().rss < base + 30 * 2**20
+    assert locked.refused["handshake"] > 0
+
+
+def test_a_frame_beyond_the_limit_ends_the_connection_of_its_sender_only(locked: Locked):
+    with dealer(locked.address, locked.keys("alice")) as peer:
+        peer.send(hello(b"large"))
+        assert isinstance(answer(peer), Welcome)
+        peer.send(bytes(limits.MAX_UPLOAD_BYTES + 1))
+        assert some_rows(locked.address, locked.keys("alice")) == 200
+
+
+# Limits
+
+
+def test_more_trainers_than_there_may_be_and_more_messages_are_refused_by_name(tmp_path: Path):
+    with hs.run(numbers(), max_trainers=2, max_messages_per_s=200, max_credits=3) as server:
+        with headrace.connect(server.address, timeout=30, prefetch=20) as feed:
+            assert feed._link.session.welcome.max_credits == 3
+            with dealer(server.address) as second:
+                second.send(hello())
+                welcome = answer(second)
+                with pytest.raises(headrace.LimitExceeded, match="max_trainers=2"):
+                    headrace.connect(server.address, timeout=30)
+                second.send(FROM_TRAINER.encode(Bye(welcome.session)))
+                until(lambda: server.access()["present"] == {"": 1})
+            with dealer(server.address) as flood:
+                for _ in range(2000):
+                    flood.send(hello())
+                assert last_words(flood)
+            with dealer(server.address) as flood:
+                session = welcomed(flood)
+                for _ in range(2000):
+                    flood.send(FROM_TRAINER.encode(Step(session, 0)))
+                assert last_words(flood)
+            rows = sum(len(batch["i"]) for batch in feed)
+        assert rows == ROWS
+        refused = server.access()["refused"]
+        assert refused["trainers"] >= 1 and refused["messages"] == 2 and refused["muted"] > 1000
+
+
+def welcomed(peer: Any) -> int:
+    """The session of a peer; the one before it may not be forgotten yet."""
+    while True:
+        peer.send(hello(b"other"))
+        told = answer(peer)
+        if isinstance(told, Welcome):
+            return int(told.session)
+        peer.poll(50)
+
+
+def last_words(peer: Any) -> bool:
+    """Whether the server's last word is that these are too many messages."""
+    while not isinstance(told := answer(peer), Refused) or "max_messages" not in told.text:
+        pass
+    return told.code == "limit" and "max_messages_per_s=200" in told.text and not peer.poll(300)
+
+
+# What is said and served
+
+
+def test_no_secret_is_in_anything_that_a_server_or_a_trainer_says_or_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Logs, errors, counters, command lines, environments, shared memory, the state directory."""
+    make_keys(tmp_path)
+    secrets = {
+        parse_secret(path.read_text(), str(path)).text for path in tmp_path.rglob("*.secret")
+    }
+    assert len(secrets) == 4
+    write_feeds(tmp_path)
+    told: list[str] = []
+    options = ("--keys", "server", "--state-dir", "state", "--bind", "tcp://0.0.0.0:*")
+    monkeypatch.setenv("HEADRACE_KEYS", str(tmp_path / "alice"))
+    server, address = serve(tmp_path, "feeds.py:numbers", *options)
+    with server:
+        with trainer(address, "--hold", "2") as process:
+            process.wait_for("holding")
+            told += [path.read_bytes().decode("latin-1") for path in _served(server.pid)]
+            process.kill()
+            told.append(process.output())
+        with dealer(address, str(tmp_path / "alice")) as peer:
+            peer.send(b"garbage")
+            told.append(repr(answer(peer)))
+        with pytest.raises(headrace.NotAllowed) as refused:
+            headrace.connect(address, keys=tmp_path / "bob", timeout=60)
+        told.append(repr(refused.value))
+        told += [repr(entry.frame.f_locals) for entry in refused.traceback[1:]]
+        server.signal(15)
+        assert server.finish() == 0
+        told.append(server.output())
+    told += [
+        path.read_bytes().decode("latin-1")
+        for path in (tmp_path / "state").rglob("*")
+        if path.is_file()
+    ]
+    with hs.run(numbers(), keys=tmp_path / "server") as running:
+        told += [repr(running.access()), repr(running.stats()), repr(vars(running))]
+        told.append(repr(vars(running._supervisor)))
+        with headrace.connect(running.address, keys=tmp_path / "alice", timeout=30) as feed:
+            told += [repr(feed), repr(vars(feed._link)), repr(vars(feed._link._driver))]
+    text = "\n".join(told)
+    for expected in ("refused a trainer", "NotAllowed", "is not in trainers/", "alice"):
+        assert expected in text  # what was looked through is what it is taken for
+    for secret in secrets:
+        assert secret not in text
+        assert z85.decode(secret.encode()).decode("latin-1") not in text
+
+
+def _served(pid: int) -> Iterator[Path]:
+    """What a server's processes show of themselves, and have in shared memory."""
+    for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
+        yield from (Path(f"/proc/{process.pid}/{name}") for name in ("cmdline", "environ"))
+    for directory in Path("/dev/shm").glob(f"headrace-{os.getuid()}-{pid}-*"):
+        yield from (path for path in directory.iterdir() if path.is_file())
+
+
+def test_a_server_that_others_can_reach_is_not_started_by_mistake(
+    tmp_path: Path,
+):
+    write_feeds(tmp_path)
+    command = [*(sys.executable, "-m", "headrace_server.cli", "serve", "feeds.py:numbers")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    ended = subprocess.run(
+        [*command, "--bind", "tcp://0.0.0.0:*"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 2
+    assert "--keys DIR" in ended.stderr and "--insecure" in ended.stderr
+    process, _ = serve(tmp_path, "feeds.py:numbers", "--bind", "tcp://0.0.0.0:*", "--insecure")
+    with process:
+        process.signal(15)
+        assert process.finish() == 0
