@@ -196,9 +196,10 @@ class Link:
         silence = session.silence(now)
         over = now - started >= timeout_s
         if session.welcome is not None and (silence > _GIVE_UP_S or (over and silence)):
+            hint = f".{self._driver.hint}" if self._driver.hint else ""
             raise ConnectionLost(
                 f"the server at {self.address} was lost: nothing was heard of it for "
-                f"{silence:.0f} s, while this trainer waited for {what}{self._driver.hint}"
+                f"{silence:.0f} s, while this trainer waited for {what}{hint}"
             )
         if not over:
             return
@@ -212,12 +213,14 @@ class Link:
                 f"no server answered at {self.address} within timeout={timeout_s:g} s: "
                 f"is it running, and is the address right?{self._driver.hint}"
             )
+        held, most = session.held(), session.welcome.max_credits
+        full = f", as many as the server's max_credits={most} allows" if held >= most else ""
         reason = (
             f"the server says: {session.waiting}" if session.waiting else "no word of the server"
         )
         raise DeadlineExceeded(
             f"waited timeout={timeout_s:g} s for {what} of feed {session.welcome.feed!r} "
-            f"at {self.address}; {reason}; this trainer holds {session.held()} batches"
+            f"at {self.address}; {reason}; this trainer holds {held} batches{full}"
             f"{self.explain(now)}"
         )
 

@@ -229,6 +229,8 @@ def test_a_server_that_is_killed_and_started_again_with_its_keys_is_found_by_its
         second, _ = serve(tmp_path, "feeds.py:numbers", *options)
         with second:
             seen += [i for batch in feed for i in batch["i"].tolist()]
+            second.signal(15)
+            assert second.finish() == 0
     assert sorted(seen) == list(range(100))
 
 

@@ -61,6 +61,17 @@ def test_nothing_is_written_over(tmp_path: Path, name: str | None):
     assert not paths[0].exists() and paths[1].read_text() == before[1]
 
 
+def test_a_file_that_appears_at_the_last_moment_is_not_written_over_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    secret, public = make_pair(tmp_path, "alice")
+    before = secret.read_text(), public.read_text()
+    monkeypatch.setattr(os.path, "lexists", lambda path: False)
+    with pytest.raises(FileExistsError):
+        make_pair(tmp_path, "alice")
+    assert (secret.read_text(), public.read_text()) == before
+
+
 def test_a_link_that_leads_nowhere_is_not_followed(tmp_path: Path):
     (tmp_path / "alice.secret").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(FileExistsError):

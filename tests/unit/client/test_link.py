@@ -148,6 +148,16 @@ def test_a_deadline_names_the_request_that_was_not_answered(peer: Peer):
             link.ask(FlushStates(1, []), at_most_s=0.1)
 
 
+def test_a_deadline_names_the_limit_when_a_trainer_holds_all_that_it_may(peer: Peer):
+    with linked(peer.address, 5) as link:
+        peer.welcome()
+        link.open()
+        for held, told in ((63, "holds 63 batches$"), (64, "as many as .* max_credits=64 allows")):
+            link.session._held = set(range(held))
+            with pytest.raises(DeadlineExceeded, match=told):
+                link._wait(lambda session: None, 0.1, "a batch")
+
+
 @pytest.mark.parametrize("answer", [Drained(7), Ended(7)])
 def test_a_drain_is_answered_by_the_server_or_by_the_end(peer: Peer, answer: Drained | Ended):
     with linked(peer.address, 5) as link:

@@ -58,6 +58,28 @@ def stale(session, token):
 # Commits
 
 
+def test_a_trainer_whose_worker_does_not_keep_up_gets_no_more_until_it_does():
+    at = At()
+    at.d = KeepingDispatcher(1, TTL, max_window=2, epoch=EPOCH)
+    at.d.started(0, 0)
+    at.join(1, window=100)
+    for number in range(20):
+        at.make(number)
+    for _ in range(20):
+        for send in at.take(Send):
+            at.d.commit(1, (send.token,))
+    assert len(at.d._keeping) == 4, "as many as it may hold, twice"
+    at.d.kept(0, 0)
+    (send,) = at.take(Send)
+    assert send.batch.number == 4
+    at.d.commit(1, (send.token,))
+    for number in range(1, 20):
+        at.d.kept(0, number)
+        for send in at.take(Send):
+            at.d.commit(1, (send.token,))
+    assert at.d.counts["batches"] == 20 and not at.d._unkept
+
+
 def test_a_commit_is_answered_when_its_worker_has_kept_it_and_not_before():
     at = At()
     at.join(1, window=2)
