@@ -169,6 +169,11 @@ class Batch(Mapping[str, Any]):
         return value
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the whole batch."""
+        return int(self._block.nbytes)
+
+    @property
     def replayed(self) -> tuple[int, int, int] | None:
         """Which batch this was when it was recorded (life, partition, number), in a replay."""
         return replayed(self.meta)

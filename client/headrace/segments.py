@@ -135,6 +135,11 @@ class SegmentBatch:
         return replayed(self.meta)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the whole batch."""
+        return int(self._block.nbytes)
+
+    @property
     def key(self) -> Any:
         """Each row's own name: which segment, of how many, of which example."""
         return self._strings("key")

@@ -27,6 +27,7 @@ COMMANDS = {
     "flight": "which rows went to which trainer, at which step, with what end",
     "replay": "serve recorded batches again, as they were handed out",
     "skip": "leave out the examples of recorded batches from now on",
+    "bench": "measure how fast a feed comes",
     "keygen": "make keys that lock a server for all but its trainers",
 }
 

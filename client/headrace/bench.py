@@ -1,0 +1,124 @@
+"""How fast a feed comes: ``python -m headrace.bench ADDRESS --consume``, or ``headrace bench``.
+
+    connect ─► [ next() ─► (save every state as it came) ] until the time is over ─► figures
+
+It is a trainer like any other, without a model: what it takes is committed, and no other trainer
+gets it.  So it wants to be told that this is meant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from headrace_proto.errors import HeadraceError
+
+from .joining import connect
+from .segments import SegmentBatch
+
+__all__ = ["main", "measure"]
+
+#: Batches before the clock starts: connections, mappings and caches are set up by them.
+_WARMUP = 8
+
+
+def measure(feed: Any, seconds: float, warmup: int = _WARMUP) -> dict[str, Any]:
+    """Take batches for so long; what came, and how long each was waited for."""
+    waits: list[float] = []
+    rows = nbytes = taken = 0
+    started = ended = time.perf_counter()
+    while ended - started < seconds:
+        asked = time.perf_counter()
+        batch = next(feed, None)
+        ended = time.perf_counter()
+        if batch is None:
+            break
+        if isinstance(batch, SegmentBatch):
+            for name in feed.states:
+                batch.save_state(name, batch.state(name))
+        taken += 1
+        if taken == warmup:
+            started = time.perf_counter()
+        elif taken > warmup:
+            waits.append(ended - asked)
+            rows += batch.rows
+            nbytes += batch.nbytes
+        del batch
+    elapsed = max(ended - started, 1e-9)
+    if not waits:
+        raise HeadraceError(f"the feed ended after {taken} batches: too few to measure")
+    micros = np.array(waits) * 1e6
+    return {
+        "feed": feed.name,
+        "through": "shared memory" if feed.local else "the wire",
+        "seconds": elapsed,
+        "batches": len(waits),
+        "batches_per_s": len(waits) / elapsed,
+        "rows_per_s": rows / elapsed,
+        "mb_per_s": nbytes / elapsed / 1e6,
+        "waited": float(micros.sum() / 1e6 / elapsed),
+        "wait_us_p50": float(np.percentile(micros, 50)),
+        "wait_us_p99": float(np.percentile(micros, 99)),
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("headrace bench", description=__doc__.partition("\n")[0])
+    parser.add_argument("address", metavar="ADDRESS")
+    parser.add_argument("--feed")
+    parser.add_argument("--framework", default="numpy")
+    parser.add_argument("--prefetch", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--timeout", type=float, default=30.0)
+    parser.add_argument("--keys")
+    parser.add_argument("--consume", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        if not options.consume:
+            raise ValueError(
+                "what is taken is committed, and no trainer gets it: say --consume where that is "
+                "meant, on a feed that nobody trains on"
+            )
+        if not 0 < options.seconds <= 3600:
+            raise ValueError(f"--seconds {options.seconds:g} does not lie in 0 … 3600")
+        keys = {} if options.keys is None else {"keys": options.keys}
+        with connect(
+            options.address,
+            feed=options.feed,
+            framework=options.framework,
+            prefetch=options.prefetch,
+            timeout=options.timeout,
+            **keys,
+        ) as feed:
+            found = measure(feed, options.seconds)
+    except (HeadraceError, ValueError, TypeError, ImportError) as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return 1 if isinstance(error, HeadraceError) else 2
+    if options.json:
+        print(json.dumps(found))
+        return 0
+    print(
+        f"{found['feed']}: {found['batches']} batches in {found['seconds']:.1f} s through "
+        f"{found['through']}\n"
+        f"  {found['batches_per_s']:,.0f} batches/s   {found['rows_per_s']:,.0f} rows/s   "
+        f"{found['mb_per_s']:,.1f} MB/s\n"
+        f"  waited {found['waited']:.0%} of the time: p50 {found['wait_us_p50']:,.0f} µs, "
+        f"p99 {found['wait_us_p99']:,.0f} µs a batch"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

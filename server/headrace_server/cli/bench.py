@@ -1,0 +1,58 @@
+"""``headrace bench``: a trainer without a model, in a process of its own, takes batches.
+
+The client does the work (``python -m headrace.bench``): server and client share no code but the
+protocol, and what is measured is to be a trainer like any other.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from argparse import Namespace
+
+from .options import JSON, Option
+from .table import Command
+
+__all__ = ["COMMAND"]
+
+_OPTIONS = (
+    Option("address", "text", "of the server", metavar="ADDRESS", positional=True),
+    Option("feed", "text", "need not be given where one is served", metavar="NAME"),
+    Option(
+        "consume",
+        "flag",
+        "what is taken is committed, and no trainer gets it: must be said",
+        default=False,
+    ),
+    Option("seconds", "seconds", "how long to measure", default=5.0),
+    Option("prefetch", "integer", "batches held beyond the one in hand", default=2),
+    Option(
+        "framework",
+        "text",
+        "what the batches become",
+        default="numpy",
+        choices=("numpy", "tf", "torch", "jax"),
+    ),
+    Option("keys", "path", "keys of a trainer, where the server asks for them"),
+    Option("timeout", "seconds", "the deadline of every wait", default=30.0),
+    JSON,
+)
+
+
+def _bench(options: Namespace) -> int:
+    words = [options.address]
+    for option in _OPTIONS[1:]:
+        value = getattr(options, option.name)
+        if option.kind == "flag":
+            words += [option.flag] if value else []
+        elif value is not None:
+            words += [option.flag, str(value)]
+    return subprocess.run([sys.executable, "-m", "headrace.bench", *words]).returncode
+
+
+COMMAND = Command(
+    "Takes batches of a running feed as fast as they come, and says how fast that is.  Segments "
+    "are saved with the states that they came with.",
+    _OPTIONS,
+    _bench,
+)

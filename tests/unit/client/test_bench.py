@@ -1,0 +1,57 @@
+"""A feed is measured by a trainer that says what it does to it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import headrace
+import headrace_server as hs
+from headrace.bench import main, measure
+
+
+def numbers(rows: int) -> hs.Pipeline:
+    return hs.from_examples([{"x": i} for i in range(rows)]).repeat().batch(4)
+
+
+def test_figures_agree_with_one_another(capsys: pytest.CaptureFixture[str]):
+    with hs.run(numbers(64)) as server:
+        assert main([server.address, "--consume", "--seconds", "0.3", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["feed"], found["through"]) == ("default", "shared memory")
+        assert found["batches"] > 10
+        assert found["batches_per_s"] == pytest.approx(found["batches"] / found["seconds"])
+        assert found["rows_per_s"] == pytest.approx(4 * found["batches_per_s"])
+        assert found["mb_per_s"] > 4 * 8 * found["batches_per_s"] / 1e6 * 0.99
+        assert 0 < found["waited"] <= 1.01
+        assert 0 < found["wait_us_p50"] <= found["wait_us_p99"]
+        assert main([server.address, "--consume", "--seconds", "0.1"]) == 0
+        assert "batches/s" in capsys.readouterr().out
+
+
+def test_segments_are_saved_so_that_the_feed_goes_on():
+    examples = [{"k": str(i), "x": [0.0] * 6} for i in range(200)]
+    pipeline = hs.from_examples(examples).batch_sequences_with_states(
+        input_key="k",
+        input_sequences=["x"],
+        input_context=[],
+        initial_states={"s": hs.zeros((2,), "float32")},
+        num_unroll=2,
+        batch_size=4,
+    )
+    with hs.run(pipeline) as server, headrace.connect(server.address, timeout=20) as feed:
+        found = measure(feed, 60.0)  # to the end
+    assert found["batches"] == 150 - 8
+
+
+def test_what_can_not_be_measured_is_said(capsys: pytest.CaptureFixture[str]):
+    assert main(["tcp://127.0.0.1:1"]) == 2
+    assert "--consume" in capsys.readouterr().err
+    assert main(["tcp://127.0.0.1:1", "--consume", "--seconds", "0"]) == 2
+    assert "--seconds 0" in capsys.readouterr().err
+    assert main(["tcp://127.0.0.1:1", "--consume", "--timeout", "0.2"]) == 1
+    assert "no server answered" in capsys.readouterr().err
+    with hs.run(hs.from_examples([{"x": 1}]).batch(1)) as server:
+        assert main([server.address, "--consume"]) == 1
+    assert "too few to measure" in capsys.readouterr().err
