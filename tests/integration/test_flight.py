@@ -36,19 +36,18 @@ def flat(n: int = 120, seed: int = 3, epochs: int = 1) -> hs.Pipeline:
 
 
 def bucketed() -> hs.Pipeline:
-    examples = [{"i": i, "x": np.full(1 + i * 7 % 11, i, np.float32)} for i in range(150)]
-    kept = hs.from_examples(examples).shuffle(seed=5).rejection_sample(acceptance, seed=2)
-    return kept.bucket_by_sequence_length(
+    """With a sampler that remembers, and repeats rows."""
+    examples = [
+        {"i": i, "w": 1.0 + i % 3, "x": np.full(1 + i * 7 % 11, i, np.float32)} for i in range(150)
+    ]
+    drawn = hs.from_examples(examples).shuffle(seed=5).weighted_resample("w", 1.2, seed=2)
+    return drawn.bucket_by_sequence_length(
         "x",
         batch_size=4,
         bucket_boundaries=[4, 8],
         allow_smaller_final_batch=True,
         dynamic_pad=True,
     )
-
-
-def acceptance(columns: Any) -> np.ndarray:
-    return np.where(columns["i"] % 3 == 0, 0.4, 0.9).astype(np.float32)
 
 
 def segments(**options: Any) -> hs.Pipeline:
@@ -89,7 +88,7 @@ def seen(batch: Any) -> tuple[Any, ...]:
         ]
     )
     if not hasattr(batch, "sequences") and "x" in names:
-        names.append("@length")
+        names += ["@length", "@rate"]
     columns = [(name, batch.array(name)) for name in names]
     plain = [(n, a.shape, a.tolist() if a.dtype == object else a.tobytes()) for n, a in columns]
     bucket = batch.meta.get("bucket")
@@ -247,6 +246,19 @@ def test_one_trainer_of_two_and_some_of_its_steps_are_replayed(tmp_path: Path) -
 def replayed_rows(server: hs.Server) -> list[list[int]]:
     with headrace.connect(server.address, timeout=30, prefetch=0) as feed:
         return [batch["i"].tolist() for batch in feed]
+
+
+def test_a_replay_goes_on_when_its_worker_dies(tmp_path: Path) -> None:
+    with hs.run(flat(600), state_dir=tmp_path) as server:
+        was = replayed_rows(server)
+    with hs.replay(tmp_path, flat(600)) as server:
+        again = []
+        with headrace.connect(server.address, timeout=30, prefetch=0) as feed:
+            for batch in feed:
+                again.append(batch["i"].tolist())
+                if len(again) == 5:
+                    os.kill(server.pids["worker-0-0"], signal.SIGKILL)
+    assert again == was
 
 
 def test_a_window_of_batches_is_replayed_by_the_command_line(tmp_path: Path) -> None:
