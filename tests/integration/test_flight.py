@@ -189,7 +189,6 @@ def test_a_worker_that_is_killed_leaves_no_gap(tmp_path: Path, capsys: Any) -> N
 
 
 KINDS = {
-    "flat": (flat, {}),
     "buckets": (bucketed, {}),
     "segments": (segments, {"record": "states"}),
     "lanes": (lambda: segments(order="lanes"), {"record": "states"}),
