@@ -36,19 +36,18 @@ def flat(n: int = 120, seed: int = 3, epochs: int = 1) -> hs.Pipeline:
 
 
 def bucketed() -> hs.Pipeline:
-    examples = [{"i": i, "x": np.full(1 + i * 7 % 11, i, np.float32)} for i in range(150)]
-    kept = hs.from_examples(examples).shuffle(seed=5).rejection_sample(acceptance, seed=2)
-    return kept.bucket_by_sequence_length(
+    """With a sampler that remembers, and repeats rows."""
+    examples = [
+        {"i": i, "w": 1.0 + i % 3, "x": np.full(1 + i * 7 % 11, i, np.float32)} for i in range(150)
+    ]
+    drawn = hs.from_examples(examples).shuffle(seed=5).weighted_resample("w", 1.2, seed=2)
+    return drawn.bucket_by_sequence_length(
         "x",
         batch_size=4,
         bucket_boundaries=[4, 8],
         allow_smaller_final_batch=True,
         dynamic_pad=True,
     )
-
-
-def acceptance(columns: Any) -> np.ndarray:
-    return np.where(columns["i"] % 3 == 0, 0.4, 0.9).astype(np.float32)
 
 
 def segments(**options: Any) -> hs.Pipeline:
@@ -89,7 +88,7 @@ def seen(batch: Any) -> tuple[Any, ...]:
         ]
     )
     if not hasattr(batch, "sequences") and "x" in names:
-        names.append("@length")
+        names += ["@length", "@rate"]
     columns = [(name, batch.array(name)) for name in names]
     plain = [(n, a.shape, a.tolist() if a.dtype == object else a.tobytes()) for n, a in columns]
     bucket = batch.meta.get("bucket")
@@ -190,7 +189,6 @@ def test_a_worker_that_is_killed_leaves_no_gap(tmp_path: Path, capsys: Any) -> N
 
 
 KINDS = {
-    "flat": (flat, {}),
     "buckets": (bucketed, {}),
     "segments": (segments, {"record": "states"}),
     "lanes": (lambda: segments(order="lanes"), {"record": "states"}),
@@ -247,6 +245,19 @@ def test_one_trainer_of_two_and_some_of_its_steps_are_replayed(tmp_path: Path) -
 def replayed_rows(server: hs.Server) -> list[list[int]]:
     with headrace.connect(server.address, timeout=30, prefetch=0) as feed:
         return [batch["i"].tolist() for batch in feed]
+
+
+def test_a_replay_goes_on_when_its_worker_dies(tmp_path: Path) -> None:
+    with hs.run(flat(600), state_dir=tmp_path) as server:
+        was = replayed_rows(server)
+    with hs.replay(tmp_path, flat(600)) as server:
+        again = []
+        with headrace.connect(server.address, timeout=30, prefetch=0) as feed:
+            for batch in feed:
+                again.append(batch["i"].tolist())
+                if len(again) == 5:
+                    os.kill(server.pids["worker-0-0"], signal.SIGKILL)
+    assert again == was
 
 
 def test_a_window_of_batches_is_replayed_by_the_command_line(tmp_path: Path) -> None:
@@ -376,10 +387,15 @@ def test_skipped_sequences_end_where_they_are_and_nothing_else_moves(
     with hs.run(segments(), state_dir=tmp_path / "whole") as server:
         whole = train(server, prefetch=0)
     state = tmp_path / "state"
-    with hs.run(segments(), state_dir=state) as server:
-        first = train(server, 5, prefetch=0)
-    gone = column(first[4], "@key")
-    assert main(["skip", str(state), "--trainer", "1", "--steps", "5", "--reason", "NaN"]) == 0
+    with (
+        hs.run(segments(), state_dir=state) as server,
+        headrace.connect(server.address, timeout=30, prefetch=0) as feed,
+    ):
+        first = [saved(next(feed)) for _ in range(5)]
+        batch = next(feed)  # which is not saved, so its examples may not have begun
+        gone = [*column(first[4], "@key"), *batch.array("@key").tolist()]
+        assert (batch.array("@sequence") == 0).any()
+    assert main(["skip", str(state), "--trainer", "1", "--steps", "5-6", "--reason", "NaN"]) == 0
     assert "have begun, and end where they are" in capsys.readouterr().out
     assert main(["skip", str(state), "--key", "k23", "--reason", "NaN"]) == 1
     assert "nothing of feed 'default' that is recorded" in capsys.readouterr().err
@@ -394,6 +410,11 @@ def test_skipped_sequences_end_where_they_are_and_nothing_else_moves(
     lost = {cell for cell in every if cell not in set(cells)}
     assert {key for key, *_ in lost} <= set(gone) and lost
     assert set(cells) <= set(every)  # keys, numbers, insertion indices
+
+
+def saved(batch: Any) -> Any:
+    batch.save_state(STATE, batch.state(STATE) + 1)
+    return None, None, seen(batch)
 
 
 def column(batch: Any, name: str) -> Any:

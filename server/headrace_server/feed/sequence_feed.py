@@ -21,20 +21,19 @@ from ..core.lanes import Lanes
 from ..core.partition import Partition, Rest
 from ..core.plan import Plan, Read, Shaper
 from ..core.segments import SegmentQueue
-from ..core.sequences import BEGUN
-from ..core.slots import Begun, Segments
+from ..core.slots import Segments
 from ..pipeline.declaration import Declaration
 from .chunk import Chunk, Origin
 from .intake import Intake
 from .keeper import Keeper
-from .leaving_out import LeftOut
+from .leaving_out import EndedLines, LeftOut
 from .partition_feed import Blocked, Busy, Done, MadeBatch
 from .reader import BadRecords, Reader
 from .segment_block import BlockLayout, SegmentBlock, groups
 from .sequencing import Offer, Sequencing
 from .slab import Slab
 from .state_table import KeptStates, StateTable, arrays_of, packed_states, unpacked_states
-from .trace import Source, Trace
+from .trace import Tracing
 
 __all__ = ["Resting", "SequenceFeed"]
 
@@ -82,10 +81,8 @@ class SequenceFeed:
         self._blocked: tuple[Plan, SegmentBlock] | None = None
         self._keeper = Keeper() if durable else None
         self._changes: list[Change] = []
-        self._sources: dict[int, Source] | None = None  # of chunks, where traces are wanted
-        self._used: dict[int, Source] = {}  # of the batch that is made
-        self._record_states = False
-        self._left_out: LeftOut | None = None
+        self._tracing: Tracing | None = None
+        self._ended: EndedLines | None = None
 
     @property
     def next_number(self) -> int:
@@ -211,9 +208,8 @@ class SequenceFeed:
         if isinstance(step, Plan):
             self._out[step.number] = step.draft
             block = self._block(step.draft)  # before chunks are forgotten that only it needs
-            if self._sources is not None:
-                chunks = set(step.draft.chunks.tolist())
-                self._used = {chunk: self._sources[chunk] for chunk in chunks}
+            if self._tracing is not None:
+                self._tracing.begin(step.draft)
             self._report_refused()
             return self._place(step, block)
         self._forget()
@@ -235,12 +231,14 @@ class SequenceFeed:
             self._origins[read.chunk] = chunk.origin
         keys = [(read.epoch, key) for key in offer.keys]
         facts: Any = {"key": keys, "count": offer.counts}
-        if self._sources is not None:
-            self._note_source(read, before, chunk, offer)
+        if self._tracing is not None:
+            self._tracing.read(read, before, chunk, offer.keys)
         if self._keeper is not None:
             line, known = self._keeper.read(read, len(offer), before, cursor)
-            if self._left_out is not None:
-                known = self._less(read, chunk, known)
+            if self._ended is not None:
+                known, ended = self._ended.of_a_chunk(read, chunk.ordinals, known)
+                self._changes += ended
+                self._intake.count("skipped", len(ended))
             facts |= {"line": line, "known": known}
         self._partition.arrived(read, len(offer), position, facts)
         self._report_refused()
@@ -252,25 +250,6 @@ class SequenceFeed:
             self._intake.restore_stages(stages)
         chunk, _ = self._intake.chunk(read)
         return self._cutting.offer(chunk, self._intake.bad, read.epoch)
-
-    def _note_source(self, read: Read, stages: Any, chunk: Chunk, offer: Offer) -> None:
-        if self._sources is not None and len(offer):
-            about = chunk.ordinals, chunk.origin, offer.keys
-            self._sources[read.chunk] = Source(read, stages, *about)
-
-    def _less(self, read: Read, chunk: Chunk, known: np.ndarray | None) -> np.ndarray | None:
-        """Marks of a chunk's rows, with those that are out: they are dealt with, as if ended."""
-        assert self._left_out is not None and self._keeper is not None
-        out = self._left_out.mask(chunk.ordinals, read.epoch)
-        if not out.any():
-            return known
-        if known is None:
-            known = np.zeros(len(chunk), np.int8)
-        rows = np.flatnonzero(out & (known == 0))
-        known[rows] = BEGUN
-        self._changes += [self._keeper.passed_over(read.chunk, row) for row in rows.tolist()]
-        self._intake.count("skipped", len(rows))
-        return known
 
     def _report_refused(self) -> None:
         refused = self.machine.take_refused()
@@ -296,8 +275,8 @@ class SequenceFeed:
         gone = self._offers.keys() - self.machine.chunks()
         for number in gone:
             del self._offers[number], self._origins[number]
-            if self._sources is not None:
-                self._sources.pop(number, None)
+            if self._tracing is not None:
+                self._tracing.forget(number)
             if self._keeper is not None:
                 self._keeper.forget(number)
         if gone:
@@ -310,12 +289,12 @@ class SequenceFeed:
 
         To be said before anything is read.
         """
-        self._sources = {}
-        self._record_states = states
+        self._tracing = Tracing(states)
 
     def leave_out(self, rows: LeftOut) -> None:
         """These rows are out.  To be said before anything is read."""
-        self._left_out = rows
+        assert self._keeper is not None
+        self._ended = EndedLines(rows, self._keeper)
 
     def start_after(self, made: int) -> None:
         """So many batches were made in earlier lives, under a router that still lives."""
@@ -334,8 +313,10 @@ class SequenceFeed:
         self._intake.resume(cursor["input"]["epoch"], position, cursor["dropped"])
         self.machine.start_from(cursor["index"])
         kept = np.arange(len(saved.examples))
-        if self._left_out is not None:
-            kept = self._still_in(begun)
+        if self._ended is not None:
+            kept, ended = self._ended.of_begun(begun, self._read_again)
+            self._changes += ended
+            self._intake.count("skipped", len(ended))
             begun = begun.take(kept)
         slots = self.machine.resume(begun)
         packed = [saved.examples[i].state for i in kept.tolist()]
@@ -346,21 +327,6 @@ class SequenceFeed:
         else:
             self._table.grow(self.machine.slots)
             self._table.put(slots, states, rows)
-
-    def _still_in(self, begun: Begun) -> np.ndarray:
-        """Places of examples that have begun and are not to be left out; the others end here."""
-        assert self._left_out is not None and self._keeper is not None
-        out = np.zeros(len(begun.keys), bool)
-        for chunk in np.unique(begun.chunks).tolist():
-            ordinals = self._read_again(chunk)
-            here = np.flatnonzero(begun.chunks == chunk)
-            epoch = self._keeper.reread(chunk)[0].epoch
-            out[here] = self._left_out.mask(ordinals[begun.rows[here]], epoch)
-        for place in np.flatnonzero(out).tolist():
-            line, chunk = int(begun.lines[place]), int(begun.chunks[place])
-            self._changes.append(self._keeper.ended(line, chunk))
-        self._intake.count("skipped", int(out.sum()))
-        return np.flatnonzero(~out)
 
     def claim(self, segments: bytes) -> int | None:
         """A trainer has these segments from an earlier life: the number of its batch, from here on.
@@ -403,7 +369,8 @@ class SequenceFeed:
         rows, _ = self._intake.chunk(read)
         rows, self._offers[chunk] = self._cutting.offer(rows, self._intake.bad, read.epoch)
         self._origins[chunk] = rows.origin
-        self._note_source(read, stages, rows, self._offers[chunk])
+        if self._tracing is not None:
+            self._tracing.read(read, stages, rows, self._offers[chunk].keys)
         self._intake.restore_stages(now)
         self._intake.count_dropped()
         self._intake.dropped = dropped  # they were counted when they were first read
@@ -433,9 +400,10 @@ class SequenceFeed:
         assembly.fill(self._slab.memory(block))
         meta = {"stripe": plan.draft.stripe} if self._cutting.lanes else {}
         trace = None
-        if self._sources is not None:
-            states = assembly.states(self._slab.memory(block)) if self._record_states else None
-            trace = Trace(self._used, segments=plan.draft, meta=meta, states=states)
+        if self._tracing is not None:
+            memory = self._slab.memory(block)
+            states = assembly.states(memory) if self._tracing.states else None
+            trace = self._tracing.made(plan.draft, meta, states)
         self._forget()
         about = plan.number, assembly.rows, block, assembly.nbytes, assembly.slots
         return MadeBatch(*about, meta, b"", trace)

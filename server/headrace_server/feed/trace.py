@@ -16,9 +16,9 @@ import numpy as np
 
 from ..core.plan import Part, Read
 from ..core.slots import Segments
-from .chunk import Origin
+from .chunk import Chunk, Origin
 
-__all__ = ["Source", "States", "Trace"]
+__all__ = ["Source", "States", "Trace", "Tracing"]
 
 #: Columns of a batch as they lie in its block: by name the shape and the bytes.
 States = Mapping[str, tuple[tuple[int, ...], bytes]]
@@ -44,3 +44,27 @@ class Trace:
     segments: Segments | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
     states: States | None = None
+
+
+class Tracing:
+    """The chunks of one partition of segments, and of which of them a batch is made."""
+
+    def __init__(self, states: bool) -> None:
+        self.states = states  # whether those that go out are told too
+        self._sources: dict[int, Source] = {}
+        self._used: dict[int, Source] = {}
+
+    def read(self, read: Read, stages: Any, chunk: Chunk, keys: Sequence[bytes]) -> None:
+        """A chunk was read, perhaps once more."""
+        self._sources[read.chunk] = Source(read, stages, chunk.ordinals, chunk.origin, keys)
+
+    def forget(self, chunk: int) -> None:
+        self._sources.pop(chunk, None)
+
+    def begin(self, batch: Segments) -> None:
+        """A batch is made of these, though its chunks may be forgotten before it has a place."""
+        self._used = {chunk: self._sources[chunk] for chunk in set(batch.chunks.tolist())}
+
+    def made(self, batch: Segments, meta: Mapping[str, Any], states: States | None) -> Trace:
+        """It lies in its block."""
+        return Trace(self._used, segments=batch, meta=meta, states=states)

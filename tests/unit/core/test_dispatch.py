@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.handover import Answer, Batch, Finish, Freed, JoinRefused, Send, Taken
+from headrace_server.core.handover import (
+    Answer,
+    Batch,
+    Finish,
+    Freed,
+    JoinRefused,
+    Returned,
+    Send,
+    Taken,
+)
 from headrace_server.core.trainers import MAX_WORLD
 
 TTL = 10.0
@@ -1062,3 +1071,27 @@ def test_a_round_is_not_dropped_while_what_came_back_may_complete_it():
     d.join(4, 0.0, 0, 2)
     d.window(4, 1), d.window(2, 1)
     assert sent(d) == [(4, (0, 0)), (2, (1, 0))] and d.dropped == {}
+
+
+# What is told for the record
+
+
+def test_how_each_lease_ended_that_was_not_committed_is_told_once():
+    d = filled(6)
+    for session in (1, 2, 3):
+        d.join(session, 0.0)
+        d.window(session, 2)
+    held = {1: [], 2: [], 3: []}
+    for e in kinds(d.take_effects(), Send):
+        held[e.session].append(e.token)
+    d.give_back(1, tuple(held[1][:1]))
+    d.renew(2, 2, frozenset(held[2][1:]), 5.0)
+    d.leave(3)
+    d.commit(2, (held[2][1],))
+    told = [(e.token, e.why) for e in kinds(d.take_effects(), Returned)]
+    assert sorted(told) == sorted(
+        [(held[1][0], "returned"), (held[2][0], "lost"), *((t, "left") for t in held[3])]
+    )
+    d.tick(100.0)
+    later = {e.token: e.why for e in kinds(d.take_effects(), Returned)}
+    assert later[held[1][1]] == "expired" and not set(later) & {t for t, _ in told}

@@ -712,3 +712,12 @@ def test_a_claimed_batch_is_claimed_again_when_the_worker_dies_again():
     at.d.claimed(token, "yes", 6)
     at.d.save(1, token, "states")
     assert [e.batch.number for e in at.take(Save)] == [6]
+
+
+def test_the_lease_of_a_batch_that_is_void_is_told_to_be_so():
+    at = At()
+    held, saved = at.sent((0, 0), (0, 1), window=2)
+    at.d.save(1, saved, "states")
+    at.take()
+    at.d.restarted(0)
+    assert at.take(Returned) == [Returned(held, "voided")]
