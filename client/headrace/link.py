@@ -81,15 +81,21 @@ class Link:
 
         ``claim`` takes it from the session, and may leave it there until something was saved.
         """
-        session = self.session
+        session, meter = self.session, self.session.meter
+        meter.asks(now := time.monotonic())
         with self._changed:
             received = claim(session) if not session.failure and not session.refused else None
             if received is None:
                 session.want()
         if received is not None:
+            meter.gets(now)
             self._driver.wake()
             return received
-        return self._wait(claim, self._timeout_s, "a batch", or_end=True)  # type: ignore[no-any-return]
+        try:
+            received = self._wait(claim, self._timeout_s, "a batch", or_end=True)
+        finally:
+            meter.gets(time.monotonic(), received is not None)
+        return received  # type: ignore[no-any-return]
 
     def commit(self, token: int) -> None:
         """Say, soon, that a batch is done."""

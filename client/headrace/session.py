@@ -36,6 +36,7 @@ from headrace_proto.messages import (
 )
 
 from .mapped import MappedBatches
+from .meter import Meter
 from .requests import Requests
 from .uploads import Uploads
 
@@ -96,6 +97,7 @@ class Session:
     mapped: MappedBatches = field(default_factory=MappedBatches)
     uploads: Uploads = field(default_factory=Uploads)
     requests: Requests = field(default_factory=Requests)
+    meter: Meter = field(default_factory=Meter)
 
     _open: bool = False
     _said_at: float = -1e9
@@ -351,7 +353,7 @@ class Session:
             messages.extend(self.requests.to_say(number))
         if now - self._said_at >= self.welcome.heartbeat_s:
             self._said_at = now
-            messages.append(self._renew(number, window))
+            messages.append(self._renew(number, window, now))
         return messages
 
     def frames_of(self, message: Any) -> list[Any]:
@@ -369,7 +371,7 @@ class Session:
                 told.append(place)
         return tuple(told)
 
-    def _renew(self, number: int, window: int) -> Renew:
+    def _renew(self, number: int, window: int, now: float) -> Renew:
         """The heartbeat.
 
         It says all that is mapped, so that the server notices what got lost with a connection:
@@ -378,7 +380,8 @@ class Session:
         mapped = self.mapped.listed()
         return Renew(
             *(number, window, self._last_seq, tuple(sorted(self._held))),
-            *((mapped, self._last_seq) if mapped is not None else ()),
+            *((mapped, self._last_seq) if mapped is not None else ((), 0)),
+            *self.meter.totals(now),
         )
 
     def silence(self, now: float) -> float:

@@ -151,6 +151,8 @@ class Renew:
     held: Counts = ()
     mapped: Counts = ()  # batches in shared memory that are read, or will be, of the deliveries …
     mapped_upto: Count = 0  # … up to this number; 0 says nothing about memory
+    blocked_s: Seconds = 0.0  # that the trainer waited for batches, since it connected …
+    busy_s: Seconds = 0.0  # … and was busy with them
 
 
 @FROM_TRAINER.message(5)
