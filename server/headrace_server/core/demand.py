@@ -121,6 +121,10 @@ class Arrivals(_Partitions):
         here.wanted, here.starved = here.made, False
         return self._ready.remove_if(lambda batch: batch.partition == partition)
 
+    def waiting(self) -> int:
+        """How many batches are there, and not taken."""
+        return len(self._ready)
+
     def next(self, session: int) -> Batch | None:
         """The first of what is there."""
         return self._ready.pop()
@@ -224,6 +228,10 @@ class LaneQueues(_Partitions):
         stripe = self._stripes.pop(session)
         del self._by_number[stripe.number]
         return stripe
+
+    def waiting(self) -> int:
+        """How many batches are there, and not taken."""
+        return sum(len(stripe.ready) for stripe in self._stripes.values())
 
     def next(self, session: int) -> Batch | None:
         """The next batch of a trainer's own lanes."""

@@ -354,6 +354,30 @@ class Dispatcher:
                 return lease.session, lease.since
         return None
 
+    def standing(self) -> dict[str, int]:
+        """Where the batches are that were made and are not settled.
+
+        ``ready`` are new, ``returned`` came back or were dealt to a rank, ``leased`` are in hands.
+        """
+        ready, leased = self._stream.waiting(), len(self._leases)
+        return {
+            "ready": ready,
+            "returned": max(0, self._open - ready - leased),
+            "leased": leased,
+            "saving": 0,
+        }
+
+    def standing_of(self, session: int) -> dict[str, int]:
+        """What one trainer has and takes; empty where it is not there."""
+        trainer = self._trainers.present.get(session)
+        if trainer is None:
+            return {}
+        return {
+            "rank": trainer.rank,
+            "window": max(0, self._trainers.credits(trainer)),
+            "leases": self._leases.count(session),
+        }
+
     @property
     def leased(self) -> int:
         """Number of batches in trainers' hands, or on their way there."""

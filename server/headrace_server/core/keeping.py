@@ -277,6 +277,13 @@ class KeepingDispatcher(Dispatcher):
         saves = len(self._keeping)
         return f"the states of {saves} batches are being kept; {text}" if saves else text
 
+    def standing(self) -> dict[str, int]:
+        """As of any batches; ``saving`` are those whose worker has not answered."""
+        standing = super().standing()
+        standing["saving"] = len(self._keeping)
+        standing["returned"] = max(0, standing["returned"] - standing["saving"])
+        return standing
+
     @property
     def leased(self) -> int:
         """Number of batches in trainers' hands, on their way there, or not answered."""

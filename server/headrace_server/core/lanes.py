@@ -89,6 +89,10 @@ class Lanes(Sequences):
         begun = sum(bool((stripe.lanes >= 0).any()) for stripe in self._stripes.values())
         return max(self.capacity, begun * self.batch_size)
 
+    @property
+    def _ready(self) -> int:
+        return len(self._fresh) + len(self._orphans)
+
     # Stripes
 
     def want(self, upto: int, stripe: int = 0) -> None:

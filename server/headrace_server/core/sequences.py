@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from .seeking import Found, found_in
 from .slots import Begun, Segments, Slots
 
 __all__ = ["BEGUN", "FIRST_INDEX", "PARTITION_BITS", "REFUSED", "Sequences"]
@@ -39,6 +40,13 @@ class _Offered:
     counts: np.ndarray
     line: int  # of its first example
     known: np.ndarray | None  # per row: one of the marks below; None: all are new
+
+    def seek(self, key: Hashable, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Epoch and number of segments of the examples with this key."""
+        for row in range(start, stop):
+            epoch, name = cast("tuple[int, Hashable]", self.keys[row])
+            if name == key and (self.known is None or not self.known[row]):
+                yield epoch, int(self.counts[row])
 
 
 #: An example that an earlier life has begun or ended, and one whose key it has refused.
@@ -300,6 +308,31 @@ class Sequences(ABC):
     def dropped(self) -> Mapping[str, int]:
         """Segments dropped so far, by reason."""
         return self._dropped
+
+    def standing(self) -> dict[str, int]:
+        """Segments by what they wait for; of those that are ``full`` one for each example.
+
+        ``ready`` wait for nothing, ``leased`` for the states of a trainer, and examples that were
+        read are kept out while the capacity is ``full``.
+        """
+        return {
+            "ready": self._ready,
+            "leased": sum(len(batch) for batch in self._out.values()),
+            "full": sum(stop - start for _, start, stop in self._waiting),
+        }
+
+    @property
+    @abstractmethod
+    def _ready(self) -> int:
+        """Segments that could be taken now."""
+
+    def seek(self, key: Hashable) -> list[Found]:
+        """What is known of the examples of a key, each in its epoch."""
+        waiting = ((self._offered[chunk], start, stop) for chunk, start, stop in self._waiting)
+        return [
+            *found_in(self._slots, key, self._out.values()),
+            *(Found(*known) for offered, *rows in waiting for known in offered.seek(key, *rows)),
+        ]
 
     def oldest_out(self) -> Segments | None:
         """The batch that has been out for the longest time."""

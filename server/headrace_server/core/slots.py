@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -189,6 +190,11 @@ class Slots:
     def key_of(self, slot: int) -> Hashable:
         """The key of an example that is not through."""
         return self._key_of[slot]
+
+    def of_name(self, name: Hashable) -> list[tuple[int, int]]:
+        """Slot and epoch of the examples whose key is (epoch, name)."""
+        keys = ((slot, cast("tuple[int, Hashable]", key)) for slot, key in self._key_of.items())
+        return [(slot, key[0]) for slot, key in keys if key[1] == name]
 
     def find(self, indices: np.ndarray) -> np.ndarray:
         """Slots by insertion index; -1 where no such example is here."""

@@ -70,6 +70,10 @@ class Stream:
         """How many batches a partition has made."""
         return self._partition(partition).next_number
 
+    def waiting(self) -> int:
+        """How many batches are there, and not taken."""
+        return sum(len(here.ready) for here in self._partitions)
+
     def will_make(self, number: int, partition: int) -> bool:
         """Whether a batch may still come."""
         here = self._partition(partition)

@@ -6,7 +6,7 @@ reader ─► share of the partition ─► stages ─► chunk          what wa
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headrace_proto.errors import DataError
@@ -61,6 +61,7 @@ class Intake:
         # Rates are told for whole groups of the source, so a group is what is read at once.
         self._group = max((s.options.get("group") or 0 for s in declaration.stages), default=0)
         self._most_bad = declaration.policy.max_bad_examples
+        self.rows_read = 0  # by this life
         self._limit = _FIRST_CHUNK
         self._started = 0.0
 
@@ -102,6 +103,7 @@ class Intake:
                 chunk, position = self._reader.read(read.epoch, position, left)
                 parts.append(chunk)
             chunk = Chunk.join(parts)
+        self.rows_read += len(chunk)
         if self._counted_elsewhere:
             self.bad.counts.clear()
         return self._stages.apply(chunk, self.bad, read.epoch), position
@@ -141,6 +143,17 @@ class Intake:
         for reason, n in more.items():
             counts[reason] = counts.get(reason, 0) + n
         return counts
+
+    def progress(self, reading: Mapping[str, Any]) -> dict[str, Any]:
+        """How far reading is, in numbers for people; ``reading`` as the partition tells it."""
+        at = reading["position"]
+        known = at if isinstance(at, int) else None
+        return {
+            "read": self.rows_read,
+            "epoch": reading["epoch"],
+            "position": known,
+            "share": None if known is None else self._reader.share(),
+        }
 
     def state(self) -> Any:
         """What the stages remember now."""

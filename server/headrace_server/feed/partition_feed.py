@@ -149,6 +149,10 @@ class PartitionFeed:
         """What the next batch lacks, where that can be said; for a deadline's error."""
         return self._shaping.waits_for()
 
+    def progress(self) -> dict[str, Any]:
+        """How far it is, in numbers for people."""
+        return self._intake.progress(self._machine.reading())
+
     def dropped(self) -> dict[str, int]:
         """Rows dropped so far, by reason; those that broke a rule start with ``bad:``."""
         return self._intake.dropped_with(self._machine.dropped())

@@ -117,6 +117,19 @@ class SequenceFeed:
             )
         return int(targets[0].set_target(probs, self._partition.next_number))
 
+    def progress(self) -> dict[str, Any]:
+        """How far it is, in numbers for people."""
+        progress = self._intake.progress(self._partition.reading())
+        return {**progress, "segments": self.machine.standing()}
+
+    def seek(self, key: bytes) -> list[list[Any]]:
+        """Of each example of a key: epoch, segment, of how many, where, number of its batch."""
+        numbers = {id(batch): number for number, batch in self._out.items()}
+        return [
+            [f.epoch, f.segment, f.segments, f.where, numbers.get(id(f.out), -1)]
+            for f in self.machine.seek(key)
+        ]
+
     def dropped(self) -> dict[str, int]:
         """Examples dropped before they were cut, and segments after that, by reason."""
         return self._intake.dropped_with(self._partition.dropped())

@@ -1,0 +1,46 @@
+"""Where an example is that somebody asks for by its key.
+
+ready          its next segment waits for a batch
+not begun      the same, and it is the first; or it waits for a place of the capacity
+out            in a batch that was made and is not saved
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+
+from .slots import Segments, Slots
+
+__all__ = ["Found", "found_in"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One example: ``segment`` is the next, or that which is out, of ``segments``."""
+
+    epoch: int
+    segments: int
+    segment: int = 0
+    out: Segments | None = None
+
+    @property
+    def where(self) -> str:
+        """In words."""
+        if self.out is not None:
+            return "out"
+        return "ready" if self.segment else "not begun"
+
+
+def found_in(slots: Slots, key: Hashable, out: Iterable[Segments]) -> Iterator[Found]:
+    """Examples of a key that have a slot.  ``out`` are batches, the oldest first."""
+    batches = list(out)
+    for slot, epoch in slots.of_name(key):
+        count, segment = int(slots.count[slot]), int(slots.segment[slot])
+        for batch in batches:
+            at = (batch.slots == slot).nonzero()[0]
+            if len(at):
+                yield Found(epoch, count, int(batch.segments[at[0]]), batch)
+                break
+        else:
+            yield Found(epoch, count, segment)

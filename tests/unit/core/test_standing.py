@@ -1,0 +1,61 @@
+"""Where batches stand: each of those that are made and not settled is counted in one place."""
+
+from __future__ import annotations
+
+from headrace_server.core.dispatch import Dispatcher
+from headrace_server.core.handover import Batch
+from headrace_server.core.keeping import KeepingDispatcher
+from headrace_server.core.segment_dispatch import SegmentDispatcher
+
+
+def standing(dispatcher: Dispatcher) -> tuple[int, int, int, int]:
+    told = dispatcher.standing()
+    return told["ready"], told["returned"], told["leased"], told["saving"]
+
+
+def test_a_batch_is_ready_then_leased_then_returned_then_settled():
+    dispatcher = Dispatcher(1, 10.0)
+    for number in range(3):
+        dispatcher.made(Batch(0, number, 4))
+    assert standing(dispatcher) == (3, 0, 0, 0)
+    dispatcher.join(1, 0.0)
+    dispatcher.window(1, 2)
+    assert standing(dispatcher) == (1, 0, 2, 0)
+    assert dispatcher.standing_of(1) == {"rank": -1, "window": 0, "leases": 2}
+    dispatcher.commit(1, (1,))
+    dispatcher.leave(1)
+    assert standing(dispatcher) == (1, 1, 0, 0) and dispatcher.standing_of(1) == {}
+
+
+def test_what_was_dealt_to_ranks_counts_with_what_came_back():
+    dispatcher = Dispatcher(1, 10.0)
+    dispatcher.join(1, 0.0, 0, 2)
+    dispatcher.join(2, 0.0, 1, 2)
+    dispatcher.window(1, 1)
+    for number in range(2):
+        dispatcher.made(Batch(0, number, 4))
+    assert standing(dispatcher) == (0, 1, 1, 0)
+
+
+def test_a_commit_that_its_worker_has_not_answered_is_saving():
+    dispatcher = KeepingDispatcher(1, 10.0)
+    dispatcher.made(Batch(0, 0, 4))
+    dispatcher.join(1, 0.0)
+    dispatcher.window(1, 5)
+    dispatcher.commit(1, (1,))
+    assert standing(dispatcher) == (0, 0, 0, 1)
+    assert dispatcher.standing_of(1)["window"] == 4
+    dispatcher.kept(0, 0)
+    assert standing(dispatcher) == (0, 0, 0, 0)
+
+
+def test_batches_of_segments_are_counted_in_both_orders():
+    for order in ("arrival", "lanes"):
+        dispatcher = SegmentDispatcher(1, 10.0, order=order)
+        dispatcher.join(1, 0.0)
+        dispatcher.window(1, 2)
+        dispatcher.take_effects()
+        dispatcher.made(Batch(0, 0, 4, meta={"stripe": 0}))
+        assert standing(dispatcher) == (1, 0, 0, 0)
+        dispatcher.take_effects()
+        assert standing(dispatcher) == (0, 0, 1, 0)
