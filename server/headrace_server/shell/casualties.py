@@ -63,6 +63,10 @@ class Casualties:
         """A worker has worked through these rows."""
         self._quarantine.passed(feed, rows)
 
+    def out(self) -> dict[str, int]:
+        """Of each feed: how many rows are left out."""
+        return {feed: len(self._quarantine.out(feed)) for feed in self._files}
+
     def marks(self) -> dict[str, Any]:
         """What a new life has to know; with the rows that an operator has left out."""
         marks = self._quarantine.marks()

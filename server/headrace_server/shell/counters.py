@@ -3,7 +3,8 @@
     dispatcher: batches, rows, expired …  ─────────────────┐
     workers: rows dropped, classes, segments; a total of   ├─► told(), dropped(), bad()
              each partition, of which the last word stands ┤
-    each batch: its padding, added up ─────────────────────┘
+    each batch: its padding, rows and bytes, added up ─────┘
+    sent to a trainer, answered to it: its Tally
 
 A worker's totals are its partition's and not its life's, so a death loses none and counts none
 twice.  Counting takes no clock and no lock: it happens where the router hears of a thing.
@@ -11,12 +12,41 @@ twice.  Counting takes no clock and no lock: it happens where the router hears o
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.dispatch import Dispatcher
+from ..core.handover import Answer
 from .worker_messages import Finished, Made
 
-__all__ = ["Counters"]
+__all__ = ["Counters", "Tally"]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Of one trainer's session."""
+
+    batches: int = 0  # sent to it, with what went again
+    rows: int = 0
+    nbytes: int = 0
+    committed: int = 0
+    stale: int = 0
+    refused: dict[str, int] = field(default_factory=dict)  # saves, by code
+    blocked_s: float = 0.0  # as the trainer says …
+    busy_s: float = 0.0
+
+    def sent(self, rows: int, nbytes: int) -> None:
+        """A batch goes to it."""
+        self.batches += 1
+        self.rows += rows
+        self.nbytes += nbytes
+
+    def answered(self, answer: Answer) -> None:
+        """It is told what became of commits."""
+        self.committed += len(answer.committed)
+        self.stale += len(answer.stale)
+        for _, code, _ in answer.faults:
+            self.refused[code] = self.refused.get(code, 0) + 1
 
 
 class Counters:
@@ -27,9 +57,15 @@ class Counters:
         self._dropped: dict[int, dict[str, int]] = {}  # by partition
         self._stats: dict[int, dict[str, Any]] = {}  # of partitions that have classes or segments
         self._padding: dict[int, list[int]] = {}  # bucket → elements with padding, and without
+        self._made = [0, 0, 0]  # batches, rows, bytes
+        self._refused: dict[str, int] = {}  # saves that were not stale, by code
 
     def on_made(self, message: Made) -> None:
         """A batch was made."""
+        made = self._made
+        made[0] += 1
+        made[1] += message.rows
+        made[2] += message.nbytes
         self._dropped[message.partition] = message.dropped
         if message.stats is not None:
             self._stats[message.partition] = message.stats
@@ -43,6 +79,11 @@ class Counters:
         self._dropped[message.partition] = message.dropped
         if message.stats is not None:
             self._stats[message.partition] = message.stats
+
+    def on_answer(self, answer: Answer) -> None:
+        """A trainer is told what became of commits."""
+        for _, code, _ in answer.faults:
+            self._refused[code] = self._refused.get(code, 0) + 1
 
     def dropped(self) -> dict[str, int]:
         """Rows dropped by reason, over all partitions."""
@@ -63,6 +104,8 @@ class Counters:
         padding = {str(bucket): list(counts) for bucket, counts in sorted(self._padding.items())}
         return {
             **self._dispatcher.counts,
+            "made": dict(zip(("batches", "rows", "bytes"), self._made, strict=True)),
+            "refused": dict(self._refused),
             "dropped": self.dropped(),
             "padding": padding,
             "classes": classes,

@@ -318,6 +318,42 @@ class Desk:
                 listed = ", ".join(f"{n} {reason}" for reason, n in sorted(bad.items()))
                 self.fail("data", f"more than max_bad_examples={limit} bad examples: {listed}")
 
+    def state(self) -> str:
+        """In a word."""
+        if self.failure is not None:
+            return "failed"
+        if self.over:
+            return "ended"
+        if not self.opened:
+            return "opening"
+        return "closing" if self.closing is not None else "open"
+
+    def example_told(self, found: Any, now: float) -> dict[str, Any]:
+        """An example as its worker has it, and in whose hands it is."""
+        partition, epoch, segment, segments, where, number = found
+        told = {"partition": partition, "epoch": epoch, "segment": segment, "segments": segments}
+        if where != "out":
+            return {**told, "where": where}
+        holder = self.dispatcher.holder(partition, number)
+        if holder is None:
+            return {**told, "where": "in a batch that nobody has", "batch": number}
+        session, since = holder
+        held = {"batch": number, "trainer": session, "since_s": round(now - since, 3)}
+        return {**told, "where": "leased", **held}
+
+    def partitions_told(self) -> list[dict[str, Any]]:
+        """Of each partition whether it is open, or all its batches were made, and what it lacks."""
+        return [
+            {
+                "partition": partition,
+                "worker": self._run.worker_of(partition),
+                "open": partition in self._opened,
+                "done": partition in self._finished,
+                "waits": self._waits.get(partition, ""),
+            }
+            for partition in range(self.partitions)
+        ]
+
     # Memory
 
     def on_freed(self, effect: Freed, news: dict[tuple[int, int], News]) -> None:

@@ -76,6 +76,7 @@ class Outbox:
         session = self._sessions.get(effect.session)
         if session is None:
             return
+        session.tally.sent(effect.batch.rows, effect.batch.body.nbytes)
         if session.local:
             session.mapped[effect.token] = (effect.seq, effect.batch)
             desk.dispatcher.pin(effect.batch, (session.number, effect.token))
@@ -97,6 +98,9 @@ class Outbox:
 
     def answer(self, effect: Answer) -> None:
         """What became of commits; it goes along with the next batch of this round."""
+        session = self._sessions.get(effect.session)
+        if session is not None:
+            session.tally.answered(effect)
         size = _ANSWERS_PER_MESSAGE
         for i in range(0, len(effect.committed), size):
             self._gather(effect.session, (effect.committed[i : i + size], (), ()))

@@ -66,6 +66,8 @@ _SILENT = 2.5
 #: Refusals of a Hello that are counted.
 _COUNTED = {"limit": "trainers", "denied": "revoked"}
 _REVOKED = "this trainer's public key is not, or no longer, in trainers/ of the server's keys"
+#: Of what a trainer says of where it runs.
+_LONGEST_HOST = 100
 
 
 class Reception:
@@ -139,6 +141,7 @@ class Reception:
         elif isinstance(message, Renew):
             dispatcher.window(session.number, message.window)
             dispatcher.renew(session.number, message.last_seq, frozenset(message.held), now)
+            session.tally.blocked_s, session.tally.busy_s = message.blocked_s, message.busy_s
             # What the trainer does not map, though it was sent, got lost; or its release did.
             read = frozenset(message.mapped)
             for token, (seq, _) in list(session.mapped.items()):
@@ -242,6 +245,7 @@ class Reception:
             self._leave(other, self._desks[other.feed])
         session = self._sessions.open(hello.nonce, desk.name, identity, key, name)
         session.seen, session.process, session.resumed = now, hello.process, hello.resume
+        session.host = hello.host[:_LONGEST_HOST]
         try:
             desk.dispatcher.join(session.number, now, hello.rank, hello.world_size)
         except JoinRefused:

@@ -1,7 +1,7 @@
 """What the children of a server have told, until somebody asks.
 
-    router ─► ready, open, idle, over, stats ─┐
-    worker ─► dying ──────────────────────────┴► hear() ─► [ the last of each kind ]
+    router ─► ready, open, idle, over, answer ─┐
+    worker ─► dying ───────────────────────────┴► hear() ─► [ the last of each kind ]
 
 These are the words of one router and its workers.  Nothing here waits or locks: whoever hears and
 asks from several threads holds a lock, and wakes those who wait.
@@ -26,8 +26,7 @@ class Reports:
         self.open = False  # whether the workers have opened the sources of all feeds
         self.idle = False  # whether all that was out has come back after a pause
         self.over: dict[str, tuple[str, str]] = {}  # feeds that ended: error code, text
-        # The request that they answer; counters by feed; who is let in, and who was not.
-        self.stats: tuple[int, dict[str, Any], dict[str, Any]] = (0, {}, {})
+        self._awaited: dict[int, dict[str, Any] | None] = {}  # requests, and their answers
         self._dropped: dict[str, dict[str, int]] = {}
         self._dying: dict[str, str] = {}
 
@@ -43,11 +42,23 @@ class Reports:
             self.open = True
         elif kind == "idle":
             self.idle = True
-        elif kind == "stats":
-            self.stats = (event["request"], dict(event["feeds"]), dict(event["access"]))
+        elif kind == "answer" and event["request"] in self._awaited:
+            self._awaited[event["request"]] = dict(event)
         elif kind == "over":
             self.over[event["feed"]] = (event["code"], event["text"])
             self._dropped[event["feed"]] = dict(event["dropped"])
+
+    def expect(self, request: int) -> None:
+        """Somebody waits for the answer to this request."""
+        self._awaited[request] = None
+
+    def answered(self, request: int) -> bool:
+        """Whether it is there."""
+        return self._awaited.get(request) is not None
+
+    def take_answer(self, request: int) -> dict[str, Any] | None:
+        """It, if it is there; nobody waits for it any more."""
+        return self._awaited.pop(request, None)
 
     def take_dying(self, child: str) -> str | None:
         """What a child said before its end."""

@@ -46,6 +46,7 @@ from .outbox import Outbox
 from .reception import Reception
 from .sessions import SessionTable
 from .sockets import public_router
+from .telling import Teller
 from .worker_messages import (
     FROM_ROUTER,
     FROM_WORKER,
@@ -61,6 +62,7 @@ from .worker_messages import (
     Opened,
     Removed,
     Retargeted,
+    Sought,
     Starved,
     Up,
     Waiting,
@@ -92,11 +94,12 @@ class Router:
         self._desks = {feed.name: Desk(feed, config) for feed in config.feeds}
         self._news: dict[tuple[int, int], News] = {}  # by worker and life
         self._gate = Gate(self._context, self._public, config.keys)
-        sessions = SessionTable(self._directory, config.max_trainers)
-        self._outbox = Outbox(self._directory, self._public, sessions)
+        self._sessions = SessionTable(self._directory, config.max_trainers)
+        self._outbox = Outbox(self._directory, self._public, self._sessions)
         self._reception = Reception(
-            config, self._public, self._gate, self._desks, sessions, self._outbox
+            config, self._public, self._gate, self._desks, self._sessions, self._outbox
         )
+        self._teller = Teller(config, self._desks, self._sessions, self._reception, pipe)
         self._next_tick = 0.0
         self._told_open = False
         self._told_over: set[str] = set()
@@ -207,6 +210,8 @@ class Router:
             desk.on_segments(message)
         elif isinstance(message, Claimed):
             desk.on_claimed(message)
+        elif isinstance(message, Sought):
+            self._teller.found(message)
         elif isinstance(message, Copied):
             desk.copies.answer(message)
         elif isinstance(message, Flushed):
@@ -234,9 +239,11 @@ class Router:
                 desk.dispatcher.paused = True
             self._pausing = True
         elif kind == "stats":
-            feeds = {name: desk.counters.told() for name, desk in self._desks.items()}
-            access = self._reception.access()
-            self._pipe.tell("stats", request=order["request"], feeds=feeds, access=access)
+            self._teller.tell(order["request"])
+        elif kind == "inspect":
+            seek = self._teller.seek(order, [worker for worker, _ in self._news])
+            for worker, life in self._news:
+                self._tell_worker(worker, life, seek)
         elif kind == "copy":
             self._copy(self._desks[order["feed"]], order["ticket"], order["directory"])
         elif kind == "snapshotted":
@@ -285,6 +292,7 @@ class Router:
         for feed, session, request in self._reception.snapshots:
             self._pipe.tell("snapshot", feed=feed, session=session, request=request)
         self._reception.snapshots.clear()
+        self._teller.tell_found()
         self._outbox.flush()
         self._report()
 
@@ -296,6 +304,7 @@ class Router:
             if isinstance(effect, Send):
                 self._outbox.deliver(desk, effect)
             elif isinstance(effect, Answer):
+                desk.counters.on_answer(effect)
                 self._outbox.answer(effect)
             elif isinstance(effect, Taken):
                 desk.on_taken(effect, self._news)

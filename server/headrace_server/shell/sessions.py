@@ -20,6 +20,7 @@ from headrace_proto.errors import LimitExceeded
 from headrace_proto.messages import Snapshotted
 
 from ..core.handover import Batch
+from .counters import Tally
 from .rundir import is_locked
 
 __all__ = ["Session", "SessionTable"]
@@ -46,6 +47,8 @@ class Session:
     resumed: str = ""  # the snapshot that it goes on from
     snapshot: int = 0  # its last request for one
     snapshotted: Snapshotted | None = None  # the answer
+    host: str = ""  # where the trainer says that it runs
+    tally: Tally = field(default_factory=Tally)
     # By token: number of the delivery, and the batch that the trainer may be reading.
     mapped: dict[int, tuple[int, Batch]] = field(default_factory=dict)
     messages: int = 0  # in this second

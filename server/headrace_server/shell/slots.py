@@ -20,6 +20,7 @@ from pathlib import Path
 from .casualties import kills_for_memory
 from .child import Child
 from .diary import OPENING, STARTING, Entry, Notebook, Stillness
+from .sheet import SheetReader, sheet_bytes
 
 __all__ = ["FORGIVEN", "WINDOW_S", "Patience", "Slot", "end_of", "obituary"]
 
@@ -50,8 +51,9 @@ class Patience:
 class Slot:
     """One worker's place: who is in it, and how often it fell empty."""
 
-    def __init__(self, number: int, diary: Path, patience: Patience) -> None:
+    def __init__(self, number: int, diary: Path, patience: Patience, partitions: int = 1) -> None:
         self.number = number
+        self.sheet = SheetReader(diary.with_name(f"sheet-{number}"), sheet_bytes(partitions))
         self.life = 0
         self.child: Child | None = None
         self._patience = patience
@@ -71,9 +73,17 @@ class Slot:
         """The file of the worker's diary."""
         return self._notebook.path
 
+    @property
+    def doing(self) -> str:
+        """What the worker is at, in words."""
+        if self.child is None:
+            return "it is dead, and will be started again"
+        return self._hung or self._notebook.read().describe()
+
     def begin(self) -> None:
         """A life is about to begin."""
         self._notebook.clear()
+        self.sheet.begin()
         self._stillness, self._hung = Stillness(), ""
         self._killed_for_memory = kills_for_memory()
 

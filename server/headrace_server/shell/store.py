@@ -21,6 +21,7 @@ import logging
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,6 +74,8 @@ class Store:
         self._changed = threading.Condition()
         self._closing = False
         self.fault = ""  # why nothing is committed at the moment
+        self.commits = 0  # transactions of this life …
+        self.committed_at = 0.0  # … and when the last one was done
         self._failure: BaseException | None = None
         self._db = _open(path, durability)
         last = self._db.execute("SELECT max(place) FROM token").fetchone()[0]
@@ -201,6 +204,8 @@ class Store:
             logger.warning("%s: commits go on", self.path)
             self.fault = ""
         self._place += len(merged.tokens)
+        self.commits += 1
+        self.committed_at = time.monotonic()
         with self._changed:
             self._done += [ticket for _, ticket in batch if ticket is not None]
         self._wake()

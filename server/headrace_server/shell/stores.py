@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from headrace_proto.errors import ServerError
 
@@ -77,6 +77,11 @@ class Stores:
         saved = store.load()
         self._tokens[name] = set(saved.tokens)
         return saved
+
+    def progress(self, name: _Name) -> list[Any] | None:
+        """Transactions of this life, when the last one was, and what keeps others from being."""
+        store = self._stores.get(name)
+        return None if store is None else [store.commits, store.committed_at, store.fault[:500]]
 
     def knows(self, name: _Name, token: int) -> bool:
         """Whether this commit was kept in an earlier life, which died with its answer."""

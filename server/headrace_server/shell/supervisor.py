@@ -34,8 +34,10 @@ from headrace_proto.errors import HeadraceError, ServerError, code_of
 from .archive import Archive
 from .casualties import Casualties
 from .child import Child
+from .chronicle import Chronicle
 from .config import RunConfig
 from .durable import Durable
+from .overview import overview
 from .reports import Reports
 from .rundir import RunDirectory
 from .slots import FORGIVEN, WINDOW_S, Patience, Slot, end_of, obituary
@@ -83,6 +85,8 @@ class Supervisor:
         self._timers: list[threading.Timer] = []
         self.addresses: list[str] = []
         self.failure: HeadraceError | None = None
+        self.draining = False  # whether nothing more is handed out
+        self._chronicle = Chronicle()
         self._wake_r, self._wake_w = os.pipe()
         self._watcher: threading.Thread | None = None
         try:
@@ -102,7 +106,8 @@ class Supervisor:
         self._watcher = threading.Thread(target=self._watch, name="headrace-watch", daemon=True)
         self._watcher.start()
         diaries = [self._directory.path / f"diary-{i}" for i in range(self._config.workers)]
-        self._slots = [Slot(i, diary, self._patience) for i, diary in enumerate(diaries)]
+        partitions = sum(feed.partitions for feed in self._config.feeds)
+        self._slots = [Slot(i, d, self._patience, partitions) for i, d in enumerate(diaries)]
         for slot in self._slots:  # they wait for the router where they are ready first
             self._fill(slot)
         self._await(lambda: self._reports.ready, deadline, timeout_s, "the router to start")
@@ -150,6 +155,7 @@ class Supervisor:
                 "worker": slot.number,
                 "life": slot.life,
                 "diary": slot.diary,
+                "sheet": slot.sheet.path,
                 "marks": self._casualties.marks(),
                 "memory_bytes": self._worker_memory_bytes,
             }
@@ -174,6 +180,8 @@ class Supervisor:
                 ).start()
             else:
                 self._reports.hear(child.name, event)
+                if kind == "over" and event["code"]:
+                    self._chronicle.note("feed failed", f"{event['feed']}: {event['text']}")
             self._lock.notify_all()
 
     # Snapshots
@@ -210,6 +218,7 @@ class Supervisor:
                 self._order(order="not_taken_back", feed=feed, snapshot=snapshot, **refusal)
                 return
             logger.warning("feed %r is taken back to snapshot %s", feed, snapshot)
+            self._chronicle.note("taken back", f"feed {feed!r} to snapshot {snapshot}")
             try:
                 self._end_life()
                 self._config = self._durable.take_back(self._config, feed, epoch)
@@ -287,12 +296,14 @@ class Supervisor:
             life, entry = slot.vacate()
             verdict = self._casualties.died(entry, words)
         logger.warning("%s", words)
+        self._chronicle.note("worker died", words)
         self._order(order="worker_died", worker=slot.number, life=life)
         if verdict.failure is not None:
             feed, why = verdict.failure
             self._order(order="fail", feed=feed, code="data", text=why)
         if verdict.quarantined:
             logger.warning("skipped from now on: %s", verdict.quarantined)
+            self._chronicle.note("row left out", verdict.quarantined)
         if verdict.quarantined or verdict.failure is not None:
             slot.explain()
         if verdict.expected or slot.forgiven(time.monotonic()):
@@ -326,28 +337,34 @@ class Supervisor:
         with self._lock:
             return self._reports.outcome()
 
-    def stats(self) -> dict[str, Any]:
-        """Counters of every feed, fresh from the router."""
-        return self._ask_router()[1]
+    def ask(self, order: str, timeout_s: float = 10.0, **values: Any) -> dict[str, Any]:
+        """The router's answer to an order that has one."""
+        with self._lock:
+            self._requests += 1
+            request, reports = self._requests, self._reports
+            reports.expect(request)
+        self._order(order=order, request=request, **values)
+        with self._lock:
+            self._lock.wait_for(
+                lambda: reports.answered(request) or self.failure is not None, timeout_s
+            )
+            answer = reports.take_answer(request)
+            if self.failure is not None:
+                raise self.failure
+            if answer is None:
+                raise ServerError(f"the router gave no answer ({order}) within {timeout_s:g} s")
+            return answer
+
+    def look(self, timeout_s: float = 10.0) -> dict[str, Any]:
+        """All that is known of the server, as of now."""
+        answer = self.ask("stats", timeout_s)
+        with self._lock:
+            seen = overview(self._config, answer, self._slots, self._casualties.out())
+            return {**seen, "draining": self.draining, "events": self._chronicle.told()}
 
     def access(self) -> dict[str, Any]:
         """Who is let in and who was refused, fresh from the router."""
-        return self._ask_router()[2]
-
-    def _ask_router(self, timeout_s: float = 10.0) -> tuple[int, dict[str, Any], dict[str, Any]]:
-        with self._lock:
-            self._requests += 1
-            request = self._requests
-        self._order(order="stats", request=request)
-        with self._lock:
-            answered = self._lock.wait_for(
-                lambda: self._reports.stats[0] >= request or self.failure is not None, timeout_s
-            )
-            if self.failure is not None:
-                raise self.failure
-            if not answered:
-                raise ServerError(f"the router gave no counters within {timeout_s:g} s")
-            return self._reports.stats
+        return dict(self.ask("stats")["access"])
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until every feed is over, or the server has failed."""
@@ -363,9 +380,14 @@ class Supervisor:
         """The living children by name."""
         return {child.name: child.pid for child in self._children()}
 
+    def begin_drain(self) -> None:
+        """Hand out nothing more."""
+        self.draining = True
+        self._order(order="pause")
+
     def drain(self, timeout_s: float) -> bool:
         """Hand out nothing more and wait for the commits of what is out.  Whether all came."""
-        self._order(order="pause")
+        self.begin_drain()
         with self._lock:
             return self._lock.wait_for(
                 lambda: self._reports.idle or self.failure is not None, timeout_s

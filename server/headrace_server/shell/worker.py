@@ -34,7 +34,10 @@ from .config import RunConfig
 from .diary import Diary
 from .flight import RowsRecorder
 from .guard import Passed
+from .inspections import sought
 from .opening import Opener
+from .reporter import Reporter
+from .sheet import Sheet
 from .stores import Stores
 from .worker_messages import (
     FROM_ROUTER,
@@ -52,6 +55,7 @@ from .worker_messages import (
     Removed,
     Retarget,
     Retargeted,
+    Seek,
     Settled,
     Starved,
     Turn,
@@ -87,6 +91,7 @@ class Worker:
         worker: int,
         life: int,
         diary: Diary,
+        sheet: Sheet,
         marks: Mapping[str, Any],
         passed: Passed,
     ) -> None:
@@ -98,6 +103,7 @@ class Worker:
         self._slab = Slab(directory, worker, life, config.slab_bytes, config.segment_bytes)
         self._channel = Channel.connect(directory / "workers", b"%d-%d" % (worker, life), _ROUTER_S)
         self._stores = Stores(config.state_directory, config.durability, self._send)
+        self._reporter = Reporter(sheet, self._slab, self._stores.progress)
         self._commits = Commits(self._stores, self._send)
         index = config.index_directory or str(directory / "index")
         about = diary, marks, passed, config.max_state_bytes, config.record, config.replay
@@ -127,7 +133,12 @@ class Worker:
         while True:
             self._diary.idle()
             name = self._ahead.turn(self._running, self._resting)
-            heard = dict(self._poller.poll(0 if name else _IDLE_MS))
+            self._reporter.look(self._running, self._made)
+            if name is None:
+                what_for = "states" if self._starved else "trainers"
+                heard = dict(self._reporter.rest(what_for, self._poller.poll, _IDLE_MS))
+            else:
+                heard = dict(self._poller.poll(0))
             if self._stores.fileno() in heard:
                 for failed, error in self._stores.tell_committed():
                     self._fail(*failed, error)
@@ -168,7 +179,7 @@ class Worker:
         elif step is Blocked:
             full = f"the slab of worker {self._worker} is full: {self._slab.used_bytes} bytes wait "
             self._tell_what_lacks(name, f"{full}for trainers (slab_bytes bounds it)")
-            if self._poller.poll(_IDLE_MS):
+            if self._reporter.rest("slab", self._poller.poll, _IDLE_MS):
                 self._hear()  # only news from the router can free a block
 
     def _note_rest(self, name: _Name, run: SequenceFeed, rests: bool) -> None:
@@ -245,6 +256,9 @@ class Worker:
             self._close(message)
         elif isinstance(message, Retarget):
             self._retarget(message)
+        elif isinstance(message, Seek):
+            runs = {**self._running, **self._made}
+            self._send(sought(message, self._worker, runs))
         elif isinstance(message, Copy):
             self._stores.copy(message)
         else:
@@ -375,8 +389,8 @@ def main() -> None:
         pipe.tell("passed", feed=feed, rows=rows)
 
     try:
-        diary = Diary(plain["diary"])
-        worker = Worker(config, plain["worker"], plain["life"], diary, plain["marks"], passed)
+        files = Diary(plain["diary"]), Sheet(plain["sheet"])
+        worker = Worker(config, plain["worker"], plain["life"], *files, plain["marks"], passed)
         pipe.tell("ready")
         worker.run()
     except BaseException as error:

@@ -7,6 +7,8 @@ worker                                  router
   Made ────────────────────────────────►        a batch lies at …          + frame: cursor
   Removed ─────────────────────────────►        these segments can be unmapped
   ◄─────────────────────────── Close            read no more
+  ◄─────────────────────────── Seek             where is this example?
+  Sought ──────────────────────────────►        here, or not with me
   ◄─────────────────────────── Settled          blocks that are free, how many were taken
   ◄─────────────────────────── Turn             segments: states, who left, what is wanted  + states
   Kept ────────────────────────────────►        segments: states that are kept, or why not
@@ -22,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from headrace_proto.checks import (
+    Blob,
     Count,
     Counts,
     Flag,
@@ -54,7 +57,9 @@ __all__ = [
     "Removed",
     "Retarget",
     "Retargeted",
+    "Seek",
     "Settled",
+    "Sought",
     "Starved",
     "Turn",
     "Up",
@@ -220,6 +225,17 @@ class Copied:
     fault: Text = ""
 
 
+@FROM_WORKER.message(15)
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """What a worker has of a key: [partition, epoch, segment, of how many, where, batch] each."""
+
+    feed: Text
+    request: Count
+    worker: Count
+    found: Plain
+
+
 def _triple(value: object) -> tuple[str, int, int]:
     if not isinstance(value, list) or len(value) != 3:
         raise ProtocolError(f"{value!r:.40} is not (feed, partition, number)")
@@ -316,3 +332,13 @@ class Copy:
     partition: Count
     request: Count
     directory: Text
+
+
+@FROM_ROUTER.message(8)
+@dataclass(frozen=True, slots=True)
+class Seek:
+    """Say where the examples of a key are."""
+
+    feed: Text
+    request: Count
+    key: Blob

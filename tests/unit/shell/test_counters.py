@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.handover import Batch
-from headrace_server.shell.counters import Counters
+from headrace_server.core.handover import Answer, Batch
+from headrace_server.shell.counters import Counters, Tally
 from headrace_server.shell.worker_messages import Finished, Made
 
 
@@ -67,3 +67,24 @@ def test_counters_of_segments_are_added_up_beside_the_classes(counters: Counters
         counters.on_made(made(partition, stats=stats))
     told = counters.told()
     assert told["segments"] == {"in_flight": 5, "rewound": 2} and told["classes"] == {}
+
+
+def test_what_was_made_is_added_up(counters: Counters):
+    counters.on_made(made(0))
+    counters.on_made(made(1))
+    assert counters.told()["made"] == {"batches": 2, "rows": 8, "bytes": 64}
+
+
+def test_saves_that_are_refused_are_counted_by_their_code(counters: Counters):
+    faults = ((7, "state", "no"), (8, "state", "no"), (9, "cancelled", "late"))
+    counters.on_answer(Answer(1, (1,), (2,), faults))
+    assert counters.told()["refused"] == {"state": 2, "cancelled": 1}
+
+
+def test_a_tally_has_what_one_trainer_was_sent_and_what_it_was_answered():
+    tally = Tally()
+    tally.sent(4, 100)
+    tally.sent(2, 50)
+    tally.answered(Answer(1, (1, 2), (3,), ((4, "state", "no"),)))
+    assert (tally.batches, tally.rows, tally.nbytes) == (2, 6, 150)
+    assert (tally.committed, tally.stale, tally.refused) == (2, 1, {"state": 1})

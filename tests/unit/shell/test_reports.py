@@ -25,7 +25,7 @@ def over(feed: str, code: str = "", text: str = "") -> tuple[str, dict[str, Any]
 def test_at_first_nothing_has_been_told():
     told = reports(("worker-0-0", {"event": "something else"}), ("router", {}))
     assert not told.ready and not told.open and not told.idle and told.addresses == []
-    assert told.outcome() == {} and told.stats == (0, {}, {}) and told.failed_early() is None
+    assert told.outcome() == {} and not told.answered(1) and told.failed_early() is None
 
 
 def test_the_router_alone_says_where_it_listens():
@@ -39,10 +39,22 @@ def test_each_word_of_the_router_is_kept():
     told = reports(("router", {"event": "open"}))
     assert told.open and not told.idle
     told.hear("router", {"event": "idle"})
+    assert told.idle
+
+
+def test_an_answer_is_kept_for_who_waits_for_it_and_for_nobody_else():
+    told = reports()
+    told.expect(1)
     for request in (1, 2):
-        event = {"event": "stats", "request": request, "feeds": {"f": request}}
-        told.hear("router", {**event, "access": {"keys": bool(request)}})
-    assert told.idle and told.stats == (2, {"f": 2}, {"keys": True})
+        told.hear("router", {"event": "answer", "request": request, "feeds": {"f": request}})
+    assert told.answered(1) and not told.answered(2)
+    answer = told.take_answer(1)
+    assert answer is not None and answer["feeds"] == {"f": 1}
+    assert told.take_answer(1) is None and told.take_answer(2) is None
+    told.expect(3)
+    assert told.take_answer(3) is None
+    told.hear("router", {"event": "answer", "request": 3})  # it came too late
+    assert not told.answered(3)
 
 
 def test_the_outcome_of_a_feed_has_its_error_and_the_rows_that_were_dropped():

@@ -12,6 +12,7 @@ import pytest
 from headrace_server.shell import slots as module
 from headrace_server.shell.child import Child
 from headrace_server.shell.diary import IDLE, STARTING, STEP, Diary
+from headrace_server.shell.sheet import Sheet
 from headrace_server.shell.slots import Patience, Slot, end_of, obituary
 
 PATIENCE = Patience(worker_timeout_s=8, opening_timeout_s=20)
@@ -41,6 +42,22 @@ class Place(Slot):
     def code(self) -> int | None:
         assert self.child is not None
         return self.child.wait(20)
+
+
+def test_what_a_worker_is_at_is_told_in_words(place: Place):
+    assert place.doing == "it was starting"
+    place.worker.idle()
+    assert place.doing == "it was between two steps of work"
+    child = place.child
+    place.child = None
+    assert place.doing == "it is dead, and will be started again"
+    place.child = child
+
+
+def test_totals_of_a_life_stay_when_the_next_begins(place: Place):
+    Sheet(place.sheet.path).write({"slab": 9, "totals": {"rests": {"slab": 2.0}}})
+    place.begin()
+    assert place.sheet.read() == {} and place.sheet.totals() == {"rests": {"slab": 2.0}}
 
 
 @pytest.fixture
