@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace_proto.address import check_address
 from headrace_proto.token import Token
@@ -27,6 +27,10 @@ from .shell.keyring import KeyRing
 from .shell.rundir import RunDirectory
 from .shell.store import DURABILITIES
 from .shell.supervisor import Supervisor
+from .watch.options import HttpOptions
+
+if TYPE_CHECKING:
+    from .watch.http import HttpService
 
 __all__ = ["Server", "run"]
 
@@ -59,10 +63,14 @@ class Server:
         durable: Durable | None = None,
         worker_timeout_s: float = 60.0,
         worker_memory_bytes: int = 0,
+        http: HttpOptions | None = None,
     ) -> None:
         self._durable = durable
+        self._http: HttpService | None = None
         self._feeds = [feed.name for feed in config.feeds]
         try:
+            if http is not None:
+                self._http = http.service()
             directory = RunDirectory(shm_dir)
             try:
                 config = _within_memory(config, str(directory.path))
@@ -73,9 +81,13 @@ class Server:
                 config, directory, start_timeout_s, worker_timeout_s, worker_memory_bytes, durable
             )
         except BaseException:
+            if self._http is not None:
+                self._http.close()
             if durable is not None:
                 durable.close()
             raise
+        if self._http is not None:
+            self._http.watch(self._supervisor)
 
     @property
     def address(self) -> str:
@@ -86,6 +98,16 @@ class Server:
     def addresses(self) -> list[str]:
         """All addresses, in the order of ``bind``."""
         return list(self._supervisor.addresses)
+
+    @property
+    def http_address(self) -> str | None:
+        """Where metrics, health and the page are, as a URL; None where ``http`` was not given."""
+        return None if self._http is None else self._http.address
+
+    @property
+    def draining(self) -> bool:
+        """Whether nothing more is handed out, since ``drain`` or because somebody asked for it."""
+        return self._supervisor.draining
 
     @property
     def pids(self) -> dict[str, int]:
@@ -103,9 +125,15 @@ class Server:
         ``batches``, ``rows``, ``redelivered``, ``stale``, ``expired``: of the hand-over.
         ``dropped``: rows by reason.  ``padding``: by bucket, elements with padding and without.
         ``classes``: rows ``accepted``, ``rejected`` and ``waiting`` by class, and ``changes``: for
-        each partition, from which batch on which target proportions hold.
+        each partition, from which batch on which target proportions hold.  ``segments``, of a feed
+        of segments: examples ``in_flight``, segments ``rewound``, ``ready``, ``leased``.
+
+        Further ``made`` (batches, rows, bytes), ``refused`` saves by code, rows ``read`` and
+        ``quarantined``, the ``state`` in a word, what is ``waiting``, the ``standing`` of batches,
+        and the feed's ``partitions``, ``trainers`` and ``store``.
         """
-        return self._supervisor.stats()
+        feeds: dict[str, dict[str, Any]] = self._supervisor.look()["feeds"]
+        return feeds
 
     def snapshot(self, feed: str | None = None, timeout_s: float = 120.0) -> dict[str, Any]:
         """Keep all of a feed's state as it is now; the token to go on from it.
@@ -155,6 +183,8 @@ class Server:
 
     def close(self) -> None:
         """Stop all processes and remove the shared memory."""
+        if self._http is not None:
+            self._http.close()
         self._supervisor.stop()
         if self._durable is not None:
             self._durable.close()
@@ -197,6 +227,8 @@ def run(
     worker_memory_bytes: int | None = None,
     record: str | None = None,
     record_bytes: int = _RECORD_BYTES,
+    http: str | None = None,
+    http_token_file: str | os.PathLike[str] | None = None,
 ) -> Server:
     """Start a server for one pipeline (its feed is called ``default``) or several by name.
 
@@ -233,6 +265,11 @@ def run(
     ``record`` says what is recorded in the state directory of every batch: "rows" (default where
     there is one) which rows it held and whom it went to, "states" besides the states that went out
     with it, "off" nothing.  ``record_bytes`` bounds that for each feed; the oldest goes.
+
+    ``http`` is HOST:PORT ("127.0.0.1:8080"; port 0 is a free one) where metrics, health and a page
+    that shows what goes on are served; ``Server.http_address`` says where that is.  Whoever reaches
+    it may look, and who is on this machine may drain the server; with ``http_token_file`` who knows
+    the token in it.
     """
     refuse_in_worker("hs.run")
     count = 1 if partitions is None else _integer("partitions", partitions, 1, 4096)
@@ -275,6 +312,7 @@ def run(
         python_path=tuple(os.path.abspath(entry) for entry in sys.path),
     )
     shm = None if shm_dir is None else as_path("shm_dir", shm_dir)
+    watched = HttpOptions.of(http, http_token_file)
     tokens = _tokens(resume, {feed.name for feed in config.feeds})
     keep = None
     if keep_snapshots is not None:
@@ -292,7 +330,7 @@ def run(
                     "'process')" + (": that is what snapshots are taken of" * (name != "record"))
                 )
         config = dataclasses.replace(config, record="off")
-        return Server(config, shm, start_timeout_s, None, worker_timeout_s, memory)
+        return Server(config, shm, start_timeout_s, None, worker_timeout_s, memory, watched)
     durable = Durable(
         as_path("state_dir", state_dir), durability, snapshots, keep, allow_config_change
     )
@@ -301,7 +339,7 @@ def run(
     except BaseException:
         durable.close()
         raise
-    return Server(config, shm, start_timeout_s, durable, worker_timeout_s, memory)
+    return Server(config, shm, start_timeout_s, durable, worker_timeout_s, memory, watched)
 
 
 def refuse_in_worker(call: str) -> None:

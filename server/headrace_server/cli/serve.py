@@ -1,7 +1,9 @@
 """``headrace serve``: a server for pipelines, until a signal ends it.
 
 first SIGTERM or Ctrl-C    hand out nothing more, wait for the commits of what is out, end
-second                     end at once
+another one                end at once
+
+``headrace drain`` is as good as the first.
 """
 
 from __future__ import annotations
@@ -146,6 +148,20 @@ _OPTIONS = (
         "record_bytes", "integer", "of that, for each feed; the oldest goes", default=256 * 2**20
     ),
     Option("drain_timeout", "seconds", "how long a signal waits for commits", default=20.0),
+    Option(
+        "http",
+        "text",
+        "serve metrics, health and a page here; port 0 is a free one",
+        told="not at all",
+        metavar="HOST:PORT",
+    ),
+    Option(
+        "http_token_file",
+        "path",
+        "only who has the token in it may drain the server by HTTP",
+        told="who is on this machine",
+        metavar="FILE",
+    ),
     Option("exit_when_done", "flag", "end when every feed has ended or failed", default=False),
 )
 
@@ -177,10 +193,14 @@ def _serve(options: Namespace) -> int:
         worker_memory_bytes=options.worker_memory_bytes,
         record=options.record,
         record_bytes=options.record_bytes,
+        http=options.http,
+        http_token_file=options.http_token_file,
     )
     with server:
         stop.started = True
         print(f"headrace serves at {' '.join(server.addresses)}", flush=True)
+        if server.http_address is not None:
+            print(f"and shows itself at {server.http_address}", flush=True)
         return until_stopped(server, stop, options)
 
 
@@ -216,7 +236,7 @@ def _tokens(given: tuple[str, ...] | None, state_dir: str | None) -> list[Token]
 def until_stopped(server: Server, stop: Signals, options: Namespace) -> int:
     done = False
     linger_until = 0.0  # a feed that failed goes on telling why to trainers that come late
-    while not stop.first.is_set():
+    while not stop.first.is_set() and not server.draining:
         if not done and server.wait(0):
             done = True
             linger_s = options.drain_timeout if server.failed_feeds() else 0.0
@@ -225,10 +245,11 @@ def until_stopped(server: Server, stop: Signals, options: Namespace) -> int:
             break
         server.check()
         stop.first.wait(0.2)
-    if stop.first.is_set():
+    if stop.first.is_set() or server.draining:
         waiter = threading.Thread(target=server.drain, args=(options.drain_timeout,), daemon=True)
         waiter.start()
-        while waiter.is_alive() and not stop.second.is_set():
+        another = stop.second if stop.first.is_set() else stop.first
+        while waiter.is_alive() and not another.is_set():
             waiter.join(0.1)
     return exits.FAILED if server.failed_feeds() else exits.WELL
 

@@ -1,0 +1,131 @@
+"""Who looks at a server on behalf of all that watch it.
+
+    every 2 s ─► history          a question ─► a look, or the one of just now ─► status()
+
+However many ask, the router is asked at most twice a second.  A server that is not there yet, or
+is no more, has a status too: it says so, and has no feeds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from headrace_proto import __version__
+from headrace_proto.errors import HeadraceError, ServerError
+
+from .history import EVERY_S, History
+from .verdict import verdict
+
+__all__ = ["Watch"]
+
+#: A look is good for so long.
+_FRESH_S = 0.5
+#: What the router may take to answer before it counts as dead.
+_PATIENCE_S = 5.0
+
+
+class Watched(Protocol):
+    """What a supervisor is to who watches."""
+
+    draining: bool
+    addresses: list[str]
+    failure: HeadraceError | None
+
+    def look(self, timeout_s: float) -> dict[str, Any]: ...
+
+    def ask(self, order: str, timeout_s: float, **values: Any) -> dict[str, Any]: ...
+
+    def begin_drain(self) -> None: ...
+
+
+class Watch:
+    """Of one server.  Any thread may ask."""
+
+    def __init__(self) -> None:
+        self._server: Watched | None = None
+        self._lock = threading.Lock()
+        self._begun = time.monotonic()
+        self._looked = float("-inf")
+        self._status: dict[str, Any] = _nothing("starting", "the workers are opening the sources")
+        self.history = History()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headrace-watching", daemon=True)
+
+    def begin(self, server: Watched) -> None:
+        """There is a server from now on."""
+        self._server = server
+        self._thread.start()
+
+    def end(self) -> None:
+        """Look no more."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(EVERY_S):
+            with contextlib.suppress(Exception):  # a router that is dead is told of to who asks
+                self.history.add(self.status())
+
+    @property
+    def server(self) -> Watched:
+        """ServerError while there is none."""
+        if self._server is None:
+            raise ServerError("the server is starting")
+        return self._server
+
+    def status(self) -> dict[str, Any]:
+        """Everything; see ``overview`` for most of it."""
+        with self._lock:
+            server = self._server
+            if server is not None and time.monotonic() - self._looked > _FRESH_S:
+                self._status = self._look(server)
+                self._looked = time.monotonic()
+            return {**self._status, "uptime_s": round(time.monotonic() - self._begun, 1)}
+
+    def _look(self, server: Watched) -> dict[str, Any]:
+        try:
+            seen = server.look(_PATIENCE_S)
+        except HeadraceError as error:
+            return {**_nothing("failed", str(error)), "events": self._status["events"]}
+        rates = self.history.rates()
+        workers = {str(w["worker"]): w for w in seen["workers"]}
+        for name, worker in workers.items():
+            worker["shares"] = rates["workers"].get(name, {})
+        for name, feed in seen["feeds"].items():
+            feed["rates"] = rates["feeds"].get(name, {})
+            of_trainers = feed["rates"].pop("trainers", {})
+            for trainer in feed["trainers"]:
+                trainer["rates"] = of_trainers.get(str(trainer["trainer"]), {})
+            numbers = {str(p["worker"]) for p in feed["partitions"]}
+            shares = [workers[n]["shares"] for n in sorted(numbers) if workers[n]["shares"]]
+            feed["verdict"] = asdict(verdict(feed, feed["rates"], shares, server.draining))
+        state = "draining" if server.draining else _state(seen["feeds"])
+        return {"state": state, "why": "", "addresses": list(server.addresses), **seen}
+
+
+def _state(feeds: dict[str, Any]) -> str:
+    """Of all feeds in a word: "serving" while one of them is not over."""
+    states = {feed["state"] for feed in feeds.values()}
+    if states <= {"ended"}:
+        return "ended"
+    return "serving" if states - {"ended", "failed"} else "feeds failed"
+
+
+def _nothing(state: str, why: str) -> dict[str, Any]:
+    return {
+        "state": state,
+        "why": why,
+        "version": __version__,
+        "at": time.time(),
+        "addresses": [],
+        "draining": False,
+        "access": {"keys": False, "known": [], "present": {}, "refused": {}},
+        "feeds": {},
+        "workers": [],
+        "events": [],
+    }

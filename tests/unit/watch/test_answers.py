@@ -1,0 +1,198 @@
+"""What is answered to whom: who may look, who may change something, and what nonsense gets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace_server.watch.answers import Answers, Request, Response
+from headrace_server.watch.watch import Watch
+
+from .statuses import feed
+from .watched import Watched
+
+HERE = {"host": "127.0.0.1:8080"}
+SEGMENTS = {"source": "npz", "stages": [], "shape": "sequences", "partitions": 1}
+
+
+@pytest.fixture
+def server() -> Watched:
+    return Watched(a=feed(), s=feed(pipeline=SEGMENTS))
+
+
+@pytest.fixture
+def watch(server: Watched) -> Iterator[Watch]:
+    one = Watch()
+    one.begin(server)
+    yield one
+    one.end()
+
+
+def get(watch: Watch, target: str, local: bool = True, **headers: str) -> Response:
+    request = Request("GET", target, {**HERE, **headers}, "127.0.0.1")
+    return Answers(watch, local).answer(request)
+
+
+def drain(
+    watch: Watch,
+    headers: dict[str, str],
+    peer: str = "127.0.0.1",
+    local: bool = True,
+    token: str | None = None,
+) -> int:
+    return Answers(watch, local, token).answer(Request("POST", "/drain", headers, peer)).status
+
+
+# Reading
+
+
+def test_health_is_that_of_the_router_and_readiness_that_of_the_feeds(
+    watch: Watch, server: Watched
+):
+    assert get(watch, "/healthz").status == 200
+    assert get(watch, "/readyz").status == 200
+    server.feeds["a"]["state"] = "opening"
+    watch = Watch()
+    watch.begin(server)
+    assert get(watch, "/healthz").status == 200
+    assert get(watch, "/readyz").status == 503 and get(watch, "/readyz?feed=s").status == 200
+    told = get(watch, "/readyz?feed=a")
+    assert (told.status, told.body) == (503, b"a is opening\n")
+    assert get(watch, "/readyz?feed=nonesuch").status == 404
+    watch.end()
+
+
+@pytest.mark.parametrize(("state", "status"), [("ended", 200), ("closing", 200), ("failed", 503)])
+def test_a_feed_that_can_tell_its_trainers_the_end_is_ready(
+    server: Watched, state: str, status: int
+):
+    server.feeds = {"a": feed(state=state, failure=["data", "x"])}
+    watch = Watch()
+    watch.begin(server)
+    assert get(watch, "/readyz").status == status
+    watch.end()
+
+
+def test_a_server_that_drains_lives_and_is_not_ready(watch: Watch, server: Watched):
+    server.begin_drain()
+    assert get(watch, "/healthz").status == 200 and get(watch, "/readyz").status == 503
+
+
+def test_one_that_starts_lives_and_is_not_ready_and_one_that_failed_does_neither():
+    starting = Watch()
+    assert get(starting, "/healthz").status == 200 and get(starting, "/readyz").status == 503
+    assert get(starting, "/inspect?key=k").status == 400
+    server = Watched()
+    server.fail("the router is gone")
+    failed = Watch()
+    failed.begin(server)
+    told = get(failed, "/healthz")
+    assert (told.status, told.body) == (503, b"the router is gone\n")
+    assert get(failed, "/readyz").status == 503 and get(failed, "/metrics").status == 200
+    assert get(failed, "/").status == 200 and get(failed, "/status.json").status == 200
+    failed.end()
+
+
+def test_status_and_history_are_json(watch: Watch):
+    status = get(watch, "/status.json")
+    assert status.kind == "application/json" and json.loads(status.body)["state"] == "serving"
+    assert json.loads(get(watch, "/history.json?since=5").body) == {"points": []}
+    for wrong in ("x", "nan", "1e"):
+        assert get(watch, f"/history.json?since={wrong}").status == 400
+
+
+def test_the_page_comes_with_a_policy_that_lets_nothing_else_in(watch: Watch):
+    page = get(watch, "/")
+    assert page.kind.startswith("text/html")
+    policy = page.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+
+
+def test_inspect_hands_the_key_on_byte_for_byte(watch: Watch, server: Watched):
+    place = {"partition": 0, "epoch": 0, "segment": 1, "segments": 4, "where": "ready"}
+    server.answer = {"found": [place], "unheard": [2], "event": "answer"}
+    told = json.loads(get(watch, "/inspect?key=a%ffb%26c%2B").body)
+    assert server.asked == [{"order": "inspect", "feed": "s", "key": b"a\xffb&c+".hex()}]
+    assert told == {"feed": "s", "key": "a\\xffb&c+", "found": [place], "unheard": [2]}
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("", b"key is a key"),
+        ("?key=", b"key is a key"),
+        ("?key=" + "x" * 5000, b"key is a key"),
+        ("?key=k&feed=nonesuch", b"one of the feeds of segments: s"),
+        ("?key=k&feed=a", b"has no segments"),
+    ],
+)
+def test_inspect_says_what_it_needs(watch: Watch, server: Watched, query: str, says: bytes):
+    told = get(watch, f"/inspect{query}")
+    assert told.status == 400 and says in told.body and server.asked == []
+
+
+def test_what_is_not_there_is_not_found_and_other_methods_are_not_allowed(watch: Watch):
+    for target in ("/nonesuch", "/metrics/", "/../etc/passwd", "//status.json", "/%00"):
+        assert get(watch, target).status == 404, target
+    for method in ("PUT", "DELETE", "OPTIONS", "TRACE", "get", ""):
+        assert Answers(watch, True).answer(Request(method, "/", HERE, "::1")).status == 405
+    assert Answers(watch, True).answer(Request("POST", "/metrics", HERE, "::1")).status == 405
+    assert Answers(watch, True).answer(Request("POST", "/x", HERE, "::1")).status == 404
+
+
+def test_nonsense_in_a_query_is_refused_and_harms_nobody(watch: Watch):
+    for target in ("/history.json?" + "a=1&" * 50, "/readyz?feed=%ff%fe", "/[::1", "/?%"):
+        assert get(watch, target).status in (200, 400, 404), target
+
+
+# Who may
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8080", "10.0.0.1", "127.0.0.1.evil.example"]
+)
+def test_a_name_that_somebody_points_at_this_machine_is_not_answered(watch: Watch, host: str):
+    assert get(watch, "/status.json", host=host).status == 421
+    assert get(watch, "/status.json", local=False, host=host).status == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:80", "127.0.0.1", "127.1.2.3:9", "[::1]:80"]
+)
+def test_names_that_always_mean_this_machine_are(watch: Watch, host: str):
+    assert get(watch, "/healthz", host=host).status == 200
+
+
+def test_who_is_on_this_machine_may_drain(watch: Watch, server: Watched):
+    assert drain(watch, {**HERE, "x-headrace": "1"}) == 200 and server.draining
+
+
+@pytest.mark.parametrize(
+    ("headers", "peer", "local", "status"),
+    [
+        (HERE, "127.0.0.1", True, 403),  # a page of any site can send this much
+        ({"x-headrace": "1"}, "127.0.0.1", True, 403),
+        ({"host": "evil.example", "x-headrace": "1"}, "127.0.0.1", True, 421),
+        ({"host": "evil.example", "x-headrace": "1"}, "127.0.0.1", False, 403),
+        ({**HERE, "x-headrace": "1"}, "10.0.0.7", False, 403),
+        ({**HERE, "x-headrace": "1"}, "::ffff:10.0.0.7", False, 403),
+        ({**HERE, "x-headrace": "1"}, "nonsense", False, 403),
+    ],
+)
+def test_others_may_not(
+    watch: Watch, server: Watched, headers: dict[str, str], peer: str, local: bool, status: int
+):
+    assert drain(watch, headers, peer, local) == status and not server.draining
+
+
+def test_with_a_token_only_who_has_it_may_and_from_anywhere(watch: Watch, server: Watched):
+    token = "s3cret-s3cret-s3cret"
+    for given in ("", token, f"Basic {token}", "Bearer wrong", f"Bearer {token}x", "Bearer \udc80"):
+        headers = {**HERE, "x-headrace": "1", "authorization": given}
+        assert drain(watch, headers, token=token) == 401, given
+    assert not server.draining
+    away: dict[str, Any] = {"host": "feeder:8080", "authorization": f"bearer {token}"}
+    assert drain(watch, away, "10.0.0.7", local=False, token=token) == 200 and server.draining

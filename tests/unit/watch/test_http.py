@@ -1,0 +1,183 @@
+"""HTTP over real sockets: what is right is answered, what is hostile is cut off, others go on."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from headrace_server.watch import http as module
+from headrace_server.watch.http import HttpService
+
+from .watched import Watched
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpService]:
+    monkeypatch.setattr(module, "_HEAD_S", 1.0)
+    monkeypatch.setattr(module, "_TURN_S", 0.3)
+    one = HttpService("127.0.0.1", 0)
+    one.watch(Watched())
+    yield one
+    one.close()
+
+
+def place(service: HttpService) -> tuple[str, int]:
+    return "127.0.0.1", int(service.address.rpartition(":")[2])
+
+
+def asked(service: HttpService, path: str = "/healthz", method: str = "GET") -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(*place(service), timeout=20)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def sent(service: HttpService, data: bytes) -> bytes:
+    """All that is answered to some bytes, until the connection is closed."""
+    with socket.create_connection(place(service), timeout=20) as connection:
+        connection.sendall(data)
+        answer = b""
+        try:
+            while part := connection.recv(65536):
+                answer += part
+        except ConnectionResetError:
+            pass
+        return answer
+
+
+def test_an_answer_says_what_it_is_and_that_nobody_may_keep_it(service: HttpService):
+    answer = sent(service, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    lines = head.split(b"\r\n")
+    assert lines[0] == b"HTTP/1.1 200 OK" and body == b"serving\n"
+    assert {b"Content-Length: 8", b"Connection: close", b"Cache-Control: no-store"} <= set(lines)
+    assert b"X-Content-Type-Options: nosniff" in lines
+
+
+def test_head_is_as_get_without_the_body(service: HttpService):
+    answer = sent(service, b"HEAD /status.json HTTP/1.0\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 OK") and answer.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET http://127.0.0.1/ HTTP/1.1\r\n\r\n",
+        b"GET /\x00\xff HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 2000 + b"\r\n",
+        b"A" * 40_000,
+    ],
+    ids=["empty", "no-target", "version", "absolute", "bytes", "tls", "headers", "long"],
+)
+def test_nonsense_is_answered_so_or_cut_off(service: HttpService, data: bytes):
+    answer = sent(service, data)
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 400 ")
+    assert asked(service)[0] == 200
+
+
+def test_random_bytes_harm_nobody(service: HttpService):
+    for _ in range(30):
+        sent(service, os.urandom(200) + b"\r\n\r\n")
+    assert asked(service)[0] == 200
+
+
+def test_who_speaks_too_slowly_is_cut_off(service: HttpService):
+    begun = time.monotonic()
+    with socket.create_connection(place(service), timeout=20) as connection:
+        connection.sendall(b"GET / HT")
+        answer = connection.recv(100)
+    assert answer.startswith(b"HTTP/1.1 400") or answer == b""
+    assert time.monotonic() - begun < 10
+
+
+def test_who_sends_a_byte_now_and_then_is_cut_off_as_well(service: HttpService):
+    begun = time.monotonic()
+    with socket.create_connection(place(service), timeout=20) as connection:
+        try:
+            for _ in range(200):
+                connection.sendall(b"G")
+                connection.settimeout(0.05)
+                with contextlib.suppress(TimeoutError):
+                    connection.recv(100)
+                    break
+        except OSError:
+            pass
+    assert time.monotonic() - begun < 5
+
+
+def test_many_that_say_nothing_keep_others_out_for_no_longer_than_their_own_time(
+    service: HttpService,
+):
+    idle = [socket.create_connection(place(service), timeout=20) for _ in range(40)]
+    try:
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                status, _ = asked(service)
+                break
+            except OSError:  # all threads are taken: this one was cut off
+                assert time.monotonic() < deadline
+        assert status == 200
+        threads = [t for t in threading.enumerate() if t.name == "headrace-http-one"]
+        assert len(threads) <= module._THREADS
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+def test_many_at_once_are_all_answered(service: HttpService):
+    found: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(asked(service, "/metrics")[0]))
+        for _ in range(12)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert found == [200] * 12
+
+
+def test_what_can_not_be_answered_is_an_error_and_not_the_end(
+    service: HttpService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def broken(query: str) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(service._answers, "_metrics", broken)
+    status, body = asked(service, "/metrics")
+    assert status == 500 and b"a fault" not in body and "a fault" in caplog.text
+    assert asked(service)[0] == 200
+
+
+def test_a_close_ends_all_threads_also_amid_a_request(service: HttpService):
+    with socket.create_connection(place(service), timeout=20) as connection:
+        connection.sendall(b"GET /")
+        begun = time.monotonic()
+        service.close()
+        assert time.monotonic() - begun < 5
+    service.close()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(place(service), timeout=5)
+
+
+def test_it_answers_before_there_is_a_server():
+    one = HttpService("127.0.0.1", 0)
+    try:
+        assert asked(one)[0] == 200 and asked(one, "/readyz")[0] == 503
+    finally:
+        one.close()

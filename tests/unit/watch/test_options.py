@@ -1,0 +1,68 @@
+"""Where HTTP is to be served is checked before anything is begun."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace_server.watch.options import HttpOptions
+
+
+def test_without_http_there_is_nothing():
+    assert HttpOptions.of(None, None) is None
+
+
+@pytest.mark.parametrize(
+    ("http", "host", "port"),
+    [("127.0.0.1:8080", "127.0.0.1", 8080), ("[::1]:0", "::1", 0), ("0.0.0.0:1", "0.0.0.0", 1)],
+)
+def test_an_address_is_host_and_port(http: str, host: str, port: int):
+    found = HttpOptions.of(http, None)
+    assert found == HttpOptions(host, port, None)
+
+
+@pytest.mark.parametrize(
+    "http",
+    ["", "8080", ":8080", "localhost", "localhost:", "h:x", "h:65536", "::1:80", "h:-1", "h:²"],
+)
+def test_what_is_none_is_refused_with_an_example(http: str):
+    with pytest.raises(ValueError, match=r"is not HOST:PORT such as 127\.0\.0\.1:8080"):
+        HttpOptions.of(http, None)
+
+
+@pytest.mark.parametrize("http", [8080, True, b"127.0.0.1:80", ("h", 1)])
+def test_what_is_no_text_is_refused(http: Any):
+    with pytest.raises(TypeError, match="is not a text like"):
+        HttpOptions.of(http, None)
+
+
+def test_a_token_is_one_line_that_is_long_enough(tmp_path: Path):
+    file = tmp_path / "token"
+    file.write_text("0123456789abcdef\n")
+    assert HttpOptions.of("h:1", file) == HttpOptions("h", 1, "0123456789abcdef")
+    for wrong in ("", "short", "0123456789 abcdef", "0123456789abcdeé"):
+        file.write_text(wrong)
+        with pytest.raises(
+            ValueError, match="holds no token: one line of 16 characters or more"
+        ) as error:
+            HttpOptions.of("h:1", file)
+        assert not wrong or wrong not in str(error.value)
+
+
+def test_a_token_without_http_is_a_mistake(tmp_path: Path):
+    with pytest.raises(ValueError, match="needs http=HOST:PORT"):
+        HttpOptions.of(None, tmp_path / "token")
+
+
+def test_an_address_that_is_taken_is_told_by_its_name():
+    one = HttpOptions("127.0.0.1", 0, None).service()
+    try:
+        port = int(one.address.rpartition(":")[2])
+        with pytest.raises(ValueError, match=rf"http='127\.0\.0\.1:{port}': .*in use"):
+            HttpOptions("127.0.0.1", port, None).service()
+    finally:
+        one.close()
+    with pytest.raises(ValueError, match=r"http='no\.such\.host\.invalid:80'"):
+        HttpOptions("no.such.host.invalid", 80, None).service()

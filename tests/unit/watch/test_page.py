@@ -1,0 +1,54 @@
+"""The page is whole in itself, and its policy names the script and the style that it has."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+
+from headrace_server.watch.page import PAGE_POLICY, page
+
+TEXT = page().decode()
+
+
+def test_nothing_is_loaded_from_elsewhere():
+    loaded = re.findall(r"""(?:src|href|action)\s*=\s*["']([^"']*)["']""", TEXT)
+    assert all(re.match(r"data:image/svg|[a-z]+(\.json)?$", target) for target in loaded), loaded
+    assert "@import" not in TEXT and "url(" not in TEXT
+    # The names of namespaces are no addresses.
+    named = set(re.findall(r"https?://[^\s\"'>]+", TEXT))
+    assert named <= {"http://www.w3.org/2000/svg"}
+
+
+def test_the_policy_has_the_hash_of_each_script_and_style_and_allows_nothing_inline():
+    for tag in ("script", "style"):
+        (content,) = re.findall(rf"<{tag}[^>]*>(.*?)</{tag}>", TEXT, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in PAGE_POLICY
+    assert "unsafe" not in PAGE_POLICY
+    assert not re.search(r"<[^>]+\s(?:on\w+|style)\s*=", TEXT.partition("<script>")[0])
+
+
+def test_the_script_makes_no_markup_of_texts():
+    script = TEXT.partition("<script>")[2]
+    for word in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "Function(",
+    ):
+        assert word not in script
+
+
+def test_every_element_that_the_script_names_is_there_once():
+    ids = re.findall(r'\bid="([\w-]+)"', TEXT)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'\$\("([\w-]+)"\)', TEXT)) <= set(ids)
+    assert set(re.findall(r'aria-labelledby="([\w-]+)"', TEXT)) <= set(ids)
+
+
+def test_it_is_readable_in_the_dark_and_without_motion_and_says_its_language():
+    assert "prefers-color-scheme: dark" in TEXT and "prefers-reduced-motion" in TEXT
+    assert '<html lang="en">' in TEXT and 'name="viewport"' in TEXT

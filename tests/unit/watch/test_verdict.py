@@ -1,0 +1,81 @@
+"""What is said to hold a feed up is the first thing that does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace_server.watch.verdict import verdict
+
+from .statuses import feed
+
+IDLE = {"work": 0.1, "trainers": 0.9, "states": 0.0, "slab": 0.0}
+
+
+def judged(
+    stall: float | None, *shares: dict[str, float], draining: bool = False, **more: Any
+) -> tuple[str, str, str]:
+    found = verdict(feed(**more), {"stall": stall}, shares or (IDLE,), draining)
+    return found.level, found.where, found.text
+
+
+def share(what: str) -> dict[str, float]:
+    return {"work": 0.1, "trainers": 0.1, "states": 0.1, "slab": 0.1, what: 0.7}
+
+
+def test_trainers_that_hardly_wait_set_the_pace():
+    level, where, text = judged(0.01)
+    assert (level, where) == ("good", "trainers") and "they wait 1 % of their time" in text
+
+
+@pytest.mark.parametrize(("stall", "level"), [(0.1, "slow"), (0.5, "bad")])
+@pytest.mark.parametrize(
+    ("what", "where", "says"),
+    [
+        ("work", "workers", "busy reading and shaping"),
+        ("slab", "slab", "shared memory of the workers is full"),
+        ("states", "trainers", "need states that trainers hold"),
+    ],
+)
+def test_trainers_that_wait_do_so_for_what_the_workers_are_at(
+    stall: float, level: str, what: str, where: str, says: str
+):
+    found = judged(stall, share(what), share(what))
+    assert found[:2] == (level, where) and says in found[2]
+
+
+def test_where_nothing_of_that_is_so_the_routers_words_stand():
+    assert judged(0.4, waiting="2 ranks have not joined: 0, 1")[1:] == (
+        "router",
+        "Trainers wait 40 % of their time: 2 ranks have not joined: 0, 1.",
+    )
+    assert verdict(feed(waiting="x"), {"stall": 0.4}, ()).where == "router"
+
+
+def test_a_full_disk_comes_before_all_that_follows_from_it():
+    store = {"faults": ["0.db: database or disk is full"], "commits": 0, "since_commit_s": None}
+    level, where, text = judged(0.9, share("states"), store=store)
+    assert (level, where) == ("bad", "store") and "disk is full" in text
+
+
+@pytest.mark.parametrize(
+    ("more", "level", "says"),
+    [
+        ({"state": "failed", "failure": ["data", "row 7 is bad"]}, "bad", "row 7 is bad"),
+        ({"state": "ended"}, "idle", "All batches are committed"),
+        ({"state": "opening"}, "idle", "opening the source"),
+        ({"trainers": []}, "idle", "No trainer is connected"),
+    ],
+)
+def test_a_feed_that_does_not_run_is_not_judged(more: dict[str, Any], level: str, says: str):
+    found = judged(0.9, share("work"), **more)
+    assert found[:2] == (level, "") and says in found[2]
+
+
+def test_while_the_server_drains_nobody_is_to_blame():
+    assert "nothing more is handed out" in judged(0.9, share("work"), draining=True)[2]
+
+
+def test_without_two_looks_nothing_is_said():
+    assert judged(None)[0] == "idle"

@@ -1,0 +1,96 @@
+"""A watch asks seldom, tells of a server that is not there, and judges what it sees."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from headrace_proto.errors import ServerError
+from headrace_server.watch import watch as module
+from headrace_server.watch.watch import Watch
+
+from .statuses import feed
+from .watched import Watched
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    one = Watch()
+    yield one
+    one.end()
+
+
+def test_before_there_is_a_server_it_is_starting(watch: Watch):
+    status = watch.status()
+    assert status["state"] == "starting" and status["feeds"] == {}
+    with pytest.raises(ServerError, match="starting"):
+        _ = watch.server
+
+
+def test_however_many_ask_the_server_is_looked_at_once_in_a_while(watch: Watch):
+    server = Watched()
+    watch.begin(server)
+    for _ in range(50):
+        watch.status()
+    assert server.looks == 1
+
+
+def test_a_status_has_rates_and_a_verdict_for_each_feed(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "_FRESH_S", 0.0)
+    watch.begin(Watched())
+    for _ in range(3):
+        watch.history.add(watch.status())
+    status = watch.status()
+    assert status["feeds"]["a"]["rates"]["rows"] == 0.0
+    assert status["feeds"]["a"]["trainers"][0]["rates"]["rows"] == 0.0
+    assert status["feeds"]["a"]["verdict"]["text"]
+    assert status["workers"][0]["shares"].keys() == {"work", "trainers", "states", "slab"}
+    assert status["state"] == "serving" and status["addresses"] == ["tcp://127.0.0.1:5557"]
+
+
+def test_a_server_that_has_failed_says_why(watch: Watch):
+    server = Watched()
+    server.fail("the router was killed by SIGKILL")
+    watch.begin(server)
+    status = watch.status()
+    assert (status["state"], status["why"]) == ("failed", "the router was killed by SIGKILL")
+
+
+@pytest.mark.parametrize(
+    ("states", "state"),
+    [
+        (["open", "failed"], "serving"),
+        (["ended", "ended"], "ended"),
+        (["ended", "failed"], "feeds failed"),
+    ],
+)
+def test_the_state_of_a_server_is_that_of_its_feeds_together(
+    watch: Watch, states: list[str], state: str
+):
+    feeds = {str(i): feed(state=s, failure=["data", "x"]) for i, s in enumerate(states)}
+    watch.begin(Watched(**feeds))
+    assert watch.status()["state"] == state
+
+
+def test_one_that_drains_says_so(watch: Watch):
+    server = Watched()
+    server.begin_drain()
+    watch.begin(server)
+    status = watch.status()
+    assert status["state"] == "draining" and "drains" in status["feeds"]["a"]["verdict"]["text"]
+
+
+def test_it_looks_by_itself_so_that_there_is_a_history(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "EVERY_S", 0.01)
+    monkeypatch.setattr(module, "_FRESH_S", 0.0)
+    watch.begin(Watched())
+    deadline = time.monotonic() + 20
+    while len(watch.history.points()) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

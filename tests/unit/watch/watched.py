@@ -1,0 +1,42 @@
+"""A server to be watched that is no process: it tells what a test gives it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace_proto.errors import HeadraceError, ServerError
+
+from .statuses import feed, worker
+
+__all__ = ["Watched"]
+
+
+class Watched:
+    def __init__(self, **feeds: Any) -> None:
+        self.draining = False
+        self.addresses = ["tcp://127.0.0.1:5557"]
+        self.failure: HeadraceError | None = None
+        self.feeds = feeds or {"a": feed()}
+        self.looks = 0
+        self.asked: list[dict[str, Any]] = []
+        self.answer: dict[str, Any] = {"found": [], "unheard": []}
+
+    def look(self, timeout_s: float) -> dict[str, Any]:
+        self.looks += 1
+        if self.failure is not None:
+            raise self.failure
+        seen: dict[str, Any] = {"version": "0.1.0", "at": 100.0 + self.looks, "events": []}
+        seen["access"] = {"keys": False, "known": [], "present": {}, "refused": {}}
+        return {**seen, "feeds": self.feeds, "workers": [worker()], "draining": self.draining}
+
+    def ask(self, order: str, timeout_s: float, **values: Any) -> dict[str, Any]:
+        if self.failure is not None:
+            raise self.failure
+        self.asked.append({"order": order, **values})
+        return self.answer
+
+    def begin_drain(self) -> None:
+        self.draining = True
+
+    def fail(self, text: str) -> None:
+        self.failure = ServerError(text)
