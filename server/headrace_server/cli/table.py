@@ -29,6 +29,10 @@ COMMANDS = {
     "skip": "leave out the examples of recorded batches from now on",
     "bench": "measure how fast a feed comes",
     "keygen": "make keys that lock a server for all but its trainers",
+    "status": "show what a server does and what holds it up",
+    "top": "the same, again and again",
+    "inspect": "show where a sequence is and who holds it",
+    "drain": "have a server hand out nothing more",
 }
 
 

@@ -1,0 +1,119 @@
+"""How commands ask a server that runs: by its HTTP port, and nothing else.
+
+    --http HOST:PORT, or a URL ─► GET, POST ─► JSON          what a server says is text, and no more
+
+Whatever it says may come from a trainer or from data.  It is shown on terminals, so characters that
+a terminal would obey are shown as what they are.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import urllib.error
+import urllib.request
+from argparse import Namespace
+from typing import Any
+from urllib.parse import urlsplit
+
+from headrace_proto.errors import ConnectionLost, ServerError
+
+from ..watch.answers import HEADER
+from ..watch.options import read_token
+from .options import Option
+from .settings import variable
+
+__all__ = ["HTTP", "TOKEN", "Asker", "shown"]
+
+HTTP = Option(
+    "http",
+    "text",
+    "where the server serves HTTP: HOST:PORT or a URL",
+    told="HEADRACE_HTTP, else 127.0.0.1:8080",
+    metavar="HOST:PORT",
+)
+TOKEN = Option(
+    "http_token_file",
+    "path",
+    "the file with the token, where the server has one",
+    told="HEADRACE_HTTP_TOKEN_FILE",
+    metavar="FILE",
+)
+_DEFAULT = "127.0.0.1:8080"
+_TIMEOUT_S = 15.0
+_MOST_BYTES = 64 * 1024**2
+
+
+class Asker:
+    """One server."""
+
+    def __init__(self, options: Namespace) -> None:
+        given = _set(options, HTTP) or _DEFAULT
+        url = given if "://" in given else f"http://{given}"
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"--http {given!r:.200} is neither HOST:PORT nor a URL with http://")
+        # As a server is told to listen everywhere; as one that is asked it is this machine.
+        for everywhere, here in (("0.0.0.0", "127.0.0.1"), ("[::]", "[::1]")):
+            url = url.replace(f"//{everywhere}:", f"//{here}:")
+        self.url = url.rstrip("/")
+        path = _set(options, TOKEN)
+        self._token = None if path is None else read_token(path)
+        # No proxy of the environment stands between a server and who operates it.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
+
+    def get(self, path: str) -> Any:
+        """What is there, as JSON."""
+        return self._ask(path, None)
+
+    def post(self, path: str) -> Any:
+        """Have something done."""
+        return self._ask(path, b"")
+
+    def _ask(self, path: str, data: bytes | None) -> Any:
+        headers = {HEADER: "1", "Accept": "application/json"}
+        if data is not None and self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        request = urllib.request.Request(f"{self.url}{path}", data, headers)
+        try:
+            with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
+                said = answer.read(_MOST_BYTES)
+        except urllib.error.HTTPError as error:
+            text = shown(error.read(4096).decode(errors="replace")).strip()
+            if error.code == 400:
+                raise ValueError(text) from None
+            raise ServerError(f"{self.url} answers {error.code}: {text}") from None
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            if isinstance(reason, (TimeoutError, socket.timeout)):
+                reason = f"no answer within {_TIMEOUT_S:g} s"
+            raise ConnectionLost(
+                f"no server answers at {self.url}: {reason}.  It serves HTTP where it was started "
+                "with --http HOST:PORT (http= of hs.run)"
+            ) from None
+        try:
+            return json.loads(said)
+        except ValueError:
+            raise ServerError(f"what answers at {self.url} is no headrace server") from None
+
+
+def _set(options: Namespace, option: Option) -> str | None:
+    """What an option is set to: where a server is set up by its environment, so are these."""
+    given = getattr(options, option.name, None)
+    return given if given is not None else os.environ.get(variable(option)) or None
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A server never redirects; whatever does is not to be given the token."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def shown(text: str) -> str:
+    """A text as a terminal may get it."""
+    return "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
+    )

@@ -1,0 +1,73 @@
+"""``headrace inspect``: where one sequence is, and who holds it."""
+
+from __future__ import annotations
+
+import json
+import os
+from argparse import Namespace
+from typing import Any
+from urllib.parse import quote
+
+from . import exits
+from .asking import HTTP, Asker, shown
+from .options import JSON, Option
+from .table import Command
+
+__all__ = ["COMMAND"]
+
+_OPTIONS = (
+    Option("sequence", "text", "the key of a sequence", metavar="KEY", positional=True),
+    HTTP,
+    Option("feed", "text", "its feed", told="the only feed of segments", metavar="NAME"),
+    JSON,
+)
+
+
+def _inspect(options: Namespace) -> int:
+    key = os.fsencode(options.sequence)
+    path = f"/inspect?key={quote(key)}"
+    if options.feed is not None:
+        path += f"&feed={quote(options.feed)}"
+    told = Asker(options).get(path)
+    print(json.dumps(told) if options.json else "\n".join(_lines(told)))
+    return exits.WELL if told["found"] else exits.FAILED
+
+
+def _lines(told: Any) -> list[str]:
+    found = [_example(told, example) for example in told["found"]]
+    if told["unheard"]:
+        listed = ", ".join(map(str, told["unheard"]))
+        found.append(f"partitions {listed} have not answered: their workers are busy, or dead")
+    elif not found:
+        found.append(
+            f"{shown(told['key'])} is not on its way in feed {told['feed']!r}: it has not been "
+            "read yet, has ended, or is no key of this feed"
+        )
+    return found
+
+
+def _example(told: Any, example: Any) -> str:
+    """One line; an example is there once for each epoch that it is on its way in."""
+    head = (
+        f"{shown(told['key'])}: partition {example['partition']}, epoch {example['epoch'] + 1}, "
+        f"segment {example['segment']} of {example['segments']}"
+    )
+    # As many states of it were saved as segments are done.
+    state = f"state after {example['segment']} segments" if example["segment"] else "initial state"
+    where = example["where"]
+    if where == "leased":
+        where = (
+            f"leased to trainer {example['trainer']} for {example['since_s']:.1f} s "
+            f"(batch {example['batch']})"
+        )
+    elif "batch" in example:
+        where = f"{where} (batch {example['batch']})"
+    return f"{head}, {state}, {where}"
+
+
+COMMAND = Command(
+    "Show where the sequence of a key is: its partition, segment and state, and which trainer has "
+    "it since when.  The exit code is 1 where it is not on its way.",
+    _OPTIONS,
+    _inspect,
+)

@@ -1,0 +1,162 @@
+"""A status as lines for a terminal: what ``status`` and ``top`` print.
+
+speech  ● Trainers wait 41 % of their time: …
+  examples ─ 812/s ─► stages ─ 812/s ─► sequences ─ 1,204/s ─► slab ─ 9.1 MiB/s ─► …
+  trainer  where      waits               rows/s …
+  1        host:4711  ████░░░░░░  41 %       402 …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .asking import shown
+from .progress import count, size
+
+__all__ = ["lines"]
+
+_COLORS = {"good": "32", "slow": "33", "bad": "31", "idle": "90"}
+_CELLS = 10
+_MOST_TRAINERS = 32
+_MOST_WORKERS = 16
+_LONGEST_TEXT = 400
+
+
+def lines(status: Mapping[str, Any], color: bool = False) -> list[str]:
+    """All of it."""
+    told = [_head(status)]
+    if status["why"]:
+        told += ["", shown(status["why"])]
+    for name, feed in status["feeds"].items():
+        told += ["", *_feed(name, feed, color)]
+    if status["workers"]:
+        told += ["", *_workers(status["workers"][:_MOST_WORKERS])]
+    for event in status["events"][:3]:
+        first = event["text"].split("\n")[0]
+        told += ["", f"{event['kind']}: {shown(first)[:_LONGEST_TEXT]}"]
+    return told
+
+
+def _head(status: Mapping[str, Any]) -> str:
+    parts = [status["state"], f"up {_span(status['uptime_s'])}", f"headrace {status['version']}"]
+    refused = sum(status["access"]["refused"].values())
+    if refused:
+        parts.append(f"{count(refused)} refused at the door")
+    return "  ".join([*parts, *status["addresses"]])
+
+
+def _feed(name: str, feed: Mapping[str, Any], color: bool) -> list[str]:
+    verdict, rates, standing = feed["verdict"], feed["rates"], feed["standing"]
+    dot = f"\x1b[{_COLORS[verdict['level']]}m●\x1b[0m" if color else f"[{verdict['level']}]"
+    text = " ".join(shown(verdict["text"]).split())[:_LONGEST_TEXT]
+    bold = f"\x1b[1m{shown(name)}\x1b[0m" if color else shown(name)
+    told = [f"{bold}  {feed['state']}  {dot} {text}", f"  {_flow(feed, rates)}"]
+    batches = f"batches: {count(feed['batches'])} done, {standing['ready'] + standing['returned']} "
+    batches += f"ready, {standing['leased']} leased, {standing['saving']} saving"
+    told.append(f"  {batches}{_troubles(feed)}")
+    if feed["trainers"]:
+        told += _table(_TRAINER_HEADS, [_trainer(t) for t in feed["trainers"][:_MOST_TRAINERS]])
+    more = len(feed["trainers"][_MOST_TRAINERS:]) + feed["trainers_more"]
+    return [*told, f"  and {more} more trainers"] if more else told
+
+
+def _flow(feed: Mapping[str, Any], rates: Mapping[str, Any]) -> str:
+    pipeline = feed["pipeline"]
+    nbytes = rates.get("bytes")
+    made = "–" if nbytes is None else f"{size(nbytes)}/s"
+    stages = ", ".join(pipeline["stages"]) or "·"
+    steps = (
+        f"{pipeline['source']} ─{_rate(rates, 'read')}",
+        stages,
+        f"{pipeline['shape']} ─{_rate(rates, 'made')}",
+        f"slab ─ {made} ",
+        "router",
+        f"trainers ─{_rate(rates, 'rows')}",
+        "done",
+    )
+    return "─► ".join(f"{step.rstrip()} " for step in steps).rstrip()
+
+
+def _rate(rates: Mapping[str, Any], name: str) -> str:
+    rate = rates.get(name)
+    return " – " if rate is None else f" {count(rate) if rate >= 10 else f'{rate:.1f}'}/s "
+
+
+def _troubles(feed: Mapping[str, Any]) -> str:
+    """What has gone wrong so far, where something has."""
+    counts = {
+        "sent again": feed["redelivered"],
+        "leases expired": feed["expired"],
+        "stale": feed["stale"],
+        "saves refused": sum(feed["refused"].values()),
+        "rows dropped": sum(feed["dropped"].values()),
+        "rows left out": feed["quarantined"],
+    }
+    return "".join(f"; {count(n)} {what}" for what, n in counts.items() if n)
+
+
+_TRAINER_HEADS = ("<trainer", "<where", "<waits", "rows/s", "holds", "sent", "done", "last heard")
+
+
+def _trainer(trainer: Mapping[str, Any]) -> list[str]:
+    rates = trainer["rates"]
+    stall, rows = rates.get("stall"), rates.get("rows")
+    waits = "–" if stall is None else f"{_bar(stall)} {100 * stall:3.0f} %"
+    rank = f" rank {trainer['rank']}" if trainer.get("rank", -1) >= 0 else ""
+    return [
+        f"{trainer['trainer']} {shown(trainer['name'])}".rstrip() + rank,
+        shown(trainer["host"])[:40] or "unknown",
+        waits,
+        "–" if rows is None else count(rows),
+        str(trainer.get("leases", "–")),
+        count(trainer["batches"]),
+        count(trainer["committed"]),
+        _span(trainer["silent_s"]),
+    ]
+
+
+def _workers(workers: Sequence[Mapping[str, Any]]) -> list[str]:
+    rows = []
+    for worker in workers:
+        shares = worker["shares"]
+        work = shares.get("work")
+        waits = {what: shares.get(what) or 0.0 for what in ("trainers", "states", "slab")}
+        most = max(waits, key=lambda what: waits[what])
+        rows.append(
+            [
+                str(worker["worker"]),
+                "–" if work is None else f"{_bar(work)} {100 * work:3.0f} %",
+                f"{most} {100 * waits[most]:.0f} %" if waits[most] >= 0.01 else "",
+                size(worker["slab_bytes"]),
+                str(worker["restarts"]),
+                "gone" if worker["pid"] is None else str(worker["pid"]),
+            ]
+        )
+    return _table(("<worker", "<works", "<waits mostly for", "slab", "restarts", "process"), rows)
+
+
+def _bar(share: float) -> str:
+    full = round(_CELLS * max(0.0, min(1.0, share)))
+    return "█" * full + "░" * (_CELLS - full)
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns side by side; one whose head begins with "<" is set to the left."""
+    names = [head.removeprefix("<") for head in heads]
+    widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
+    return [
+        "  "
+        + "  ".join(
+            f"{cell:<{width}}" if head.startswith("<") else f"{cell:>{width}}"
+            for head, cell, width in zip(heads, row, widths, strict=True)
+        ).rstrip()
+        for row in [names, *rows]
+    ]
+
+
+def _span(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,123 @@
+"""Commands ask by HTTP, tell what was wrong, and believe nothing that would move a cursor."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace_proto.errors import ConnectionLost, ServerError
+from headrace_server.cli.asking import Asker, shown
+from headrace_server.watch.http import HttpService
+
+from ..watch.watched import Watched
+from .served import Served, served
+
+__all__ = ["served"]
+
+TOKEN = "0123456789abcdef"
+
+
+def asker(address: str, token_file: Path | None = None) -> Asker:
+    return Asker(Namespace(http=address, http_token_file=token_file))
+
+
+def test_an_address_is_a_url_or_host_and_port(served: Served):
+    port = served.address.rpartition(":")[2]
+    for address in (served.address, f"{served.address}/", f"127.0.0.1:{port}", f"localhost:{port}"):
+        assert asker(address).get("/status.json")["state"] == "serving"
+
+
+def test_where_none_is_given_the_environment_has_it(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    assert Asker(Namespace()).url == "http://127.0.0.1:8080"
+    monkeypatch.setenv("HEADRACE_HTTP", served.address)
+    assert Asker(Namespace(http=None)).get("/status.json")["state"] == "serving"
+    assert Asker(Namespace(http="h:1")).url == "http://h:1"
+    monkeypatch.setenv("HEADRACE_HTTP_TOKEN_FILE", str(tmp_path / "nonesuch"))
+    with pytest.raises(FileNotFoundError):
+        Asker(Namespace())
+
+
+def test_what_listens_everywhere_is_asked_here(served: Served):
+    port = served.address.rpartition(":")[2]
+    assert asker(f"0.0.0.0:{port}").url == served.address
+    assert asker(f"http://[::]:{port}").url == f"http://[::1]:{port}"
+
+
+@pytest.mark.parametrize("address", ["ftp://h:1", "file:///etc/passwd", "http://", "tcp://h:5557"])
+def test_other_addresses_are_refused(address: str):
+    with pytest.raises(ValueError, match="neither HOST:PORT nor a URL"):
+        asker(address)
+
+
+def test_no_server_is_told_with_what_to_do():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with pytest.raises(ConnectionLost, match=r"no server answers at .*refused.*--http HOST:PORT"):
+        asker(f"127.0.0.1:{port}").get("/status.json")
+
+
+def test_what_the_server_refuses_is_told_in_its_words(served: Served):
+    with pytest.raises(ValueError, match="key is a key of 1 to 4096 bytes"):
+        asker(served.address).get("/inspect?key=")
+    with pytest.raises(ServerError, match="answers 404: there are"):
+        asker(served.address).get("/nonesuch")
+
+
+def test_a_proxy_of_the_environment_is_not_asked(served: Served, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert asker(served.address).get("/status.json")["state"] == "serving"
+
+
+def test_posting_needs_the_token_where_there_is_one(tmp_path: Path):
+    server = Watched()
+    service = HttpService("127.0.0.1", 0, TOKEN)
+    service.watch(server)
+    try:
+        with pytest.raises(ServerError, match="answers 401: the token is needed"):
+            asker(service.address).post("/drain")
+        (tmp_path / "token").write_text(f"{TOKEN}\n")
+        assert asker(service.address, tmp_path / "token").post("/drain") == {"draining": True}
+        assert server.draining
+    finally:
+        service.close()
+
+
+@pytest.fixture
+def other() -> Iterator[tuple[str, list[bytes]]]:
+    """A port at which something else answers, with a redirection."""
+    heard: list[bytes] = []
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            heard.append(connection.recv(65536))
+            connection.sendall(
+                b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n"
+                b"Content-Length: 5\r\n\r\nhello"
+            )
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    yield f"127.0.0.1:{listening.getsockname()[1]}", heard
+    listening.close()
+    thread.join(20)
+
+
+def test_a_redirection_is_not_followed(other: tuple[str, list[bytes]]):
+    address, heard = other
+    with pytest.raises(ServerError, match="answers 302"):
+        asker(address).get("/status.json")
+    assert heard and b"uthorization" not in heard[0]
+
+
+def test_what_a_terminal_would_obey_is_shown_and_not_done():
+    assert shown("a\x1b[2Jb\x07\x9b\r\u202ec\nd é☃") == "a\\x1b[2Jb\\x07\\x9b\\r\\u202ec\nd é☃"

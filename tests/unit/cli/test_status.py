@@ -1,0 +1,51 @@
+"""``headrace status`` prints what a server is, and its exit code says whether that is well."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from headrace_server.cli import main
+
+from ..watch.statuses import feed
+from .served import Served, served
+
+__all__ = ["served"]
+
+
+def test_the_text_is_for_people(served: Served, capsys: pytest.CaptureFixture[str]):
+    assert main(["status", "--http", served.address]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("serving  up ") and "batches: 3 done" in told
+
+
+def test_the_json_is_all_that_is_known(served: Served, capsys: pytest.CaptureFixture[str]):
+    assert main(["status", "--json", "--http", served.address]) == 0
+    assert json.loads(capsys.readouterr().out)["feeds"]["a"]["rows"] == 12
+
+
+def test_the_address_may_come_from_the_environment(
+    served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HEADRACE_HTTP", served.address)
+    assert main(["status"]) == 0 and "serving" in capsys.readouterr().out
+
+
+def test_a_feed_that_has_failed_makes_the_exit_code_1(
+    served: Served, capsys: pytest.CaptureFixture[str]
+):
+    served.feeds = {"a": feed(state="failed", failure=["data", "row 7 is bad"])}
+    assert main(["status", "--http", served.address]) == 1
+    assert "row 7 is bad" in capsys.readouterr().out
+
+
+def test_a_server_that_is_gone_makes_it_1_too(served: Served, capsys: pytest.CaptureFixture[str]):
+    served.fail("the router is gone")
+    assert main(["status", "--http", served.address]) == 1
+    assert "the router is gone" in capsys.readouterr().out
+
+
+def test_none_at_all_is_said_on_standard_error(capsys: pytest.CaptureFixture[str]):
+    assert main(["status", "--http", "127.0.0.1:1"]) == 1
+    assert "no server answers at http://127.0.0.1:1" in capsys.readouterr().err
