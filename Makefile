@@ -8,7 +8,7 @@ FRAMEWORKS := $(VENV)/.frameworks
 TORCH ?= torch==2.13.0+cpu
 
 .PHONY: help demo test test-fast test-long lint types reference bench chaos chaos-long \
-	fuzz soak trials container-test clean
+	fuzz soak trials container-test browser-test pictures clean
 
 help:
 	@echo "make demo    generate data, serve it, train from it with two trainers"
@@ -19,6 +19,7 @@ help:
 	@echo "make soak    full speed for SECONDS=300: nothing may grow"
 	@echo "make trials  every trial at its full size (two hours; some need root)"
 	@echo "make container-test  build the images and run them, as far as this machine can"
+	@echo "make browser-test  look at the page of a server in a real browser; pictures takes those of the docs"
 	@echo "make lint types reference bench clean"
 
 $(READY): pyproject.toml
@@ -54,6 +55,20 @@ types: $(READY)
 # The tables of docs/commands.md, from those that the commands are made of.
 reference: $(READY)
 	$(BIN)/python -m tests.contract.commands_page
+
+# Chromium is Debian's; without root it has to be there.
+BROWSER := $(VENV)/.browser
+$(BROWSER): $(READY)
+	command -v chromium >/dev/null || apt-get install --yes --no-install-recommends chromium \
+	    || echo 'no chromium: the tests say so and are skipped'
+	$(BIN)/python -m pip install --quiet --editable '.[browser]'
+	touch $@
+
+browser-test: $(BROWSER)
+	$(BIN)/python -m pytest -q -m browser tests/browser
+
+pictures: $(BROWSER)
+	$(BIN)/python -m tests.browser.pictures
 
 bench: $(READY)
 	$(BIN)/python -m tests.bench

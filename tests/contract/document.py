@@ -1,6 +1,6 @@
 """Runs the code of one document, block by block, in the current directory.
 
-    python document.py README.md REPOSITORY PORT
+    python document.py README.md REPOSITORY PORT HTTP_PORT
 
     ```python        runs; all blocks of a document share one namespace
     ```python        with ``# name.py`` as its first line: becomes that file
@@ -12,7 +12,7 @@
                      what they serve are options of headrace serve
     <!-- setup: … --> Python, run where it stands; for data that the reader is spared
 
-The port 5557 of the documents is replaced by a free one.
+The port 5557 of the documents, and 8080 of HTTP, are replaced by free ones.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _DEFAULT_PORT = "5557"
+_DEFAULT_HTTP = "127.0.0.1:8080"
 _LIMIT_S = 60
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$|^<!-- setup:\n(.*?)^-->$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# ([\w-]+\.\w+)\n")
@@ -54,17 +55,19 @@ def blocks(document: str) -> list[Block]:
 class Runner:
     """One document."""
 
-    def __init__(self, name: str, repository: Path, port: str) -> None:
+    def __init__(self, name: str, repository: Path, port: str, http_port: str) -> None:
         self._name = name
         self._repository = repository
-        self._port = port
+        self._ports = {_DEFAULT_PORT: port, _DEFAULT_HTTP: f"127.0.0.1:{http_port}"}
         self._namespace: dict[str, Any] = {"__name__": "document"}
         self._servers: list[subprocess.Popen[str]] = []
 
     def run(self, document: str) -> None:
         try:
             for block in blocks(document):
-                text = block.text.replace(_DEFAULT_PORT, self._port)
+                text = block.text
+                for told, free in self._ports.items():
+                    text = text.replace(told, free)
                 if block.language == "sh":
                     for line in text.replace("\\\n", " ").splitlines():
                         self._command(shlex.split(line, comments=True))
@@ -165,9 +168,9 @@ class Runner:
 
 
 def main() -> None:
-    document, repository, port = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    document, repository = Path(sys.argv[1]), Path(sys.argv[2])
     sys.path.insert(0, "")
-    Runner(document.name, repository, port).run(document.read_text())
+    Runner(document.name, repository, *sys.argv[3:]).run(document.read_text())
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def _free_port() -> int:
 def test_the_code_of_a_document_runs(path: Path, tmp_path: Path) -> None:
     runner = ROOT / "tests" / "contract" / "document.py"
     process = subprocess.Popen(
-        [sys.executable, runner, path, ROOT, str(_free_port())],
+        [sys.executable, runner, path, ROOT, str(_free_port()), str(_free_port())],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

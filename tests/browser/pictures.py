@@ -1,0 +1,55 @@
+"""Takes the pictures of the page that docs/watching.md shows.
+
+python -m tests.browser.pictures
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import headrace_server as hs
+
+from .chromium import chromium
+from .feeds import buckets, segments, trained
+
+PICTURES = Path(__file__).resolve().parents[2] / "docs" / "pictures"
+#: So long the plots have something to show.
+_SETTLED_S = 75
+
+
+def main() -> None:
+    feeds = {"speech": segments(), "slow-source": buckets()}
+    steps = (("speech", 0.15), ("speech", 0.25), ("speech", 0.2), ("slow-source", 0.01))
+    with chromium() as browser, tempfile.TemporaryDirectory() as state:
+        options: dict[str, Any] = {
+            "partitions": 4,
+            "workers": 2,
+            "state_dir": state,
+            "http": "127.0.0.1:0",
+        }
+        with hs.run(feeds, **options) as server, trained(server.address, *steps):
+            time.sleep(_SETTLED_S / 2)
+            os.kill(
+                next(p for n, p in server.pids.items() if n.startswith("worker-1")), signal.SIGABRT
+            )
+            time.sleep(_SETTLED_S / 2)
+            for name, feed, scheme in (
+                ("watching", "slow-source", "light"),
+                ("watching-dark", "speech", "dark"),
+            ):
+                size = {"width": 1240, "height": 1000}
+                context = browser.new_context(color_scheme=scheme, viewport=size)
+                page = context.new_page()
+                page.goto(f"{server.http_address}/#{feed}")
+                page.wait_for_selector("body[data-ready]")
+                page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
+                context.close()
+
+
+if __name__ == "__main__":
+    main()

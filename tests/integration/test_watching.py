@@ -1,0 +1,282 @@
+"""What is shown of a server that runs is what its trainers have seen."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+import headrace
+import headrace_server as hs
+
+ROWS = 240
+
+
+def bucketed(epochs: int | None = 1) -> hs.Pipeline:
+    examples = [{"i": i, "x": np.ones(i % 6 + 1, "float32")} for i in range(ROWS)]
+    pipeline = hs.from_examples(examples).filter("tests.integration.test_watching:wanted")
+    return pipeline.repeat(epochs).bucket_by_sequence_length("x", 4, [4], dynamic_pad=True)
+
+
+def wanted(example: dict[str, Any]) -> bool:
+    return bool(example["i"] % 10)
+
+
+def segments(epochs: int | None = None) -> hs.Pipeline:
+    examples = [{"k": b"key %d" % i, "x": np.ones((9, 2), "float32")} for i in range(20)]
+    return (
+        hs.from_examples(examples)
+        .repeat(epochs)
+        .batch_sequences_with_states(
+            input_key="k",
+            input_sequences=["x"],
+            input_context=[],
+            initial_states={"h": hs.zeros((2,), "float32")},
+            num_unroll=3,
+            batch_size=4,
+            capacity=8,
+        )
+    )
+
+
+def get(server: hs.Server, path: str, method: str = "GET", **headers: str) -> tuple[int, bytes]:
+    assert server.http_address is not None
+    connection = http.client.HTTPConnection(urlsplit(server.http_address).netloc, timeout=30)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def status(server: hs.Server) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(get(server, "/status.json")[1])
+    return found
+
+
+def metrics(server: hs.Server) -> dict[tuple[str, ...], float]:
+    """By name and values of labels, in the order of their names."""
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in parse(get(server, "/metrics")[1].decode())
+        for sample in family.samples
+    }
+
+
+def eventually(server: hs.Server, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    deadline = time.monotonic() + 30
+    while True:
+        seen = status(server)
+        if holds(seen):
+            return seen
+        assert time.monotonic() < deadline, json.dumps(seen, indent=1)
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def ended() -> Iterator[tuple[hs.Server, list[headrace.Batch]]]:
+    """A server whose feed was read to its end, and what came of it."""
+    with hs.run(bucketed(), partitions=2, workers=2, http="127.0.0.1:0") as server:
+        with headrace.connect(server.address, timeout=30) as feed:
+            batches = list(feed)
+            eventually(server, lambda s: bool(s["feeds"]["default"]["read"] == ROWS))
+            yield server, batches
+
+
+def test_the_figures_of_a_feed_are_those_of_its_batches(ended: Any):
+    server, batches = ended
+    found = metrics(server)
+    rows = sum(batch.rows for batch in batches)
+    assert found["headrace_batches_committed_total", "default"] == len(batches)
+    assert found["headrace_rows_committed_total", "default"] == rows
+    assert found["headrace_rows_made_total", "default"] == rows
+    assert found["headrace_rows_read_total", "default"] == ROWS
+    assert found["headrace_rows_dropped_total", "default", "filtered"] == ROWS / 10
+    for bucket in (0, 1):
+        of_it = [b for b in batches if b.bucket == bucket]
+        padded, real = sum(b["x"].size for b in of_it), sum(int(b.length.sum()) for b in of_it)
+        assert found["headrace_padding_elements_total", str(bucket), "default", "padded"] == padded
+        assert found["headrace_padding_elements_total", str(bucket), "default", "real"] == real
+    assert found["headrace_feed_state", "default", "ended"] == 1
+
+
+def test_a_trainer_is_told_of_until_it_leaves(ended: Any):
+    server, batches = ended
+    (trainer,) = status(server)["feeds"]["default"]["trainers"]
+    assert trainer["batches"] == trainer["committed"] == len(batches)
+    assert trainer["host"] == f"{socket.gethostname()}:{os.getpid()}" and trainer["local"]
+    with headrace.connect(server.address, timeout=30):
+        eventually(server, lambda s: len(s["feeds"]["default"]["trainers"]) == 2)
+    eventually(server, lambda s: len(s["feeds"]["default"]["trainers"]) == 1)
+    assert metrics(server)["headrace_trainers", "default"] == 1
+
+
+def test_counters_of_the_api_are_the_same(ended: Any):
+    server, _ = ended
+    counted, shown = server.stats()["default"], status(server)["feeds"]["default"]
+    for name in ("batches", "rows", "dropped", "padding", "made", "read", "standing", "state"):
+        assert counted[name] == shown[name], name
+
+
+def test_an_ended_feed_is_alive_and_ready(ended: Any):
+    server, _ = ended
+    assert get(server, "/healthz") == (200, b"ended\n")
+    assert get(server, "/readyz?feed=default") == (200, b"ready\n")
+
+
+def test_a_page_and_nothing_else_is_at_the_root(ended: Any):
+    server, _ = ended
+    code, body = get(server, "/")
+    assert code == 200 and body.startswith(b"<!doctype html>")
+    assert get(server, "/..%2f..%2fetc/passwd")[0] == 404
+
+
+def test_without_http_there_is_no_port_and_the_counters_are_there_all_the_same():
+    before = {t.name for t in threading.enumerate()}
+    with hs.run(bucketed()) as server:
+        assert server.http_address is None
+        assert server.stats()["default"]["state"] == "open"
+        assert not {t.name for t in threading.enumerate()} - before & {
+            "headrace-http",
+            "headrace-watching",
+        }
+
+
+def test_a_trainer_that_is_slow_is_fed_and_one_that_is_fast_waits(tmp_path: Path):
+    slow = hs.from_examples([{"i": i} for i in range(50)]).repeat(None)
+    slow = slow.map("tests.integration.test_watching:slowly").batch(2)
+    with hs.run(slow, http="127.0.0.1:0") as server:
+        with headrace.connect(server.address, timeout=30) as feed:
+            stop = time.monotonic() + 5
+            for _ in feed:
+                if time.monotonic() > stop:
+                    break
+            feed_told = eventually(server, lambda s: "stall" in s["feeds"]["default"]["rates"])
+            told = feed_told["feeds"]["default"]
+            assert told["rates"]["stall"] > 0.7
+            assert (told["verdict"]["level"], told["verdict"]["where"]) == ("bad", "workers")
+            found = metrics(server)
+            number = str(told["trainers"][0]["trainer"])
+            blocked = found["headrace_trainer_blocked_seconds_total", "default", number]
+            busy = found["headrace_trainer_busy_seconds_total", "default", number]
+            assert blocked > 2 and busy < blocked / 2
+            points = json.loads(get(server, "/history.json")[1])["points"]
+            assert points and points[-1]["feeds"]["default"]["made"] > 0
+
+
+def slowly(example: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(0.01)
+    return example
+
+
+def inspected(server: hs.Server, key: bytes) -> list[dict[str, Any]]:
+    code, body = get(server, f"/inspect?key={quote(key)}")
+    assert code == 200, body
+    found: list[dict[str, Any]] = json.loads(body)["found"]
+    return found
+
+
+def test_a_sequence_is_found_in_the_hands_of_its_trainer(tmp_path: Path):
+    with hs.run(segments(1), partitions=2, workers=2, http="127.0.0.1:0") as server:
+        with headrace.connect(server.address, prefetch=0, timeout=30) as feed:
+            batch = next(feed)
+            (name, *_) = batch.key.tolist()
+            key = name.split(b":", 1)[1]
+            (place,) = inspected(server, key)
+            number = status(server)["feeds"]["default"]["trainers"][0]["trainer"]
+            assert (place["where"], place["trainer"], place["segment"]) == ("leased", number, 0)
+            assert place["segments"] == 3
+            batch.save_state("h", batch.state("h"))
+            while inspected(server, key)[0]["segment"] == 0:
+                batch = next(feed)
+                batch.save_state("h", batch.state("h"))
+            assert inspected(server, b"no such key") == []
+            last = [b"key %d" % i for i in range(20) if inspected(server, b"key %d" % i)]
+            assert last
+
+
+def test_a_worker_that_died_is_counted_with_its_last_words():
+    with hs.run(bucketed(None), http="127.0.0.1:0") as server:
+        with headrace.connect(server.address, timeout=30) as feed:
+            next(feed)
+            before = eventually(server, lambda s: s["feeds"]["default"]["read"] > 0)
+            pid = before["workers"][0]["pid"]
+            os.kill(pid, signal.SIGKILL)
+            seen = eventually(server, lambda s: s["workers"][0]["pid"] not in (None, pid))
+            assert seen["workers"][0]["restarts"] == 1
+            (event,) = seen["events"]
+            assert event["kind"] == "worker died" and "was killed by SIGKILL" in event["text"]
+            next(feed)
+            read = before["feeds"]["default"]["read"]
+            eventually(server, lambda s: bool(s["feeds"]["default"]["read"] > read))
+            assert metrics(server)["headrace_worker_restarts_total", "0"] == 1
+
+
+def test_when_the_router_is_dead_health_says_so():
+    with hs.run(bucketed(None), http="127.0.0.1:0") as server:
+        assert get(server, "/healthz")[0] == 200
+        os.kill(server.pids["router"], signal.SIGKILL)
+        seen = eventually(server, lambda s: s["state"] == "failed")
+        assert "router was killed by SIGKILL" in seen["why"]
+        assert get(server, "/healthz")[0] == 503 and get(server, "/readyz")[0] == 503
+        assert metrics(server)["headrace_up",] == 0
+
+
+def test_states_that_are_kept_are_counted(tmp_path: Path):
+    with hs.run(segments(1), state_dir=tmp_path, http="127.0.0.1:0") as server:
+        with headrace.connect(server.address, timeout=30) as feed:
+            for batch in feed:
+                batch.save_state("h", batch.state("h"))
+        seen = eventually(
+            server, lambda s: s["feeds"]["default"].get("store", {}).get("commits", 0) > 0
+        )
+        store = seen["feeds"]["default"]["store"]
+        assert store["since_commit_s"] is not None and store["faults"] == []
+
+
+def test_drain_ends_a_server_of_the_command_line_well(tmp_path: Path):
+    command = [sys.executable, "-m", "headrace_server.cli"]
+    target = "tests.integration.test_watching:forever"
+    serve = [*command, "serve", target, "--bind", "tcp://127.0.0.1:*", "--http", "127.0.0.1:0"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    process = subprocess.Popen(serve, stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    with process.stdout:
+        address = process.stdout.readline().split()[-1]
+        shown = process.stdout.readline().split()[-1]
+        try:
+            with headrace.connect(address, timeout=30) as feed:
+                next(feed)
+                thread = threading.Thread(target=lambda: feed.close())
+                run = subprocess.run(
+                    [*command, "drain", "--wait", "0", "--http", shown],
+                    capture_output=True,
+                    text=True,
+                    timeout=60,
+                )
+                assert run.returncode == 1 and "still out" in run.stdout, run.stderr
+                thread.start()
+                thread.join(30)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+            process.wait(20)
+
+
+def forever() -> hs.Pipeline:
+    return hs.from_examples([{"i": i} for i in range(10)]).repeat(None).batch(2)
