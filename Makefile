@@ -51,9 +51,10 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# The tables of docs/commands.md, from those that the commands are made of.
+# What of docs/commands.md and docs/reference.md is made of options, signatures and docstrings.
 reference: $(READY)
 	$(BIN)/python -m tests.contract.commands_page
+	$(BIN)/python -m tests.contract.reference_page
 
 bench: $(READY)
 	$(BIN)/python -m tests.bench

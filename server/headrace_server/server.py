@@ -103,7 +103,8 @@ class Server:
         ``batches``, ``rows``, ``redelivered``, ``stale``, ``expired``: of the hand-over.
         ``dropped``: rows by reason.  ``padding``: by bucket, elements with padding and without.
         ``classes``: rows ``accepted``, ``rejected`` and ``waiting`` by class, and ``changes``: for
-        each partition, from which batch on which target proportions hold.
+        each partition, from which batch on which target proportions hold.  ``segments``: examples
+        ``in_flight``, and segments ``rewound``, which are trained again.
         """
         return self._supervisor.stats()
 
@@ -224,7 +225,8 @@ def run(
     Of one example at most ``max_state_bytes`` of states are kept at the server.
 
     A trainer that is not heard of for ``lease_ttl_s`` loses what it holds.  ``slab_bytes`` bounds
-    the shared memory of each worker, in ``shm_dir`` (default /dev/shm).
+    the shared memory of each worker, in ``shm_dir`` (default /dev/shm).  A server that is not ready
+    after ``start_timeout_s`` is given up.
 
     A worker that makes no progress for ``worker_timeout_s`` is ended and replaced: it must be more
     than the time in which your functions work through 64 examples.  ``worker_memory_bytes`` bounds

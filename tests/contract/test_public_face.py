@@ -17,7 +17,7 @@ CLIENT = {
     *("StaleLease", "StateError", "Cancelled", "FeedClosed", "FeedRewound", "ForkedProcess"),
 }
 SERVER = {
-    *("__version__", "run", "Server"),
+    *("__version__", "run", "replay", "Server"),
     *("Pipeline", "Declaration", "Feature", "scalar", "sequence", "fixed"),
     *("read_tfrecord", "read_arrow", "read_parquet", "read_jsonl", "read_csv", "read_npz"),
     *("read_tar", "from_function", "from_examples", "zeros"),
