@@ -7,7 +7,7 @@ FRAMEWORKS := $(VENV)/.frameworks
 # A build for the CPU: that with CUDA takes gigabytes.
 TORCH ?= torch==2.13.0+cpu
 
-.PHONY: help demo test test-fast test-long lint types reference bench chaos chaos-long \
+.PHONY: help demo test test-fast test-long lint types reference docs bench chaos chaos-long \
 	fuzz soak trials container-test clean
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo "make soak    full speed for SECONDS=300: nothing may grow"
 	@echo "make trials  every trial at its full size (two hours; some need root)"
 	@echo "make container-test  build the images and run them, as far as this machine can"
+	@echo "make docs    the pages of docs/ as a site, in site/"
 	@echo "make lint types reference bench clean"
 
 $(READY): pyproject.toml
@@ -56,6 +57,11 @@ reference: $(READY)
 	$(BIN)/python -m tests.contract.commands_page
 	$(BIN)/python -m tests.contract.reference_page
 
+# Fails where a link leads nowhere, a page has no place, or something would be loaded from elsewhere.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
 bench: $(READY)
 	$(BIN)/python -m tests.bench
 
@@ -87,4 +93,4 @@ trials: $(READY)
 	$(BIN)/python -m tests.trials all --seed "$(SEED)" --results trial-results.jsonl
 
 clean:
-	rm -rf $(VENV) build dist demo-data demo-out chaos-results.json trial-results.jsonl .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site demo-data demo-out chaos-results.json trial-results.jsonl .mypy_cache .ruff_cache .hypothesis .import_linter_cache
