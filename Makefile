@@ -7,7 +7,7 @@ FRAMEWORKS := $(VENV)/.frameworks
 # A build for the CPU: that with CUDA takes gigabytes.
 TORCH ?= torch==2.13.0+cpu
 
-.PHONY: help demo test test-fast test-long lint types reference bench chaos chaos-long \
+.PHONY: help demo test test-fast test-long lint types reference docs bench chaos chaos-long \
 	fuzz soak trials container-test browser-test pictures clean
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo "make trials  every trial at its full size (two hours; some need root)"
 	@echo "make container-test  build the images and run them, as far as this machine can"
 	@echo "make browser-test  look at the page of a server in a real browser; pictures takes those of the docs"
+	@echo "make docs    the pages of docs/ as a site, in site/"
 	@echo "make lint types reference bench clean"
 
 $(READY): pyproject.toml
@@ -52,9 +53,15 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# The tables of docs/commands.md, from those that the commands are made of.
+# What of docs/commands.md and docs/reference.md is made of options, signatures and docstrings.
 reference: $(READY)
 	$(BIN)/python -m tests.contract.commands_page
+	$(BIN)/python -m tests.contract.reference_page
+
+# Fails where a link leads nowhere, a page has no place, or something would be loaded from elsewhere.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
 
 # Chromium is Debian's; without root it has to be there.
 BROWSER := $(VENV)/.browser
@@ -101,4 +108,4 @@ trials: $(READY)
 	$(BIN)/python -m tests.trials all --seed "$(SEED)" --results trial-results.jsonl
 
 clean:
-	rm -rf $(VENV) build dist demo-data demo-out chaos-results.json trial-results.jsonl .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site demo-data demo-out chaos-results.json trial-results.jsonl .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -119,7 +119,9 @@ def replayed(meta: Mapping[str, Any]) -> tuple[int, int, int] | None:
 
 
 class Batch(Mapping[str, Any]):
-    """Columns by name, converted when they are first asked for.
+    """A mapping of column to array, each converted when it is first asked for.
+
+    ``rows`` is how many it has; ``partition`` and ``number`` are its place in the stream.
 
     Arrays are views of memory that this batch shares with the server.  They may be written to and
     kept for as long as one likes: the memory is let go when the last of them is gone.

@@ -258,7 +258,10 @@ class Feed:
     set_state = load_state_dict
 
     def trackable(self) -> Any:
-        """An object for ``tf.train.Checkpoint``: saves a snapshot, and goes on from it."""
+        """An object for ``tf.train.Checkpoint``, such as ``Checkpoint(model=model, feed=…)``.
+
+        Saving the checkpoint takes a snapshot, and restoring it goes on from there.
+        """
         from .tf import FeedState
 
         return FeedState(self)

@@ -68,7 +68,9 @@ class SegmentBatch:
     """Rows of sequences, each with the state that its sequence has reached.
 
     It is committed by the save of its last state.  Asking for the next batch commits nothing, and
-    several batches may be in hand at once.
+    several batches may be in hand at once.  ``rows`` and ``batch_size`` are how many rows it has;
+    ``partition`` and ``number`` are its place in the stream, and ``token`` is what ``save_states``
+    of the feed takes.
     """
 
     __slots__ = (

@@ -15,7 +15,7 @@ remedy.  Errors cross the wire as a code (the table at the end) and a text, neve
     ├── LimitExceeded        a limit of the server was reached; the text names it
     ├── ServerError          the server, or user code in it, failed
     ├── FeedRewound          the feed was taken back to a snapshot; connect anew
-    ├── StaleLease           the rows went to another trainer meanwhile; this work does not count
+    ├── StaleLease           the lease had ended meanwhile; this work does not count
     ├── StateError           a state was saved twice, or at the wrong time
     ├── Cancelled            the feed was cancelled
     ├── FeedClosed           the feed object was closed and is used again
@@ -96,7 +96,7 @@ class FeedRewound(HeadraceError):
 
 
 class StaleLease(HeadraceError):
-    """The lease had ended and the rows went to another trainer: this commit does not count."""
+    """The lease had ended: the rows went out again, or will, and this commit does not count."""
 
 
 class StateError(HeadraceError):

@@ -67,7 +67,7 @@ def replay(
     ``pipeline`` must be the one that was served.  Rows are read again and compared with the record.
     Segments bring the states that they brought then (served with ``record="states"``), or with
     ``states="initial"`` those that their examples begin with.  Saves and commits are taken, and
-    compared with nothing.  ``keys`` and ``insecure`` are those of ``hs.run``.
+    compared with nothing.  All other arguments are those of ``hs.run``.
     """
     refuse_in_worker("hs.replay")
     if states not in STATES:

@@ -20,7 +20,7 @@ from .document import blocks
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 #: Languages of blocks.  What is code is run; the rest is for reading.
-LANGUAGES = {"python", "sh", "setup", "text", "mermaid", "toml", ""}
+LANGUAGES = {"python", "sh", "setup", "text", "toml", ""}
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 

@@ -95,7 +95,10 @@ class Pipeline(Sequencing):
         return replace(self, _order=order)
 
     def repeat(self, n: int | None = None) -> Pipeline:
-        """Go through the source ``n`` times, or for ever."""
+        """Go through the source ``n`` times, or for ever.
+
+        A batch may hold the end of one epoch and the beginning of the next.
+        """
         self._open("repeat")
         if self._repeated:
             raise ValueError("repeat() is called twice: give the product of both counts once")
@@ -117,7 +120,8 @@ class Pipeline(Sequencing):
         a dict.  The arrays it gets are read-only views: copy what is to be changed in place.
 
         With ``vectorized=True`` it gets the columns of some hundred examples at once, and gives as
-        many rows: arrays ``[n, …]``, object arrays of bytes, and ``Ragged`` where shapes vary.
+        many rows: arrays ``[n, …]``, object arrays of bytes, and where shapes vary ``Ragged`` of
+        ``headrace_server.feed.columns``.
 
         ``schema`` says what the function gives.  Without one it is learnt from the first
         examples: a dimension in which those differ varies, and so does one that varied in a column

@@ -51,6 +51,7 @@ class Feature:
 
     @property
     def field(self) -> Field:
+        """Its dtype and whole shape; None for the number of steps of a sequence."""
         return Field(self.dtype, (None, *self.shape) if self.kind == "sequence" else self.shape)
 
     def to_plain(self) -> Plain:
@@ -126,7 +127,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A whole pipeline."""
+    """A whole pipeline: ``source``, ``order``, ``stages``, ``shape`` and ``policy``."""
 
     source: Source
     order: Order

@@ -70,7 +70,7 @@ class Sequencing(Sampling):
         state_placement: Literal["server", "trainer"] = "server",
     ) -> P:
         """Batches of segments of ``num_unroll`` steps, each with the states saved for the one
-        before it.
+        before it.  Only ``input_length`` and what follows ``batch_size`` may be left out.
 
         ``input_key`` is a column of one string, unlike in all examples in flight;
         ``make_keys_unique`` appends a number to it, drawn from ``make_keys_unique_seed`` (None: 0).

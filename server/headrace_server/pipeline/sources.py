@@ -156,17 +156,20 @@ def read_tfrecord(
 
 
 def read_arrow(paths: Paths, features: Features | None = None) -> Pipeline:
-    """Arrow IPC files, memory-mapped: the fastest."""
+    """Arrow IPC files, memory-mapped: the fastest.  Needs the extra ``arrow``; so does Parquet."""
     return _files("arrow", paths, features)
 
 
 def read_parquet(paths: Paths, features: Features | None = None) -> Pipeline:
-    """Parquet files."""
+    """Parquet files.
+
+    They are read by whole row groups, so an exact shuffle is slow: give ``shuffle`` a window.
+    """
     return _files("parquet", paths, features)
 
 
 def read_jsonl(paths: Paths, features: Features | None = None) -> Pipeline:
-    """Files of one JSON object per line."""
+    """Files of one JSON object per line; a column is a key of the object."""
     return _files("jsonl", paths, features)
 
 
@@ -229,7 +232,10 @@ def read_npz(
 
 
 def read_tar(paths: Paths, features: Features | None = None) -> Pipeline:
-    """Tar files whose neighbouring members of one stem make an example (the WebDataset layout)."""
+    """Tar files whose neighbouring members of one stem make an example (the WebDataset layout).
+
+    What follows the stem's first dot names the column: ``0001.txt`` has column ``txt`` of 0001.
+    """
     return _files("tar", paths, features)
 
 
@@ -243,8 +249,8 @@ def from_function(
     """What ``fn(*args, **kwargs)`` gives, called in a worker: anything iterable of dicts.
 
     With ``shards`` it is called once for each, with the shard's number as ``shard`` and, where it
-    takes that, their number as ``num_shards``; several workers then share the source.  Arguments
-    are plain data.
+    takes that, their number as ``num_shards``; several partitions then share the source.  ``fn`` is
+    named and not sent, so workers must be able to import it; arguments are plain data.
     """
     for name in ("shard", "num_shards"):
         if shards is not None and name in kwargs:

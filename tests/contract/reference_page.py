@@ -1,0 +1,209 @@
+"""The generated parts of docs/reference.md, from signatures and docstrings.
+
+    python -m tests.contract.reference_page      writes them anew
+
+A part stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``; the rest is by hand.
+
+    hs.read_csv      ─►  ### hs.read_csv      the signature      the docstring
+    a class          ─►  the same, its properties as a table, and each of its methods in turn
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference.md"
+
+#: Where a thing is, what readers call it, and, of a class: what they call one of its instances, and
+#: which members are told of (none: all public ones of its own).
+Entry = tuple[str, str, str, tuple[str, ...]]
+
+_SHAPES = [
+    *("batch", "bucket", "bucket_by_sequence_length", "stratified_sample_unknown_dist"),
+    *("batch_sequences_with_states", "sequence_queueing_state_saver"),
+]
+_STAGES = [
+    *("shuffle", "repeat", "map", "filter", "select", "rejection_sample", "stratified_sample"),
+    *("resample_at_rate", "weighted_resample", "options"),
+]
+_SOURCES = [
+    *("read_tfrecord", "read_arrow", "read_parquet", "read_jsonl", "read_csv", "read_npz"),
+    *("read_tar", "from_function", "from_examples"),
+]
+
+
+def _functions(prefix: str, called: str, names: Iterable[str]) -> list[Entry]:
+    return [(f"{prefix}{name}", f"{called}{name}", "", ()) for name in names]
+
+
+PARTS: dict[str, list[Entry]] = {
+    "schema": _functions("headrace_server:", "hs.", ("scalar", "fixed", "sequence")),
+    "sources": _functions("headrace_server:", "hs.", _SOURCES),
+    "stages": _functions("headrace_server:Pipeline.", ".", _STAGES),
+    "shapes": [
+        *_functions("headrace_server:Pipeline.", ".", _SHAPES),
+        *_functions("headrace_server:", "hs.", ("zeros",)),
+    ],
+    "declarations": [
+        ("headrace_server:Pipeline", "hs.Pipeline", "pipeline", ("fields", "declaration")),
+        ("headrace_server:Declaration", "hs.Declaration", "declaration", ("fingerprint",)),
+        ("headrace_server:Feature", "hs.Feature", "feature", ("field",)),
+    ],
+    "servers": [
+        *_functions("headrace_server:", "hs.", ("run", "replay")),
+        ("headrace_server:Server", "hs.Server", "server", ()),
+    ],
+    "connect": _functions("headrace:", "headrace.", ("connect",)),
+    "feed": [
+        ("headrace:Feed", "headrace.Feed", "feed", ()),
+        ("headrace:Field", "headrace.Field", "field", ("ragged_dims", "admits")),
+    ],
+    "batch": [("headrace:Batch", "headrace.Batch", "batch", ())],
+    "segments": [("headrace:SegmentBatch", "headrace.SegmentBatch", "batch", ())],
+    "keras": _functions("headrace.keras:", "headrace.keras.", ("batches", "StatefulModel")),
+}
+#: Parts whose modules need TensorFlow.
+NEED_TENSORFLOW = ("keras",)
+_ERRORS = "errors"
+NAMES = (*PARTS, _ERRORS)
+
+_PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_WIDTH = 88
+
+
+def generated(name: str) -> str:
+    """The lines of a part."""
+    if name == _ERRORS:
+        return _errors()
+    return "\n".join(["", *(line for entry in PARTS[name] for line in _entry(*entry)), ""])
+
+
+def rewritten(page: str, names: tuple[str, ...] = NAMES) -> str:
+    """The page with these of its generated parts as they should be."""
+
+    def part(match: re.Match[str]) -> str:
+        return f"{match[1]}{generated(match[2])}{match[3]}" if match[2] in names else match[0]
+
+    return _PART.sub(part, page)
+
+
+def _entry(where: str, name: str, short: str, members: tuple[str, ...]) -> Iterator[str]:
+    module, _, path = where.partition(":")
+    thing: Any = import_module(module)
+    for step in path.split("."):
+        thing = getattr(thing, step)
+    yield from (f"### `{name}`", "")
+    if not inspect.isclass(thing):
+        yield from _call(name, thing)
+    yield from (_told(thing), "")
+    if not short:
+        return
+    others = _names(thing)
+    listed = members or tuple(others)
+    yield from _attributes(short, thing, [n for n in listed if not _is_method(thing, n)])
+    for member in (n for n in listed if _is_method(thing, n)):
+        yield from (f"#### `{short}.{member}`", "")
+        yield from _call(f"{short}.{member}", getattr(thing, member))
+        yield from (_told(getattr(thing, member)), "")
+        if others[member]:
+            also = " and ".join(f"`{short}.{other}`" for other in others[member])
+            yield from (f"The same as {also}.", "")
+
+
+def _names(kind: type) -> dict[str, list[str]]:
+    """What a class itself defines, in the order of its text, with the other names of the same."""
+    first: dict[int, str] = {}
+    names: dict[str, list[str]] = {}
+    for name, member in vars(kind).items():
+        if name[0] == "_" or not (isinstance(member, property) or inspect.isroutine(member)):
+            continue
+        if id(member) in first:
+            names[first[id(member)]].append(name)
+        else:
+            first[id(member)] = name
+            names[name] = []
+    return names
+
+
+def _is_method(kind: type, name: str) -> bool:
+    return callable(getattr(kind, name))
+
+
+def _attributes(short: str, kind: type, names: list[str]) -> Iterator[str]:
+    if names:
+        yield from ("| | |", "| --- | --- |")
+        for name in names:
+            text = _told(getattr(kind, name)).replace("\n\n", " ").replace("|", "\\|")
+            yield f"| `{short}.{name}` | {text} |"
+        yield ""
+
+
+def _call(name: str, function: Callable[..., Any]) -> Iterator[str]:
+    """The signature, on one line where it has room and else with a line per argument."""
+    signature = inspect.signature(function)
+    arguments = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
+    written: list[str] = []
+    for argument in arguments:
+        named = argument.kind is argument.KEYWORD_ONLY
+        if named and not any(text.startswith("*") for text in written):
+            written.append("*")
+        written.append(_argument(argument))
+    gives = _type(signature.return_annotation)
+    end = f" -> {gives}" if gives not in ("", "None") else ""
+    line = f"{name}({', '.join(written)}){end}"
+    if len(line) > _WIDTH:
+        body = "".join(f"    {text},\n" for text in written)
+        line = f"{name}(\n{body}){end}"
+    yield from ("```text", line, "```", "")
+
+
+def _argument(argument: inspect.Parameter) -> str:
+    stars = {argument.VAR_POSITIONAL: "*", argument.VAR_KEYWORD: "**"}.get(argument.kind, "")
+    kind = _type(argument.annotation)
+    typed = f"{stars}{argument.name}" + (f": {kind}" if kind else "")
+    default = argument.default
+    named = argument.kind is argument.KEYWORD_ONLY
+    if default is argument.empty or (default is ... and not named):
+        return typed
+    value = "..." if default is ... else repr(default).replace("'", '"')
+    return f"{typed} = {value}" if kind else f"{typed}={value}"
+
+
+def _type(annotation: Any) -> str:
+    """An annotation as readers know it: empty where it says nothing."""
+    text = "" if annotation is inspect.Parameter.empty else str(annotation)
+    text = re.sub(r"\bP\b", "Pipeline", text).replace("'", '"')
+    text = re.sub(r"Literal\[(.+?)\]", lambda m: m[1].replace(", ", " | "), text)
+    text = re.sub(r"str \| os\.PathLike\[str\]", "Path", text)
+    return "" if text == "Any" else text
+
+
+def _told(thing: Any) -> str:
+    """A docstring as paragraphs of Markdown."""
+    text = inspect.getdoc(thing)
+    assert text, f"{thing} has no docstring"
+    paragraphs = re.split(r"\n\n+", text)
+    joined = [" ".join(line.strip() for line in p.splitlines()) for p in paragraphs]
+    return re.sub(r"``(.+?)``", r"`\1`", "\n\n".join(joined)).replace(".  ", ". ")
+
+
+def _errors() -> str:
+    errors = import_module("headrace_proto.errors")
+    kinds = [
+        kind for name, kind in vars(errors).items() if inspect.isclass(kind) and name[0] != "_"
+    ]
+    lines = ["", "| error | is also a | |", "| --- | --- | --- |"]
+    for kind in kinds:
+        bases = [b for b in kind.__bases__ if b not in (Exception, errors.HeadraceError)]
+        named = ", ".join(f"`{base.__name__}`" for base in bases)
+        lines.append(f"| `headrace.{kind.__name__}` | {named} | {_told(kind)} |")
+    return "\n".join([*lines, "", ""]).replace("|  |", "| |")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rewritten(PAGE.read_text()))

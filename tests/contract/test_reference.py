@@ -1,0 +1,72 @@
+"""docs/reference.md says what signatures and docstrings say, and leaves no public name out."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import headrace
+import headrace_server
+from headrace_proto import errors
+
+from . import reference_page
+from .document import blocks
+
+_LIGHT = tuple(n for n in reference_page.NAMES if n not in reference_page.NEED_TENSORFLOW)
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return reference_page.PAGE.read_text()
+
+
+@pytest.mark.parametrize("name", _LIGHT)
+def test_a_part_of_the_reference_says_what_the_code_says(page: str, name: str) -> None:
+    assert f"<!-- generated: {name} -->" in page
+    assert reference_page.rewritten(page, (name,)) == page, "make reference"
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("name", reference_page.NEED_TENSORFLOW)
+def test_a_part_that_needs_tensorflow_says_what_the_code_says(page: str, name: str) -> None:
+    pytest.importorskip("tensorflow", reason="needs TensorFlow")
+    assert reference_page.rewritten(page, (name,)) == page, "make reference"
+
+
+def test_the_reference_leaves_no_public_name_out(page: str) -> None:
+    for package, called in ((headrace, "headrace"), (headrace_server, "hs")):
+        for name in package.__all__:
+            if name != "__version__":
+                told = (f"\n### `{called}.{name}`\n", f"\n| `{called}.{name}` |")
+                assert any(text in page for text in told), f"{called}.{name} is not told of"
+
+
+def test_the_reference_leaves_no_stage_and_no_shape_out(page: str) -> None:
+    told = {
+        path.partition(".")[2]
+        for entries in reference_page.PARTS.values()
+        for path, *_ in entries
+        if path.startswith("headrace_server:Pipeline.")
+    }
+    calls = {
+        name
+        for name, member in inspect.getmembers(headrace_server.Pipeline)
+        if name[0] != "_" and inspect.isfunction(member)
+    }
+    assert calls - {"declaration"} == told
+
+
+def test_every_error_is_told_of_once_with_what_else_it_is(page: str) -> None:
+    rows = [line for line in page.splitlines() if line.startswith("| `headrace.")]
+    kinds = [name for name in errors.__all__ if name[0].isupper()]
+    assert sorted(row.split("`")[1] for row in rows) == [f"headrace.{name}" for name in kinds]
+    (missing,) = [row for row in rows if row.startswith("| `headrace.FilesMissing` |")]
+    assert "| `DataError`, `FileNotFoundError` |" in missing
+
+
+def test_a_signature_can_be_read_at_a_glance() -> None:
+    shown = reference_page.generated("connect")
+    assert 'framework: str = "numpy",' in shown and "keys: Path | None = None," in shown
+    assert 'order: "arrival" | "lanes" = "arrival",' in reference_page.generated("shapes")
+    assert all(len(line) <= 100 for b in blocks(shown) for line in b.text.splitlines())
