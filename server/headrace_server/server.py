@@ -67,7 +67,6 @@ class Server:
     ) -> None:
         self._durable = durable
         self._http: HttpService | None = None
-        self._feeds = [feed.name for feed in config.feeds]
         try:
             if http is not None:
                 self._http = http.service()
@@ -141,10 +140,6 @@ class Server:
         All that trainers were told to be committed is in it.  ``feed`` may be left out where the
         server serves one.
         """
-        if feed is None and len(self._feeds) == 1:
-            feed = self._feeds[0]
-        if feed not in self._feeds:
-            raise ValueError(f"feed={feed!r} is none of {', '.join(self._feeds)}")
         return self._supervisor.snapshot(feed, timeout_s)
 
     def access(self) -> dict[str, Any]:

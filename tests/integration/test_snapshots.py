@@ -318,6 +318,23 @@ def test_a_snapshot_outlives_the_death_of_a_worker_that_makes_it(tmp_path: Path)
             assert sorted(x for batch in rest(feed) for x in batch["x"]) == expected
 
 
+def test_the_command_takes_one_of_a_server_that_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    from headrace_server.cli import main
+
+    with hs.run(plain(), state_dir=tmp_path, http="127.0.0.1:0") as server:
+        with joined(server) as feed:
+            taken(next(feed))
+            feed.commit()
+            assert main(["snapshot", "--http", str(server.http_address)]) == 0
+            token = json.loads(capsys.readouterr().out)
+            expected = rest(feed)
+        assert main(["snapshot", "--http", str(server.http_address), "--feed", "x"]) == 2
+        with joined(server, resume=token) as feed:
+            assert rest(feed) == expected
+
+
 def test_an_operator_takes_one_and_a_service_that_starts_again_goes_on(tmp_path: Path):
     (tmp_path / "feeds.py").write_text(
         "import headrace_server as hs\n"

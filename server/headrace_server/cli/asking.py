@@ -68,17 +68,17 @@ class Asker:
         """What is there, as JSON."""
         return self._ask(path, None)
 
-    def post(self, path: str) -> Any:
+    def post(self, path: str, timeout_s: float = _TIMEOUT_S) -> Any:
         """Have something done."""
-        return self._ask(path, b"")
+        return self._ask(path, b"", timeout_s)
 
-    def _ask(self, path: str, data: bytes | None) -> Any:
+    def _ask(self, path: str, data: bytes | None, timeout_s: float = _TIMEOUT_S) -> Any:
         headers = {HEADER: "1", "Accept": "application/json"}
         if data is not None and self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         request = urllib.request.Request(f"{self.url}{path}", data, headers)
         try:
-            with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
+            with self._opener.open(request, timeout=timeout_s) as answer:
                 said = answer.read(_MOST_BYTES)
         except urllib.error.HTTPError as error:
             text = shown(error.read(4096).decode(errors="replace")).strip()
@@ -88,7 +88,7 @@ class Asker:
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             if isinstance(reason, (TimeoutError, socket.timeout)):
-                reason = f"no answer within {_TIMEOUT_S:g} s"
+                reason = f"no answer within {timeout_s:g} s"
             raise ConnectionLost(
                 f"no server answers at {self.url}: {reason}.  It serves HTTP where it was started "
                 "with --http HOST:PORT (http= of hs.run)"

@@ -27,6 +27,7 @@ COMMANDS = {
     "flight": "which rows went to which trainer, at which step, with what end",
     "replay": "serve recorded batches again, as they were handed out",
     "skip": "leave out the examples of recorded batches from now on",
+    "snapshot": "keep all of a feed's state as it is now",
     "bench": "measure how fast a feed comes",
     "keygen": "make keys that lock a server for all but its trainers",
     "status": "show what a server does and what holds it up",

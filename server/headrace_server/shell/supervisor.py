@@ -29,7 +29,7 @@ from typing import Any
 
 import msgpack
 
-from headrace_proto.errors import HeadraceError, ServerError, code_of
+from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed, code_of
 
 from .archive import Archive
 from .casualties import Casualties
@@ -186,8 +186,13 @@ class Supervisor:
 
     # Snapshots
 
-    def snapshot(self, feed: str, timeout_s: float) -> dict[str, Any]:
-        """Take one; its token."""
+    def snapshot(self, feed: str | None, timeout_s: float) -> dict[str, Any]:
+        """Take one; its token.  No name is that of the only feed."""
+        feeds = [one.name for one in self._config.feeds]
+        if feed is None and len(feeds) == 1:
+            feed = feeds[0]
+        if feed not in feeds:
+            raise UnknownFeed(f"feed={feed!r:.120} is none of {', '.join(feeds)}")
         if self._archive is None:
             raise ServerError(
                 f"feed {feed!r} has no state_dir: there is nothing to take a snapshot of"

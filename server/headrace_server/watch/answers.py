@@ -2,7 +2,7 @@
 
     GET /  /metrics  /healthz  /readyz[?feed=]  /status.json  /history.json[?since=]
     GET /inspect?key=[&feed=]
-    POST /drain
+    POST /drain  /snapshot[?feed=]
 
 Reading is for whoever reaches the port.  Changing something is for those who could as well send a
 signal: a peer on this machine, or one that knows the token, if there is one.  A web page that
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
 
-from headrace_proto.errors import HeadraceError
+from headrace_proto.errors import HeadraceError, UnknownFeed
 
 from .exposition import CONTENT_TYPE, exposition
 from .page import PAGE_POLICY, page
@@ -33,6 +33,8 @@ __all__ = ["HEADER", "Answers", "Request", "Response"]
 #: No page can send it to another site without that site's consent, which is never given.
 HEADER = "x-headrace"
 _LONGEST_KEY = 4096
+#: How long stores and disks may take over a snapshot.
+_SNAPSHOT_S = 600.0
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json"
 
@@ -83,10 +85,11 @@ class Answers:
             raise _Wrong("the target of the request is no path") from None
         query = parts.query
         if request.method == "POST":
-            if parts.path != "/drain":
-                return _said(404 if parts.path not in _GET else 405, "POST /drain is all there is")
-            refusal = self._refusal(request)
-            return refusal or self._drain()
+            method = _POST.get(parts.path)
+            if method is None:
+                known = " ".join(_POST)
+                return _said(404 if parts.path not in _GET else 405, f"to be posted to are {known}")
+            return self._refusal(request) or getattr(self, method)(query)
         if request.method not in ("GET", "HEAD"):
             return Response(405, b"GET, HEAD and POST\n", headers={"Allow": "GET, HEAD, POST"})
         method = _GET.get(parts.path)
@@ -175,7 +178,13 @@ class Answers:
             return _said(403, f"a header {HEADER}: 1 is needed")
         return None
 
-    def _drain(self) -> Response:
+    def _snapshot(self, query: str) -> Response:
+        try:
+            return _json(self._watch.server.snapshot(_value(query, "feed"), _SNAPSHOT_S))
+        except UnknownFeed as error:
+            raise _Wrong(str(error)) from None
+
+    def _drain(self, query: str) -> Response:
         self._watch.server.begin_drain()
         return _json({"draining": True})
 
@@ -189,6 +198,8 @@ _GET = {
     "/history.json": "_history",
     "/inspect": "_inspect",
 }
+
+_POST = {"/drain": "_drain", "/snapshot": "_snapshot"}
 
 
 class _Wrong(ValueError):

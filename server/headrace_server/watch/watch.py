@@ -41,6 +41,8 @@ class Watched(Protocol):
 
     def begin_drain(self) -> None: ...
 
+    def snapshot(self, feed: str | None, timeout_s: float) -> dict[str, Any]: ...
+
 
 class Watch:
     """Of one server.  Any thread may ask."""

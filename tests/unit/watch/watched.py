@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace_proto.errors import HeadraceError, ServerError
+from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed
 
 from .statuses import feed, worker
 
@@ -37,6 +37,13 @@ class Watched:
 
     def begin_drain(self) -> None:
         self.draining = True
+
+    def snapshot(self, feed: str | None, timeout_s: float) -> dict[str, Any]:
+        if feed == "absent":
+            raise UnknownFeed("feed='absent' is none of a")
+        if self.failure is not None:
+            raise self.failure
+        return {"headrace": 1, "feed": feed or "a", "snapshot": "20260102T030405Z-0123456789ab"}
 
     def fail(self, text: str) -> None:
         self.failure = ServerError(text)
