@@ -16,10 +16,11 @@ from typing import Any
 
 from headrace_proto.errors import ServerError
 
+from .arguments import as_keys, as_path, as_seconds, bind_addresses, refuse_in_worker
 from .feed.manifest import resolve
 from .pipeline import Pipeline
 from .pipeline.declaration import Declaration
-from .server import Server, as_keys, as_path, as_seconds, bind_addresses, refuse_in_worker
+from .server import Server
 from .shell.config import FeedConfig, RunConfig
 from .shell.exposure import check_exposed
 from .shell.flight_choice import ByTrainer, batch_named, steps_named

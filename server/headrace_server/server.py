@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import numbers
-import operator
 import os
-import re
 import sys
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from headrace_proto.address import check_address
-from headrace_proto.token import Token
-
-from .feed.manifest import resolve
+from .arguments import (
+    as_feeds,
+    as_flag,
+    as_integer,
+    as_keys,
+    as_path,
+    as_seconds,
+    as_tokens,
+    bind_addresses,
+    index_directory,
+    refuse_in_worker,
+)
 from .pipeline import Pipeline
-from .shell.child import ParentPipe
-from .shell.config import FeedConfig, RunConfig
+from .shell.config import RunConfig
 from .shell.durable import Durable
 from .shell.exposure import check_exposed
 from .shell.flight import RECORDS
-from .shell.keyring import KeyRing
 from .shell.rundir import RunDirectory
 from .shell.store import DURABILITIES
 from .shell.supervisor import Supervisor
@@ -36,13 +39,11 @@ __all__ = ["Server", "run"]
 
 logger = logging.getLogger("headrace.server")
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 #: Part of the free shared memory that all slabs together may take.
 _SHARE_OF_MEMORY = 0.8
 _PAGE = 4096
 _RECORD_BYTES = 256 * 1024**2
 _LEAST_RECORD_BYTES = 1024**2
-_DAY_S = 86_400.0
 #: A worker that has nothing to do says once a second that it lives.
 _LEAST_WORKER_TIMEOUT_S = 2.0
 #: An interpreter with numpy and the threads of its libraries.
@@ -268,8 +269,8 @@ def run(
     the token in it.
     """
     refuse_in_worker("hs.run")
-    count = 1 if partitions is None else _integer("partitions", partitions, 1, 4096)
-    workers = _integer("workers", workers, 1, 1024)
+    count = 1 if partitions is None else as_integer("partitions", partitions, 1, 4096)
+    workers = as_integer("workers", workers, 1, 1024)
     if workers > count:
         logger.warning(
             "workers=%d and partitions=%d: a worker runs whole partitions, so %d would idle and "
@@ -286,33 +287,33 @@ def run(
     worker_timeout_s = as_seconds("worker_timeout_s", worker_timeout_s, _LEAST_WORKER_TIMEOUT_S)
     memory = 0
     if worker_memory_bytes is not None:
-        memory = _integer("worker_memory_bytes", worker_memory_bytes, _LEAST_MEMORY, 2**50)
+        memory = as_integer("worker_memory_bytes", worker_memory_bytes, _LEAST_MEMORY, 2**50)
     binds = bind_addresses(bind)
-    check_exposed(binds, keys, _flag("insecure", insecure))
+    check_exposed(binds, keys, as_flag("insecure", insecure))
     config = RunConfig(
-        feeds=tuple(_feeds(pipelines, count)),
+        feeds=tuple(as_feeds(pipelines, count)),
         directory="",
         binds=tuple(binds),
         keys=None if keys is None else as_keys(keys),
-        max_trainers=_integer("max_trainers", max_trainers, 1, 65_536),
-        max_credits=_integer("max_credits", max_credits, 1, 4096),
-        max_messages_per_s=_integer("max_messages_per_s", max_messages_per_s, 100, 10**9),
+        max_trainers=as_integer("max_trainers", max_trainers, 1, 65_536),
+        max_credits=as_integer("max_credits", max_credits, 1, 4096),
+        max_messages_per_s=as_integer("max_messages_per_s", max_messages_per_s, 100, 10**9),
         workers=workers,
         lease_ttl_s=lease_ttl_s,
         heartbeat_s=min(1.0, lease_ttl_s / 4),
-        max_state_bytes=_integer("max_state_bytes", max_state_bytes, 1, 2**40),
-        slab_bytes=0 if slab_bytes is None else _integer("slab_bytes", slab_bytes, _PAGE, 2**50),
-        index_directory=None if state_dir is None else _index_directory(state_dir),
+        max_state_bytes=as_integer("max_state_bytes", max_state_bytes, 1, 2**40),
+        slab_bytes=0 if slab_bytes is None else as_integer("slab_bytes", slab_bytes, _PAGE, 2**50),
+        index_directory=None if state_dir is None else index_directory(state_dir),
         record=record or "rows",
-        record_bytes=_integer("record_bytes", record_bytes, _LEAST_RECORD_BYTES, 2**50),
+        record_bytes=as_integer("record_bytes", record_bytes, _LEAST_RECORD_BYTES, 2**50),
         python_path=tuple(os.path.abspath(entry) for entry in sys.path),
     )
     shm = None if shm_dir is None else as_path("shm_dir", shm_dir)
     watched = HttpOptions.of(http, http_token_file)
-    tokens = _tokens(resume, {feed.name for feed in config.feeds})
+    tokens = as_tokens(resume, {feed.name for feed in config.feeds})
     keep = None
     if keep_snapshots is not None:
-        keep = _integer("keep_snapshots", keep_snapshots, 1, 10**9)
+        keep = as_integer("keep_snapshots", keep_snapshots, 1, 10**9)
     if state_dir is None or durability == "off":
         for name, given in (
             ("resume", resume),
@@ -336,108 +337,6 @@ def run(
         durable.close()
         raise
     return Server(config, shm, start_timeout_s, durable, worker_timeout_s, memory, watched)
-
-
-def refuse_in_worker(call: str) -> None:
-    """RuntimeError where a worker, which imports files of user code, comes to start a server."""
-    if ParentPipe.made:
-        raise RuntimeError(
-            f"{call} was called by a worker that imports a file for the functions in it: in that "
-            f"file put {call}, and all that is not to run in workers, under "
-            'if __name__ == "__main__":'
-        )
-
-
-def _tokens(resume: Any, feeds: set[str]) -> dict[str, Token]:
-    """Tokens by feed."""
-    tokens: dict[str, Token] = {}
-    given = resume if isinstance(resume, (list, tuple)) else [] if resume is None else [resume]
-    for value in given:
-        token = value if isinstance(value, Token) else Token.from_plain("resume", value)
-        if token.feed not in feeds:
-            listed = ", ".join(sorted(feeds))
-            raise ValueError(f"resume: a token of feed {token.feed!r}; this server has {listed}")
-        if token.feed in tokens:
-            raise ValueError(f"resume: two tokens of feed {token.feed!r}")
-        tokens[token.feed] = token
-    return tokens
-
-
-def _feeds(pipelines: Pipeline | Mapping[str, Pipeline], partitions: int) -> list[FeedConfig]:
-    named = {"default": pipelines} if isinstance(pipelines, Pipeline) else pipelines
-    if not isinstance(named, Mapping) or not named:
-        raise TypeError(f"pipelines={pipelines!r:.80} is neither a pipeline nor a dict of them")
-    feeds = []
-    for name, pipeline in named.items():
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ValueError(f"feed name {name!r} is not letters, digits, '_', '.', '-' (1 to 100)")
-        if not isinstance(pipeline, Pipeline):
-            raise TypeError(f"feed {name!r} is a {type(pipeline).__name__}, not a pipeline")
-        declaration = pipeline.declaration()
-        files = resolve(declaration.source.paths)
-        feeds.append(FeedConfig(name, declaration, files, partitions))
-    return feeds
-
-
-def as_keys(keys: str | os.PathLike[str]) -> str:
-    """Their directory, in which all is as it has to be: said now and not by the router."""
-    directory = os.path.abspath(as_path("keys", keys))
-    if not KeyRing(directory).names:
-        logger.warning("keys=%r: no trainer is let in yet: trainers/ has no keys", directory)
-    return directory
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name}={value!r:.80} is not True or False")
-    return value
-
-
-def _integer(name: str, value: Any, least: int, most: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool):
-        raise TypeError(f"{name}={value!r:.80} is not an integer")
-    if not least <= number <= most:
-        raise ValueError(f"{name}={value!r} does not lie in {least} … {most}")
-    return number
-
-
-def as_seconds(name: str, value: Any, least: float = 0.1) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name}={value!r:.80} is not a number of seconds")
-    seconds = float(value)
-    if not least <= seconds <= _DAY_S:
-        raise ValueError(f"{name}={value!r} does not lie in {least:g} … {_DAY_S:.0f} seconds")
-    return seconds
-
-
-def as_path(name: str, value: Any) -> str:
-    try:
-        return os.fsdecode(value)
-    except TypeError:
-        raise TypeError(f"{name}={value!r:.80} is not a path") from None
-
-
-def bind_addresses(bind: str | list[str] | None) -> list[str]:
-    if bind is None:
-        return ["tcp://127.0.0.1:*"]
-    if not isinstance(bind, (str, list, tuple)):
-        raise TypeError(f"bind={bind!r:.80} is neither an address nor a list of them")
-    binds = [bind] if isinstance(bind, str) else list(bind)
-    for address in binds:
-        check_address("bind", address)
-    if not binds:
-        raise ValueError("bind=[] names no address")
-    return binds
-
-
-def _index_directory(state_dir: str | os.PathLike[str]) -> str:
-    path = os.path.join(os.path.abspath(as_path("state_dir", state_dir)), "index")
-    os.makedirs(path, exist_ok=True)
-    return path
 
 
 def _within_memory(config: RunConfig, directory: str) -> RunConfig:

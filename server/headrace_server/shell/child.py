@@ -30,11 +30,13 @@ from typing import Any, ClassVar
 
 import msgpack
 
-__all__ = ["Child", "ParentPipe"]
+__all__ = ["Child", "ParentPipe", "end", "environment"]
 
 _LAST_WORDS = 80
 _READ_BYTES = 1 << 16
 _ORPHAN_CHECK_MS = 500
+#: What a process that was killed may take to be gone.
+_END_S = 5.0
 #: A line that is longer is handed on in pieces: a progress bar may never end its line.
 _LONGEST_LINE = 1 << 16
 #: What is read at most after a child's death; a pipe holds 64 KiB, unless others still write.
@@ -245,3 +247,21 @@ class Child:
         self._process.stdout.close()
         self._process.stderr.close()
         os.close(self.pidfd)
+
+
+def end(children: Sequence[Child], patience_s: float) -> None:
+    """Wait for the ends of children, and bring them about where that takes longer."""
+    if not patience_s:
+        for child in children:
+            child.kill()
+    for child in children:
+        if child.wait(patience_s or _END_S) is None:
+            child.kill()
+            child.wait(_END_S)
+        child.close()
+
+
+def environment() -> dict[str, str]:
+    """What a child imports from what this process does, and from nothing beside it."""
+    path = [os.getcwd() if entry == "" else entry for entry in sys.path]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}

@@ -18,8 +18,6 @@ import contextlib
 import logging
 import os
 import select
-import signal
-import sys
 import threading
 import time
 import weakref
@@ -29,14 +27,14 @@ from typing import Any
 
 import msgpack
 
-from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed, code_of
+from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed
 
-from .archive import Archive
 from .casualties import Casualties
-from .child import Child
+from .child import Child, end, environment
 from .chronicle import Chronicle
-from .config import RunConfig
+from .config import FeedConfig, RunConfig
 from .durable import Durable
+from .keeping import Keeping
 from .overview import overview
 from .reports import Reports
 from .rundir import RunDirectory
@@ -48,8 +46,6 @@ logger = logging.getLogger("headrace.server")
 
 _BACKOFF_S = 0.1
 _STOP_S = 5.0
-#: What the router asks of the keeping of state, and who does it.
-_KEEPING = {"snapshot": "_asked", "copied": "_copied", "take_back": "_take_back"}
 
 
 class Supervisor:
@@ -80,7 +76,7 @@ class Supervisor:
         self._lives = threading.RLock()  # of whoever begins or ends one
         self._start_timeout_s = start_timeout_s
         self._durable = durable
-        self._archive: Archive | None = None
+        self._keeping: Keeping | None = None
         self._requests = 0
         self._timers: list[threading.Timer] = []
         self.addresses: list[str] = []
@@ -101,7 +97,8 @@ class Supervisor:
         timeout_s = self._start_timeout_s
         deadline = time.monotonic() + timeout_s
         if self._durable is not None:
-            self._archive = Archive(self._durable.shelf, self._config.epoch, self._order)
+            told = self._order, self._chronicle.note, self.take_back
+            self._keeping = Keeping(self._durable, self._config.epoch, *told)
         self._router = self._spawn("router", "headrace_server.shell.router", {})
         self._watcher = threading.Thread(target=self._watch, name="headrace-watch", daemon=True)
         self._watcher.start()
@@ -140,11 +137,7 @@ class Supervisor:
 
     def _spawn(self, name: str, module: str, extra: Mapping[str, Any]) -> Child:
         config = msgpack.packb({"run": self._config.to_plain(), **extra}, use_bin_type=True)
-        environment = dict(os.environ)
-        path = [os.getcwd() if entry == "" else entry for entry in sys.path]
-        environment["PYTHONPATH"] = os.pathsep.join(path)
-        environment["PYTHONSAFEPATH"] = "1"
-        return Child(module, name, config, self._on_event, environment)
+        return Child(module, name, config, self._on_event, environment())
 
     def _fill(self, slot: Slot) -> None:
         with self._lock:
@@ -169,16 +162,7 @@ class Supervisor:
             kind = event.get("event")
             if kind == "passed":
                 self._casualties.passed(event["feed"], event["rows"])
-            elif kind in _KEEPING:
-                # What files or the router are waited for is nothing for who reads its pipe.
-                values = {name: value for name, value in event.items() if name != "event"}
-                threading.Thread(
-                    target=getattr(self, _KEEPING[kind]),
-                    kwargs=values,
-                    name="headrace-keeping",
-                    daemon=True,
-                ).start()
-            else:
+            elif self._keeping is None or not self._keeping.hear(event):
                 self._reports.hear(child.name, event)
                 if kind == "over" and event["code"]:
                     self._chronicle.note("feed failed", f"{event['feed']}: {event['text']}")
@@ -193,37 +177,22 @@ class Supervisor:
             feed = feeds[0]
         if feed not in feeds:
             raise UnknownFeed(f"feed={feed!r:.120} is none of {', '.join(feeds)}")
-        if self._archive is None:
+        if self._keeping is None:
             raise ServerError(
                 f"feed {feed!r} has no state_dir: there is nothing to take a snapshot of"
             )
-        archive = self._archive
-        return archive.wait(archive.ask(feed), timeout_s)
+        return self._keeping.snapshot(feed, timeout_s)
 
-    def _asked(self, feed: str, session: int, request: int) -> None:
-        """A trainer wants a snapshot."""
-        if self._archive is not None:
-            self._archive.ask(feed, session, request)
+    def take_back(self, feed: str, prepared: Callable[[FeedConfig], int]) -> None:
+        """Begin the next life of the server, with a feed as it was prepared.
 
-    def _copied(self, ticket: int, code: str, text: str) -> None:
-        if self._archive is not None:
-            self._archive.copied(ticket, code, text)
-
-    def _take_back(self, feed: str, snapshot: str) -> None:
-        """A trainer wants a feed to go on from a snapshot: all processes begin anew."""
+        What ``prepared`` raises comes before anything was ended.
+        """
         assert self._durable is not None
         with self._lives:
             if self._stopping or self.failure is not None:
                 return
-            config = next(one for one in self._config.feeds if one.name == feed)
-            try:
-                epoch = self._durable.prepare(config, snapshot)
-            except Exception as error:
-                refusal = {"code": code_of(error), "text": str(error)}
-                self._order(order="not_taken_back", feed=feed, snapshot=snapshot, **refusal)
-                return
-            logger.warning("feed %r is taken back to snapshot %s", feed, snapshot)
-            self._chronicle.note("taken back", f"feed {feed!r} to snapshot {snapshot}")
+            epoch = prepared(next(one for one in self._config.feeds if one.name == feed))
             try:
                 self._end_life()
                 self._config = self._durable.take_back(self._config, feed, epoch)
@@ -232,7 +201,7 @@ class Supervisor:
                 logger.exception("the server could not begin anew")
                 with self._lock:
                     self.failure = self.failure or ServerError(
-                        f"feed {feed!r} could not be taken back to snapshot {snapshot}: {error}"
+                        f"feed {feed!r} could not be taken back: {error}"
                     )
                     self._lock.notify_all()
                 self._end_life()
@@ -257,6 +226,8 @@ class Supervisor:
         with self._lock:
             self._reports = Reports()
         self._start()
+        if self.draining:
+            self.begin_drain()
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
@@ -374,12 +345,7 @@ class Supervisor:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until every feed is over, or the server has failed."""
         with self._lock:
-            return self._lock.wait_for(
-                lambda: (
-                    len(self._reports.over) == len(self._config.feeds) or self.failure is not None
-                ),
-                timeout_s,
-            )
+            return self._lock.wait_for(lambda: self.over or self.failure is not None, timeout_s)
 
     def pids(self) -> dict[str, int]:
         """The living children by name."""
@@ -421,8 +387,8 @@ class Supervisor:
 
         Where that is abrupt trainers are told nothing: they look for the next life of the server.
         """
-        if self._archive is not None:
-            self._archive.close()
+        if self._keeping is not None:
+            self._keeping.close()
         self._wake()
         for timer in self._timers:
             timer.cancel()
@@ -433,14 +399,8 @@ class Supervisor:
             workers = [slot.child for slot in self._slots if slot.child is not None]
             for slot in self._slots:
                 slot.child = None
-        for child in workers:
-            child.kill(signal.SIGKILL)  # they hold nothing that a kill could hurt
-        if router is not None and abruptly:
-            router.kill(signal.SIGKILL)
-        elif router is not None:
-            router.order(order="stop")
-        for child in [*workers, *([router] if router else [])]:
-            if child.wait(_STOP_S) is None:
-                child.kill(signal.SIGKILL)
-                child.wait(_STOP_S)
-            child.close()
+        end(workers, 0.0)  # they hold nothing that a kill could hurt
+        if router is not None:
+            if not abruptly:
+                router.order(order="stop")
+            end([router], 0.0 if abruptly else _STOP_S)

@@ -1,0 +1,140 @@
+"""What ``hs.run`` and ``hs.replay`` are given, checked: errors name argument and limit."""
+
+from __future__ import annotations
+
+import logging
+import numbers
+import operator
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from headrace_proto.address import check_address
+from headrace_proto.token import Token
+
+from .feed.manifest import resolve
+from .pipeline import Pipeline
+from .shell.child import ParentPipe
+from .shell.config import FeedConfig
+from .shell.keyring import KeyRing
+
+__all__ = [
+    "as_feeds",
+    "as_flag",
+    "as_integer",
+    "as_keys",
+    "as_path",
+    "as_seconds",
+    "as_tokens",
+    "bind_addresses",
+    "index_directory",
+    "refuse_in_worker",
+]
+
+logger = logging.getLogger("headrace.server")
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_DAY_S = 86_400.0
+
+
+def refuse_in_worker(call: str) -> None:
+    """RuntimeError where a worker, which imports files of user code, comes to start a server."""
+    if ParentPipe.made:
+        raise RuntimeError(
+            f"{call} was called by a worker that imports a file for the functions in it: in that "
+            f"file put {call}, and all that is not to run in workers, under "
+            'if __name__ == "__main__":'
+        )
+
+
+def as_tokens(resume: Any, feeds: set[str]) -> dict[str, Token]:
+    """Tokens by feed."""
+    tokens: dict[str, Token] = {}
+    given = resume if isinstance(resume, (list, tuple)) else [] if resume is None else [resume]
+    for value in given:
+        token = value if isinstance(value, Token) else Token.from_plain("resume", value)
+        if token.feed not in feeds:
+            listed = ", ".join(sorted(feeds))
+            raise ValueError(f"resume: a token of feed {token.feed!r}; this server has {listed}")
+        if token.feed in tokens:
+            raise ValueError(f"resume: two tokens of feed {token.feed!r}")
+        tokens[token.feed] = token
+    return tokens
+
+
+def as_feeds(pipelines: Pipeline | Mapping[str, Pipeline], partitions: int) -> list[FeedConfig]:
+    named = {"default": pipelines} if isinstance(pipelines, Pipeline) else pipelines
+    if not isinstance(named, Mapping) or not named:
+        raise TypeError(f"pipelines={pipelines!r:.80} is neither a pipeline nor a dict of them")
+    feeds = []
+    for name, pipeline in named.items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ValueError(f"feed name {name!r} is not letters, digits, '_', '.', '-' (1 to 100)")
+        if not isinstance(pipeline, Pipeline):
+            raise TypeError(f"feed {name!r} is a {type(pipeline).__name__}, not a pipeline")
+        declaration = pipeline.declaration()
+        files = resolve(declaration.source.paths)
+        feeds.append(FeedConfig(name, declaration, files, partitions))
+    return feeds
+
+
+def as_keys(keys: str | os.PathLike[str]) -> str:
+    """Their directory, in which all is as it has to be: said now and not by the router."""
+    directory = os.path.abspath(as_path("keys", keys))
+    if not KeyRing(directory).names:
+        logger.warning("keys=%r: no trainer is let in yet: trainers/ has no keys", directory)
+    return directory
+
+
+def as_flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}={value!r:.80} is not True or False")
+    return value
+
+
+def as_integer(name: str, value: Any, least: int, most: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r:.80} is not an integer")
+    if not least <= number <= most:
+        raise ValueError(f"{name}={value!r} does not lie in {least} … {most}")
+    return number
+
+
+def as_seconds(name: str, value: Any, least: float = 0.1) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name}={value!r:.80} is not a number of seconds")
+    seconds = float(value)
+    if not least <= seconds <= _DAY_S:
+        raise ValueError(f"{name}={value!r} does not lie in {least:g} … {_DAY_S:.0f} seconds")
+    return seconds
+
+
+def as_path(name: str, value: Any) -> str:
+    try:
+        return os.fsdecode(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r:.80} is not a path") from None
+
+
+def bind_addresses(bind: str | list[str] | None) -> list[str]:
+    if bind is None:
+        return ["tcp://127.0.0.1:*"]
+    if not isinstance(bind, (str, list, tuple)):
+        raise TypeError(f"bind={bind!r:.80} is neither an address nor a list of them")
+    binds = [bind] if isinstance(bind, str) else list(bind)
+    for address in binds:
+        check_address("bind", address)
+    if not binds:
+        raise ValueError("bind=[] names no address")
+    return binds
+
+
+def index_directory(state_dir: str | os.PathLike[str]) -> str:
+    path = os.path.join(os.path.abspath(as_path("state_dir", state_dir)), "index")
+    os.makedirs(path, exist_ok=True)
+    return path

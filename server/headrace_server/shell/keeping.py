@@ -1,0 +1,85 @@
+"""What the router asks of the keeping of state: snapshots, and to go back to one.
+
+    "snapshot", "copied"  ─► Archive ─► "snapshotted"
+    "take_back"           ─► the snapshot is prepared ─► the supervisor begins a next life
+                             or it can not be        ─► "not_taken_back"
+
+Files, networks and whole lives of the server are waited for here, each on a thread of its own: who
+reads the router's pipe goes on reading.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headrace_proto.errors import code_of
+
+from .archive import Archive
+from .config import FeedConfig
+from .durable import Durable
+
+__all__ = ["Keeping"]
+
+logger = logging.getLogger("headrace.server")
+
+_Prepared = Callable[[FeedConfig], int]
+
+
+class Keeping:
+    """One life's."""
+
+    def __init__(
+        self,
+        durable: Durable,
+        epoch: int,
+        order: Callable[..., None],
+        note: Callable[[str, str], None],
+        take_back: Callable[[str, _Prepared], None],
+    ) -> None:
+        self._durable = durable
+        self._archive = Archive(durable.shelf, epoch, order)
+        self._order = order
+        self._note = note
+        self._supervise = take_back
+        self._handlers: dict[str, Callable[..., Any]] = {
+            "snapshot": self._archive.ask,
+            "copied": self._archive.copied,
+            "take_back": self._take_back,
+        }
+
+    def hear(self, event: Mapping[str, Any]) -> bool:
+        """Whether a word of the router was for here; it is seen to, soon."""
+        handler = self._handlers.get(str(event.get("event")))
+        if handler is None:
+            return False
+        values = {name: value for name, value in event.items() if name != "event"}
+        threading.Thread(
+            target=handler, kwargs=values, name="headrace-keeping", daemon=True
+        ).start()
+        return True
+
+    def snapshot(self, feed: str, timeout_s: float) -> dict[str, Any]:
+        """Take one; its token."""
+        return self._archive.wait(self._archive.ask(feed), timeout_s)
+
+    def _take_back(self, feed: str, snapshot: str) -> None:
+        """A trainer wants a feed to go on from a snapshot."""
+
+        def prepared(config: FeedConfig) -> int:
+            epoch = self._durable.prepare(config, snapshot)
+            logger.warning("feed %r is taken back to snapshot %s", feed, snapshot)
+            self._note("taken back", f"feed {feed!r} to snapshot {snapshot}")
+            return epoch
+
+        try:
+            self._supervise(feed, prepared)
+        except Exception as error:
+            refusal = {"code": code_of(error), "text": str(error)}
+            self._order(order="not_taken_back", feed=feed, snapshot=snapshot, **refusal)
+
+    def close(self) -> None:
+        """This life ends: who waits for a snapshot is told."""
+        self._archive.close()

@@ -1,0 +1,77 @@
+"""What the router asks of the keeping of state is seen to on a thread of its own, and answered."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace_server import pipeline as hs
+from headrace_server.shell.config import FeedConfig, RunConfig
+from headrace_server.shell.durable import Durable
+from headrace_server.shell.keeping import Keeping
+
+FEED = FeedConfig("a", hs.from_examples([{"x": 1}]).batch(4).declaration(), (), 1)
+
+
+class Supervisor:
+    def __init__(self, path: Path) -> None:
+        self.durable = Durable(path, "power")
+        self.durable.begin(RunConfig((FEED,), "", ()), {})
+        self.orders: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.notes: list[tuple[str, str]] = []
+        self.epochs: queue.Queue[int] = queue.Queue()
+        self.keeping = Keeping(self.durable, 4, self.order, self.note, self.take_back)
+
+    def order(self, **order: Any) -> None:
+        self.orders.put(order)
+
+    def note(self, kind: str, text: str) -> None:
+        self.notes.append((kind, text))
+
+    def take_back(self, feed: str, prepared: Any) -> None:
+        assert feed == "a"
+        self.epochs.put(prepared(FEED))
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
+    one = Supervisor(tmp_path)
+    yield one
+    one.keeping.close()
+    one.durable.close()
+
+
+def made(supervisor: Supervisor) -> str:
+    assert supervisor.keeping.hear({"event": "snapshot", "feed": "a", "session": 3, "request": 1})
+    copy = supervisor.orders.get(timeout=10)
+    Path(copy["directory"], "0.db").write_bytes(b"store")
+    told = {"event": "copied", "ticket": copy["ticket"], "code": "", "text": ""}
+    assert supervisor.keeping.hear(told)
+    answer = supervisor.orders.get(timeout=10)
+    assert (answer["order"], answer["session"]) == ("snapshotted", 3)
+    return str(answer["token"]["snapshot"])
+
+
+def test_a_snapshot_is_made_and_a_feed_is_prepared_to_go_back_to_it(supervisor: Supervisor):
+    name = made(supervisor)
+    assert supervisor.keeping.hear({"event": "take_back", "feed": "a", "snapshot": name})
+    assert supervisor.epochs.get(timeout=10) == 4
+    assert supervisor.notes == [("taken back", f"feed 'a' to snapshot {name}")]
+
+
+def test_what_can_not_be_gone_back_to_is_refused(supervisor: Supervisor):
+    absent = "20260102T030405Z-0123456789ab"
+    assert supervisor.keeping.hear({"event": "take_back", "feed": "a", "snapshot": absent})
+    refusal = supervisor.orders.get(timeout=10)
+    assert (refusal["order"], refusal["code"]) == ("not_taken_back", "server")
+    assert f"there is no snapshot {absent}" in refusal["text"]
+    assert supervisor.notes == []
+
+
+def test_other_words_are_not_for_here(supervisor: Supervisor):
+    assert not supervisor.keeping.hear({"event": "over"})
+    assert not supervisor.keeping.hear({})
