@@ -129,8 +129,7 @@ class Server:
 
         Further ``made`` (batches, rows, bytes), ``refused`` saves by code, rows ``read`` and
         ``quarantined``, the ``state`` in a word, what is ``waiting``, the ``standing`` of batches
-        and, of segments, ``segment_standing``,
-        and the feed's ``partitions``, ``trainers`` and ``store``.
+        and (``segment_standing``) of segments, the feed's ``partitions``, ``trainers``, ``store``.
         """
         feeds: dict[str, dict[str, Any]] = self._supervisor.look()["feeds"]
         return feeds
