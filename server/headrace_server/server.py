@@ -126,11 +126,11 @@ class Server:
         ``dropped``: rows by reason.  ``padding``: by bucket, elements with padding and without.
         ``classes``: rows ``accepted``, ``rejected`` and ``waiting`` by class, and ``changes``: for
         each partition, from which batch on which target proportions hold.  ``segments``, of a feed
-        of segments: examples ``in_flight``, segments ``rewound``, ``ready``, ``leased``.
+        of segments: examples ``in_flight``, segments ``rewound``.
 
         Further ``made`` (batches, rows, bytes), ``refused`` saves by code, rows ``read`` and
-        ``quarantined``, the ``state`` in a word, what is ``waiting``, the ``standing`` of batches,
-        and the feed's ``partitions``, ``trainers`` and ``store``.
+        ``quarantined``, the ``state`` in a word, what is ``waiting``, the ``standing`` of batches
+        and (``segment_standing``) of segments, the feed's ``partitions``, ``trainers``, ``store``.
         """
         feeds: dict[str, dict[str, Any]] = self._supervisor.look()["feeds"]
         return feeds

@@ -78,7 +78,7 @@ def _add_reading(told: dict[str, Any], feed: FeedConfig, slots: Sequence[Slot], 
     standing = [entry["segments"] for entry in entries.values() if "segments" in entry]
     if standing:
         sums = {what: sum(of[what] for of in standing) for what in standing[0]}
-        told["segments"] = {**told.get("segments", {}), **sums}
+        told["segment_standing"] = sums
     stores = [entry for entry in entries.values() if "fault" in entry]
     if stores:
         last = max(entry["committed_at"] for entry in stores)

@@ -99,8 +99,7 @@ def _partitions(told: Any) -> dict[str, float]:
 
 
 def _segments(told: Any) -> dict[str, float]:
-    segments = told.get("segments", {})
-    return {what: segments[what] for what in ("ready", "leased", "full") if what in segments}
+    return dict(told.get("segment_standing", {}))
 
 
 def _padding(status: Status) -> Iterator[Sample]:

@@ -77,12 +77,12 @@ def test_time_that_a_worker_did_not_wait_is_work(slots: list[Slot]):
     assert (worker["slab_bytes"], worker["slab_limit_bytes"], worker["restarts"]) == (64, 1000, 0)
 
 
-def test_segments_of_partitions_are_added_to_what_is_counted_of_them(slots: list[Slot]):
+def test_what_segments_wait_for_is_added_over_partitions(slots: list[Slot]):
     write(slots[0], entry(0, segments={"ready": 1, "leased": 2, "full": 3}))
     write(slots[1], entry(1, segments={"ready": 10, "leased": 20, "full": 30}))
     feed = told(slots, segments={"in_flight": 5, "rewound": 0})["feeds"]["a"]
-    counted = {"in_flight": 5, "rewound": 0, "ready": 11, "leased": 22, "full": 33}
-    assert feed["segments"] == counted
+    assert feed["segment_standing"] == {"ready": 11, "leased": 22, "full": 33}
+    assert feed["segments"] == {"in_flight": 5, "rewound": 0}
 
 
 def test_of_stores_the_last_commit_counts_and_every_fault_is_told(slots: list[Slot]):

@@ -44,7 +44,8 @@ def test_each_sample_has_a_value_for_every_label_and_none_comes_twice(metric: Me
         padding={str(i): [10, 5] for i in range(300)},
         classes=classes,
         store=store,
-        segments={"in_flight": 1, "rewound": 2, "ready": 3, "leased": 4, "full": 5},
+        segments={"in_flight": 1, "rewound": 2},
+        segment_standing={"ready": 3, "leased": 4, "full": 5},
     )
     found = list(metric.samples(server(crowded=crowded)))
     assert found and all(len(labels) == len(metric.labels) for labels, _ in found)
