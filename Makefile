@@ -60,7 +60,7 @@ reference: $(READY)
 
 # Fails where a link leads nowhere, a page has no place, or something would be loaded from elsewhere.
 docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "site/index.html"
 
 # Chromium is Debian's; without root it has to be there.

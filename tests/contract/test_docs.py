@@ -105,6 +105,13 @@ def test_the_page_of_commands_says_what_their_tables_say() -> None:
         assert f"\nheadrace {name} " in page, "no example that runs"
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=_name)
+def test_every_command_that_a_document_names_exists(path: Path) -> None:
+    named = set(re.findall(r"`headrace ([a-z]+)", path.read_text()))
+    named -= {"serves", "replays"}  # what commands print
+    assert named <= set(COMMANDS), sorted(named - set(COMMANDS))
+
+
 def test_every_option_that_a_document_names_exists_somewhere() -> None:
     known = {option.flag for name in COMMANDS for option in command(name).options}
     known |= {option.replace("--", "--no-") for option in known}

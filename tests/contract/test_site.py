@@ -40,7 +40,7 @@ def _listed(entry: Any) -> Iterator[str]:
 
 
 def _build(target: Path, config: Path = ROOT / "mkdocs.yml") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
     return subprocess.run(
         [*command, "--config-file", config, "--site-dir", target],
         cwd=ROOT,
@@ -100,17 +100,29 @@ def test_documents_beside_the_pages_and_files_of_the_repository_are_on_the_site(
 
 
 @pytest.mark.slow
-def test_a_site_that_would_load_something_from_elsewhere_is_not_built(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("font: false", "font: {text: Roboto}"), "the site must work without a network"),
+        (("- Buckets: buckets.md", ""), "buckets.md"),
+    ],
+    ids=["a font of the network", "a page without a place"],
+)
+def test_a_site_with_a_fault_is_not_built(
+    tmp_path: Path, change: tuple[str, str], told: str
+) -> None:
     config = (ROOT / "mkdocs.yml").read_text()
-    assert "font: false" in config
-    other = tmp_path / "mkdocs.yml"
-    absolute = config.replace("docs_dir: docs", f"docs_dir: {ROOT / 'docs'}").replace(
-        "[packaging/", f"[{ROOT}/packaging/"
+    assert change[0] in config
+    absolute = (
+        ("docs_dir: docs", f"docs_dir: {ROOT}/docs"),
+        ("[packaging/", f"[{ROOT}/packaging/"),
     )
-    other.write_text(absolute.replace("font: false", "font: {text: Roboto, code: Roboto Mono}"))
-    done = _build(tmp_path / "site", other)
+    for old, new in (change, *absolute):
+        config = config.replace(old, new)
+    (tmp_path / "mkdocs.yml").write_text(config)
+    done = _build(tmp_path / "site", tmp_path / "mkdocs.yml")
     assert done.returncode != 0
-    assert "the site must work without a network" in done.stdout + done.stderr
+    assert told in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
