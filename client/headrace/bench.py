@@ -33,7 +33,7 @@ def measure(feed: Any, seconds: float, warmup: int = _WARMUP) -> dict[str, Any]:
     waits: list[float] = []
     rows = nbytes = taken = 0
     started = ended = time.perf_counter()
-    while ended - started < seconds:
+    while taken < warmup or ended - started < seconds:
         asked = time.perf_counter()
         batch = next(feed, None)
         ended = time.perf_counter()

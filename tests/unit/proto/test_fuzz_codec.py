@@ -33,6 +33,8 @@ from headrace_proto.messages import (
     Retargeted,
     Retired,
     Save,
+    Snapshot,
+    Snapshotted,
     Step,
     Unknown,
     Welcome,
@@ -56,6 +58,7 @@ MESSAGES = {
         Bye(7),
         Retarget(7, 1, (0.25, 0.75)),
         Flush(7, 1, 2**40, (0, 5), COLUMNS, True),
+        Snapshot(7, 3),
     ],
     FROM_SERVER: [
         Welcome(1, "0.1.0", 7, "speech", SCHEMA, 1.0, 30.0, 64, "/d", "/d/f", True, {"a": 1}),
@@ -69,6 +72,7 @@ MESSAGES = {
         Drained(7),
         Retargeted(7, 1, [[0, 5]], ""),
         Flushed(7, 1, "state", "it has another shape"),
+        Snapshotted(7, 3, {"headrace": 1, "feed": "speech"}, "server", "the disk is full"),
     ],
 }
 

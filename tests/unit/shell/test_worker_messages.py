@@ -15,6 +15,8 @@ from headrace_server.shell.worker_messages import (
     Assign,
     Claimed,
     Close,
+    Copied,
+    Copy,
     Dry,
     Failed,
     Finished,
@@ -72,6 +74,7 @@ MESSAGES: list[tuple[Registry, Any]] = [
     (FROM_WORKER, Starved("speech", 2)),
     (FROM_WORKER, Dry("speech", 2**40)),
     (FROM_WORKER, Flushed("speech", 3, 2**40)),
+    (FROM_WORKER, Copied("speech", 3, 2**40, "the disk is full")),
     (FROM_ROUTER, Retarget("speech", 3, (0.25, 0.75))),
     (FROM_ROUTER, Assign("speech", 7)),
     (FROM_ROUTER, Assign("speech", 7, 2**40)),
@@ -84,6 +87,7 @@ MESSAGES: list[tuple[Registry, Any]] = [
             *([[9, 2**40]], (3, 2**40), [[2**62, 8, b"which"]], (5, 2**40)),
         ),
     ),
+    (FROM_ROUTER, Copy("speech", 1, 2**40, "/state/snapshots/speech/x.part")),
     (FROM_ROUTER, Flush("speech", 1, 2**40, 3, 4, (0, 5), [[0, 64, [2, 8]]], True)),
 ]
 
