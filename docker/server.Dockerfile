@@ -1,7 +1,7 @@
 # headrace serve: an image with the server, its sources (Arrow and URLs included) and no framework.
 #
 #     docker build -f docker/server.Dockerfile -t headrace-server:0.1.0 .
-#     docker run -v "$PWD/feeds.py:/work/feeds.py:ro" -v state:/state -p 127.0.0.1:5557:5557 \
+#     docker run -v "$PWD/feeds.py:/srv/feeds.py:ro" -v state:/state -p 127.0.0.1:5557:5557 \
 #         --shm-size=1g headrace-server:0.1.0 serve feeds.py:feeds \
 #         --bind tcp://0.0.0.0:5557 --insecure --state-dir /state
 ARG PYTHON=3.11
@@ -30,13 +30,13 @@ LABEL org.opencontainers.image.title="headrace-server" \
 RUN groupadd --gid 10001 headrace \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent headrace \
     && install -d -o 10001 -g 10001 -m 0700 /state /data \
-    && install -d /work
+    && install -d /srv
 COPY --from=build /opt/headrace /opt/headrace
 COPY docker/healthy.py /opt/headrace/healthy.py
 ENV PATH=/opt/headrace/bin:$PATH \
     PYTHONUNBUFFERED=1
 USER 10001:10001
-WORKDIR /work
+WORKDIR /srv
 VOLUME /state
 EXPOSE 5557
 STOPSIGNAL SIGTERM

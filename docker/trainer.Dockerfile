@@ -27,12 +27,12 @@ LABEL org.opencontainers.image.title="headrace-trainer" \
 # The same user as the server's: shared memory is for it alone.
 RUN groupadd --gid 10001 headrace \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent headrace \
-    && install -d /work
+    && install -d /srv
 COPY --from=build /opt/headrace /opt/headrace
 ENV PATH=/opt/headrace/bin:$PATH \
     PYTHONUNBUFFERED=1
 USER 10001:10001
-WORKDIR /work
+WORKDIR /srv
 # Python takes SIGINT for KeyboardInterrupt, and the trainer leaves with its batches given back;
 # the first process of a container would not hear SIGTERM.
 STOPSIGNAL SIGINT

@@ -63,7 +63,7 @@ class _Checks:
         podman("network", "create", "headrace-check")
         options = ["--memory", "1g", "--pids-limit", "256", "--restart", "on-failure"]
         options += ["--network", "headrace-check", "-p", f"127.0.0.1:{self.port}:5557"]
-        options += ["-v", f"{_HERE}/feeds.py:/work/feeds.py:ro", "-v", _SHM]
+        options += ["-v", f"{_HERE}/feeds.py:/srv/feeds.py:ro", "-v", _SHM]
         options += ["-v", "headrace-check-state:/state"]
         command = [
             "serve",
@@ -101,7 +101,7 @@ class _Checks:
         return f"rows {self._take(told)}"
 
     def inside(self) -> str:
-        told = json.loads(self._container("--rm", TRAINER, "/work/trainer.py", "100"))
+        told = json.loads(self._container("--rm", TRAINER, "/srv/trainer.py", "100"))
         assert told["local"] is True, "the batches came over TCP"
         return f"rows {self._take(told)}"
 
@@ -114,7 +114,7 @@ class _Checks:
 
     def stop_trainer(self) -> str:
         """What it held goes out again: the next trainer begins with the same row."""
-        self._container("-d", "--name", _HOLDER, TRAINER, "/work/trainer.py", "hold")
+        self._container("-d", "--name", _HOLDER, TRAINER, "/srv/trainer.py", "hold")
         until(lambda: self.engine.podman("logs", _HOLDER), 30, "it holds a batch")
         started = time.monotonic()
         self.engine.podman("stop", "--time", "20", _HOLDER)
@@ -169,7 +169,7 @@ class _Checks:
     def _container(self, *words: str) -> str:
         """A trainer with the server's shared memory: options, image, script, argument."""
         *options, image, script, argument = words
-        mounts = ["-v", f"{_HERE}/trainer.py:/work/trainer.py:ro", "-v", _SHM]
+        mounts = ["-v", f"{_HERE}/trainer.py:/srv/trainer.py:ro", "-v", _SHM]
         run = ["run", *options, *_HARDENED, *mounts, "--network", "headrace-check"]
         return self.engine.podman(*run, image, script, f"tcp://{_NAME}:5557", argument)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -62,7 +63,7 @@ def flight_directory(state: str | Path, feed: str) -> Path:
     return Path(state) / "feeds" / feed / "flight"
 
 
-class _Recorder:
+class _Recorder(ABC):
     """One process' part of one feed's record."""
 
     def __init__(self, config: RunConfig, feed: str, name: str) -> None:
@@ -74,8 +75,9 @@ class _Recorder:
         self._told = False
         self._pause_until = 0.0
 
+    @abstractmethod
     def _header(self) -> list[Any]:
-        raise NotImplementedError
+        """The first entry of each of its files."""
 
     def close(self) -> None:
         self._file.close()
