@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 import time
 import unicodedata
@@ -28,6 +29,9 @@ _OPTIONS = (
     Option("once", "flag", "print it once, as where there is no terminal", default=False),
 )
 
+#: How long a key may be pressed before it is seen.
+_LOOK_S = 0.05
+
 
 def _top(options: Namespace) -> int:
     if options.every < 0.1:
@@ -36,16 +40,21 @@ def _top(options: Namespace) -> int:
     if options.once or not sys.stdout.isatty():
         print("\n".join(lines(asker.get("/status.json"))))
         return exits.WELL
+    # As an exception it could be raised in a finalizer, where it is lost.
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
     sys.stdout.write(_ENTER)
     try:
-        while True:
+        while not pressed:
             _paint(asker)
-            time.sleep(options.every)
-    except KeyboardInterrupt:
-        return exits.WELL
+            until = time.monotonic() + options.every
+            while not pressed and (left := until - time.monotonic()) > 0:
+                time.sleep(min(left, _LOOK_S))
     finally:
         sys.stdout.write(_LEAVE)
         sys.stdout.flush()
+        signal.signal(signal.SIGINT, before)
+    return exits.WELL
 
 
 def _paint(asker: Asker) -> None:

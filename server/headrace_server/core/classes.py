@@ -101,6 +101,11 @@ class ClassQueues:
         """From which batch on which mix holds; the oldest of very many are forgotten."""
         return [(number, probs.tolist()) for number, probs in self._changes]
 
+    @property
+    def first_not_formed(self) -> int:
+        """The number of the next batch that is not yet formed."""
+        return self._number
+
     def set_probs(self, probs: Any) -> int:
         """Another mix from the next batch on that is not yet formed; returns its number."""
         mix, since = self._mix(probs), self._number

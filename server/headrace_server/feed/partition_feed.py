@@ -92,6 +92,7 @@ class PartitionFeed:
         self._slab = slab
         self._chunks: dict[int, Chunk] = {}
         self._blocked: tuple[Plan, Assembly] | None = None
+        self._later: tuple[list[float], int] | None = None  # proportions, and from which batch on
         self._numbers = Numbers() if durable else None
         self._changes: list[Change] = []
         #: Shown every batch before it is written.
@@ -130,8 +131,27 @@ class PartitionFeed:
         told += self._shaping.stats()
         return told[-1] if told else None
 
-    def set_target_probs(self, probs: list[float]) -> int:
-        """Other proportions of classes from now on; the number of the first batch they reach."""
+    def set_target_probs(self, probs: list[float], since: int = 0) -> int:
+        """Other proportions of classes from now on; the number of the first batch they reach.
+
+        What an earlier life was told reaches no batch before that which it named: ``since``.
+        """
+        target = self._target()
+        first = self._first_reached(target)
+        if first < since:
+            self._later = probs, since
+            return since
+        self._later = None
+        return int(target.set_target(probs, first))
+
+    def _first_reached(self, target: Stratified | Shaping) -> int:
+        """The first batch that other proportions would reach now."""
+        # Batches of which all rows were judged before are not made yet, and keep them.
+        if target is self._shaping:
+            return self._shaping.first_not_formed()
+        return self._machine.next_number + self._shaping.ready()
+
+    def _target(self) -> Stratified | Shaping:
         targets: list[Stratified | Shaping] = [
             *self._intake.stratified,
             *self._shaping.retargetable(),
@@ -141,9 +161,7 @@ class PartitionFeed:
                 f"the feed has {len(targets)} stages with target proportions; "
                 "set_target_probs() needs exactly one"
             )
-        # Batches of which all rows were judged before are not made yet, and keep them.
-        first = self._machine.next_number + self._shaping.ready()
-        return int(targets[0].set_target(probs, first))
+        return targets[0]
 
     def waits_for(self) -> str:
         """What the next batch lacks, where that can be said; for a deadline's error."""
@@ -230,6 +248,8 @@ class PartitionFeed:
         """One step of work."""
         if self._blocked is not None:
             return self._place(*self._blocked)
+        if self._later is not None:
+            self.set_target_probs(*self._later)
         step = self._machine.next_step(self._intake.limit(self._shaping.most_rows))
         if isinstance(step, Read):
             self._read(step)

@@ -107,8 +107,11 @@ class SequenceFeed:
         segments = {"in_flight": machine.in_flight, "rewound": rewound}
         return {**(told[-1] if told else {}), "segments": segments}
 
-    def set_target_probs(self, probs: list[float]) -> int:
-        """Other proportions of classes from now on; the number of the next batch."""
+    def set_target_probs(self, probs: list[float], since: int = 0) -> int:
+        """Other proportions of classes from now on; the number of the next batch.
+
+        A later life numbers its batches on, so it is beyond what an earlier one has named.
+        """
         targets = self._intake.stratified
         if len(targets) != 1:
             raise ValueError(

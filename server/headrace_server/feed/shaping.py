@@ -117,6 +117,11 @@ class Shaping:
         """Batches of which all rows are there, where rows before the shape can be re-targeted."""
         return self.machine.ready() if isinstance(self.machine, (PlainBatches, Buckets)) else 0
 
+    def first_not_formed(self) -> int:
+        """The next batch whose rows are not chosen, where the shape itself draws by class."""
+        assert isinstance(self.machine, ClassQueues)
+        return self.machine.first_not_formed
+
     def waits_for(self) -> str:
         """What the next batch lacks, where that can be said."""
         return self.machine.waits_for() if isinstance(self.machine, ClassQueues) else ""

@@ -33,7 +33,8 @@ class Retargets:
     def __init__(self, feed: str, partitions: int) -> None:
         self._feed = feed
         self._running = set(range(partitions))
-        self._holds: Retarget | None = None  # the last one that could be drawn
+        self._holds: Retargeting | None = None  # the last one that could be drawn
+        self._number_of_holding = 0
         self._open: dict[int, Retargeting] = {}  # those that are not answered, by number
         self._count = 0
         self.asked: list[Retarget] = []  # in their order, to be told to workers
@@ -52,7 +53,7 @@ class Retargets:
             asked.fault = asked.fault or message.fault
             asked.since.append([message.partition, message.since])
             if not message.fault:
-                self._holds = Retarget(self._feed, message.request, asked.probs)
+                self._holds, self._number_of_holding = asked, message.request
 
     def partition_ended(self, partition: int) -> None:
         """A partition has made all its batches: nothing can show in it any more."""
@@ -62,8 +63,10 @@ class Retargets:
 
     def of_a_new_worker(self) -> list[Retarget]:
         """What holds already, and what is asked and not answered."""
-        open_ones = [Retarget(self._feed, n, asked.probs) for n, asked in self._open.items()]
-        return [*([] if self._holds is None else [self._holds]), *open_ones]
+        every = dict(self._open)
+        if self._holds is not None:
+            every = {self._number_of_holding: self._holds, **every}
+        return [Retarget(self._feed, n, a.probs, a.since) for n, a in every.items()]
 
     def take_answered(self) -> list[Retargeting]:
         """The requests that all partitions have answered, once each."""

@@ -357,7 +357,8 @@ class Worker:
                 continue
             fault = ""
             try:
-                since = run.set_target_probs(list(order.probs))
+                told = dict(order.since).get(partition, 0)
+                since = run.set_target_probs(list(order.probs), told)
             except Exception as error:  # whatever a trainer's numbers bring out
                 since, fault = 0, str(error)
             self._send(Retargeted(feed, partition, order.request, since, fault))

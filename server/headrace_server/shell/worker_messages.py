@@ -287,11 +287,15 @@ class Close:
 @FROM_ROUTER.message(4)
 @dataclass(frozen=True, slots=True)
 class Retarget:
-    """Draw classes in other proportions from now on."""
+    """Draw classes in other proportions from now on.
+
+    Of partitions that have answered before, ``since`` says from which batch on.
+    """
 
     feed: Text
     request: Count
     probs: Annotated[tuple[float, ...], list_of(check_number)]
+    since: Plain = ()  # [partition, number]
 
 
 @FROM_ROUTER.message(5)

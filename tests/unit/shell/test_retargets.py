@@ -53,8 +53,8 @@ def test_a_worker_that_starts_is_told_what_holds_and_what_is_not_answered():
     retargets.take_answered()
     retargets.ask(8, 5, THIRDS)
     assert retargets.of_a_new_worker() == [
-        Retarget("speech", 1, HALVES),
-        Retarget("speech", 2, THIRDS),
+        Retarget("speech", 1, HALVES, [[0, 3]]),
+        Retarget("speech", 2, THIRDS, []),
     ]
 
 
@@ -65,6 +65,6 @@ def test_a_request_that_can_not_be_drawn_is_told_why_and_what_held_before_holds(
     retargets.ask(7, 41, THIRDS)
     retargets.answer(Retargeted("speech", 0, 2, 0, "it has three classes"))
     assert [fault for *_, fault in answered(retargets)] == ["", "it has three classes"]
-    assert retargets.of_a_new_worker() == [Retarget("speech", 1, HALVES)]
+    assert retargets.of_a_new_worker() == [Retarget("speech", 1, HALVES, [[0, 3]])]
     retargets.answer(Retargeted("speech", 0, 2, 9))  # nobody asks any more
     assert answered(retargets) == []

@@ -75,7 +75,7 @@ MESSAGES: list[tuple[Registry, Any]] = [
     (FROM_WORKER, Dry("speech", 2**40)),
     (FROM_WORKER, Flushed("speech", 3, 2**40)),
     (FROM_WORKER, Copied("speech", 3, 2**40, "the disk is full")),
-    (FROM_ROUTER, Retarget("speech", 3, (0.25, 0.75))),
+    (FROM_ROUTER, Retarget("speech", 3, (0.25, 0.75), [[0, 5]])),
     (FROM_ROUTER, Assign("speech", 7)),
     (FROM_ROUTER, Assign("speech", 7, 2**40)),
     (FROM_ROUTER, Settled((("speech", 0, 2**50), ("other", 1, 0)), (("speech", 3),))),
