@@ -1,7 +1,9 @@
 """What every test is checked for when it ends: nothing of it may be left.
 
 Threads, child processes and shared memory that were not there before are a failure of the test
-that left them.
+that left them.  Shared memory of a process that was killed is there until the next start of a
+server sweeps it: where tests run in several processes it can be any one's, so it is looked for
+when all have ended.
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from headrace_server.shell.rundir import sweep
+
 _SHM = Path("/dev/shm")
 _PATIENCE_S = 5.0
+_IN_PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
 
 
 def _threads() -> set[str]:
@@ -34,26 +39,38 @@ def _children() -> set[int]:
     return found
 
 
-def _shared_memory() -> set[str]:
-    """Run directories that this process or a process that is gone made."""
+def _shared_memory(of_the_dead: bool) -> set[str]:
+    """Run directories that this process, or a process that is gone, made."""
     found = set()
     for path in _SHM.glob(f"headrace-{os.getuid()}-*"):
         maker = int(path.name.split("-")[2])
-        if maker == os.getpid() or not Path(f"/proc/{maker}").exists():
+        if maker == os.getpid() or (of_the_dead and not Path(f"/proc/{maker}").exists()):
             found.add(path.name)
     return found
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """What killed servers left must go with a sweep."""
+    if _IN_PARALLEL:  # this is one of several
+        return
+    sweep(_SHM)
+    left = _shared_memory(of_the_dead=True)
+    if left:
+        print(f"\nleft behind in shared memory: {sorted(left)}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    before = _threads(), _children(), _shared_memory()
+    alone = not _IN_PARALLEL
+    before = _threads(), _children(), _shared_memory(alone)
     yield
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         left = (
             _threads() - before[0],
             _children() - before[1],
-            _shared_memory() - before[2],
+            _shared_memory(alone) - before[2],
         )
         if not any(left):
             return
