@@ -271,6 +271,27 @@ def test_with_a_state_directory_work_in_hand_counts_after_the_death_of_its_worke
     ledger.assert_complete()
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_with_a_state_directory_a_loop_goes_on_over_the_deaths_of_its_server(prefetch, tmp_path):
+    ledger = Ledger(of_counts([3, 1, 5, 2, 4, 2, 6, 1, 3, 2] * 3))
+    bind = f"ipc://{tmp_path}/feed"
+
+    def served() -> hs.Server:
+        return hs.run(chained(list_of(ledger)), state_dir=tmp_path / "state", bind=bind)
+
+    server = served()
+    with connect(server, prefetch=prefetch) as feed:
+        for _ in range(4):
+            train(feed, ledger, 5)
+            for pid in server.pids.values():
+                os.kill(pid, signal.SIGKILL)
+            server.close()
+            server = served()
+        train(feed, ledger)
+    server.close()
+    ledger.assert_complete()
+
+
 # Trainers that lie
 
 

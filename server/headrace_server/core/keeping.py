@@ -64,8 +64,9 @@ class KeepingDispatcher(Dispatcher):
 
     # What trainers have of an earlier server
 
-    def claim(self, session: int, place: Any) -> None:
-        """A new session has a batch that an earlier server handed out, or has not answered.
+    def claim(self, session: int, place: Any, saved: bool = False) -> None:
+        """A new session has a batch that an earlier server handed out, or (``saved``) has not
+        answered: then the save is said again.
 
         Nobody else is given it until its worker has said what has become of it.
         """
@@ -78,7 +79,10 @@ class KeepingDispatcher(Dispatcher):
             return
         claim = self._claims[token] = Claimed(session, place)
         self._set_aside(token, claim)
-        self._effects.append(Claim(place.partition, place))
+        self._say_claim(token, saved)
+
+    def _say_claim(self, token: int, saved: bool) -> None:
+        self._say_claims(self._claims[token].place.partition, [token])
 
     def _set_aside(self, token: int, claim: Claimed) -> None:
         """The batch of a claim, if it is here, is nobody else's.

@@ -50,6 +50,7 @@ class SegmentDispatcher(KeepingDispatcher):
         self._saved: dict[int, tuple[int, Batch]] = {}  # by session: the last one
         self._unsaid: dict[int, list[int]] = {}  # by partition: tokens of claims, oldest last
         self._awaited: dict[int, int] = {}  # by partition: the claim that others wait for
+        self._expected: set[int] = set()  # claims whose saves are to come
 
     def _new_stream(self, partitions: int) -> Arrivals | LaneQueues:
         return LaneQueues(partitions) if self._lanes else Arrivals(partitions)
@@ -132,12 +133,26 @@ class SegmentDispatcher(KeepingDispatcher):
         self._stream.hold(partition, True)
         self._say_next_claims(partition)
 
+    def _say_claim(self, token: int, saved: bool) -> None:
+        partition = self._claims[token].place.partition
+        if self._lanes:
+            super()._say_claims(partition, [token])
+            return
+        if saved:
+            self._expected.add(token)
+        self._unsaid[partition] = sorted([*self._unsaid.get(partition, ()), token], reverse=True)
+        self._say_next_claims(partition)
+        if partition in self._awaited:
+            self._stream.hold(partition, True)
+        else:
+            del self._unsaid[partition]
+
     def _say_next_claims(self, partition: int) -> None:
         unsaid = self._unsaid[partition]
         while unsaid and partition not in self._awaited:
             token = unsaid.pop()
             super()._say_claims(partition, [token])
-            if token in self._early:
+            if token in self._early or token in self._expected:
                 self._awaited[partition] = token
 
     def _arrived(self, partition: int, token: int) -> None:
@@ -155,7 +170,12 @@ class SegmentDispatcher(KeepingDispatcher):
     def claimed(self, token: int, verdict: str, number: int) -> None:
         claim = self._claims.get(token)
         super().claimed(token, verdict, number)
-        if claim is not None and token not in self._kept_tokens:
+        if claim is None:
+            return
+        comes = token in self._expected and verdict == "yes" and token not in self._kept_tokens
+        self._expected.discard(token)
+        stands = comes and self._leases.batch_of(token, claim.session) is not None
+        if not stands and token not in self._kept_tokens:
             self._arrived(claim.place.partition, token)
 
     def kept(self, partition: int, number: int, code: str = "", text: str = "") -> None:
@@ -164,9 +184,9 @@ class SegmentDispatcher(KeepingDispatcher):
         if keeping is not None:
             self._arrived(partition, keeping.token)
 
-    def claim(self, session: int, place: Any) -> None:
+    def claim(self, session: int, place: Any, saved: bool = False) -> None:
         if place.rows and len(place.segments) == _BYTES_PER_ROW * place.rows:
-            super().claim(session, place)
+            super().claim(session, place, saved)
 
     def _set_aside(self, token: int, claim: Any) -> None:
         """The worker knows which segments are out; numbers are of one server."""
@@ -243,6 +263,7 @@ class SegmentDispatcher(KeepingDispatcher):
         if batch.body is None:  # claimed: nobody else can be given its bytes
             self._effects.append(Release(batch.partition, batch.number))
             self._void(batch)
+            self._arrived(batch.partition, batch.meta["claimed"].token)
         elif not self._stream.put_back(session, batch):
             if self._lanes:
                 self._void(batch)

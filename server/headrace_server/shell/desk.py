@@ -244,12 +244,12 @@ class Desk:
         if isinstance(self.dispatcher, KeepingDispatcher):
             self.dispatcher.claimed(message.token, message.verdict, message.number)
 
-    def on_hello(self, session: int, places: tuple[Handed, ...]) -> None:
-        """A new session has these batches of an earlier server."""
+    def on_hello(self, session: int, places: tuple[Handed, ...], held: tuple[int, ...]) -> None:
+        """A new session has these batches of an earlier server; those not held were saved."""
         if self.durable and isinstance(self.dispatcher, KeepingDispatcher):
-            for place in places:
+            for place in sorted(places, key=lambda place: place.token):
                 if place.partition < self.partitions:
-                    self.dispatcher.claim(session, place)
+                    self.dispatcher.claim(session, place, place.token not in held)
 
     def on_flush(self, session: int, message: Any, block: bytes) -> str:
         """A trainer hands over states of its lanes.  Why that can not be; empty if it can."""

@@ -252,7 +252,7 @@ class Reception:
             self._sessions.leave(session)
             raise
         desk.dispatcher.adopt(session.number, hello.held, now)
-        desk.on_hello(session.number, hello.batches)
+        desk.on_hello(session.number, hello.batches, hello.held)
         if desk.flight is not None:
             about = hello.host, hello.rank, hello.world_size, hello.process
             desk.flight.joined(session.number, *about)

@@ -466,9 +466,9 @@ class World:
 
     def claim(self, session):
         trainer = self.trainers[session]
-        for token, batch in [*trainer.hands.items(), *trainer.saved.items()]:
+        for token, batch in sorted({**trainer.hands, **trainer.saved}.items()):
             place = Handed(token, batch.partition, batch.number, batch.rows, batch.body)
-            self.d.claim(session, place)
+            self.d.claim(session, place, token in trainer.saved)
         self.act()
 
     def some_death(self):

@@ -721,3 +721,41 @@ def test_the_lease_of_a_batch_that_is_void_is_told_to_be_so():
     at.take()
     at.d.restarted(0)
     assert at.take(Returned) == [Returned(held, "voided")]
+
+
+def test_what_was_made_of_states_is_judged_after_they_are_saved_again():
+    at = At(epoch=1)
+    at.join(1, window=4)
+    at.take()
+
+    def place(token, number):
+        return Handed(token, 0, number, 2, b"s" * 24)
+
+    at.d.claim(1, place(OLD, 3), saved=True)
+    at.d.claim(1, place(OLD + 1, 4))
+    assert [e.place.token for e in at.take(Claim)] == [OLD], "the other one may be made of it"
+    at.d.claimed(OLD, "yes", 0)
+    at.d.window(1, 5)
+    assert at.take(Claim) == []
+    at.d.save(1, OLD, "states")
+    assert [e.token for e in at.take(Save)] == [OLD]
+    at.d.kept(0, 0)
+    assert [e.place.token for e in at.take(Claim)] == [OLD + 1]
+    at.d.claimed(OLD + 1, "yes", 1)
+    at.d.save(1, OLD + 1, "more")
+    assert [e.token for e in at.take(Save)] == [OLD + 1]
+
+
+def test_a_save_that_never_comes_holds_nobody_up_for_longer_than_its_trainer():
+    at = At(epoch=1)
+    at.join(1, 2, window=4)
+    at.d.claim(1, Handed(OLD, 0, 3, 2, b"s" * 24), saved=True)
+    at.d.claim(2, Handed(OLD + 1, 0, 4, 2, b"s" * 24))
+    at.d.claimed(OLD, "yes", 0)
+    at.take()
+    at.d.leave(1)
+    assert [e.place.token for e in at.take(Claim)] == [OLD + 1]
+    at.d.claimed(OLD + 1, "yes", 1)
+    at.take()
+    at.d.window(2, 9)
+    assert len(at.take(Want)) == 1

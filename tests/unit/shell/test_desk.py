@@ -446,13 +446,13 @@ def test_batches_of_an_earlier_server_are_asked_for_and_its_word_is_heard():
     d = durable()
     d.dispatcher.join(TRAINER, 0.0)
     here, strange = Handed(5, 1, 4, 4), Handed(6, 2, 4, 4)
-    d.on_hello(TRAINER, (here, strange))
+    d.on_hello(TRAINER, (here, strange), (here.token,))
     assert d.dispatcher.take_effects() == [Claim(1, here)]
     d.on_claimed(Claimed("default", 1, 5, "done"))
     d.dispatcher.commit(TRAINER, (5,))
     assert d.dispatcher.take_effects() == [Answer(TRAINER, (5,), ())]
     memory = desk()
-    memory.on_hello(TRAINER, (here,))
+    memory.on_hello(TRAINER, (here,), (here.token,))
     assert memory.dispatcher.take_effects() == []
 
 
