@@ -60,8 +60,9 @@ class Supervisor:
         worker_memory_bytes: int = 0,
         durable: Durable | None = None,
     ) -> None:
-        self._finalizer = weakref.finalize(self, directory.close)
         self._pid = os.getpid()
+        self._born: list[Child] = []  # those that may live, for an end without stop()
+        self._finalizer = weakref.finalize(self, _abandon, directory, self._born, self._pid)
         self._config = replace(config, directory=str(directory.path))
         self._directory = directory
         self._patience = Patience(worker_timeout_s, max(worker_timeout_s, start_timeout_s))
@@ -137,7 +138,9 @@ class Supervisor:
 
     def _spawn(self, name: str, module: str, extra: Mapping[str, Any]) -> Child:
         config = msgpack.packb({"run": self._config.to_plain(), **extra}, use_bin_type=True)
-        return Child(module, name, config, self._on_event, environment())
+        child = Child(module, name, config, self._on_event, environment())
+        self._born[:] = [one for one in self._born if one.exit_code() is None] + [child]
+        return child
 
     def _fill(self, slot: Slot) -> None:
         with self._lock:
@@ -220,7 +223,9 @@ class Supervisor:
         parent = str(self._directory.path.parent)
         self._finalizer()
         self._directory = RunDirectory(parent)
-        self._finalizer = weakref.finalize(self, self._directory.close)
+        self._born = []
+        args = self._directory, self._born, self._pid
+        self._finalizer = weakref.finalize(self, _abandon, *args)
         path, binds = str(self._directory.path), tuple(self.addresses)
         self._config = replace(self._config, directory=path, binds=binds)
         with self._lock:
@@ -404,3 +409,11 @@ class Supervisor:
             if not abruptly:
                 router.order(order="stop")
             end([router], 0.0 if abruptly else _STOP_S)
+
+
+def _abandon(directory: RunDirectory, children: list[Child], pid: int) -> None:
+    """The program ends: its children first, for they use what goes with the directory."""
+    if os.getpid() == pid:
+        for child in children:
+            child.kill()
+    directory.close()
