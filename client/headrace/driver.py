@@ -11,25 +11,29 @@ hears what it waits for without being woken, and says what it has to say without
 lock says whose the socket is.  When no trainer's thread came for some milliseconds the driver's own
 has it, so heartbeats, commits and windows go on whatever the trainer does.
 
+On the server's host messages go by a channel, once the server's memory can be seen from here; the
+socket is then only for a Hello, after the channel has ended.
+
 The session machine is shared under one lock that is held for microseconds.  A wake costs both
 threads some microseconds, so one that is still unheard is not repeated.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 import zmq
 
 from headrace_proto import limits
+from headrace_proto.channel import Channel
 from headrace_proto.errors import ConnectionLost, HeadraceError, ProtocolError
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Welcome
 
@@ -45,6 +49,10 @@ __all__ = ["Driver"]
 logger = logging.getLogger("headrace")
 
 _CLOSE_S = 5.0
+#: What was said last may take so long to leave.
+_LINGER_MS = 500
+#: Messages that are taken from the socket at once.
+_BURST = 64
 #: A thread that waits takes the socket over; its own thread lets go within microseconds.
 _TAKE_OVER_S = 0.05
 #: After such a thread has left, the socket is left to it for so long: it mostly comes again.
@@ -73,13 +81,55 @@ class _Waker:
         os.close(self.fd)
 
 
-@dataclass(frozen=True, slots=True)
 class _Lane:
-    """The socket, and what is polled with it."""
+    """The socket, the channel where there is one, and what wakes who waits for them."""
 
-    socket: zmq.Socket[bytes]
-    poller: zmq.Poller
-    waker: _Waker
+    def __init__(self, socket: zmq.Socket[bytes], waker: _Waker) -> None:
+        self.socket = socket
+        self.waker = waker
+        self.channel: Channel | None = None
+        self.silent = True  # nothing came by the channel yet
+        self._watched = False  # whether it is told when more can be written
+        self._number = int(socket.getsockopt(zmq.FD))
+        self._poller = select.poll()
+        self._poller.register(self._number, select.POLLIN)
+        self._poller.register(waker.fd, select.POLLIN)
+
+    def wait(self, at_most_ms: int) -> set[int]:
+        """The file numbers at which something has happened."""
+        # That of the socket tells of changes only: of one that was not looked at it tells no more.
+        if int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            at_most_ms = 0
+        return {number for number, _ in self._poller.poll(at_most_ms)}
+
+    def take(self, channel: Channel) -> None:
+        self.channel, self.silent, self._watched = channel, True, False
+        self._poller.register(channel, select.POLLIN)
+
+    def drop(self) -> None:
+        if self.channel is not None:
+            self._poller.unregister(self.channel)
+            self.channel.close()
+            self.channel = None
+
+    def linger(self) -> None:
+        """Give what was said last a moment to leave, and end the channel."""
+        channel = self.channel
+        if channel is not None and channel.waits:
+            writable = select.poll()
+            writable.register(channel, select.POLLOUT)
+            until = time.monotonic() + _LINGER_MS / 1000
+            with contextlib.suppress(OSError):
+                while channel.flush() and (left := until - time.monotonic()) > 0:
+                    writable.poll(left * 1000)
+        self.drop()
+
+    def watch(self) -> None:
+        """Be told when what waits in the channel can be written, and only then."""
+        channel = self.channel
+        if channel is not None and channel.waits != self._watched:
+            self._watched = channel.waits
+            self._poller.modify(channel, select.POLLIN | (select.POLLOUT if channel.waits else 0))
 
 
 class Driver:
@@ -100,6 +150,7 @@ class Driver:
         self._driven_at = -inf  # when one of them last did
         self._sending = False
         self._lane: _Lane | None = None
+        self._no_channel = False  # a channel does not do here
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         session.heard_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="headrace", daemon=True)
@@ -203,9 +254,12 @@ class Driver:
         now = time.monotonic()
         with self.changed:
             messages = self._due(now)
+            connected = self.session.connected
+        if not connected:
+            lane.drop()
         self._sending = True
         for message, frames in messages:
-            self._send(lane.socket, message, frames)
+            self._send(lane, message, frames)
         self._sending = False
 
     def _due(self, now: float) -> list[tuple[Any, list[Any]]]:
@@ -226,11 +280,13 @@ class Driver:
         self._say()
         with self.changed:
             due_s = self.session.due_in(now)
-        ready = dict(lane.poller.poll(int(max(0.0, min(due_s, at_most_s)) * 1000) + 1))
+        ready = lane.wait(int(max(0.0, min(due_s, at_most_s)) * 1000) + 1)
         if lane.waker.fd in ready:
             lane.waker.hear()
-        if lane.socket in ready:
-            self._hear(lane.socket)
+        channel = lane.channel
+        if channel is not None and channel.fileno() in ready:
+            self._hear_channel(lane, channel)
+        self._hear_socket(lane)
 
     # The thread
 
@@ -243,13 +299,16 @@ class Driver:
         try:
             self._serve(socket)
             with self._io:
-                self._lane = None
-                self._say_goodbye(socket)
+                lane, self._lane = self._lane, None
+                if lane is not None:
+                    self._say_goodbye(lane)
         except BaseException as error:
             self._fail(error)
         finally:
             with self._io:
-                self._lane = None
+                if self._lane is not None:
+                    self._lane.drop()
+                    self._lane = None
                 if self._handshakes is not None:
                     self._handshakes.close()
                     self._handshakes = None
@@ -283,10 +342,7 @@ class Driver:
         waker = self._waker
         if waker is None:  # closed before it began
             return
-        poller = zmq.Poller()
-        poller.register(socket, zmq.POLLIN)
-        poller.register(waker.fd, zmq.POLLIN)
-        self._lane = _Lane(socket, poller, waker)
+        self._lane = _Lane(socket, waker)
         parked = select.poll()
         parked.register(waker.fd, select.POLLIN)
         while not self.closing:
@@ -310,46 +366,92 @@ class Driver:
         if fault is not None:
             raise fault
 
-    def _hear(self, socket: zmq.Socket[bytes]) -> None:
-        heard = []
-        for _ in range(64):
-            if not int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-                break
+    def _hear_socket(self, lane: _Lane) -> None:
+        socket = lane.socket
+        heard: list[tuple[Any, list[Any]]] = []
+        while len(heard) < _BURST and int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             header, *frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            try:
-                heard.append((FROM_SERVER.decode(header.buffer), frames))
-            except ProtocolError as error:
-                raise ProtocolError(f"the peer at {self.address} sent nonsense: {error}") from None
+            heard.append((self._decoded(header.buffer), frames))
+        if heard:
+            self._receive(lane, heard)
+
+    def _hear_channel(self, lane: _Lane, channel: Channel) -> None:
+        try:
+            channel.flush()
+            heard = [(self._decoded(header), frames) for header, *frames in channel.receive()]
+        except OSError:
+            heard, channel.ended = [], True
+        except ValueError as error:
+            raise ProtocolError(f"the server at {self.address} sent nonsense: {error}") from None
+        lane.watch()
+        if heard:
+            lane.silent = False
+            self._receive(lane, heard)
+        if channel.ended:
+            self._lose_channel(lane)
+
+    def _lose_channel(self, lane: _Lane) -> None:
+        """The channel has ended: the server is greeted again."""
+        self._no_channel = lane.silent  # where nothing ever came by one it is not tried again
+        lane.drop()
+        with self.changed:
+            self.session.greet()
+
+    def _decoded(self, header: Any) -> Any:
+        try:
+            return FROM_SERVER.decode(header)
+        except ProtocolError as error:
+            raise ProtocolError(f"the peer at {self.address} sent nonsense: {error}") from None
+
+    def _receive(self, lane: _Lane, heard: list[tuple[Any, list[Any]]]) -> None:
         now = time.monotonic()
         attach = None
         session = self.session
         with self.changed:
             for message, frames in heard:
-                if isinstance(message, Welcome) and not session.continues(message):
-                    attach = self._attach(message)
+                if isinstance(message, Welcome):
+                    attach = self._attach(lane, message)
                 session.receive(message, frames, now)
             if session.memory is not None:
                 for segment in session.retired:
                     session.memory.forget(segment)
             session.retired.clear()
             self.tell()
-        if attach is not None:
-            self._send(socket, attach, [])
+        if attach is not None and lane.channel is None:
+            self._send(lane, attach, [])
 
-    def _attach(self, welcome: Welcome) -> Attach | None:
-        """Try whether the server's memory can be seen from here."""
-        self.session.memory = None
-        if not welcome.session_file:
+    def _attach(self, lane: _Lane, welcome: Welcome) -> Attach | None:
+        """Try whether the server's memory can be seen from here, and by a channel if it can."""
+        session = self.session
+        known = session.continues(welcome)
+        if not known:
+            session.memory = None
+            if not welcome.session_file:
+                return None
+            try:
+                session.memory = Attachment(welcome.directory, welcome.session_file)
+            except OSError:
+                return None  # another host, container or user: bytes come over the wire
+        if session.memory is None:
             return None
-        try:
-            memory = Attachment(welcome.directory, welcome.session_file)
-        except OSError:
-            return None  # another host, container or user: bytes come over the wire
-        self.session.memory = memory
-        return Attach(welcome.session, memory.proof)
+        attach = Attach(welcome.session, session.memory.proof, session.last_seq if known else 0)
+        if welcome.channel and not self._no_channel and lane.channel is None:
+            with contextlib.suppress(OSError):
+                first, most = FROM_TRAINER.encode(attach), limits.MAX_PAYLOAD_BYTES
+                lane.take(Channel.connect(welcome.channel, [first], most_bytes=most))
+        return attach
 
-    def _send(self, socket: zmq.Socket[bytes], message: Any, frames: list[Any]) -> None:
+    def _send(self, lane: _Lane, message: Any, frames: list[Any]) -> None:
         header = FROM_TRAINER.encode(message)
+        channel, socket = lane.channel, lane.socket
+        if channel is not None:
+            try:
+                channel.post([header, *frames])
+            except OSError:
+                self._lose_channel(lane)
+            else:
+                lane.watch()
+            return
         try:
             if frames:
                 socket.send_multipart([header, *frames], zmq.NOBLOCK, copy=False)
@@ -359,13 +461,14 @@ class Driver:
             with self.changed:
                 self.session.lose()
 
-    def _say_goodbye(self, socket: zmq.Socket[bytes]) -> None:
+    def _say_goodbye(self, lane: _Lane) -> None:
         with self.changed:
             messages = self._due(time.monotonic()) if self.session.connected else []
             bye = self.session.goodbye()
         for message, frames in [*messages, *([(bye, [])] if bye else [])]:
-            self._send(socket, message, frames)
-        socket.linger = 500
+            self._send(lane, message, frames)
+        lane.socket.linger = _LINGER_MS
+        lane.linger()
 
     def _fail(self, error: BaseException) -> None:
         with self.changed:

@@ -124,8 +124,12 @@ class Session:
         self._places[place.token] = place
 
     def take(self) -> Received | None:
-        """The next batch, if there is one."""
-        if not self.ready:
+        """The next batch, if there is one.
+
+        None while the server is greeted: it was told what is in the trainer's hands, and a batch
+        taken since would be unknown to a server that is started anew.
+        """
+        if not self.ready or not self._open:
             return None
         self._wanting = False
         return self.ready.popleft()
@@ -178,6 +182,11 @@ class Session:
     def connected(self) -> bool:
         return self._open
 
+    @property
+    def last_seq(self) -> int:
+        """The number of the last delivery that came."""
+        return self._last_seq
+
     def held(self) -> int:
         return len(self._held)
 
@@ -204,8 +213,7 @@ class Session:
         elif isinstance(message, Retired):
             self.retired.extend(message.segments)
         elif isinstance(message, Unknown):
-            self._open = False
-            self._said_at = -1e9
+            self.greet()
         else:
             self.requests.receive(message)
 
@@ -393,6 +401,11 @@ class Session:
     def lose(self) -> None:
         """The server was silent for too long: greet it again."""
         self._open = False
+
+    def greet(self) -> None:
+        """The way to the server has ended: greet it again, at once."""
+        self._open = False
+        self._said_at = -1e9
 
     def due_in(self, now: float) -> float:
         """Seconds until there is something to say without a new event."""

@@ -4,6 +4,7 @@
       Hello ───────────────────────────────►        which feed, which versions
       ◄─────────────────────────── Welcome          session, schema, times   (or Refused)
       Attach ──────────────────────────────►        "I share your host: this is in the file"
+                                                    (by the channel, where one can be reached)
       Step (window) ───────────────────────►        how far batches may be sent
       ◄─────────────────────────── Deliver ×n       batches under leases
       Step (commits, released, window) ────►        done with these, their memory is free
@@ -116,6 +117,7 @@ class Attach:
 
     session: Count
     proof: Blob
+    last_seq: Count = 0  # of the deliveries that came; what follows is sent, in case, again
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +226,7 @@ class Welcome:
     session_file: Text = ""
     resumed: Flag = False
     properties: Plain = field(default_factory=dict)
+    channel: Text = ""  # the path of a Unix socket on the server's host, for all further messages
 
 
 @FROM_SERVER.message(2)

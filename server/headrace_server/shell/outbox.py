@@ -4,6 +4,8 @@
     Answer               ─► answers ───┴─ gathered over a round ─► flush() ─► Deliver, Outcome
     Send to another host ─► Deliver with the answers so far, and the block's bytes as a frame
 
+A trainer is reached by the connection that it came by: a channel (``near``), or the public socket.
+
 The memory of a batch is pinned for as long as its trainer maps it, or its frame is being sent.
 What can not be sent now is dropped: the lease, or the trainer's next Hello, brings it again.
 """
@@ -32,6 +34,7 @@ from headrace_proto.messages import (
 from ..core.handover import Answer, Send
 from ..feed.slab import map_segment
 from .desk import Desk, delivery_of
+from .exchange import TrainersExchange
 from .sessions import SessionTable
 
 __all__ = ["Outbox"]
@@ -51,9 +54,16 @@ _NOTHING: _Answers = ((), (), ())
 class Outbox:
     """To all trainers of all feeds."""
 
-    def __init__(self, directory: Path, socket: zmq.Socket[bytes], sessions: SessionTable) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        socket: zmq.Socket[bytes],
+        sessions: SessionTable,
+        near: TrainersExchange | None = None,
+    ) -> None:
         self._directory = directory
         self._socket = socket
+        self._near = near
         self._sessions = sessions
         self._out: dict[int, list[Delivery]] = {}  # references to be sent, by session
         self._answers: dict[int, _Answers] = {}  # to commits, by session
@@ -63,6 +73,8 @@ class Outbox:
 
     def send(self, identity: bytes, message: Any) -> bool:
         """Send, or find that the connection is gone.  False then."""
+        if self._near is not None and self._near.knows(identity):
+            return self._near.tell(identity, [FROM_SERVER.encode(message)])
         try:
             self._socket.send_multipart([identity, FROM_SERVER.encode(message)], zmq.NOBLOCK)
         except zmq.ZMQError:

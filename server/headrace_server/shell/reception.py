@@ -51,6 +51,7 @@ from ..core.segment_dispatch import SegmentDispatcher
 from .conduct import Conduct
 from .config import RunConfig
 from .desk import Desk
+from .exchange import TrainersExchange
 from .gate import Gate
 from .outbox import Outbox
 from .rejoining import Later
@@ -81,6 +82,7 @@ class Reception:
         desks: Mapping[str, Desk],
         sessions: SessionTable,
         outbox: Outbox,
+        near: TrainersExchange,
     ) -> None:
         self._config = config
         self._socket = socket
@@ -89,29 +91,39 @@ class Reception:
         self._desks = desks
         self._sessions = sessions
         self._outbox = outbox
+        self._near = near
         self.snapshots: list[tuple[str, int, int]] = []  # asked for: feed, session, request
 
     # In
 
     def hear(self, burst: int) -> None:
-        """Take what trainers have sent."""
+        """Take what trainers have sent by the public socket."""
         for _ in range(burst):
             if not waits(self._socket):
                 return
             key, identity, frames = self._gate.receive()
-            if identity in self._conduct.muted:
-                self._conduct.drop()
-                continue
-            try:
-                if not frames or len(frames) > limits.MAX_FRAMES:
-                    raise ProtocolError(f"a message has {len(frames)} frames")
-                self._on_message(identity, FROM_TRAINER.decode(frames[0]), frames[1:], key)
-            except HeadraceError as error:
-                self._on_garbage(identity, error)
-            except Exception as error:
-                # A fault of ours that a message brought out must not end the others' feeds.
-                logger.exception("a trainer's message could not be handled")
-                self._on_garbage(identity, HeadraceError(f"{type(error).__name__}: {error}"))
+            self._take(identity, frames, key)
+
+    def hear_near(self) -> None:
+        """Take what trainers of this host have sent by their channels."""
+        for identity, frames in self._near.hear():
+            self._take(identity, frames, None)
+
+    def _take(self, identity: bytes, frames: list[bytes], key: str | None) -> None:
+        """A message, by a public key ("" without keys), or (None) by a channel."""
+        if identity in self._conduct.muted:
+            self._conduct.drop()
+            return
+        try:
+            if not frames or len(frames) > limits.MAX_FRAMES:
+                raise ProtocolError(f"a message has {len(frames)} frames")
+            self._on_message(identity, FROM_TRAINER.decode(frames[0]), frames[1:], key)
+        except HeadraceError as error:
+            self._on_garbage(identity, error)
+        except Exception as error:
+            # A fault of ours that a message brought out must not end the others' feeds.
+            logger.exception("a trainer's message could not be handled")
+            self._on_garbage(identity, HeadraceError(f"{type(error).__name__}: {error}"))
 
     def _on_garbage(self, identity: bytes, error: HeadraceError) -> None:
         session = self._sessions.of_connection(identity)
@@ -120,12 +132,19 @@ class Reception:
         if session is not None and identity in self._conduct.muted:
             self._leave(session, self._desks[session.feed])
 
-    def _on_message(self, identity: bytes, message: Any, frames: list[bytes], key: str) -> None:
+    def _on_message(
+        self, identity: bytes, message: Any, frames: list[bytes], key: str | None
+    ) -> None:
         if isinstance(message, Hello):
+            if key is None:
+                raise ProtocolError("a Hello comes by the public address, not by a channel")
             if self._bears(identity):
                 self._on_hello(identity, message, key)
             return
         session = self._sessions.find(message.session, identity)
+        if session is None and key is None and isinstance(message, Attach):
+            self._on_near(identity, message)
+            return
         if session is None:
             if self._bears(identity):
                 self._outbox.send(identity, Unknown(message.session))
@@ -164,6 +183,17 @@ class Reception:
             self._on_snapshot(session, desk, message.request)
         elif isinstance(message, Bye):
             self._leave(session, desk)
+
+    def _on_near(self, identity: bytes, attach: Attach) -> None:
+        """A trainer of this host comes by a channel from now on."""
+        session = None
+        if self._bears(identity):
+            session = self._sessions.come_near(attach.session, attach.proof, identity)
+        if session is None:  # it comes by the public address again, and is told what it is there
+            self._near.drop(identity)
+            return
+        # What was sent by the public socket last may come later than what is sent here first.
+        self._desks[session.feed].dispatcher.resend(session.number, attach.last_seq)
 
     def _bears(self, identity: bytes) -> bool:
         """Whether a connection may say one thing more outside of its session."""
@@ -206,6 +236,7 @@ class Reception:
                 str(session.path),
                 resumed,
                 desk.properties,
+                str(self._near.path),
             ),
         )
         if desk.failure is not None:
@@ -340,6 +371,7 @@ class Reception:
 
     def _leave(self, session: Session, desk: Desk) -> None:
         self._sessions.leave(session)
+        self._near.drop(session.identity)
         self._outbox.forget(session.number)
         desk.dispatcher.leave(session.number)
         if desk.flight is not None:

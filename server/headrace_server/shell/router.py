@@ -1,6 +1,7 @@
 """The router process: owns the public socket, and decides nothing itself.
 
     public socket   ─► reception (trainers) ─┐                                   ┌─► outbox
+    channels        ─► of this host, too    ─┤                                   │
     channels        ─► workers' messages    ─┼─► desks (one per feed) ─► effects ─┴─► news
     supervisor      ─► orders               ─┤
     clock           ─► ticks                ─┘
@@ -36,10 +37,10 @@ from ..core.handover import (
     Taken,
     Want,
 )
-from .channel import Exchange
 from .child import ParentPipe
 from .config import RunConfig
 from .desk import Desk
+from .exchange import Exchange, TrainersExchange
 from .gate import Gate
 from .news import News
 from .outbox import Outbox
@@ -95,9 +96,11 @@ class Router:
         self._news: dict[tuple[int, int], News] = {}  # by worker and life
         self._gate = Gate(self._context, self._public, config.keys)
         self._sessions = SessionTable(self._directory, config.max_trainers)
-        self._outbox = Outbox(self._directory, self._public, self._sessions)
+        self._near = TrainersExchange(self._directory / "trainers", config.max_trainers)
+        self._outbox = Outbox(self._directory, self._public, self._sessions, self._near)
         self._reception = Reception(
-            config, self._public, self._gate, self._desks, self._sessions, self._outbox
+            *(config, self._public, self._gate, self._desks),
+            *(self._sessions, self._outbox, self._near),
         )
         self._teller = Teller(config, self._desks, self._sessions, self._reception, pipe)
         self._next_tick = 0.0
@@ -124,7 +127,8 @@ class Router:
         poller = zmq.Poller()
         assert self._workers is not None
         workers = self._workers.fileno()
-        for source in (self._public, workers, self._pipe.fileno()):
+        near = self._near.fileno()
+        for source in (self._public, near, workers, self._pipe.fileno()):
             poller.register(source, zmq.POLLIN)
         questions = self._gate.questions
         if questions is not None:
@@ -135,6 +139,8 @@ class Router:
                 self._hear_workers()
             if questions is not None and questions in ready:
                 self._gate.answer(time.monotonic())
+            if near in ready:
+                self._reception.hear_near()
             if self._public in ready:
                 self._reception.hear(_BURST)
             if self._pipe.fileno() in ready:
@@ -151,6 +157,7 @@ class Router:
         self._reception.close()
         self._gate.close()
         self._public.close()
+        self._near.close()
         if self._workers is not None:
             self._workers.close()
         self._context.term()

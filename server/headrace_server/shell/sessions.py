@@ -101,11 +101,15 @@ class SessionTable:
         session = self._by_nonce.get(nonce)
         if session is None or session.feed != feed or session.key != key:
             return None
+        self._move(session, identity)
+        return session
+
+    def _move(self, session: Session, identity: bytes) -> None:
+        """Reach a session by another connection."""
         if self._by_identity.get(session.identity) is session:
             del self._by_identity[session.identity]
         session.identity = identity
         self._by_identity[identity] = session
-        return session
 
     def of_connection(self, identity: bytes) -> Session | None:
         """The present session of a connection: there is at most one."""
@@ -124,7 +128,19 @@ class SessionTable:
 
     def attach(self, session: Session, proof: bytes) -> None:
         """Believe that a trainer shares the host when it can tell what is in its file."""
-        session.local = hmac.compare_digest(proof, session.proof) and is_locked(session.path)
+        session.local = self._shares(session, proof)
+
+    def _shares(self, session: Session, proof: bytes) -> bool:
+        return hmac.compare_digest(proof, session.proof) and is_locked(session.path)
+
+    def come_near(self, number: int, proof: bytes, identity: bytes) -> Session | None:
+        """The session of a trainer that comes by a channel, from now on reached by that."""
+        session = self._by_number.get(number)
+        if session is None or not session.present or not self._shares(session, proof):
+            return None
+        session.local = True
+        self._move(session, identity)
+        return session
 
     def leave(self, session: Session) -> None:
         """The trainer is gone; its memory may still be mapped."""

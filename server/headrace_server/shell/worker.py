@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from headrace_proto.channel import Channel
 from headrace_proto.errors import HeadraceError, ProtocolError, ServerError, code_of
 from headrace_proto.schema import schema_to_wire
 
@@ -27,7 +28,6 @@ from ..core.arena import Block
 from ..feed.partition_feed import Blocked, Busy, Done, MadeBatch, PartitionFeed
 from ..feed.sequence_feed import Resting, SequenceFeed
 from ..feed.slab import Slab
-from .channel import Channel
 from .child import ParentPipe
 from .commits import Commits
 from .config import RunConfig
@@ -101,7 +101,8 @@ class Worker:
         self._life = life
         directory = Path(config.directory)
         self._slab = Slab(directory, worker, life, config.slab_bytes, config.segment_bytes)
-        self._channel = Channel.connect(directory / "workers", b"%d-%d" % (worker, life), _ROUTER_S)
+        who = b"%d-%d" % (worker, life)
+        self._channel = Channel.connect(directory / "workers", [who], _ROUTER_S)
         self._stores = Stores(config.state_directory, config.durability, self._send)
         self._reporter = Reporter(sheet, self._slab, self._stores.progress)
         self._commits = Commits(self._stores, self._send)

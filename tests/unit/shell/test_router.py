@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import zmq
 
+from headrace_proto.channel import Channel
 from headrace_server import pipeline as hs
-from headrace_server.shell.channel import Channel
 from headrace_server.shell.config import FeedConfig, RunConfig
 from headrace_server.shell.router import Router
 from headrace_server.shell.worker_messages import (
@@ -51,7 +51,7 @@ class Life:
 
     def __init__(self, bench: Bench, life: int) -> None:
         self._bench, self._life = bench, life
-        self.channel = Channel.connect(bench.directory / "workers", b"0-%d" % life)
+        self.channel = Channel.connect(bench.directory / "workers", [b"0-%d" % life])
 
     def say(self, message: object, *payload: bytes) -> None:
         self.channel.send([FROM_WORKER.encode(message), *payload])

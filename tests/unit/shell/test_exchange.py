@@ -23,7 +23,8 @@ from typing import Any
 
 import pytest
 
-from headrace_server.shell.channel import Channel, Exchange
+from headrace_proto.channel import Channel
+from headrace_server.shell.exchange import Exchange
 
 LIMIT_S = 20.0
 BIG = 50_000_000
@@ -42,7 +43,7 @@ class Place:
 
     def worker(self, identity: bytes = b"0-0") -> Channel:
         """A worker that the exchange knows."""
-        channel = Channel.connect(self.path, identity)
+        channel = Channel.connect(self.path, [identity])
         self._ends.append(channel)
         self.hear_out()
         return channel
@@ -116,9 +117,9 @@ def process(place: Place, program: str) -> Iterator[subprocess.Popen[bytes]]:
     preamble = f"""
         import signal
         from pathlib import Path
-        from headrace_server.shell.channel import Channel
+        from headrace_proto.channel import Channel
         wait = signal.pause
-        channel = Channel.connect(Path({str(place.path)!r}), b"1-0")
+        channel = Channel.connect(Path({str(place.path)!r}), [b"1-0"])
     """
     source = textwrap.dedent(preamble) + textwrap.dedent(program)
     child = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE)
@@ -255,7 +256,7 @@ def test_what_a_partial_write_left_is_written_next_wherever_it_was_cut():
     for _ in range(200):
         frames = [chance.randbytes(chance.randint(0, 12)) for _ in range(chance.randint(1, 6))]
         expected += wire(*frames)
-        channel.queue(frames)
+        channel.post(frames)
         channel.flush()
     assert len(end.written) < len(expected)
     while channel.flush():
@@ -486,7 +487,7 @@ def test_a_second_connection_of_the_same_name_is_closed_and_the_first_stands(
     place: Place, caplog: pytest.LogCaptureFixture
 ):
     first = place.worker(b"3-7")
-    second = Channel.connect(place.path, b"3-7")
+    second = Channel.connect(place.path, [b"3-7"])
     second.send([b"I am it"])
     assert place.hear_out() == []
     assert "worker 3-7 is connected already, and that connection stands" in caplog.text
@@ -550,7 +551,7 @@ def test_a_path_that_is_taken_or_missing_is_an_error_that_keeps_no_socket(place:
     with pytest.raises(OSError, match="Address already in use"):
         Exchange(place.path)
     with pytest.raises(FileNotFoundError):
-        Channel.connect(place.path.parent / "nobody", b"0-0")
+        Channel.connect(place.path.parent / "nobody", [b"0-0"])
     assert len(os.listdir("/proc/self/fd")) == files
 
 
@@ -575,10 +576,10 @@ def test_the_cost_of_a_small_round_trip_is_told(place: Place, capsys: pytest.Cap
 def test_a_worker_that_is_ready_before_its_router_waits_for_it(tmp_path: Path):
     path = tmp_path / "workers"
     with pytest.raises(FileNotFoundError):
-        Channel.connect(path, b"0-0")
+        Channel.connect(path, [b"0-0"])
     connected: list[Channel] = []
     worker = threading.Thread(
-        target=lambda: connected.append(Channel.connect(path, b"0-0", patience_s=30))
+        target=lambda: connected.append(Channel.connect(path, [b"0-0"], patience_s=30))
     )
     worker.start()
     exchange = Exchange(path)

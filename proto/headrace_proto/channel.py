@@ -1,0 +1,253 @@
+"""One end of a Unix socket that carries messages of frames, between processes of one host.
+
+    message   count of frames │ length of each │ frame │ frame │ …
+              4 bytes           8 bytes each
+
+A message that was written whole is heard, though its writer died right after; half a message
+never is.  ``send`` waits until all is written; ``post`` never waits: what can not be written now is
+kept, and ``flush`` writes it when the other end reads on.  Whoever posts has to bound how much that
+is.  What is no message ends the channel that it came on.
+
+ZeroMQ would pass each message through a thread at either end; on few cores that costs more than all
+else that is done to a small message.  Both ends of the protocol hold one of these, so it is here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import select
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+__all__ = ["Channel", "address_of"]
+
+Frame = bytes | memoryview
+
+_COUNT = struct.Struct("<I")
+_READ_BYTES = 1 << 18
+#: Reads from one channel before the others get their turn.
+_MOST_READS = 16
+#: Frames of one message, and bytes of all of them: more can only be a fault.
+_MOST_FRAMES = 4096
+_MOST_BYTES = 1 << 40
+#: Pieces that one system call takes (the kernel's limit is 1024).
+_MOST_PIECES = 512
+#: What the kernel takes as the path of a socket (sun_path, less its final 0).
+_MOST_PATH = 107
+#: The time between two looks for somebody who is not there yet.
+_LOOK_S = 0.005
+#: Reasons for which a write may go well a moment later.
+_LATER = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Channel:
+    """One end; what comes may have so many frames, and so many bytes in all."""
+
+    def __init__(
+        self, end: socket.socket, most_frames: int = _MOST_FRAMES, most_bytes: int = _MOST_BYTES
+    ) -> None:
+        self._socket = end
+        self._most_frames = most_frames
+        self._most_bytes = most_bytes
+        # Kept: ``recv`` maps and unmaps so many bytes at each call, which costs more than the rest.
+        self._room = memoryview(bytearray(_READ_BYTES))
+        self._got = bytearray()
+        self._unsent: deque[memoryview] = deque()
+        self.unsent_bytes = 0
+        self.ended = False  # nothing more will come
+        self.waits = False  # for the other end to read
+        self.fault = ""  # why what comes is no message
+
+    @classmethod
+    def connect(
+        cls,
+        path: Path | str,
+        first: Sequence[Frame],
+        patience_s: float = 0.0,
+        most_bytes: int = _MOST_BYTES,
+    ) -> Channel:
+        """An end whose other end is found at a path; its first message is said.
+
+        Somebody who is not there yet is waited for.
+        """
+        end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        channel = cls(end, most_bytes=most_bytes)
+        deadline = time.monotonic() + patience_s
+        try:
+            with address_of(Path(path)) as address:
+                while True:
+                    try:
+                        end.connect(address)
+                        break
+                    except (FileNotFoundError, ConnectionRefusedError):
+                        if time.monotonic() >= deadline:
+                            raise
+                        time.sleep(_LOOK_S)
+            channel.send(first)
+        except OSError:
+            end.close()
+            raise
+        return channel
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, frames: Sequence[Frame]) -> None:
+        """Write a message, waiting where the other end does not read.
+
+        OSError: the other end is gone.
+        """
+        self.post(frames)
+        if self.waits:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLOUT)
+            while self.flush():
+                poll.poll()
+
+    def post(self, frames: Sequence[Frame]) -> bool:
+        """Write a message as far as that can be done now; whether some of it has to wait.
+
+        What waits must not change before it is written.  OSError: the other end is gone.
+        """
+        if not 1 <= len(frames) <= _MOST_FRAMES:
+            raise ValueError(f"frames: a message has 1 to {_MOST_FRAMES} frames, not {len(frames)}")
+        if len(frames) == 1 and type(frames[0]) is bytes:
+            size = len(frames[0])
+            pieces: list[Frame] = [struct.pack("<IQ", 1, size) + frames[0]]
+            total = 12 + size
+        else:
+            views = [memoryview(frame) for frame in frames]
+            lengths = [view.nbytes for view in views]
+            head = struct.pack(f"<I{len(views)}Q", len(views), *lengths)
+            pieces = [head, *(view.cast("B") for view in views if view.nbytes)]
+            total = len(head) + sum(lengths)
+        written = 0
+        if not self.waits and len(pieces) <= _MOST_PIECES:
+            written = self._write(pieces)
+            if written == total:
+                return False
+        self._unsent.extend(map(memoryview, pieces))
+        self.unsent_bytes += total
+        self._drop(written)
+        if not self.waits and len(pieces) > _MOST_PIECES:
+            return self.flush()
+        self.waits = True
+        return True
+
+    def flush(self) -> bool:
+        """Write what is kept; whether some of it has to wait.  OSError: the other end is gone."""
+        while self._unsent:
+            written = self._write(list(itertools.islice(self._unsent, _MOST_PIECES)))
+            if not written:
+                break
+            self._drop(written)
+        self.waits = bool(self._unsent)
+        return self.waits
+
+    def _write(self, pieces: Sequence[Frame]) -> int:
+        """How much was written now; 0 where nothing can be."""
+        try:
+            return self._socket.sendmsg(pieces, (), socket.MSG_DONTWAIT)
+        except OSError as error:
+            if error.errno in _LATER:
+                return 0
+            raise
+
+    def _drop(self, written: int) -> None:
+        unsent = self._unsent
+        self.unsent_bytes -= written
+        while written:
+            first = unsent[0]
+            if len(first) > written:
+                unsent[0] = first[written:]
+                break
+            written -= len(first)
+            unsent.popleft()
+
+    def receive(self) -> list[list[bytes]]:
+        """The whole messages that have come.  ``ended`` tells when no more can.
+
+        ValueError: something came that is no message.
+        """
+        messages = self.take()
+        if self.fault:
+            raise ValueError(self.fault)
+        return messages
+
+    def take(self) -> list[list[bytes]]:
+        """As ``receive``, but what is no message is told by ``fault``, after all before it."""
+        messages: list[list[bytes]] = []
+        for _ in range(_MOST_READS):
+            try:
+                size = self._socket.recv_into(self._room, 0, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                break
+            except OSError:  # reset: the other end closed with something unread
+                size = 0
+            if not size:
+                self.ended = True
+                break
+            if self._got:
+                self._got += self._room[:size]
+            else:  # mostly whole messages, which need not be kept
+                at = self._cut(self._room[:size], messages)
+                self._got += self._room[at:size]
+            if size < _READ_BYTES:
+                break
+        if len(self._got) >= _COUNT.size:
+            with memoryview(self._got) as got:
+                at = self._cut(got, messages)
+            if at:
+                del self._got[:at]
+        return messages
+
+    def _cut(self, got: memoryview, messages: list[list[bytes]]) -> int:
+        """Cut off the whole messages; where the rest begins."""
+        at, end = 0, len(got)
+        while end - at >= _COUNT.size and not self.fault:
+            (count,) = _COUNT.unpack_from(got, at)
+            body = at + _COUNT.size + 8 * count
+            if not 1 <= count <= self._most_frames:
+                most = self._most_frames
+                self.fault = f"a message of {count} frames came: 1 to {most} are allowed"
+                break
+            if end < body:
+                break
+            lengths = struct.unpack_from(f"<{count}Q", got, at + _COUNT.size)
+            total = sum(lengths)
+            if total > self._most_bytes:
+                most = self._most_bytes
+                self.fault = f"a message of {total} bytes came: at most {most} are allowed"
+                break
+            if end < body + total:
+                break
+            frames = []
+            for length in lengths:
+                frames.append(bytes(got[body : body + length]))
+                body += length
+            messages.append(frames)
+            at = body
+        return at
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@contextlib.contextmanager
+def address_of(path: Path) -> Iterator[str]:
+    """The address of a socket, by way of its open directory where its path is too long for one."""
+    if len(os.fsencode(path)) <= _MOST_PATH:
+        yield str(path)
+        return
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)

@@ -1,0 +1,211 @@
+"""The router's end of all channels to processes of its host: workers, and trainers that come close.
+
+    worker   Channel.connect, its name ─┐
+                                        ├─►  Exchange.hear, tell  router
+    trainer  Channel.connect, Attach   ─┘
+
+The router never waits: what can not be written now is kept, and written when the other end reads
+on.  Only memory bounds how much that is, so whoever tells has to bound it (by credits, or by what a
+worker has announced), or says how much may be kept at most.  What is no message ends the channel
+that it came on, and no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import re
+import select
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from headrace_proto import limits
+from headrace_proto.channel import Channel, address_of
+
+__all__ = ["Exchange", "TrainersExchange"]
+
+logger = logging.getLogger("headrace.router")
+
+Frame = bytes | memoryview
+
+_IDENTITY = re.compile(rb"[0-9]{1,9}-[0-9]{1,9}")  # worker-life
+#: What a trainer that does not read is sent nevertheless; then it counts as gone.
+_MOST_KEPT = 4 * limits.MAX_UPLOAD_BYTES
+#: Connections of trainers at once beyond the sessions that there may be: some are about to end.
+_SPARE = 64
+
+
+class Exchange:
+    """All workers, by identity, which is the first message of each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with address_of(path) as address:
+                self._listener.bind(address)
+            self._listener.listen(1024)
+        except OSError:
+            self._listener.close()
+            raise
+        self._listener.setblocking(False)
+        self._epoll = select.epoll()
+        self._epoll.register(self._listener, select.EPOLLIN)
+        self._channels: dict[int, Channel] = {}  # by file number
+        self._names: dict[int, bytes] = {}
+        self._numbers: dict[bytes, int] = {}
+        self._waiting: set[int] = set()  # for which the poll tells when they can be written
+
+    def fileno(self) -> int:
+        """Readable when there is something to hear, or to be written on."""
+        return self._epoll.fileno()
+
+    def hear(self) -> Iterator[tuple[bytes, list[bytes]]]:
+        """What was said, each with its identity; to be gone through to its end."""
+        for number, events in self._epoll.poll(0):
+            if number == self._listener.fileno():
+                self._accept()
+                continue
+            channel = self._channels.get(number)
+            if channel is None:  # what was heard before has ended it
+                continue
+            if events & select.EPOLLOUT:
+                self._write(number, channel)
+            if events & ~select.EPOLLOUT:
+                yield from self._listen(number, channel)
+
+    def tell(self, identity: bytes, frames: Sequence[Frame]) -> bool:
+        """Say something; False when nobody of this name is there."""
+        number = self._numbers.get(identity)
+        if number is None:
+            return False
+        return self._tell(number, self._channels[number], frames)
+
+    def close(self) -> None:
+        for number in list(self._channels):
+            self._drop(number)
+        self._epoll.close()
+        self._listener.close()
+        with contextlib.suppress(FileNotFoundError):
+            self.path.unlink()
+
+    # A channel
+
+    def _listen(self, number: int, channel: Channel) -> Iterator[tuple[bytes, list[bytes]]]:
+        for frames in channel.take():
+            name = self._names.get(number)
+            if name is not None:
+                yield name, frames
+                if self._channels.get(number) is not channel:
+                    return  # what it said has ended it
+                continue
+            fault = self._name(number, frames)
+            if fault:
+                channel.fault = fault
+                break
+        if channel.fault:
+            logger.error("the channel of %s is closed: %s", self._who(number), channel.fault)
+        if channel.fault or channel.ended:
+            self._drop(number)
+
+    def _who(self, number: int) -> str:
+        name = self._names.get(number, b"a process that did not say which")
+        return f"worker {name.decode()}"
+
+    def _name(self, number: int, frames: list[bytes]) -> str:
+        """Take a first message; what is wrong with it."""
+        name = frames[0]
+        if len(frames) != 1 or not _IDENTITY.fullmatch(name):
+            return f"its first message is {len(frames)} frames, {name[:32]!r} …, and no identity"
+        if name in self._numbers:
+            return f"worker {name.decode()} is connected already, and that connection stands"
+        self._names[number] = name
+        self._numbers[name] = number
+        return ""
+
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                end, _ = self._listener.accept()
+                end.setblocking(False)
+                self._take(end)
+
+    def _take(self, end: socket.socket) -> None:
+        self._add(Channel(end))
+
+    def _add(self, channel: Channel) -> None:
+        self._channels[channel.fileno()] = channel
+        self._epoll.register(channel, select.EPOLLIN)
+
+    def _tell(self, number: int, channel: Channel, frames: Sequence[Frame]) -> bool:
+        there = True
+        try:
+            channel.post(frames)
+        except OSError:  # dead: what it has said before can still be read
+            there = False
+        self._watch(number, there and channel.waits)
+        return there
+
+    def _write(self, number: int, channel: Channel) -> None:
+        """Write what can be written now."""
+        try:
+            waits = channel.flush()
+        except OSError:
+            waits = False
+        self._watch(number, waits)
+
+    def _watch(self, number: int, waits: bool) -> None:
+        """Be told when a channel can be written again, or no more."""
+        if waits != (number in self._waiting):
+            (self._waiting.add if waits else self._waiting.discard)(number)
+            self._epoll.modify(number, select.EPOLLIN | (select.EPOLLOUT if waits else 0))
+
+    def _drop(self, number: int) -> None:
+        self._epoll.unregister(number)
+        self._waiting.discard(number)
+        self._channels.pop(number).close()
+        name = self._names.pop(number, None)
+        if name is not None:
+            del self._numbers[name]
+
+
+class TrainersExchange(Exchange):
+    """Trainers of this host.  Each connection gets a name that none of ZeroMQ's can have.
+
+    Whoever comes this way has still to prove which session is its own.
+    """
+
+    def __init__(self, path: Path, most: int) -> None:
+        super().__init__(path)
+        self._most = most + _SPARE
+        self._count = itertools.count(1)
+
+    def knows(self, identity: bytes) -> bool:
+        """Whether this is the name of a connection here."""
+        return identity in self._numbers
+
+    def drop(self, identity: bytes) -> None:
+        """End a connection: what was told before is still read at its other end."""
+        number = self._numbers.get(identity)
+        if number is not None:
+            self._drop(number)
+
+    def _take(self, end: socket.socket) -> None:
+        if len(self._channels) >= self._most:
+            end.close()
+            return
+        self._add(Channel(end, limits.MAX_FRAMES, limits.MAX_UPLOAD_BYTES))
+        # Nobody can choose such a name on a ZeroMQ socket, and those that it gives have 5 bytes.
+        name = b"\0near-%d" % next(self._count)
+        self._names[end.fileno()] = name
+        self._numbers[name] = end.fileno()
+
+    def _tell(self, number: int, channel: Channel, frames: Sequence[Frame]) -> bool:
+        if channel.unsent_bytes > _MOST_KEPT:
+            return False
+        return super()._tell(number, channel, frames)
+
+    def _who(self, number: int) -> str:
+        return f"a trainer of this host ({self._names[number].decode()[1:]})"

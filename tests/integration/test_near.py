@@ -1,0 +1,291 @@
+"""Trainers of this host come by a channel: it may end at any time, and nobody may abuse it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+from headrace_proto import limits
+from headrace_proto.channel import Channel
+from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Hello, Pulse, Renew
+
+from .segment_streams import CutProxy, Example, Ledger, chained, of_counts, save_all, train
+
+ROWS = 2000
+
+
+def channel_of(feed: headrace.Feed) -> Channel:
+    lane = feed._link._driver._lane
+    assert lane is not None and lane.channel is not None
+    return lane.channel
+
+
+def cut(feed: headrace.Feed) -> None:
+    with socket.socket(fileno=os.dup(channel_of(feed).fileno())) as end:
+        end.shutdown(socket.SHUT_RDWR)
+
+
+def list_of(ledger: Ledger) -> list[Example]:
+    return [dict(known.told) for known in ledger.of.values()]
+
+
+def numbers() -> hs.Pipeline:
+    return hs.from_examples([{"i": k} for k in range(ROWS)]).batch(10)
+
+
+def test_once_it_is_there_a_trainer_needs_the_address_no_more():
+    """All connections over TCP end, and none is let through again; the loop goes on to its end."""
+    seen: list[int] = []
+    with hs.run(numbers()) as server:
+        proxy = CutProxy(server.address)
+        with proxy, headrace.connect(proxy.address, timeout=20) as feed:
+            for batch in feed:
+                seen += batch["i"].tolist()
+                if len(seen) == 500:
+                    assert feed.local
+                    proxy._listener.close()
+                    proxy.cut()
+    assert seen == list(range(ROWS))
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_one_that_ends_loses_and_repeats_no_segment(prefetch: int):
+    """It ends after batches were taken, in the middle of saves, and while batches come."""
+    ledger = Ledger(of_counts([1 + i % 4 for i in range(24)]))
+    with hs.run(chained(list_of(ledger), batch_size=3)) as server:
+        with headrace.connect(server.address, prefetch=prefetch, timeout=20) as feed:
+            train(feed, ledger, 2)
+            batch = next(feed)
+            states = ledger.check(batch)
+            before = channel_of(feed)
+            cut(feed)
+            save_all(batch, states)
+            train(feed, ledger, 3)
+            assert channel_of(feed) is not before
+            cut(feed)
+            train(feed, ledger)
+        assert server.wait(10)
+        stats = server.stats()["default"]
+    ledger.assert_complete()
+    assert stats["rows"] == ledger.segments
+
+
+@pytest.mark.parametrize("fault", [FileNotFoundError, ConnectionRefusedError, PermissionError])
+def test_where_none_can_be_reached_batches_are_shared_all_the_same(
+    fault: type[OSError], monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: Any, **__: Any) -> Channel:
+        raise fault
+
+    monkeypatch.setattr("headrace.driver.Channel.connect", fail)
+    with hs.run(numbers()) as server, headrace.connect(server.address, timeout=20) as feed:
+        assert feed.local
+        assert sum(batch.rows for batch in feed) == ROWS
+
+
+def test_one_that_ends_before_a_word_came_is_not_tried_again(monkeypatch: pytest.MonkeyPatch):
+    """As where the other side can not see a lock: it must not go round in circles."""
+    tries: list[Any] = []
+    connect = Channel.connect
+
+    def deaf(path: str, first: list[bytes], **options: Any) -> Channel:
+        tries.append(path)
+        session = FROM_TRAINER.decode(first[0]).session
+        return connect(path, [FROM_TRAINER.encode(Attach(session, b"not it"))], **options)
+
+    monkeypatch.setattr("headrace.driver.Channel.connect", deaf)
+    with hs.run(numbers()) as server, headrace.connect(server.address, timeout=20) as feed:
+        assert sum(batch.rows for batch in feed) == ROWS
+        assert feed.local
+    assert len(tries) == 1
+
+
+def test_states_larger_than_a_socket_holds_arrive_as_they_were():
+    width = 1 << 20  # 4 MB a row
+    examples = [{"k": f"e{i}", "x": np.full((3, 1), i, np.float32)} for i in range(4)]
+    pipeline = hs.from_examples(examples).batch_sequences_with_states(
+        input_key="k",
+        input_sequences=["x"],
+        input_context=[],
+        initial_states={"s": hs.zeros((width,), "float32")},
+        num_unroll=1,
+        batch_size=4,
+    )
+    steps = 0
+    served = hs.run(pipeline, max_state_bytes=8 << 20)
+    with served as server, headrace.connect(server.address, timeout=30) as feed:
+        for batch in feed:
+            state = batch.state("s")
+            assert (state == np.asarray(batch.sequence)[:, None]).all()
+            batch.save_state("s", state + 1)
+            steps += 1
+    assert steps == 3
+
+
+# Strangers at the door
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[hs.Server, Path]]:
+    with hs.run(numbers()) as server:
+        with headrace.connect(server.address, timeout=20) as feed:
+            welcome = feed._link.session.welcome
+            assert welcome is not None
+        yield server, Path(welcome.channel)
+
+
+@contextlib.contextmanager
+def honest_trainer(server: hs.Server) -> Iterator[headrace.Feed]:
+    """Trains slowly as long as the block lasts, then takes the rest."""
+    seen: list[int] = []
+    rushing = threading.Event()
+    failures: list[BaseException] = []
+    with headrace.connect(server.address, timeout=20) as feed:
+
+        def run() -> None:
+            try:
+                for batch in feed:
+                    seen.extend(batch["i"].tolist())
+                    rushing.wait(0.01)
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield feed
+        finally:
+            rushing.set()
+            thread.join(30)
+    assert not failures
+    assert sorted(seen) == list(range(ROWS))
+
+
+def wire(*frames: bytes) -> bytes:
+    lengths = [len(frame) for frame in frames]
+    return struct.pack(f"<I{len(frames)}Q", len(frames), *lengths) + b"".join(frames)
+
+
+@contextlib.contextmanager
+def stranger(path: Path, said: bytes) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
+        end.settimeout(10)
+        end.connect(str(path))
+        end.sendall(said)
+        yield end
+
+
+def hung_up(end: socket.socket) -> bool:
+    with contextlib.suppress(ConnectionResetError):
+        while end.recv(65536):
+            pass
+    return True
+
+
+HELLO = FROM_TRAINER.encode(Hello(1, 1, "t", "", b"stranger"))
+NO_MESSAGES = [
+    struct.pack("<I", 0),
+    struct.pack("<I", 2**31),
+    struct.pack("<IQ", 1, 2**62),
+    struct.pack("<IQ", 1, limits.MAX_UPLOAD_BYTES + 1),
+    struct.pack(f"<I{limits.MAX_FRAMES + 1}Q", limits.MAX_FRAMES + 1, *[0] * 258),
+]
+
+
+@pytest.mark.parametrize("said", NO_MESSAGES, ids=lambda said: said[:12].hex())
+def test_what_is_no_message_ends_its_connection_and_no_other(said: bytes, served: Any):
+    server, path = served
+    with honest_trainer(server), stranger(path, said) as end:
+        assert hung_up(end)
+
+
+def test_half_a_message_holds_nobody_up(served: Any):
+    server, path = served
+    with contextlib.ExitStack() as ends:
+        for _ in range(50):
+            ends.enter_context(stranger(path, struct.pack("<IQ", 1, 100) + b"half"))
+        with honest_trainer(server):
+            pass
+
+
+def test_a_hello_by_a_channel_is_refused(served: Any):
+    server, path = served
+    with honest_trainer(server), stranger(path, wire(HELLO)) as end:
+        answer = FROM_SERVER.decode(end.recv(65536)[12:])
+        assert answer.code == "protocol" and "a Hello comes by the public address" in answer.text
+
+
+def test_who_can_not_tell_what_is_in_the_file_gets_no_session(served: Any):
+    server, path = served
+    with honest_trainer(server) as feed:
+        number = feed._link.session.welcome.session  # type: ignore[union-attr]
+        for attach in (Attach(number, b"guess"), Attach(number, b""), Attach(999, b"guess")):
+            with stranger(path, wire(FROM_TRAINER.encode(attach))) as end:
+                assert hung_up(end)
+
+
+def test_a_session_is_not_spoken_for_by_another_channel(served: Any):
+    """Renew, as if by the honest trainer, is answered Unknown; its session stands."""
+    server, path = served
+    with honest_trainer(server) as feed:
+        number = feed._link.session.welcome.session  # type: ignore[union-attr]
+        with stranger(path, wire(FROM_TRAINER.encode(Renew(number, 0, 0)))) as end:
+            assert type(FROM_SERVER.decode(end.recv(65536)[12:])).__name__ == "Unknown"
+
+
+def test_the_proof_without_the_lock_is_not_enough(served: Any):
+    """Who holds no lock could not be told from the dead."""
+    server, path = served
+    with headrace.connect(server.address, timeout=20) as feed:
+        session = feed._link.session
+        assert session.welcome is not None
+        fd = session.memory._fd
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        attach = Attach(session.welcome.session, session.memory.proof)
+        with stranger(path, wire(FROM_TRAINER.encode(attach))) as end:
+            assert hung_up(end)
+        fcntl.flock(fd, fcntl.LOCK_SH)
+
+
+def test_who_reads_nothing_is_given_up_and_the_others_go_on(served: Any):
+    """A trainer asks for answers without end and reads none of them."""
+    server, path = served
+    with headrace.connect(server.address, prefetch=0, timeout=20) as idle:
+        session = idle._link.session
+        assert session.welcome is not None
+        number, proof = session.welcome.session, session.memory.proof
+        with stranger(path, wire(FROM_TRAINER.encode(Attach(number, proof)))) as end:
+            renew = wire(FROM_TRAINER.encode(Renew(number, 0, 0)))
+            end.settimeout(0.5)
+            with contextlib.suppress(OSError):
+                for _ in range(200):
+                    end.sendall(renew * 20)
+            with honest_trainer(server):
+                pass
+
+
+def test_its_words_are_the_protocols(served: Any):
+    """A client of its own: Attach by the channel, then Renew, and Pulse comes back by it."""
+    server, path = served
+    with headrace.connect(server.address, timeout=20) as feed:
+        session = feed._link.session
+        assert session.welcome is not None
+        attach = Attach(session.welcome.session, session.memory.proof)
+        renew = Renew(session.welcome.session, 0, 0)
+        said = wire(FROM_TRAINER.encode(attach)) + wire(FROM_TRAINER.encode(renew))
+        with stranger(path, said) as end:
+            count, size = struct.unpack("<IQ", end.recv(12))
+            answer = FROM_SERVER.decode(end.recv(size))
+            assert count == 1 and isinstance(answer, Pulse)
