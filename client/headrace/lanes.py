@@ -156,7 +156,7 @@ class Lanes:
 
         A batch of a session that was lost is waited for no more: its lanes are anybody's.
         """
-        if not session.ready:
+        if not session.ready or not session.connected:
             return None
         head = session.ready[0]
         partition = head.delivery.partition

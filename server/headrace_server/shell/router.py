@@ -46,7 +46,7 @@ from .news import News
 from .outbox import Outbox
 from .reception import Reception
 from .sessions import SessionTable
-from .sockets import public_router
+from .sockets import public_router, waits
 from .telling import Teller
 from .worker_messages import (
     FROM_ROUTER,
@@ -124,26 +124,26 @@ class Router:
 
     def run(self) -> None:
         """Serve until told to stop."""
-        poller = zmq.Poller()
         assert self._workers is not None
-        workers = self._workers.fileno()
-        near = self._near.fileno()
-        for source in (self._public, near, workers, self._pipe.fileno()):
-            poller.register(source, zmq.POLLIN)
+        workers, near, pipe = self._workers.fileno(), self._near.fileno(), self._pipe.fileno()
         questions = self._gate.questions
-        if questions is not None:
-            poller.register(questions, zmq.POLLIN)
+        by_zeromq = [self._public] if questions is None else [self._public, questions]
+        numbers = [int(socket.getsockopt(zmq.FD)) for socket in by_zeromq]
+        poller = select.epoll()
+        for number in (workers, near, pipe, *numbers):
+            poller.register(number, select.EPOLLIN)
         while not self._stopping:
-            ready = dict(poller.poll(int(_TICK_S * 1000)))
+            # ZeroMQ's file numbers tell of changes only, so the sockets are looked at by and by.
+            at_most_s = 0.0 if any(map(waits, by_zeromq)) else _TICK_S
+            ready = {number for number, _ in poller.poll(at_most_s)}
             if workers in ready:
                 self._hear_workers()
-            if questions is not None and questions in ready:
+            if questions is not None:
                 self._gate.answer(time.monotonic())
             if near in ready:
                 self._reception.hear_near()
-            if self._public in ready:
-                self._reception.hear(_BURST)
-            if self._pipe.fileno() in ready:
+            self._reception.hear(_BURST)
+            if pipe in ready:
                 for order in self._pipe.read_orders():
                     self._obey(order)
             now = time.monotonic()
