@@ -320,7 +320,7 @@ class Session:
     def outgoing(self, now: float) -> list[Any]:
         """Messages that are due."""
         if not self._open:
-            if now - self._said_at < _HELLO_S:
+            if self.failure is not None or now - self._said_at < _HELLO_S:
                 return []
             self._said_at = now
             oldest, newest = limits.PROTOCOL

@@ -54,6 +54,7 @@ class Gate:
         self._ring = None if keys is None else KeyRing(keys)
         self._looked = 0.0
         self._changed = False
+        self._unanswered: list[list[bytes]] = []  # until the keys are looked at again
         socket.monitor(_MONITOR, _EVENTS)
         self._monitor = context.socket(zmq.PAIR)
         self._monitor.linger = 0
@@ -99,31 +100,45 @@ class Gate:
     def answer(self, now: float) -> None:
         """Say of each connection that is in its handshake whether its key is known."""
         assert self._zap is not None
-        assert self._ring is not None
         while waits(self._zap):
-            asker, empty, version, request, _, address, _, mechanism, *credentials = (
-                self._zap.recv_multipart(zmq.NOBLOCK)
-            )
-            known, key = False, ""
-            if mechanism == b"CURVE" and len(credentials) == 1:
-                key = z85.encode(credentials[0]).decode()
-                known = self._ring.name_of(key) is not None
-                if not known:  # it may have come a moment ago
-                    self._look(now, _LEAST_LOOK_S)
-                    known = self._ring.name_of(key) is not None
-            status = (b"200", b"OK", key.encode()) if known else (b"400", b"unknown key", b"")
-            self._zap.send_multipart([asker, empty, version, request, *status, b""])
-            if not known:
-                peer = address.decode("ascii", "replace")
-                text = f"refused a trainer at {peer}: its public key {key} is not in trainers/"
-                self.refusals.add("unknown_key", f"{peer} {key}", text, now)
+            question = self._zap.recv_multipart(zmq.NOBLOCK)
+            if not self._known(question):  # its key may have come a moment ago
+                if now - self._looked < _LEAST_LOOK_S:
+                    self._unanswered.append(question)
+                    continue
+                self._look(now, _LEAST_LOOK_S)
+            self._decide(question, now)
+
+    def _known(self, question: list[bytes]) -> str:
+        """The public key of a question, where it is known; else empty."""
+        assert self._ring is not None
+        if question[7] != b"CURVE" or len(question) != 9:
+            return ""
+        key = _key_of(question)
+        return key if self._ring.name_of(key) is not None else ""
+
+    def _decide(self, question: list[bytes], now: float) -> None:
+        assert self._zap is not None
+        asker, empty, version, request, _, address, *_ = question
+        key = self._known(question)
+        status = (b"200", b"OK", key.encode()) if key else (b"400", b"unknown key", b"")
+        self._zap.send_multipart([asker, empty, version, request, *status, b""])
+        if not key:
+            peer = address.decode("ascii", "replace")
+            told = _key_of(question)
+            text = f"refused a trainer at {peer}: its public key {told} is not in trainers/"
+            self.refusals.add("unknown_key", f"{peer} {told}", text, now)
 
     def tick(self, now: float) -> bool:
         """Count broken handshakes, look at the keys; whether others are let in now."""
         for reason in itertools.islice(self._broken(), _BURST):
             self.refusals.add(reason, "", _TEXTS[reason], now)
         self.refusals.tick(now)
-        self._look(now, _LOOK_S)
+        self._look(now, _LEAST_LOOK_S if self._unanswered else _LOOK_S)
+        if self._looked == now:
+            for question in self._unanswered:
+                self._decide(question, now)
+            self._unanswered.clear()
         changed, self._changed = self._changed, False
         return changed
 
@@ -151,6 +166,10 @@ class Gate:
         self._monitor.close()
         if self._zap is not None:
             self._zap.close()
+
+
+def _key_of(question: list[bytes]) -> str:
+    return z85.encode(question[8]).decode() if len(question) == 9 else ""
 
 
 _TEXTS = {

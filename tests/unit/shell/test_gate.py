@@ -191,3 +191,21 @@ def test_a_storm_of_broken_handshakes_is_read_in_turns_and_holds_up_nobody(
     locked.knock(keys)
     assert locked.heard() == (load_keys(keys).public, [b"hi"])
     assert locked.heard(lambda: locked.gate.refusals.counts["handshake"] >= 200) is None
+
+
+def test_a_key_that_comes_right_after_a_refusal_is_let_in_at_the_next_look(
+    locked: House, keys: Path, stranger: Path
+):
+    locked.gate.tick(time.monotonic())
+    locked.gate.answer(looked := time.monotonic())
+    locked.gate._looked = looked + 1000  # so that no look is due when it knocks
+    (keys / "trainers" / "bob.public").write_text((stranger / "bob.public").read_text())
+    locked.knock(stranger)
+    deadline = time.monotonic() + 10
+    while not locked.gate._unanswered:
+        assert time.monotonic() < deadline
+        locked.public.poll(10)
+        locked.gate.answer(time.monotonic())
+    locked.gate._looked = looked
+    heard = locked.heard()
+    assert heard is not None and locked.gate.name_of(heard[0]) == "bob"
