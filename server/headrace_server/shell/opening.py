@@ -81,7 +81,7 @@ class Opener:
             return self._run_of(config, order, reader, cursor)
 
     def _indexed(self, file: DataFile, done: int) -> None:
-        at = f"{file.path}, of which {100 * done // max(1, file.size)} % is indexed"
+        at = f"{file.path}, of which {done:,} of {file.size:,} bytes are indexed"
         self._diary.at(at)
         self._diary.beat()
         if time.monotonic() - self._told > _TELL_S:

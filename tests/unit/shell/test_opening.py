@@ -88,7 +88,7 @@ def test_how_far_an_index_is_stands_in_the_diary(
     beats = one.notebook.beats()
     with caplog.at_level("INFO"), pytest.raises(MemoryError):
         one.open()
-    where = f"{file}, of which 47 % is indexed"
+    where = f"{file}, of which 470 of 1,000 bytes are indexed"
     assert one.notebook.beats() > beats
     assert one.notebook.read().describe().endswith(f"opening feed 'f', partition 0, at {where}")
     assert f"opening {where}" in caplog.messages
