@@ -8,7 +8,7 @@ FRAMEWORKS := $(VENV)/.frameworks
 TORCH ?= torch==2.13.0+cpu
 
 .PHONY: help demo test test-fast test-long lint types reference docs bench chaos chaos-long \
-	fuzz soak trials container-test browser-test pictures clean
+	fuzz soak trials scale container-test browser-test pictures clean
 
 help:
 	@echo "make demo    generate data, serve it, train from it with two trainers"
@@ -18,6 +18,7 @@ help:
 	@echo "make fuzz    broken messages, hostile connections, trainers that do not read (minutes)"
 	@echo "make soak    full speed for SECONDS=300: nothing may grow"
 	@echo "make trials  every trial at its full size (two hours; some need root)"
+	@echo "make scale   how cost grows with everything that can grow (half an hour; 25 GB of disk)"
 	@echo "make container-test  build the images and run them, as far as this machine can"
 	@echo "make browser-test  look at the page of a server in a real browser; pictures takes those of the docs"
 	@echo "make docs    the pages of docs/ as a site, in site/"
@@ -106,6 +107,10 @@ soak: $(READY)
 
 trials: $(READY)
 	$(BIN)/python -m tests.trials all --seed "$(SEED)" --results trial-results.jsonl
+
+# Writes docs/scaling.md anew.  SCRATCH= is where 25 GB are to be had.
+scale: $(READY)
+	$(BIN)/python -m tests.scale all --write $(if $(SCRATCH),--scratch "$(SCRATCH)")
 
 clean:
 	rm -rf $(VENV) build dist site demo-data demo-out chaos-results.json trial-results.jsonl .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -253,7 +253,8 @@ def run(
 
     A trainer that is not heard of for ``lease_ttl_s`` loses what it holds.  ``slab_bytes`` bounds
     the shared memory of each worker, in ``shm_dir`` (default /dev/shm).  A server that is not ready
-    after ``start_timeout_s`` is given up.
+    after ``start_timeout_s`` is given up, unless a worker still gets further with what it opens (an
+    index grows): then it has as long again.
 
     A worker that makes no progress for ``worker_timeout_s`` is ended and replaced: it must be more
     than the time in which your functions work through 64 examples.  ``worker_memory_bytes`` bounds

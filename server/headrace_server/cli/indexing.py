@@ -16,4 +16,10 @@ __all__ = ["reporting_cache"]
 def reporting_cache(files: Sequence[DataFile]) -> Iterator[IndexCache]:
     """A cache in memory that shows, while the block lasts, how many bytes were gone through."""
     with Progress("indexing", sum(file.size for file in files), "bytes") as progress:
-        yield IndexCache(None, built=lambda file: progress.add(file.size))
+        done: dict[str, int] = {}
+
+        def told(file: DataFile, upto: int) -> None:
+            done[file.path] = upto
+            progress.to(sum(done.values()))
+
+        yield IndexCache(None, told)

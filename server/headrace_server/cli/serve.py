@@ -121,7 +121,7 @@ _OPTIONS = (
     Option(
         "start_timeout",
         "seconds",
-        "how long sources may take to open and be indexed",
+        "how long sources may take to open, or an index to grow no further",
         default=120.0,
     ),
     Option(

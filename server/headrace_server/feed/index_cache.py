@@ -4,8 +4,9 @@
                                               .lock        held while one process builds
 
 Of several processes that want the same entry one builds it and the others wait for its lock, which
-the kernel frees should the builder die.  An entry appears whole (it is written beside and renamed)
-and carries checksums: one that is cut off, altered or of another file is built again, never used.
+the kernel frees should the builder die.  Both say now and then that they get on, for a file may be
+large.  An entry appears whole (it is written beside and renamed) and carries checksums: one that is
+cut off, altered or of another file is built again, never used.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,8 @@ _MAGIC = b"HRINDEX1"
 _PREFIX = struct.Struct("<8sII")  # magic, header bytes, crc32 of the header
 _MAX_HEADER = 1 << 20
 _ALIGN = 64
+#: How often is looked whether another process has made an entry.
+_LOOK_S = 0.02
 #: An index that took so long is worth a line.
 _LONG_S = 5.0
 
@@ -48,15 +52,20 @@ class IndexCache:
     def __init__(
         self,
         directory: str | None,
-        built: Callable[[DataFile], None] = lambda file: None,
+        progress: Callable[[DataFile, int], None] = lambda file, done: None,
         read_only: bool = False,
     ) -> None:
-        """``built`` is told of a file of which an entry was made.  ``read_only``: what the
-        directory lacks is made in memory."""
+        """``progress`` is told how many bytes of a file were gone through, at the end all of them;
+        and 0 while another process is at it.  ``read_only``: what the directory lacks is made in
+        memory."""
         self.directory = directory
         self._read_only = read_only
-        self._built = built
+        self._progress = progress
         self._kept: dict[str, dict[str, np.ndarray]] = {}
+
+    def told(self, file: DataFile) -> Callable[[int], None]:
+        """What a builder says how far it is to."""
+        return partial(self._progress, file)
 
     def get(self, file: DataFile, kind: str, build: Build) -> dict[str, np.ndarray]:
         """The arrays of an entry, read-only; ``build`` makes them where there is none yet."""
@@ -72,7 +81,7 @@ class IndexCache:
             return self._in_memory(name, file, build)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(path.with_suffix(".lock")):
+            with _locked(path.with_suffix(".lock"), lambda: self._progress(file, 0)):
                 found = _load(path, identity)  # by the process that held the lock before
                 if found is None:
                     _store(path, identity, self._in_memory(name, file, build))
@@ -92,7 +101,7 @@ class IndexCache:
             seconds = time.monotonic() - began
             if seconds > _LONG_S:
                 logger.info("indexed %s (%d bytes) in %.0f s", file.path, file.size, seconds)
-            self._built(file)
+            self._progress(file, file.size)
             for array in arrays.values():
                 array.flags.writeable = False
             self._kept[name] = arrays
@@ -100,11 +109,20 @@ class IndexCache:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Holds the file's flock.  The file stays: removing it would let two processes hold 'it'."""
+def _locked(path: Path, waits: Callable[[], None]) -> Iterator[None]:
+    """Holds the file's flock.  The file stays: removing it would let two processes hold 'it'.
+
+    ``waits`` is called again and again while another process has it.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                waits()
+                time.sleep(_LOOK_S)
         yield
     finally:
         os.close(descriptor)

@@ -4,10 +4,15 @@
 
 What is found in the state directory comes first, and the cursor of the life before, which the
 router holds, goes beyond it: that life may have made more than was ever committed.
+
+A large file is indexed for minutes.  How far that is stands in the diary, whose beats say that the
+worker lives, and in the log.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +20,7 @@ import msgpack
 
 from ..feed.index_cache import IndexCache
 from ..feed.leaving_out import LeftOut
+from ..feed.manifest import DataFile
 from ..feed.partition_feed import PartitionFeed
 from ..feed.reader import BadRecords, Reader
 from ..feed.sequence_feed import SequenceFeed
@@ -28,6 +34,11 @@ from .stores import Stores
 from .worker_messages import Assign
 
 __all__ = ["Opener"]
+
+logger = logging.getLogger("headrace.data")
+
+#: How often the log is told how far an index is.
+_TELL_S = 10.0
 
 
 class Opener:
@@ -47,7 +58,8 @@ class Opener:
     ) -> None:
         self._slab = slab
         self._stores = stores
-        self._cache = IndexCache(index_directory, read_only=replay is not None)
+        self._cache = IndexCache(index_directory, self._indexed, read_only=replay is not None)
+        self._told = time.monotonic()  # of the log
         self._diary = diary
         self._marks = marks  # by feed: rows that killed earlier lives, or may have
         self._passed = passed
@@ -67,6 +79,14 @@ class Opener:
             self._bad[config.name].counts.clear()
         with self.guards[config.name].step(order.partition, opening=True):
             return self._run_of(config, order, reader, cursor)
+
+    def _indexed(self, file: DataFile, done: int) -> None:
+        at = f"{file.path}, of which {done:,} of {file.size:,} bytes are indexed"
+        self._diary.at(at)
+        self._diary.beat()
+        if time.monotonic() - self._told > _TELL_S:
+            self._told = time.monotonic()
+            logger.info("opening %s", at)
 
     def _reader(self, config: FeedConfig) -> Reader:
         reader = self._readers.get(config.name)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import collections
 import logging
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from .child import Child
 from .diary import OPENING, STARTING, Entry, Notebook, Stillness
 from .sheet import SheetReader, sheet_bytes
 
-__all__ = ["FORGIVEN", "WINDOW_S", "Patience", "Slot", "end_of", "obituary"]
+__all__ = ["FORGIVEN", "WINDOW_S", "Openings", "Patience", "Slot", "end_of", "obituary"]
 
 logger = logging.getLogger("headrace.server")
 
@@ -33,6 +34,22 @@ WINDOW_S = 60.0
 _LOOK_S = 1.0
 #: How long a worker that hangs may take to say where, before it is killed.
 _WORDS_S = 1.0
+
+
+class Openings:
+    """Whether workers get further with opening their sources: a large file takes its time."""
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self._slots = slots
+        self._last = [slot.opening for slot in slots]
+
+    def further(self) -> bool:
+        """Whether a worker, alive as it was, is at another place than when this was asked last."""
+        last, self._last = self._last, [slot.opening for slot in self._slots]
+        return any(
+            life == before and where not in ("", at)
+            for (before, at), (life, where) in zip(last, self._last, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +96,12 @@ class Slot:
         if self.child is None:
             return "it is dead, and will be started again"
         return self._hung or self._notebook.read().describe()
+
+    @property
+    def opening(self) -> tuple[int, str]:
+        """Which life it is, and how far that is with what it opens."""
+        entry = self._notebook.read()
+        return self.life, entry.where if entry.doing == OPENING else ""
 
     def begin(self) -> None:
         """A life is about to begin."""

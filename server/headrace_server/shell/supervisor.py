@@ -38,7 +38,7 @@ from .keeping import Keeping
 from .overview import overview
 from .reports import Reports
 from .rundir import RunDirectory
-from .slots import FORGIVEN, WINDOW_S, Patience, Slot, end_of, obituary
+from .slots import FORGIVEN, WINDOW_S, Openings, Patience, Slot, end_of, obituary
 
 __all__ = ["Supervisor"]
 
@@ -115,13 +115,19 @@ class Supervisor:
             deadline,
             timeout_s,
             "the workers to open the sources",
+            Openings(self._slots),
         )
         early = self._reports.failed_early()
         if early is not None:
             raise early
 
     def _await(
-        self, done: Callable[[], bool], deadline: float, timeout_s: float, what: str
+        self,
+        done: Callable[[], bool],
+        deadline: float,
+        timeout_s: float,
+        what: str,
+        openings: Openings | None = None,
     ) -> None:
         with self._lock:
             while not done():
@@ -130,9 +136,13 @@ class Supervisor:
                 if self._stopping:
                     raise ServerError("the server was stopped while it started")
                 left = deadline - time.monotonic()
+                if left <= 0 and openings is not None and openings.further():
+                    deadline += timeout_s
+                    continue
                 if left <= 0:
+                    at = "".join(f"; of worker {s.number}: {s.doing}" for s in self._slots[:4])
                     raise ServerError(
-                        f"waited start_timeout_s={timeout_s:g} seconds in vain for {what}"
+                        f"waited start_timeout_s={timeout_s:g} seconds in vain for {what}{at}"
                     )
                 self._lock.wait(left)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 from pathlib import Path
@@ -159,3 +160,34 @@ def test_of_several_processes_only_one_builds(tmp_path: Path) -> None:
         child.stdin.flush()
     assert [child.communicate(timeout=60)[0] for child in children] == ["4950\n"] * 3
     assert log.read_text() == "built"
+
+
+def test_a_builder_says_how_far_it_is_and_at_the_end_all_is_done():
+    told: list[tuple[str, int]] = []
+    cache = IndexCache(None, lambda file, done: told.append((file.path, done)))
+
+    def build() -> dict[str, np.ndarray]:
+        cache.told(FILE)(4)
+        return {name: array.copy() for name, array in ARRAYS.items()}
+
+    cache.get(FILE, "frames", build)
+    cache.get(FILE, "frames", build)
+    assert told == [("/data/a", 4), ("/data/a", 10)]
+
+
+def test_who_waits_for_another_builder_says_that_it_lives(tmp_path: Path):
+    IndexCache(str(tmp_path)).get(FILE, "frames", Builder())
+    (entry,) = tmp_path.glob("*.idx")
+    entry.unlink()
+    (lock,) = tmp_path.glob("*.lock")
+    told: list[int] = []
+    with open(lock) as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+
+        def heard(file: DataFile, done: int) -> None:
+            told.append(done)
+            if len(told) == 3:
+                fcntl.flock(other, fcntl.LOCK_UN)
+
+        assert_same(IndexCache(str(tmp_path), heard).get(FILE, "frames", Builder()))
+    assert told == [0, 0, 0, FILE.size]

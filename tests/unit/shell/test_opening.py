@@ -71,6 +71,29 @@ def test_what_stops_an_opening_stays_in_the_diary(house: Open, monkeypatch: pyte
     assert (entry.doing, entry.feed, entry.partition) == (OPENING, "f", 1)
 
 
+def test_how_far_an_index_is_stands_in_the_diary(
+    house: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    file = tmp_path / "large.tfrecord"
+    file.write_bytes(bytes(1000))
+
+    def scan(data: Any, verify: bool, told: Callable[[int], None]) -> None:
+        told(470)
+        raise MemoryError
+
+    monkeypatch.setattr("headrace_server.feed.sources.tfrecord.scan", scan)
+    monkeypatch.setattr("headrace_server.shell.opening._TELL_S", 0.0)
+    one = house(hs.read_tfrecord(str(file), {"i": hs.scalar("int64")}).batch(1))
+    one.opener._diary.begin("f", 0, opening=True)
+    beats = one.notebook.beats()
+    with caplog.at_level("INFO"), pytest.raises(MemoryError):
+        one.open()
+    where = f"{file}, of which 470 of 1,000 bytes are indexed"
+    assert one.notebook.beats() > beats
+    assert one.notebook.read().describe().endswith(f"opening feed 'f', partition 0, at {where}")
+    assert f"opening {where}" in caplog.messages
+
+
 def test_a_partition_goes_on_after_the_cursor_of_the_life_before(house: Open):
     made = [step(run) for run in [house().open(1)] for _ in range(3)]
     again = house().open(1, made[1].cursor)

@@ -13,7 +13,7 @@ from headrace_server.shell import slots as module
 from headrace_server.shell.child import Child
 from headrace_server.shell.diary import IDLE, STARTING, STEP, Diary
 from headrace_server.shell.sheet import Sheet
-from headrace_server.shell.slots import Patience, Slot, end_of, obituary
+from headrace_server.shell.slots import Openings, Patience, Slot, end_of, obituary
 
 PATIENCE = Patience(worker_timeout_s=8, opening_timeout_s=20)
 #: A child that waits for the end of its input or of itself.
@@ -180,3 +180,19 @@ def test_an_obituary_has_what_a_child_said_or_else_what_it_printed_last(tmp_path
     assert obituary(child, end, "it hurts") == "c ended with exit code 1: it hurts"
     child.last_words.clear()
     assert obituary(child, end, None) == "c ended with exit code 1"
+
+
+def test_a_worker_that_gets_further_with_opening_is_seen_to(place: Place):
+    openings = Openings([place])
+    assert not openings.further()
+    place.worker.begin("default", 0, opening=True)
+    assert not openings.further()
+    place.worker.at("a.tfrecord, of which 3 of 90 bytes are indexed")
+    assert openings.further() and not openings.further()
+    place.worker.at("a.tfrecord, of which 9 of 90 bytes are indexed")
+    place.life += 1  # another one, which begins anew
+    assert not openings.further()
+    place.worker.at("a.tfrecord, of which 11 of 90 bytes are indexed")
+    assert openings.further()
+    place.worker.begin("default", 0)
+    assert not openings.further()

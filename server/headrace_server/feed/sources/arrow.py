@@ -261,7 +261,9 @@ def _decoded(
     recent = Recent(_KEPT_BATCHES)
     parts = []
     for one in opened:
-        counts = cache.get(one.file, "arrow-batch-rows", partial(_count, one))["rows"]
+        counts = cache.get(
+            one.file, "arrow-batch-rows", partial(_count, one, cache.told(one.file))
+        )["rows"]
         first = 0
         for number, rows in enumerate(counts.tolist()):
             if rows < 0:
@@ -277,7 +279,7 @@ def _decoded(
     return PartsReader(layout.fields, parts)
 
 
-def _count(one: _File) -> Mapping[str, np.ndarray]:
+def _count(one: _File, told: Callable[[int], None]) -> Mapping[str, np.ndarray]:
     """Rows per batch, -1 for damaged ones.  Only Arrow knows, once it has decoded them."""
     counts = []
     for number in range(one.batches):
@@ -285,6 +287,7 @@ def _count(one: _File) -> Mapping[str, np.ndarray]:
             counts.append(_batch(one, number).num_rows)
         except DataError:
             counts.append(-1)
+        told(one.file.size * (number + 1) // one.batches)
     return {"rows": np.array(counts, np.int64)}
 
 

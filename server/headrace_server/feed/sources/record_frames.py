@@ -11,7 +11,7 @@ records before it stay readable.  Payload checksums are settled when a record is
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -83,8 +83,13 @@ def _masked(crc: int) -> int:
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def scan(data: np.ndarray, verify: bool = True) -> FrameIndex:
-    """The frames of a whole file (uint8).  ``verify`` False trusts every length that fits."""
+def scan(
+    data: np.ndarray, verify: bool = True, told: Callable[[int], None] = lambda done: None
+) -> FrameIndex:
+    """The frames of a whole file (uint8).  ``verify`` False trusts every length that fits.
+
+    ``told`` is how many bytes were gone through, now and then.
+    """
     view, size = data.data, data.size
     unpack = _HEADER.unpack_from
     parts: list[np.ndarray] = []
@@ -109,7 +114,7 @@ def scan(data: np.ndarray, verify: bool = True) -> FrameIndex:
         streak = streak + 1 if length == last else 0
         last = length
         if streak >= _RUN:
-            frames = _same_length_run(data, position, length, crc)
+            frames = _same_length_run(data, position, length, crc, told)
             parts += [np.array(fresh, np.int64), frames]
             fresh = []
             streak = 0
@@ -117,6 +122,7 @@ def scan(data: np.ndarray, verify: bool = True) -> FrameIndex:
         elif len(fresh) >= _FLUSH:
             parts.append(np.array(fresh, np.int64))
             fresh = []
+            told(position)
     else:
         damage = TRUNCATED if position < size else 0
     parts.append(np.array([*fresh, position], np.int64))
@@ -128,7 +134,9 @@ def _why_beyond(header: bytes) -> int:
     return TRUNCATED if length_is_sound(header) else CORRUPT
 
 
-def _same_length_run(data: np.ndarray, position: int, length: int, crc: int) -> np.ndarray:
+def _same_length_run(
+    data: np.ndarray, position: int, length: int, crc: int, told: Callable[[int], None]
+) -> np.ndarray:
     """Positions of the frames that follow with exactly this header, compared whole."""
     stride = length + HEAD + FOOT
     found, guess = 0, 256
@@ -144,6 +152,8 @@ def _same_length_run(data: np.ndarray, position: int, length: int, crc: int) -> 
             found += int(differs[0])
             break
         found += n
+        if n >= _FLUSH:
+            told(position + found * stride)
         guess = min(guess * 4, 1 << 18)
     return position + np.arange(found, dtype=np.int64) * stride
 

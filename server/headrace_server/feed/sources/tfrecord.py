@@ -121,8 +121,8 @@ class TFRecordReader:
         indexes = []
         for i, file in enumerate(files):
 
-            def build(i: int = i) -> dict[str, np.ndarray]:
-                return scan(self._files.file_data(i), verify).to_arrays()
+            def build(i: int = i, file: DataFile = file) -> dict[str, np.ndarray]:
+                return scan(self._files.file_data(i), verify, cache.told(file)).to_arrays()
 
             indexes.append(FrameIndex.from_arrays(cache.get(file, kind, build)))
         #: Good records of each file, and those that can be asked for: one more where reading it

@@ -1,0 +1,8 @@
+"""How cost grows: with workers, trainers, sequences, rows, files, batches, columns and time.
+
+    python -m tests.scale NAME … ──► curves: points of (x, figures), laws ──► docs/scaling.md
+
+A curve is measured over real processes.  What it promises is a *law*: a ratio of processor time or
+of memory that may not pass a limit.  Rates depend on the machine and on who else uses it; laws are
+said of ratios within one run.
+"""

@@ -1,0 +1,47 @@
+"""``python -m tests.scale NAME … [--write] [--short] [--scratch DIR]``; ``all``; ``list``"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from .curve import Curve, Setup, machine
+from .every import EVERY
+from .page import part, write
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.scale", description=__doc__)
+    parser.add_argument("names", nargs="+", choices=[*EVERY, "all", "list"], metavar="NAME")
+    parser.add_argument("--write", action="store_true", help="write docs/scaling.md anew")
+    parser.add_argument("--short", action="store_true", help="a few seconds of each")
+    parser.add_argument("--scratch", type=Path, help="where data is made: 25 GB for all of it")
+    options = parser.parse_args()
+    if "list" in options.names:
+        for name, measure in EVERY.items():
+            print(f"{name:12} {measure.goal} (at full size {measure.takes})")
+        return
+    passed = 0
+    for name in EVERY if "all" in options.names else options.names:
+        print(f"\n{name}: {EVERY[name].goal} (at full size {EVERY[name].takes})", flush=True)
+        began = time.monotonic()
+        curve = _measured(name, options.short, options.scratch)
+        print(part(name, curve), f"\n{time.monotonic() - began:.0f} s", sep="", flush=True)
+        passed += len(list(curve.passed))
+        if options.write:
+            write({name: curve})
+    sys.exit(bool(passed))
+
+
+def _measured(name: str, short: bool, scratch: Path | None) -> Curve:
+    with tempfile.TemporaryDirectory(prefix="headrace-scale-", dir=scratch) as directory:
+        curve = EVERY[name].run(Setup(Path(directory), short))
+        curve.machine = machine()
+        return curve
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""A whole line at work, to be measured: a server, its trainers, and what all of them have used.
+
+hs.run ─► router, workers ◄─ trainers (processes of their own) ─► board
+              │                   │
+              └── schedstat, RSS ─┴──► Sample … Sample ──► Cost of a batch between the two
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import headrace_server as hs
+
+from ..trials.yard import ROOT, environment
+from .accounts import cpu_s, memory_mb
+from .board import Board
+
+__all__ = ["Cost", "Line", "Sample", "line", "until"]
+
+_POLL_S = 0.002
+_PATIENCE_S = 300.0
+
+
+def until(true: Callable[[], object], what: str, patience_s: float = _PATIENCE_S) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + patience_s
+    while not true():
+        if time.monotonic() > end:
+            raise RuntimeError(f"waited {patience_s:g} s in vain for {what}")
+        time.sleep(_POLL_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What was taken and used up to a moment."""
+
+    at: float
+    batches: int
+    rows: int
+    cpu: dict[str, float]  # s, by role
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What happened between two samples."""
+
+    batches: int
+    rows: int
+    seconds: float
+    cpu: dict[str, float]
+
+    @classmethod
+    def between(cls, before: Sample, after: Sample) -> Cost:
+        cpu = {role: after.cpu[role] - before.cpu[role] for role in after.cpu}
+        return cls(
+            after.batches - before.batches, after.rows - before.rows, after.at - before.at, cpu
+        )
+
+    @property
+    def per_batch_us(self) -> float:
+        """Processor time of all processes together."""
+        return sum(self.cpu.values()) / self.batches * 1e6
+
+    @property
+    def per_row_us(self) -> float:
+        return sum(self.cpu.values()) / self.rows * 1e6
+
+    def of(self, role: str) -> float:
+        """Processor time of one role for a batch, in µs."""
+        return self.cpu[role] / self.batches * 1e6
+
+    def by_role(self) -> dict[str, float]:
+        """The same of all roles."""
+        return {f"{role} µs": self.of(role) for role in self.cpu}
+
+
+class Line:
+    """One server and its trainers."""
+
+    def __init__(self, server: hs.Server, board: Board, trainers: list[subprocess.Popen[bytes]]):
+        self.server, self.board, self.trainers = server, board, trainers
+
+    def pids(self, role: str) -> list[int]:
+        """``worker``, ``router`` or ``trainer``."""
+        if role == "trainer":
+            return [trainer.pid for trainer in self.trainers]
+        return [pid for name, pid in self.server.pids.items() if name.startswith(role)]
+
+    def sample(self) -> Sample:
+        cpu = {
+            role: sum(cpu_s(pid) for pid in self.pids(role))
+            for role in ("worker", "router", "trainer")
+        }
+        return Sample(time.monotonic(), sum(self.board.batches), self.board.rows, cpu)
+
+    def memory_mb(self, role: str, kind: str = "anon") -> float:
+        return sum(memory_mb(pid)[kind] for pid in self.pids(role))
+
+    def run(self, batches: int) -> Cost:
+        """So many batches more, while all go on; what they cost."""
+        before = self.sample()
+        self._check_until(lambda: sum(self.board.batches) >= before.batches + batches, "batches")
+        return Cost.between(before, self.sample())
+
+    def best(self, batches: int, times: int = 3) -> Cost:
+        """The cheapest of some runs: what others do on the machine only adds."""
+        return min((self.run(batches) for _ in range(times)), key=lambda cost: cost.per_batch_us)
+
+    def finish(self) -> None:
+        """Wait until the trainers end because the feed does."""
+        self._check_until(lambda: all(t.poll() is not None for t in self.trainers), "the end")
+
+    def _check_until(self, true: Callable[[], object], what: str) -> None:
+        def so() -> object:
+            if any(trainer.poll() for trainer in self.trainers):
+                raise RuntimeError("a trainer has ended by an error")
+            return true()
+
+        until(so, what)
+
+
+@contextlib.contextmanager
+def line(
+    pipeline: Any,
+    *,
+    trainers: int = 1,
+    warm: int = 50,
+    how: dict[str, Any] | None = None,
+    each: Callable[[int], dict[str, Any]] = lambda slot: {},
+    **options: Any,
+) -> Iterator[Line]:
+    """A line at work, after so many batches.  ``how`` is for the trainers, the rest for hs.run."""
+    with tempfile.TemporaryDirectory(prefix="headrace-scale-") as scratch:
+        board = Board(Path(scratch) / "board", trainers)
+        with hs.run(pipeline, **options) as server:
+            processes = []
+            try:
+                for slot in range(trainers):
+                    told = json.dumps({**(how or {}), **each(slot)})
+                    arguments = [server.address, str(Path(scratch) / "board"), str(slot), told]
+                    command = [sys.executable, "-m", "tests.scale.trainer", *arguments]
+                    processes.append(subprocess.Popen(command, cwd=ROOT, env=environment()))
+                running = Line(server, board, processes)
+                running._check_until(lambda: board.all_here, "trainers to connect")
+                board.start()
+                running._check_until(lambda: sum(board.batches) >= warm, "the first batches")
+                yield running
+            finally:
+                board.end()
+                for process in processes:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(5)
+                    process.kill()
+                    process.wait()
