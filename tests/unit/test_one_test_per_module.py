@@ -16,6 +16,8 @@ TESTS = ROOT / "tests"
 TESTED_IN = {
     # Numbers and plain values that others are made of.
     "headrace_proto.limits": "test_codec.py",
+    # Both of its ends together.
+    "headrace_proto.channel": "test_exchange.py",
     "headrace_server.core.changes": "test_store.py",
     "headrace_server.core.handover": "test_dispatch.py",
     "headrace_server.core.plan": "test_partition.py",

@@ -223,7 +223,8 @@ class Lanes(Sequences):
         if stripe is None:
             return None
         self._take_back(batch)
-        stripe.out.remove(batch)
+        turn = stripe.out.index(batch)
+        del stripe.out[turn]
         last = batch.last
         rows = np.flatnonzero(~last)
         refused = self._cancelled and bool(len(rows))
@@ -232,9 +233,11 @@ class Lanes(Sequences):
         self._slots.done[slots] = np.maximum(self._slots.done[slots], batch.segments[done] + 1)
         if not self._ahead:
             self._slots.kept[slots] = self._slots.done[slots]
-        ended = batch.slots[self._slots.done[batch.slots] == batch.counts]
-        for other in stripe.out:  # saved out of turn: an earlier one still speaks of the slot
-            ended = ended[~np.isin(ended, other.slots)]
+        through = self._slots.done[batch.slots] == batch.counts
+        ended = batch.slots[through]
+        if turn or (through & ~last).any():  # out of turn: another may still speak of the slot
+            for other in stripe.out:
+                ended = ended[~np.isin(ended, other.slots)]
         self._end(ended)
         self._drop_leftovers()
         return None if refused else rows

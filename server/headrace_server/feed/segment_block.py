@@ -9,6 +9,7 @@ strings, which differ in size, come after them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -152,7 +153,7 @@ class SegmentBlock:
         if name == "@length":
             unroll = self._layout.num_unroll
             left = offer.totals[rows] - self.batch.segments[places] * unroll
-            clipped: np.ndarray = np.clip(left, 0, unroll)
+            clipped: np.ndarray = np.minimum(np.maximum(left, 0), unroll)
             return clipped
         if name.startswith("context:"):
             column = offer.context[name[8:]]
@@ -233,7 +234,7 @@ def write_strings(block: np.ndarray, slot: Slot, texts: list[bytes]) -> None:
     count = len(texts)
     offsets = np.ndarray((count + 1,), np.int64, block, slot.offset)
     offsets[0] = 0
-    np.cumsum([len(text) for text in texts] or [0], out=offsets[1:] if count else offsets)
+    offsets[1:] = np.fromiter(accumulate(map(len, texts)), np.int64, count)
     start = slot.offset + 8 * (count + 1)
     text = b"".join(texts)
     block[start : start + len(text)] = np.frombuffer(text, np.uint8)
