@@ -15,7 +15,6 @@ from pathlib import Path
 from . import by_hand
 from .steps import ENDED, LOADED, READY, Check, Contestant, Steps
 
-
 #: Batches in each queue.  What waits there between two windows must be used up in a run-in.
 _AHEAD = 4
 
