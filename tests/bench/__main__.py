@@ -19,7 +19,8 @@ from .running import Failed, Running, running
 _DOCS = Path(__file__).parents[2] / "docs"
 _MEMORY_S = 12.0
 #: Pairs and seconds of a window.
-_QUICK, _USUAL, _LONG = (3, 0.4), (5, 0.8), (5, 2.5)
+_QUICK, _USUAL, _LONG = (3, 0.4), (5, 0.7), (5, 2.5)
+_ATTEMPTS = 2
 
 
 def main() -> None:
@@ -28,7 +29,7 @@ def main() -> None:
     parser.add_argument("--long", action="store_true", help="5 pairs of 2.5 s, all comparisons")
     parser.add_argument("--only", default="", help="comparisons whose name contains this")
     parser.add_argument("--pairs", type=int, help="pairs of windows per comparison (5)")
-    parser.add_argument("--seconds", type=float, help="length of a window (0.8)")
+    parser.add_argument("--seconds", type=float, help="length of a window (0.7)")
     parser.add_argument("--data", type=Path, help="where the data is kept (a temporary directory)")
     parser.add_argument("--json", type=Path, help="write every window to this file")
     parser.add_argument("--log", action="store_true", help="append the table to docs/log.md")
@@ -62,21 +63,25 @@ def _prepare(directory: Path) -> None:
 def _measure(
     run: Run, chosen: list[Comparison], watched: list[str], them: Running, json: Path | None
 ) -> None:
-    """All of them; what fails is noted, and the rest goes on."""
+    """All of them; what fails is tried once more, then noted, and the rest goes on."""
     began = time.monotonic()
     titles = [c.title for c in chosen] + [f"W1 memory: {name}" for name in watched]
     for at, title in enumerate(titles):
         print(f"{at + 1}/{len(titles)} {title}", file=sys.stderr)
-        try:
-            if at < len(chosen):
-                run.outcomes.append(compare(chosen[at], them, run.pairs, run.seconds))
+        for _ in range(_ATTEMPTS):
+            try:
+                if at < len(chosen):
+                    run.outcomes.append(compare(chosen[at], them, run.pairs, run.seconds))
+                else:
+                    name = watched[at - len(chosen)]
+                    run.memory[name] = them.alone(name, "memory", _MEMORY_S)
+            except Failed as error:
+                print(f"    {error}", file=sys.stderr)
+                run.absent[title] = str(error)
+                them.failed(error)
             else:
-                name = watched[at - len(chosen)]
-                run.memory[name] = them.alone(name, "memory", _MEMORY_S)
-        except Failed as error:
-            print(f"    {error}", file=sys.stderr)
-            run.absent[title] = str(error)
-            them.failed(error)
+                run.absent.pop(title, None)
+                break
         if at < len(chosen):
             them.keep(_needed(chosen, at))
         run.minutes = (time.monotonic() - began) / 60

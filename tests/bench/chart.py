@@ -15,7 +15,7 @@ from .pairs import Outcome
 
 __all__ = ["svg"]
 
-_LABELS, _PLOT, _VALUES = 430, 440, 90
+_LABELS, _PLOT, _VALUES = 500, 440, 90
 _ROW, _TOP, _BOTTOM = 22, 64, 12
 _GAP = 10  # between workloads
 _STYLE = """

@@ -26,7 +26,7 @@ _WARM_S = 240.0
 _WINDOW_S = 120.0  # beyond its own length
 _CLOSE_S = 30.0
 #: A contestant that failed so often is not begun again.
-_ATTEMPTS = 2
+_ATTEMPTS = 3
 _SAID = 4000
 
 
@@ -127,7 +127,8 @@ class Running:
         return [self._processes[name] for name in names]
 
     def _begun(self, name: str, module: str) -> Process:
-        if len(failures := self._failures.get(name, [])) >= _ATTEMPTS:
+        failures = self._failures.get(name, [])
+        if len(failures) >= _ATTEMPTS:
             raise Failed(name, failures[-1])
         try:
             python = self._environments.python(name)
