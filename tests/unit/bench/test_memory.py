@@ -33,7 +33,7 @@ def test_a_peak_that_has_passed_is_told_and_what_is_left_does_not_grow(
 ):
     monkeypatch.setitem(memory.CONTESTANTS, "passing", contestant)
     measured = memory._measured("passing", tmp_path, 1.8)
-    assert measured["peak_mb"] >= 99
+    assert measured["peak_mb"] >= 90
     assert measured["last_mb"] < 60
     assert measured["epochs"] > 0
 
