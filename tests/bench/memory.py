@@ -75,12 +75,13 @@ def _measured(name: str, directory: Path, seconds: float) -> dict[str, Any]:
         steps.close()  # type: ignore[attr-defined]
     third = seconds / 3
     taken = [(at - started, mb - framework) for at, mb in sampler.taken]
+    peak = max(mb for _, mb in taken)
     return {
         "epochs": batches * workloads.BATCH / workloads.RECORDS,
-        "peak_mb": max(mb for _, mb in taken),
+        "peak_mb": peak,
         # The first epoch and its index are not in the first third that is compared.
-        "first_mb": max(mb for at, mb in taken if third / 2 <= at < third * 1.5),
-        "last_mb": max(mb for at, mb in taken if at >= 2 * third),
+        "first_mb": max((mb for at, mb in taken if third / 2 <= at < third * 1.5), default=peak),
+        "last_mb": max((mb for at, mb in taken if at >= 2 * third), default=peak),
         "mapped_mb": mapped,
     }
 

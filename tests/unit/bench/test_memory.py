@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from time import perf_counter, sleep
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -11,28 +11,33 @@ import pytest
 
 from tests.bench import memory
 from tests.bench.memory import judged
-from tests.bench.processes import mapped_mb
+from tests.bench.processes import Usage, mapped_mb, usage
 from tests.bench.steps import LOADED, READY
-
-
-def contestant(directory: Path) -> Any:
-    """Has much for a while, and then no more."""
-    yield LOADED
-    yield READY
-    began = perf_counter()
-    passing = np.ones(100 * 2**20, np.uint8)
-    while True:
-        if perf_counter() - began > 0.6:
-            passing = np.ones(1)
-        yield 1 + 0 * len(passing)
-        sleep(0.005)  # what a batch takes
 
 
 def test_a_peak_that_has_passed_is_told_and_what_is_left_does_not_grow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    looks = []
+
+    def looked() -> Usage:
+        looks.append(usage())
+        return looks[-1]
+
+    def contestant(directory: Path) -> Any:
+        """Has much until it was seen, and then no more."""
+        yield LOADED
+        yield READY
+        passing, seen = np.ones(100 * 2**20, np.uint8), len(looks) + 2
+        while True:
+            if len(looks) >= seen:
+                passing = np.ones(1)
+            yield 1 + 0 * len(passing)
+            sleep(0.005)  # what a batch takes
+
+    monkeypatch.setattr(memory, "usage", looked)
     monkeypatch.setitem(memory.CONTESTANTS, "passing", contestant)
-    measured = memory._measured("passing", tmp_path, 1.8)
+    measured = memory._measured("passing", tmp_path, 2.4)
     assert measured["peak_mb"] >= 90
     assert measured["last_mb"] < 60
     assert measured["epochs"] > 0
