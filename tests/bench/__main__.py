@@ -37,6 +37,8 @@ def main() -> None:
         "--write", action="store_true", help="put table and chart into docs/benchmarks.md"
     )
     options = parser.parse_args()
+    if options.write and options.only:
+        parser.error("--write puts the whole table into the page: leave --only out")
     pairs, seconds = _LONG if options.long else _QUICK if options.quick else _USUAL
     run = Run(options.pairs or pairs, options.seconds or seconds)
     chosen = comparisons(options.long, options.only)
