@@ -49,10 +49,14 @@ def workers(workload: str, number: int, check: Check) -> Contestant:
         )
         yield READY
         checked = False
-        for batch in dataset:
-            if not checked:
-                checked = True
-                check(batch, directory)
-            yield 1
+        iterator = iter(dataset)
+        try:
+            for batch in iterator:
+                if not checked:
+                    checked = True
+                    check(batch, directory)
+                yield 1
+        finally:
+            iterator.close()  # its workers
 
     return steps

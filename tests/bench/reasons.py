@@ -11,8 +11,8 @@ _TWO = "headrace arrival, two in flight"
 
 WHY: dict[tuple[str, str], str] = {
     ("W1: headrace shm tf / Grain, 2 workers", "rate"): (
-        "the aim was set against a Grain of 54,000 examples/s. Here its source makes whole batches, "
-        "122,000 examples/s in pairs in which headrace made 262,000 (load 8 to 10)"
+        "the aim was set against a Grain of 54,000 examples/s. Here its source makes whole "
+        "batches, 122,000 examples/s in pairs in which headrace made 262,000 (load 8 to 10)"
     ),
     (f"W4: {_TWO} / Reverb, states inserted", "rate"): (
         "the aim was set against a Reverb of 47 steps/s. Here it has one writer and one flush a "

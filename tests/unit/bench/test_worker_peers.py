@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -35,4 +36,5 @@ def test_a_peer_yields_batches_and_the_first_is_checked(
     steps = _PEERS[module]("W2", 1, check)(directory)
     assert list(itertools.islice(steps, 6)) == [LOADED, READY, 1, 1, 1, 1]
     steps.close()
+    resource_tracker._resource_tracker._stop()  # python's own, which Grain's shared memory began
     assert checked == [directory]
