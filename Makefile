@@ -22,7 +22,8 @@ help:
 	@echo "make container-test  build the images and run them, as far as this machine can"
 	@echo "make browser-test  look at the page of a server in a real browser; pictures takes those of the docs"
 	@echo "make docs    the pages of docs/ as a site, in site/"
-	@echo "make lint types reference bench clean"
+	@echo "make bench   headrace beside its peers, into docs/benchmarks.md (a quarter of an hour)"
+	@echo "make lint types reference clean"
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headrace needs Python 3.11 or later")'
@@ -78,8 +79,10 @@ browser-test: $(BROWSER)
 pictures: $(BROWSER)
 	$(BIN)/python -m tests.browser.pictures
 
-bench: $(READY)
-	$(BIN)/python -m tests.bench
+# Peers that need another environment get one under the temporary directory. LENGTH=--long for everything.
+LENGTH ?=
+bench: $(FRAMEWORKS)
+	$(BIN)/python -m tests.bench --write $(LENGTH)
 
 # What is drawn from the seed is printed with it; SEED= leaves it to chance.
 SEED ?= 1

@@ -1,13 +1,17 @@
 """Benchmarks beside the peers, in the same run on the same machine.
 
-    python -m tests.bench [--quick] [--only TEXT] [--log]
+    python -m tests.bench [--quick | --long] [--only TEXT] [--write] [--log]
 
     steps         what a contestant is: a generator that brings up its server and takes batches
-    contestants   what runs, by name; those of W4 stand in state_trainers and state_peers
+    contestants   what runs, by name; those of W4 stand in state_trainers and state_peers, other
+                  peers in torch_peers, grain_peers, tensorpack_peers and reverb_peers
+    environments  the interpreter of each: some peers need versions of their own
     window        one contestant in a process of its own, timed, with all its children
+    memory        one contestant over epochs, its memory looked at all the time
+    running       contestants that run; one that fails or says nothing ends, and not the run
     pairs         two contestants in turn; what counts is the ratio of each pair
-    comparisons   which pairs there are, and what ratio is aimed at
-    report        table, JSON, the entry in docs/log.md
+    comparisons   which pairs there are, and what is aimed at; reasons: why it is missed
+    report        table, JSON, the entry in docs/log.md; page and chart: docs/benchmarks.md
 
 Nothing here passes or fails by a figure: absolute times belong to the machine and the hour.
 """

@@ -7,42 +7,94 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-from .comparisons import comparisons
-from .pairs import compare
-from .report import append_to_log, as_json, log_entry, table
+from . import page
+from .comparisons import MEMORY, comparisons
+from .pairs import Comparison, compare
+from .report import Run, append_to_log, as_json, log_entry, table
+from .running import Failed, Running, running
 
-_LOG = Path(__file__).parents[2] / "docs" / "log.md"
+_DOCS = Path(__file__).parents[2] / "docs"
+_MEMORY_S = 12.0
+#: Pairs and seconds of a window.
+_QUICK, _USUAL, _LONG = (3, 0.4), (5, 0.7), (5, 2.5)
+_ATTEMPTS = 2
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="3 pairs of 1 s, fewer comparisons")
+    parser.add_argument("--quick", action="store_true", help="3 pairs of 0.4 s: does it run?")
+    parser.add_argument("--long", action="store_true", help="5 pairs of 2.5 s, all comparisons")
     parser.add_argument("--only", default="", help="comparisons whose name contains this")
     parser.add_argument("--pairs", type=int, help="pairs of windows per comparison (5)")
-    parser.add_argument("--seconds", type=float, help="length of a window (2.5)")
+    parser.add_argument("--seconds", type=float, help="length of a window (0.7)")
     parser.add_argument("--data", type=Path, help="where the data is kept (a temporary directory)")
     parser.add_argument("--json", type=Path, help="write every window to this file")
     parser.add_argument("--log", action="store_true", help="append the table to docs/log.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put table and chart into docs/benchmarks.md"
+    )
     options = parser.parse_args()
-    pairs = options.pairs or (3 if options.quick else 5)
-    seconds = options.seconds or (1.0 if options.quick else 2.5)
+    if options.write and options.only:
+        parser.error("--write puts the whole table into the page: leave --only out")
+    pairs, seconds = _LONG if options.long else _QUICK if options.quick else _USUAL
+    run = Run(options.pairs or pairs, options.seconds or seconds)
+    chosen = comparisons(options.long, options.only)
+    watched = [name for name in MEMORY if options.only in f"W1 memory: {name}"]
+    if not chosen and not watched:
+        parser.error(f"no comparison contains {options.only!r}")
     directory = options.data or Path(tempfile.gettempdir()) / f"headrace-bench-{os.getuid()}"
+    _prepare(directory)
+    with running(directory) as them:
+        _measure(run, chosen, watched, them, options.json)
+    print(table(run))
+    if options.log:
+        append_to_log(_DOCS / "log.md", log_entry(run))
+    if options.write:
+        page.write(_DOCS / "benchmarks.md", run)
+
+
+def _prepare(directory: Path) -> None:
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     code = "import sys, pathlib, tests.bench.workloads as w; w.prepare(pathlib.Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", code, str(directory)], check=True, env=environment)
-    outcomes = []
-    for comparison in comparisons(options.quick, options.only):
-        print(f"{comparison.workload}: {comparison.ours} / {comparison.peer}", file=sys.stderr)
-        outcomes.append(compare(comparison, directory, pairs, seconds))
-        if options.json:
-            options.json.write_text(as_json(outcomes))
-    if not outcomes:
-        parser.error(f"no comparison contains {options.only!r}, or what it needs is not installed")
-    print(table(outcomes))
-    if options.log:
-        append_to_log(_LOG, log_entry(outcomes, pairs, seconds))
+
+
+def _measure(
+    run: Run, chosen: list[Comparison], watched: list[str], them: Running, json: Path | None
+) -> None:
+    """All of them; what fails is tried once more, then noted, and the rest goes on."""
+    began = time.monotonic()
+    titles = [c.title for c in chosen] + [f"W1 memory: {name}" for name in watched]
+    for at, title in enumerate(titles):
+        print(f"{at + 1}/{len(titles)} {title}", file=sys.stderr)
+        for _ in range(_ATTEMPTS):
+            try:
+                if at < len(chosen):
+                    run.outcomes.append(compare(chosen[at], them, run.pairs, run.seconds))
+                else:
+                    name = watched[at - len(chosen)]
+                    run.memory[name] = them.alone(name, "memory", _MEMORY_S)
+            except Failed as error:
+                print(f"    {error}", file=sys.stderr)
+                run.absent[title] = str(error)
+                them.failed(error)
+            else:
+                run.absent.pop(title, None)
+                break
+        if at < len(chosen):
+            them.keep(_needed(chosen, at))
+        run.minutes = (time.monotonic() - began) / 60
+        if json:
+            json.write_text(as_json(run))
+
+
+def _needed(chosen: list[Comparison], after: int) -> set[str]:
+    """Contestants that live on: those that the same workload has need of again."""
+    rest = [c for c in chosen[after + 1 :] if c.workload == chosen[after].workload]
+    return {name for c in rest for name in (c.ours, c.peer)}
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ What a trainer would touch is touched in every batch: all columns, as the tensor
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import socket
 from collections.abc import Callable
 from multiprocessing import resource_tracker, shared_memory
@@ -16,13 +15,12 @@ from typing import Any
 import numpy as np
 import zmq
 
-from . import sequences, servers, skewed, workloads
+from . import grain_peers, reverb_peers, sequences, servers, skewed, tensorpack_peers, workloads
+from . import torch_peers as torch
 from .processes import helper, last_line
 from .state_peers import barrier, windows
 from .state_trainers import trainer
-from .steps import ENDED, LOADED, READY, Contestant, Steps, blind
-
-Check = Callable[[Any, Path], None]
+from .steps import ENDED, LOADED, READY, Check, Contestant, Steps, blind
 
 
 def _w1(batch: Any, directory: Path) -> None:
@@ -150,33 +148,6 @@ def _tfdata(make: Callable[[Path], Any], check: Check, *, service: bool) -> Cont
     return steps
 
 
-# torch
-
-
-def _torch(workers: int) -> Contestant:
-    def steps(directory: Path) -> Steps:
-        import torch
-
-        from .torch_records import Records
-
-        yield LOADED
-        yield READY
-        loader = torch.utils.data.DataLoader(
-            Records(workloads.w1_files(directory)[0]),
-            batch_size=workloads.BATCH,
-            num_workers=workers,
-            drop_last=True,
-        )
-        checked = False
-        for label, x, name in loader:
-            if not checked:
-                checked = True
-                workloads.check_w1({"label": label, "x": x, "id": np.array(name, object)})
-            yield 1
-
-    return steps
-
-
 # Floors: what the machine itself can do
 
 
@@ -254,6 +225,18 @@ def _both_ways(name: str, make: Callable[[Path], Any], check: Check) -> dict[str
     }
 
 
+_WORKLOADS = {"W1": ("", _w1), "W2": (" sequences", _w2), "W3": (" images", _w3)}
+
+
+def _workers(name: str, make: Callable[[str, int, Check], Contestant]) -> dict[str, Contestant]:
+    """A peer with one and with two worker processes, on W1, W2 and W3."""
+    return {
+        f"{name}{data}, {number} worker{'s' * (number > 1)}": make(workload, number, check)
+        for workload, (data, check) in _WORKLOADS.items()
+        for number in (1, 2)
+    }
+
+
 CONTESTANTS: dict[str, Contestant] = {
     "headrace shm tf": _headrace("headrace-w1", "tf", _w1),
     "headrace shm numpy": _headrace("headrace-w1", "numpy", _w1),
@@ -261,6 +244,8 @@ CONTESTANTS: dict[str, Contestant] = {
     "headrace shm tf, prefetch 16": _headrace("headrace-w1", "tf", _w1, prefetch=16),
     "headrace first epoch": _headrace("headrace-w1-once", "tf", _w1),
     "headrace one at a time": _headrace("headrace-w1", "numpy", _w1, prefetch=0),
+    "headrace from Arrow": _headrace("headrace-w1-arrow", "tf", _w1),
+    "headrace from Parquet": _headrace("headrace-w1-parquet", "tf", _w1),
     "headrace sequences": _headrace("headrace-w2", "tf", _w2),
     "headrace sequences tcp": _headrace("headrace-w2", "tf", _w2, tcp=True),
     "headrace sequences from Arrow": _headrace("headrace-w2-arrow", "tf", _w2),
@@ -281,6 +266,8 @@ CONTESTANTS: dict[str, Contestant] = {
     "headrace arrival": trainer(False),
     "headrace arrival, two in flight": trainer(False, prefetch=1),
     "headrace arrival, three in flight": trainer(False, prefetch=1, ahead=True),
+    "headrace arrival, durable": trainer(False, durable=True),
+    "headrace arrival, durable, two in flight": trainer(False, prefetch=1, durable=True),
     "headrace lanes": trainer(True),
     "headrace arrival numpy": trainer(False, "numpy"),
     "headrace arrival numpy, two in flight": trainer(False, "numpy", prefetch=1),
@@ -293,9 +280,12 @@ CONTESTANTS: dict[str, Contestant] = {
     "Barrier in the graph": barrier(),
     "Barrier in the graph, one state": barrier(("a",)),
     "tf.data windows": windows,
+    **_workers("torch DataLoader", torch.loader),
+    **_workers("Grain", grain_peers.workers),
+    **_workers("tensorpack", tensorpack_peers.runner),
+    "Reverb, states inserted": reverb_peers.segments,
+    "Reverb images": reverb_peers.images(_w3),
     "shared-memory ring": _ring,
     "raw TCP": _raw_tcp,
     "ZeroMQ round trip": _zmq_echo,
 }
-if importlib.util.find_spec("torch") is not None:
-    CONTESTANTS["torch DataLoader, 2 workers"] = _torch(2)

@@ -8,32 +8,50 @@ both, and a burst of another's work spoils a pair and not the median.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
+from .running import Running
+
 Window = Mapping[str, float]
+
+#: Pairs of whole epochs, which take long each.
+_EPOCHS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What is set beside what; ``aim`` is a ratio of rates, or of latencies where ``latency``."""
+    """What is set beside what, and what is aimed at: bounds of ratios but for ``p99_us``."""
 
     workload: str
     ours: str
     peer: str
-    aim: float | None = None
+    aim: float | None = None  # of rates, at least
     rows: int = 1  # in a batch
+    nbytes: float = 0.0  # of a batch: what its examples hold, without padding
     read: float = 1.0  # rows of the source for each row handed over
     latency: bool = False
-    quick: bool = True  # part of a quick run
+    cpu: float | None = None  # of processor time per batch, at most
+    p99_us: float | None = None  # of ours, at most
+    long: bool = False  # of a long run only
+
+    @property
+    def title(self) -> str:
+        return f"{self.workload}: {self.ours} / {self.peer}"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One target and what was measured for it."""
+
+    title: str
+    what: str  # rate, CPU, p99, peak or growth
+    wanted: str
+    measured: str
+    met: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,76 +67,40 @@ class Outcome:
         """Ours by the peer's, pair by pair."""
         return [a[name] / b[name] for a, b in zip(self.ours, self.peer, strict=True) if b[name]]
 
+    def ratio(self, name: str = "batches_per_s") -> float:
+        """The median of them; nothing where no pair gave one."""
+        return statistics.median(self.ratios(name) or [float("nan")])
+
     def median(self, side: str, name: str) -> float:
         return statistics.median(window[name] for window in getattr(self, side))
 
+    def judged(self) -> list[Judged]:
+        """Every target of the comparison."""
+        c, found = self.comparison, []
+        if c.aim is not None:
+            ratio = self.ratio()
+            found.append(Judged(c.title, "rate", f"≥ {c.aim:g}", f"{ratio:.2f}", ratio >= c.aim))
+        if c.cpu is not None:
+            ratio = self.ratio("cpu_s_per_1000")
+            found.append(Judged(c.title, "CPU", f"≤ {c.cpu:g}", f"{ratio:.2f}", ratio <= c.cpu))
+        if c.p99_us is not None:
+            p99 = self.median("ours", "p99_us")
+            wanted, measured = f"≤ {c.p99_us:,.0f} µs", f"{p99:,.0f} µs"
+            found.append(Judged(c.title, "p99", wanted, measured, p99 <= c.p99_us))
+        return found
+
     def plain(self) -> dict[str, Any]:
-        return {**asdict(self), "ratios": self.ratios(), "median": statistics.median(self.ratios())}
+        return {**asdict(self), "ratios": self.ratios(), "median": self.ratio()}
 
 
-class _Process:
-    """One contestant's process."""
-
-    def __init__(self, name: str, directory: Path) -> None:
-        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-        self._name = name
-        # TensorFlow talks a lot: shown if it matters.
-        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.bench.window", name, str(directory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._complaints,
-            text=True,
-            env=environment,
-        )
-
-    def warm(self) -> None:
-        """Wait until it has warmed up."""
-        self._answer()
-
-    def window(self, seconds: float) -> Window:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"seconds": seconds}) + "\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> Any:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                return json.loads(line)
-        self._complaints.seek(0)
-        said = self._complaints.read().decode(errors="replace")[-4000:]
-        raise RuntimeError(f"{self._name!r} ended with {self._process.wait()}: {said}")
-
-    def close(self) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
-        self._complaints.close()
-
-
-def compare(comparison: Comparison, directory: Path, pairs: int, seconds: float) -> Outcome:
-    """Run a comparison with fresh processes."""
-    running: list[_Process] = []
-    try:
-        running += [_Process(name, directory) for name in (comparison.ours, comparison.peer)]
-        for process in running:
-            process.warm()
-        ours: list[Window] = []
-        peer: list[Window] = []
-        load = []
-        for _ in range(pairs):
-            load.append(os.getloadavg()[0])
-            ours.append(running[0].window(seconds))
-            peer.append(running[1].window(seconds))
-        return Outcome(comparison, ours, peer, load)
-    finally:
-        for process in running:
-            process.close()
+def compare(comparison: Comparison, running: Running, pairs: int, seconds: float) -> Outcome:
+    """Run a comparison with contestants that run already, or are begun."""
+    mine, other = running.contestants(comparison.ours, comparison.peer)
+    ours: list[Window] = []
+    peer: list[Window] = []
+    load = []
+    for _ in range(min(pairs, _EPOCHS) if comparison.ours.endswith("epoch") else pairs):
+        load.append(os.getloadavg()[0])
+        ours.append(mine.window(seconds))
+        peer.append(other.window(seconds))
+    return Outcome(comparison, ours, peer, load)

@@ -1,18 +1,22 @@
-"""Outcomes as a table, as JSON, and as an entry of the log."""
+"""A run as a table with its notes, as JSON, and as an entry of the log."""
 
 from __future__ import annotations
 
 import datetime
+import importlib.metadata
 import json
 import os
 import platform
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import states
-from .pairs import Outcome
+from . import memory
+from .environments import REQUIREMENTS
+from .pairs import Judged, Outcome
+from .reasons import WHY
 
 _RATE = "batches_per_s"
 #: What is counted, where it is not rows.
@@ -22,73 +26,117 @@ _HEAD = (
     "ours / peer",
     "ours per s",
     "peer per s",
+    "batches/s: ours / peer",
+    "MB/s: ours / peer",
     "ratio (min–max)",
     "aim",
     "CPU s per 1,000: ours / peer",
     "CPU ratio",
+    "p50 µs: ours / peer",
+    "p99 µs: ours / peer",
     "peak RSS MB: ours / peer",
     "PSS MB beyond the trainer's framework: ours / peer",
 )
+#: Of this environment; those of others are pinned.
+_INSTALLED = ("numpy", "pyarrow", "pyzmq", "tensorflow", "torch")
+
+
+@dataclass(slots=True)
+class Run:
+    """All that one run has found so far."""
+
+    pairs: int
+    seconds: float
+    outcomes: list[Outcome] = field(default_factory=list)
+    memory: dict[str, Mapping[str, float]] = field(default_factory=dict)  # by contestant
+    absent: dict[str, str] = field(default_factory=dict)  # what did not run, and why
+    minutes: float = 0.0
+
+    def judged(self) -> list[Judged]:
+        """Every target that was measured."""
+        found = [judged for outcome in self.outcomes for judged in outcome.judged()]
+        for name, measured in self.memory.items():
+            found += memory.judged(name, measured)
+        return found
 
 
 def machine() -> dict[str, Any]:
     """What the figures were measured on."""
     with open("/proc/meminfo") as lines:
         memory_gib = int(next(lines).split()[1]) / 2**20
+    versions = {}
+    for package in _INSTALLED:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
     return {
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(memory_gib, 1),
         "python": platform.python_version(),
         "linux": platform.release(),
+        "versions": versions,
     }
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
-    """Markdown: a row per comparison, medians of the windows, then the steps and the latencies."""
-    rows = [_row(outcome) for outcome in outcomes if not outcome.comparison.latency]
-    if rows:
-        rows[:0] = [_HEAD, tuple("---" for _ in _HEAD)]
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    lines += _steps([outcome for outcome in outcomes if outcome.comparison.workload == "W4"])
-    latencies = [outcome for outcome in outcomes if outcome.comparison.latency]
-    if latencies:
-        lines += [""] if lines else []
-        lines += ["| one batch at a time | p50 µs | p99 µs |", "| --- | --- | --- |"]
-        for outcome in latencies:
-            for side, name in (
-                ("ours", outcome.comparison.ours),
-                ("peer", outcome.comparison.peer),
-            ):
-                p50, p99 = (outcome.median(side, key) for key in ("p50_us", "p99_us"))
-                lines.append(f"| {name} | {p50:.0f} | {p99:.0f} |")
+def circumstances(run: Run) -> str:
+    """The machine, the versions and the load, in a sentence or three."""
+    here = machine()
+    loads = [load for outcome in run.outcomes for load in outcome.load] or [os.getloadavg()[0]]
+    versions = [f"{name} {version}" for name, version in here["versions"].items()]
+    pinned = [" ".join(requirements) for requirements in REQUIREMENTS.values()]
+    return (
+        f"{here['cores']} cores, {here['memory_gib']} GiB, Linux {here['linux']}, Python "
+        f"{here['python']}, {', '.join(versions)}; peers in environments of their own: "
+        f"{', '.join(pinned)}. {run.pairs} pairs of {run.seconds:g} s; load average before each "
+        f"pair {min(loads):.1f}–{max(loads):.1f} (median {statistics.median(loads):.1f}; the "
+        f"benchmark itself is part of it)."
+    )
+
+
+def table(run: Run) -> str:
+    """Markdown: a row per comparison, medians of the windows; what was missed; what did not run."""
+    rows = [_HEAD, tuple("---" for _ in _HEAD)]
+    rows += [_row(outcome) for outcome in run.outcomes]
+    rows += [_memory_row(name, measured) for name, measured in run.memory.items()]
+    lines = ["| " + " | ".join(row) + " |" for row in rows] if len(rows) > 2 else []
+    judged = run.judged()
+    if missed := [one for one in judged if not one.met]:
+        lines += ["", f"Of {len(judged)} targets {len(judged) - len(missed)} are met. Missed:", ""]
+        lines += [f"* {_missed(one)}" for one in missed]
+    elif judged:
+        lines += ["", f"All {len(judged)} targets are met."]
+    if run.absent:
+        lines += ["", "Not run:", ""]
+        lines += [f"* {title}: {_one_line(why)}" for title, why in run.absent.items()]
     return "\n".join(lines)
 
 
-def _steps(outcomes: Sequence[Outcome]) -> list[str]:
-    """W4, step by step: how long one takes, and the rate by the one that was recorded."""
-    if not outcomes:
-        return []
-    recorded = f"rate by the original's {states.RECORDED:,} steps/s (recorded elsewhere)"
-    lines = [
-        "",
-        f"| W4, one step | p50 µs | p99 µs | {recorded} |",
-        "| --- | --- | --- | --- |",
-    ]
-    for outcome in outcomes:
-        for side in ("ours", "peer"):
-            p50, p99, rate = (outcome.median(side, n) for n in ("p50_us", "p99_us", _RATE))
-            name = getattr(outcome.comparison, side)
-            lines.append(f"| {name} | {p50:.0f} | {p99:.0f} | {rate / states.RECORDED:.2f} |")
-    return lines
+def _missed(one: Judged) -> str:
+    why = WHY.get((one.title, one.what), "the reason has not been measured")
+    return f"{one.title}: {one.what} {one.measured}, wanted {one.wanted}. Why: {why}."
+
+
+def _one_line(why: str) -> str:
+    """The last thing that was said, which in a traceback is the error."""
+    said = [line.strip() for line in why.splitlines() if line.strip()]
+    return (said or ["no word"])[-1][:300].replace("|", "/")
+
+
+def _aims(judged: Iterable[Judged]) -> str:
+    return "; ".join(
+        f"{'' if one.what == 'rate' else one.what + ' '}{one.wanted} "
+        f"{'met' if one.met else 'missed'}"
+        for one in judged
+    )
 
 
 def _row(outcome: Outcome) -> tuple[str, ...]:
     c = outcome.comparison
-    ratios = outcome.ratios()
-    ratio = statistics.median(ratios)
 
-    def both(name: str, form: str) -> str:
-        return " / ".join(format(outcome.median(side, name), form) for side in ("ours", "peer"))
+    def both(name: str, form: str, times: float = 1.0) -> str:
+        values = (outcome.median(side, name) * times for side in ("ours", "peer"))
+        return " / ".join(format(value, form) for value in values)
 
     unit = _UNITS.get(c.workload, "rows")
     per = c.rows if unit == "rows" else 1
@@ -98,39 +146,56 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
         read = f" of {rows * c.read:,.0f} read" if c.read != 1 else ""
         return f"{rows:,.0f} {unit}{read}"
 
-    aim = "" if c.aim is None else f"{c.aim:g} {'met' if ratio >= c.aim else 'missed'}"
+    ratios = outcome.ratios()
+    rates = (
+        rate("ours"),
+        rate("peer"),
+        both(_RATE, ",.0f"),
+        both(_RATE, ",.0f", c.nbytes / 1e6),
+        f"{outcome.ratio():.2f} ({min(ratios):.2f}–{max(ratios):.2f})" if ratios else "",
+    )
     return (
         c.workload,
         f"{c.ours} / {c.peer}",
-        rate("ours"),
-        rate("peer"),
-        f"{ratio:.2f} ({min(ratios):.2f}–{max(ratios):.2f})",
-        aim,
+        *(rates if not c.latency else ("",) * len(rates)),
+        _aims(outcome.judged()),
         both("cpu_s_per_1000", ".2f"),
-        f"{statistics.median(outcome.ratios('cpu_s_per_1000')):.2f}",
+        f"{outcome.ratio('cpu_s_per_1000'):.2f}",
+        both("p50_us", ",.0f"),
+        both("p99_us", ",.0f"),
         both("peak_rss_mb", ".0f"),
         both("pss_beyond_framework_mb", ".0f"),
     )
 
 
-def as_json(outcomes: Sequence[Outcome]) -> str:
+def _memory_row(name: str, measured: Mapping[str, float]) -> tuple[str, ...]:
+    pss = (
+        f"at most {measured['peak_mb']:.0f} in {measured['epochs']:.0f} epochs, of which mapped "
+        f"files {measured['mapped_mb']:.0f}; early epochs {measured['first_mb']:.0f}, last "
+        f"{measured['last_mb']:.0f}"
+    )
+    empty = ("",) * (len(_HEAD) - 4)
+    return ("W1 memory", name, *empty[:5], _aims(memory.judged(name, measured)), *empty[5:], pss)
+
+
+def as_json(run: Run) -> str:
     """Everything that was measured."""
-    plain = {"machine": machine(), "outcomes": [outcome.plain() for outcome in outcomes]}
+    plain = {
+        "machine": machine(),
+        "outcomes": [outcome.plain() for outcome in run.outcomes],
+        "memory": {name: dict(measured) for name, measured in run.memory.items()},
+        "absent": dict(run.absent),
+    }
     return json.dumps(plain, indent=1)
 
 
-def log_entry(outcomes: Sequence[Outcome], pairs: int, seconds: float) -> str:
+def log_entry(run: Run) -> str:
     """A section for docs/log.md."""
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    loads = [load for outcome in outcomes for load in outcome.load]
-    here = machine()
-    return (
-        f"\n## {today}: bench, {pairs} pairs of {seconds:g} s\n\n"
-        f"{here['cores']} cores, {here['memory_gib']} GiB, Python {here['python']}; load average "
-        f"before each pair {min(loads):.1f}–{max(loads):.1f} (median "
-        f"{statistics.median(loads):.1f}; the benchmark itself is part of it).\n\n"
-        f"{table(outcomes)}\n"
-    )
+    return f"\n## {today()}: bench\n\n{circumstances(run)}\n\n{table(run)}\n"
+
+
+def today() -> str:
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
 def append_to_log(path: Path, entry: str) -> None:

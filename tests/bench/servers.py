@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import tempfile
 from collections.abc import Callable
 from multiprocessing import shared_memory
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import zmq
 
-from . import sequences, skewed, states, workloads
+from . import reverb_peers, sequences, skewed, states, workloads
 
 RING_SLOTS = 4
 
@@ -37,6 +38,21 @@ def headrace_w1(directory: Path, epochs: int | None, files: int) -> None:
     headrace_serves(source.repeat(epochs).batch(workloads.BATCH))
 
 
+def headrace_w1_columns(directory: Path, parquet: bool) -> None:
+    import headrace_server as hs
+
+    read = hs.read_parquet if parquet else hs.read_arrow
+    headrace_serves(
+        read(workloads.columns_file(directory, parquet)).repeat().batch(workloads.BATCH)
+    )
+
+
+def headrace_w4_durable(directory: Path) -> None:
+    """On the disk that the data lies on, as durable as it gets unless told otherwise."""
+    with tempfile.TemporaryDirectory(prefix="state-", dir=directory) as state:
+        headrace_serves(states.pipeline(directory, False), state_dir=state)
+
+
 def headrace_w3(directory: Path) -> None:
     import headrace_server as hs
 
@@ -44,10 +60,10 @@ def headrace_w3(directory: Path) -> None:
     headrace_serves(source.repeat().batch(workloads.IMAGE_BATCH))
 
 
-def headrace_serves(pipeline: Any) -> None:
+def headrace_serves(pipeline: Any, **options: Any) -> None:
     import headrace_server as hs
 
-    with hs.run(pipeline) as server:
+    with hs.run(pipeline, **options) as server:
         _say(server.address)
         sys.stdin.read()
 
@@ -138,10 +154,13 @@ def zmq_echo(directory: Path) -> None:
 KINDS: dict[str, Callable[[Path], None]] = {
     "headrace-w1": lambda directory: headrace_w1(directory, None, 1),
     "headrace-w1-once": lambda directory: headrace_w1(directory, 1, workloads.LINKS),
+    "headrace-w1-arrow": lambda directory: headrace_w1_columns(directory, False),
+    "headrace-w1-parquet": lambda directory: headrace_w1_columns(directory, True),
     "headrace-w2": lambda directory: headrace_serves(sequences.pipeline(directory, False)),
     "headrace-w2-arrow": lambda directory: headrace_serves(sequences.pipeline(directory, True)),
     "headrace-w3": headrace_w3,
     "headrace-w4-arrival": lambda directory: headrace_serves(states.pipeline(directory, False)),
+    "headrace-w4-durable": headrace_w4_durable,
     "headrace-w4-lanes": lambda directory: headrace_serves(states.pipeline(directory, True)),
     "headrace-known": lambda directory: headrace_serves(skewed.pipeline(directory, "known")),
     "headrace-estimated": lambda directory: headrace_serves(
@@ -151,6 +170,8 @@ KINDS: dict[str, Callable[[Path], None]] = {
         skewed.pipeline(directory, "rejection")
     ),
     "tfdata-service": tfdata_service,
+    "reverb-segments": reverb_peers.serve_segments,
+    "reverb-images": reverb_peers.serve_images,
     "ring": ring,
     "raw-tcp": raw_tcp,
     "zmq-echo": zmq_echo,

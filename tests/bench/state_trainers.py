@@ -28,6 +28,7 @@ def trainer(
     ahead: bool = False,
     tcp: bool = False,
     to_ready: bool = False,
+    durable: bool = False,
 ) -> Contestant:
     def steps(directory: Path) -> Steps:
         import headrace
@@ -37,9 +38,8 @@ def trainer(
         if tcp:
             blind()
         yield LOADED
-        with helper(
-            "servers", f"headrace-w4-{'lanes' if lanes else 'arrival'}", str(directory)
-        ) as s:
+        kind = "durable" if durable else "lanes" if lanes else "arrival"
+        with helper("servers", f"headrace-w4-{kind}", str(directory)) as s:
             address = last_line(s)
             yield READY
             with headrace.connect(address, framework=framework, prefetch=prefetch) as feed:

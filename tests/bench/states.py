@@ -23,6 +23,16 @@ STATE_WIDTH = 256
 #: By how much a step of training moves a state on.
 STATES = {"a": 1.0, "b": 2.0}
 CAPACITY = 1000
+_LENGTHS = range(sequences.SHORTEST, sequences.LONGEST + 1)
+#: What the segments of a batch hold on average: steps, and both states.
+NBYTES = (
+    BATCH
+    * 4
+    * (
+        sequences.WIDTH * sum(_LENGTHS) / sum(-(-t // UNROLL) for t in _LENGTHS)
+        + STATE_WIDTH * len(STATES)
+    )
+)
 #: Steps/s of the original, fed inside its graph, with one state.  It was measured elsewhere, on two
 #: cores as well: a figure for orientation, and never one of a pair.
 RECORDED = 1031

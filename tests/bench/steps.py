@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 LOADED, READY, ENDED = "loaded", "ready", "ended"
 Steps = Iterator[str | int | float]
 Contestant = Callable[[Path], Steps]
+#: Compares a first batch with what the files of a directory hold.
+Check = Callable[[Any, Path], None]
 
 
 def blind() -> None:

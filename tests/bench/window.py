@@ -22,7 +22,7 @@ from .steps import ENDED, LOADED, READY, Steps
 
 #: A first pass of W1, so that later windows see files that are indexed.
 _WARM_STEPS = 1200
-_WARM_AT_MOST_S = 6.0
+_WARM_AT_MOST_S = 5.0
 _RUN_IN_S = 0.4
 
 

@@ -2,7 +2,8 @@
 
 Here W1 and W3; W2 stands in ``sequences``, the source of the samplers in ``skewed``.
 
-W1   TFRecord of tf.train.Example, 200,000 records: label int64 0 … 999, x float32[64], id 10 bytes
+W1   TFRecord of tf.train.Example, 200,000 records: label int64 0 … 999, x float32[64], id 10 bytes;
+     the same rows as Arrow IPC and as Parquet
 W3   images ready in memory: uint8 [512, 224, 224, 3], four batches of 128 (19 MB each)
 """
 
@@ -19,6 +20,8 @@ from . import sequences, skewed
 RECORDS = 200_000
 BATCH = 256
 WIDTH = 64
+#: What the examples of a batch hold: label, x, id.
+NBYTES = BATCH * (8 + 4 * WIDTH + 10)
 #: Names of the one W1 file, so that a first pass lasts long enough to be timed.
 LINKS = 8
 
@@ -27,6 +30,9 @@ IMAGE_BATCH = 128
 IMAGE_SHAPE = (224, 224, 3)
 IMAGE_BYTES = IMAGE_BATCH * int(np.prod(IMAGE_SHAPE))
 NPY_HEADER = 128
+
+#: A record batch of Arrow, a row group of Parquet.
+_ROWS_TOGETHER = 20_000
 
 _VERSION = 1
 
@@ -45,6 +51,10 @@ def w1_files(directory: Path) -> list[str]:
     return [str(directory / f"w1-{i}.tfrecord") for i in range(LINKS)]
 
 
+def columns_file(directory: Path, parquet: bool) -> str:
+    return str(directory / ("w1.parquet" if parquet else "w1.arrow"))
+
+
 def w3_file(directory: Path) -> str:
     return str(directory / "image.npy")
 
@@ -52,6 +62,7 @@ def w3_file(directory: Path) -> str:
 def prepare(directory: Path) -> None:
     """Make all data unless it is there.  Loads TensorFlow: call it in a process of its own."""
     _prepare_own(directory)
+    _prepare_columns(directory)
     sequences.prepare(directory)
     skewed.prepare(directory)
 
@@ -62,7 +73,8 @@ def _prepare_own(directory: Path) -> None:
         return
     directory.mkdir(parents=True, exist_ok=True)
     for stale in directory.iterdir():
-        stale.unlink()
+        if stale.is_file():
+            stale.unlink()
     import tensorflow as tf
 
     columns = w1_columns()
@@ -79,6 +91,24 @@ def _prepare_own(directory: Path) -> None:
     images = np.random.default_rng(3).integers(0, 256, (IMAGES, *IMAGE_SHAPE), np.uint8)
     np.save(w3_file(directory), images)
     done.touch()
+
+
+def _prepare_columns(directory: Path) -> None:
+    if all(Path(columns_file(directory, parquet)).exists() for parquet in (False, True)):
+        return
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    columns = w1_columns()
+    x = pa.FixedSizeListArray.from_arrays(pa.array(columns["x"].reshape(-1)), WIDTH)
+    ids = pa.array(columns["id"], pa.binary())
+    rows = pa.table({"label": pa.array(columns["label"]), "x": x, "id": ids})
+    arrow, parquet = columns_file(directory, False), columns_file(directory, True)
+    with pa.OSFile(arrow + ".part", "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
+        writer.write_table(rows, max_chunksize=_ROWS_TOGETHER)
+    os.rename(arrow + ".part", arrow)
+    pyarrow.parquet.write_table(rows, parquet + ".part", row_group_size=_ROWS_TOGETHER)
+    os.rename(parquet + ".part", parquet)
 
 
 def check_w1(batch: Any) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from tests.bench.pairs import Comparison, Outcome
@@ -29,6 +32,11 @@ def test_the_median_is_of_the_ratios_and_not_a_ratio_of_medians():
 
 def test_a_pair_whose_peer_took_nothing_measurable_gives_no_ratio():
     assert outcome([1, 8], [0, 2]).ratios() == [4.0]
+
+
+def test_where_no_pair_gives_a_ratio_nothing_is_met():
+    assert math.isnan(outcome([1], [0]).ratio())
+    assert not replace(outcome([1], [0]), comparison=replace(NAMES, aim=0.0)).judged()[0].met
 
 
 def test_a_window_without_its_peer_is_refused():

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.bench.pairs import Comparison, Outcome
-from tests.bench.report import append_to_log, as_json, log_entry, table
+from tests.bench.reasons import WHY
+from tests.bench.report import Run, append_to_log, as_json, log_entry, table
 
 
 def window(rate: float, cpu: float = 1.0, p50: float = 10.0) -> dict[str, float]:
@@ -27,25 +28,41 @@ def outcome(comparison: Comparison) -> Outcome:
     return Outcome(comparison, ours, [window(10, 4.0)] * 3, [0.5, 2.5, 1.0])
 
 
+def run(*comparisons: Comparison) -> Run:
+    return Run(3, 1.5, [outcome(comparison) for comparison in comparisons])
+
+
+def split(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split("|")[1:-1]]
+
+
 def cells(comparison: Comparison) -> list[str]:
-    return [cell.strip() for cell in table([outcome(comparison)]).splitlines()[-1].split("|")[1:-1]]
+    return split(table(run(comparison)).splitlines()[2])
 
 
 def test_a_row_has_medians_in_rows_per_second_and_the_spread_of_the_ratios():
-    row = cells(Comparison("W1", "ours", "theirs", rows=256))
-    assert row[:5] == [
+    row = cells(Comparison("W1", "ours", "theirs", rows=256, nbytes=5e5))
+    assert row == [
         "W1",
         "ours / theirs",
         "5,120 rows",
         "2,560 rows",
+        "20 / 10",
+        "10 / 5",
         "2.00 (1.00–3.00)",
+        "",
+        "2.00 / 4.00",
+        "0.50",
+        "6 / 10",
+        "12 / 20",
+        "100 / 100",
+        "50 / 50",
     ]
-    assert row[6:8] == ["2.00 / 4.00", "0.50"]
 
 
-@pytest.mark.parametrize(("aim", "said"), [(None, ""), (2.0, "2 met"), (2.5, "2.5 missed")])
+@pytest.mark.parametrize(("aim", "said"), [(None, ""), (2.0, "≥ 2 met"), (2.5, "≥ 2.5 missed")])
 def test_an_aim_is_met_by_the_median_of_the_ratios(aim: float | None, said: str):
-    assert cells(Comparison("W1", "ours", "theirs", aim))[5] == said
+    assert cells(Comparison("W1", "ours", "theirs", aim))[7] == said
 
 
 def test_a_sampler_shows_the_rows_that_it_read_beside_those_it_handed_over():
@@ -57,33 +74,56 @@ def test_big_images_are_counted_in_batches():
     assert cells(Comparison("W3", "ours", "theirs", rows=128))[2] == "20 batches"
 
 
-def test_steps_are_counted_in_steps_and_told_one_by_one_beside_the_recorded_rate():
-    lines = table([outcome(Comparison("W4", "ours", "theirs", 1.5, rows=32))]).splitlines()
-    assert "| 20 steps | 10 steps |" in lines[2]
-    assert lines[3] == ""
-    assert "1,031 steps/s (recorded elsewhere)" in lines[4]
-    assert lines[6:] == ["| ours | 6 | 12 | 0.02 |", "| theirs | 10 | 20 | 0.01 |"]
+def test_steps_are_counted_in_steps():
+    assert cells(Comparison("W4", "ours", "theirs", rows=32))[2:4] == ["20 steps", "10 steps"]
 
 
-def test_every_row_has_as_many_cells_as_the_head():
-    lines = table([outcome(Comparison("W1", "a", "b")), outcome(Comparison("W2", "c", "d"))])
-    assert len({line.count("|") for line in lines.splitlines()}) == 1
+def test_several_aims_of_one_row_are_judged_each_for_itself():
+    said = cells(Comparison("W1", "ours", "theirs", 2.0, cpu=0.4, p99_us=12.0))[7]
+    assert said == "≥ 2 met; CPU ≤ 0.4 missed; p99 ≤ 12 µs met"
 
 
-def test_latencies_stand_in_a_table_of_their_own():
-    text = table([outcome(Comparison("latency", "ours", "theirs", latency=True))])
-    assert text.splitlines() == [
-        "| one batch at a time | p50 µs | p99 µs |",
-        "| --- | --- | --- |",
-        "| ours | 6 | 12 |",
-        "| theirs | 10 | 20 |",
-    ]
+def test_every_row_has_as_many_cells_as_the_head_and_latencies_have_no_rates():
+    both = run(Comparison("W1", "a", "b"), Comparison("latency", "c", "d", latency=True))
+    both.memory["ours"] = {
+        "peak_mb": 250.0,
+        "epochs": 12.0,
+        "mapped_mb": 60.0,
+        "first_mb": 100.0,
+        "last_mb": 101.0,
+    }
+    lines = table(both).splitlines()[:5]
+    assert len({line.count("|") for line in lines}) == 1
+    assert split(lines[3])[2:7] == [""] * 5
+    assert split(lines[4])[7] == "peak ≤ 200 MB missed; growth ≤ 1.05 met"
+
+
+def test_what_is_missed_is_told_with_its_reason_where_one_was_measured(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setitem(WHY, ("W1: ours / theirs", "CPU"), "half of it is spent on waiting")
+    text = table(run(Comparison("W1", "ours", "theirs", 3.0, cpu=0.4)))
+    assert "Of 2 targets 0 are met. Missed:" in text
+    assert (
+        "* W1: ours / theirs: CPU 0.50, wanted ≤ 0.4. Why: half of it is spent on waiting." in text
+    )
+    assert "* W1: ours / theirs: rate 2.00, wanted ≥ 3. Why: the reason has not been meas" in text
+
+
+def test_where_nothing_is_missed_that_is_said():
+    assert "All 1 targets are met." in table(run(Comparison("W1", "ours", "theirs", 1.0)))
+
+
+def test_what_did_not_run_is_told_with_the_last_word_of_it():
+    broken = run(Comparison("W1", "ours", "theirs"))
+    broken.absent["W2: ours / gone"] = "Traceback\n  File x\nImportError: no | module\n\n"
+    assert table(broken).splitlines()[-1] == "* W2: ours / gone: ImportError: no / module"
 
 
 def test_an_entry_tells_the_load_and_is_added_at_the_end(tmp_path: Path):
     log = tmp_path / "log.md"
     log.write_text("# Log\n")
-    entry = log_entry([outcome(Comparison("W1", "ours", "theirs"))], 3, 1.5)
+    entry = log_entry(run(Comparison("W1", "ours", "theirs")))
     append_to_log(log, entry)
     assert "0.5–2.5 (median 1.0" in entry
     assert "3 pairs of 1.5 s" in entry
@@ -91,6 +131,6 @@ def test_an_entry_tells_the_load_and_is_added_at_the_end(tmp_path: Path):
 
 
 def test_the_json_holds_every_window():
-    plain = json.loads(as_json([outcome(Comparison("W1", "ours", "theirs"))]))
+    plain = json.loads(as_json(run(Comparison("W1", "ours", "theirs"))))
     assert [w["batches_per_s"] for w in plain["outcomes"][0]["ours"]] == [30, 20, 10]
     assert plain["machine"]["cores"] >= 1

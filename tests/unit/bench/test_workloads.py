@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,11 @@ from headrace_server.feed.index_cache import IndexCache
 from headrace_server.feed.manifest import resolve
 from headrace_server.feed.reader import BadRecords, IndexedReader
 from headrace_server.feed.sources import open_reader
-from tests.bench import records, sequences, skewed
-from tests.bench.comparisons import ALL, comparisons
-from tests.bench.contestants import CONTESTANTS
+from tests.bench import records, sequences, skewed, workloads
+from tests.bench.comparisons import ALL, MEMORY, comparisons
+from tests.bench.contestants import CONTESTANTS, _headrace, _w1
+from tests.bench.reasons import WHY
+from tests.bench.steps import LOADED, READY
 
 
 def test_the_writer_writes_what_a_checking_reader_reads(tmp_path: Path):
@@ -104,17 +107,42 @@ def test_the_mix_of_the_source_itself_does_not_pass():
 
 def test_every_comparison_names_contestants_that_exist():
     named = {name for c in ALL for name in (c.ours, c.peer)}
-    assert {name for name in named - set(CONTESTANTS) if "torch" not in name} == set()
-    assert {c.workload for c in comparisons(quick=True, only="")} >= {
-        "W1",
-        "W2",
-        "W3",
-        "W4",
-        "sampling",
+    assert named <= set(CONTESTANTS)
+    assert set(MEMORY) <= set(CONTESTANTS)
+    assert len({c.title for c in ALL}) == len(ALL)
+
+
+def test_no_target_is_left_to_a_long_run_and_every_reason_is_of_a_target():
+    judged = {
+        (c.title, what)
+        for c in ALL
+        for what, bound in (("rate", c.aim), ("CPU", c.cpu), ("p99", c.p99_us))
+        if bound is not None
     }
+    judged |= {(f"W1 memory: {name}", what) for name in MEMORY for what in ("peak", "growth")}
+    assert not [c.title for c in ALL if c.long and (c.aim or c.cpu or c.p99_us)]
+    assert set(WHY) <= judged
+    assert len(judged) >= 25
 
 
-def test_comparisons_are_chosen_by_a_part_of_their_name():
-    chosen = comparisons(quick=False, only="W2: headrace sequences from Arrow")
+def test_comparisons_are_chosen_by_a_part_of_their_name_and_then_the_long_ones_too():
+    chosen = comparisons(long=False, only="W2: headrace sequences from Arrow")
     assert [c.ours for c in chosen] == ["headrace sequences from Arrow"]
-    assert len(comparisons(quick=True, only="")) < len(comparisons(quick=False, only=""))
+    assert [c.peer for c in comparisons(False, "Grain, 1")] == ["Grain, 1 worker"]
+    usual, everything = comparisons(False, ""), comparisons(True, "")
+    assert len(usual) < len(everything) == len(ALL)
+    assert {c.workload for c in usual} >= {"W1", "W2", "W3", "W4", "sampling"}
+
+
+@pytest.fixture(scope="module")
+def columns(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("columns")
+    workloads._prepare_columns(directory)
+    return directory
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_the_columns_of_another_format_are_the_same_first_rows(kind: str, columns: Path):
+    steps = _headrace(f"headrace-w1-{kind}", "numpy", _w1)(columns)
+    assert list(itertools.islice(steps, 4)) == [LOADED, READY, 1, 1]
+    steps.close()

@@ -1,0 +1,80 @@
+"""Interpreters of contestants: this one, or one of their own for peers that pin other versions.
+
+    DIRECTORY/environments/NAME     made once, by venv and pip, when a contestant first needs it
+
+A peer that can not be had is left out and said so; it never ends a run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+__all__ = ["REQUIREMENTS", "Absent", "Environments"]
+
+#: By what the names of the contestants begin with.
+REQUIREMENTS = {
+    "Grain": ("grain==0.2.18",),
+    "tensorpack": ("tensorpack==0.11", "numpy>=2"),
+    "Reverb": ("dm-reverb[tensorflow]==0.14.0", "numpy<2"),
+}
+#: What the benchmark itself imports.
+_COMMON = ("numpy", "psutil", "pyzmq", "google-crc32c")
+#: Of the environment that runs the benchmark.
+_MODULES = {"torch": "torch"}
+_PIP_S = 900
+
+
+class Absent(Exception):
+    """A contestant that can not run here, and why."""
+
+
+class Environments:
+    """Those under a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory / "environments"
+        self._absent: dict[str, str] = {}
+
+    def python(self, contestant: str) -> str:
+        """The interpreter that runs it, made if need be."""
+        for prefix, module in _MODULES.items():
+            if contestant.startswith(prefix) and importlib.util.find_spec(module) is None:
+                raise Absent(f"{module} is not installed")
+        for name, requirements in REQUIREMENTS.items():
+            if contestant.startswith(name):
+                return self._made(name, (*_COMMON, *requirements))
+        return sys.executable
+
+    def _made(self, name: str, requirements: tuple[str, ...]) -> str:
+        if name in self._absent:
+            raise Absent(self._absent[name])
+        home = self._directory / name
+        wanted = hashlib.sha256(repr((sys.version, requirements)).encode()).hexdigest()[:16]
+        done = home / f"done-{wanted}"
+        python = str(home / "bin" / "python")
+        if not done.exists():
+            shutil.rmtree(home, ignore_errors=True)
+            print(f"making an environment for {name}", file=sys.stderr)
+            try:
+                _run(sys.executable, "-m", "venv", str(home))
+                _run(python, "-m", "pip", "install", "--quiet", *requirements)
+            except Absent as error:
+                self._absent[name] = f"{' '.join(requirements)} can not be installed: {error}"
+                raise Absent(self._absent[name]) from None
+            done.touch()
+        return python
+
+
+def _run(*command: str) -> None:
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Absent(str(error)) from None
+    if ended.returncode:
+        said = [line for line in ended.stderr.splitlines() if line.startswith("ERROR")]
+        raise Absent((said or ["no word of pip"])[-1])

@@ -1,0 +1,77 @@
+"""A contestant runs in the interpreter that suits it, or it is said why it can not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.bench import environments
+from tests.bench.contestants import CONTESTANTS
+from tests.bench.environments import REQUIREMENTS, Absent, Environments
+
+
+def test_every_environment_is_of_a_contestant():
+    for name in REQUIREMENTS:
+        assert any(contestant.startswith(name) for contestant in CONTESTANTS)
+
+
+def test_headrace_and_its_peers_in_tensorflow_run_in_the_environment_of_the_benchmark(
+    tmp_path: Path,
+):
+    for name in ("headrace shm tf", "tf.data service", "Barrier in the graph"):
+        assert Environments(tmp_path).python(name) == sys.executable
+
+
+def test_an_environment_is_made_once_and_made_anew_for_other_requirements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    commands = []
+
+    def run(*command: str) -> None:
+        commands.append(command)
+        if command[1:3] == ("-m", "venv"):
+            Path(command[3]).mkdir(parents=True)
+
+    monkeypatch.setattr(environments, "_run", run)
+    python = Environments(tmp_path).python("Grain, 2 workers")
+    assert python == str(tmp_path / "environments" / "Grain" / "bin" / "python")
+    assert [command[0] for command in commands] == [sys.executable, python]
+    assert "grain==0.2.18" in commands[1]
+    Environments(tmp_path).python("Grain images, 1 worker")
+    assert len(commands) == 2
+    monkeypatch.setitem(REQUIREMENTS, "Grain", ("grain==0.1",))
+    Environments(tmp_path).python("Grain, 2 workers")
+    assert len(commands) == 4
+
+
+def test_what_can_not_be_installed_is_absent_with_the_word_of_pip_and_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tried = []
+
+    def run(*command: str) -> None:
+        tried.append(command)
+        raise Absent("ERROR: No matching distribution")
+
+    monkeypatch.setattr(environments, "_run", run)
+    them = Environments(tmp_path)
+    for _ in range(2):
+        with pytest.raises(Absent, match=r"dm-reverb.* can not be installed: ERROR: No matching"):
+            them.python("Reverb images")
+    assert len(tried) == 1
+
+
+def test_the_last_error_of_a_command_is_its_word():
+    code = "import sys; sys.exit('ERROR: first\\nERROR: second\\nhint')"
+    with pytest.raises(Absent, match=r"^ERROR: second$"):
+        environments._run(sys.executable, "-c", code)
+
+
+def test_a_module_that_is_not_there_makes_its_contestant_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(environments._MODULES, "torch", "no_such_module")
+    with pytest.raises(Absent, match="no_such_module is not installed"):
+        Environments(tmp_path).python("torch DataLoader, 2 workers")
