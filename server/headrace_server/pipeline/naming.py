@@ -19,6 +19,7 @@ import inspect
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -135,7 +136,11 @@ def _import(module: str, name: str) -> ModuleType:
 
 
 def _broken(name: str, error: Exception) -> ImportError:
-    return ImportError(f"{name}: the import raised {type(error).__name__}: {error}")
+    """What an import raised; the place stands in for a traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not f.filename.startswith("<frozen ") and f.filename != __file__]
+    place = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+    return ImportError(f"{name}: the import raised {type(error).__name__}: {error}{place}")
 
 
 def load_file(path: str | os.PathLike[str]) -> ModuleType:
