@@ -88,9 +88,10 @@ class Asker:
             with self._opener.open(request, timeout=timeout_s) as answer:
                 said = answer.read(_MOST_BYTES)
         except urllib.error.HTTPError as error:
-            if error.headers.get_content_type() != "text/plain":  # ours always is
-                raise _Stranger(self.url, error.code) from None
-            text = shown(error.read(4096).decode(errors="replace")).strip()
+            with error:
+                if error.headers.get_content_type() != "text/plain":  # ours always is
+                    raise _Stranger(self.url, error.code) from None
+                text = shown(error.read(4096).decode(errors="replace")).strip()
             if error.code == 400:
                 raise ValueError(text) from None
             raise ServerError(f"{self.url} answers {error.code}: {text}") from None

@@ -9,7 +9,6 @@ However a signal comes, also while a server that hangs is asked, the terminal is
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import textwrap
@@ -67,11 +66,17 @@ def _top(options: Namespace) -> int:
                 due = time.monotonic() + options.every
             elif not look.alive() and time.monotonic() >= due:
                 look = _Look(asker)
-            if size != (size := shutil.get_terminal_size()):
+            if size != (size := _size()):
                 sys.stdout.write(screen(told, size))
                 sys.stdout.flush()
             time.sleep(_LOOK_S)
     return exits.WELL
+
+
+def _size() -> os.terminal_size:
+    """That of the terminal as it is now, whatever COLUMNS and LINES said of it once."""
+    size = os.get_terminal_size(sys.stdout.fileno())
+    return size if size.columns and size.lines else os.terminal_size((80, 24))
 
 
 class _Look:
@@ -90,9 +95,7 @@ class _Look:
         try:
             self.said = lines(self._asker.status(), color=True)
         except (HeadraceError, ValueError) as error:
-            self.said = textwrap.wrap(
-                str(error), shutil.get_terminal_size().columns
-            )  # it may come back
+            self.said = textwrap.wrap(str(error), _size().columns)  # it may come back
 
 
 @contextmanager

@@ -20,6 +20,9 @@ class Holder:
 both = {"first": one(), "second": one()}
 three = 3
 
+def takes(x):
+    return x
+
 def raises():
     raise RuntimeError("as it is")
 """
@@ -45,7 +48,8 @@ def test_a_target_may_name_its_feed(feeds: str):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("three", "gives a int, not a pipeline"),
+        ("three", r"gives 3 \(int\), not a pipeline"),
+        ("takes", "is called without arguments: missing a required argument: 'x'"),
         ("raises", "raised RuntimeError: as it is"),
         ("absent", "there is no 'absent'"),
     ],
@@ -56,5 +60,7 @@ def test_what_gives_no_pipeline_is_named(name: str, words: str, feeds: str):
 
 
 def test_two_feeds_of_one_name_are_refused(feeds: str):
-    with pytest.raises(ValueError, match="two pipelines are called 'one'"):
+    with pytest.raises(
+        ValueError, match=r"two pipelines are called 'one': .*another name, as NAME=.*:one"
+    ):
         load([f"{feeds}:one", f"{feeds}:one"])
