@@ -24,7 +24,7 @@ from ..feed.index_cache import IndexCache
 from ..feed.leaving_out import LeftOut
 from ..feed.manifest import DataFile
 from ..feed.partition_feed import PartitionFeed
-from ..feed.reader import BadRecords, Reader
+from ..feed.reader import BadRecords, IndexedReader, Reader
 from ..feed.sequence_feed import SequenceFeed
 from ..feed.slab import Slab
 from ..feed.sources import open_reader
@@ -79,6 +79,8 @@ class Opener:
         reader = self._reader(config)
         if order.partition:  # damage that shows when a file is opened is partition 0's to count
             self._bad[config.name].counts.clear()
+        elif isinstance(reader, IndexedReader) and not reader.length:
+            logger.warning("feed %r: the source has no example", config.name)
         with self.guards[config.name].step(order.partition, opening=True):
             try:
                 return self._run_of(config, order, reader, cursor)
