@@ -5,14 +5,13 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headrace_proto.errors import HeadraceError
 
 from ..pipeline import Pipeline
-from ..pipeline.naming import resolve
+from ..pipeline.naming import resolve, told_with_place
 from .options import Option
 
 __all__ = ["PIPELINE", "PIPELINES", "load", "load_one"]
@@ -93,7 +92,4 @@ def _called(target: str, function: Callable[[], Any]) -> Any:
     except HeadraceError:
         raise
     except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        raise ImportError(
-            f"{target} raised {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
-        ) from error
+        raise ImportError(f"{target} raised {told_with_place(error)}") from error

@@ -25,6 +25,9 @@ def takes(x):
 
 def raises():
     raise RuntimeError("as it is")
+
+def misused():
+    return hs.read_csv("a", {"x": hs.sequence("int8")}).batch(1)
 """
 
 
@@ -50,7 +53,8 @@ def test_a_target_may_name_its_feed(feeds: str):
     [
         ("three", r"gives 3 \(int\), not a pipeline"),
         ("takes", "is called without arguments: missing a required argument: 'x'"),
-        ("raises", "raised RuntimeError: as it is"),
+        ("raises", r"raised RuntimeError: as it is \(.*feeds\.py:17\)$"),
+        ("misused", r"features\['x'\] is a sequence.*feeds\.py:20\)$"),
         ("absent", "there is no 'absent'"),
     ],
 )
