@@ -1,23 +1,30 @@
 """Whether a headrace server answers, for a container's healthcheck: exit code 0 or 1, and a line.
 
-    python healthy.py tcp://127.0.0.1:5557                    ZeroMQ greets
-    python healthy.py http://127.0.0.1:9464/healthz           a page answers 2xx
+    python healthy.py http://127.0.0.1:9464/healthz     the router has answered the server's process
+    python healthy.py http://127.0.0.1:9464/readyz      and every feed is open, or has ended
+    python healthy.py tcp://127.0.0.1:5557              a socket of ZeroMQ greets
 
 Nothing but the standard library.  It joins no feed, so it takes no batch and no lane, and a server
-whose trainers wait is as healthy as a busy one.  Of ``tcp://`` it sends the greeting of ZMTP and
-waits for that of the other side: an open port alone, such as that of a proxy, does not pass.  A
-greeting shows that the router lives and its sockets are served; it says nothing of the feeds.
+whose trainers wait is as healthy as a busy one.  A page passes that answers 2xx; what another one
+says, such as why a feed is not open, is printed.
+
+``tcp://`` is for a server without HTTP, and says less: it sends the greeting of ZMTP and waits for
+that of the other side, so an open port alone, such as that of a proxy, does not pass.  The greeting
+comes from ZeroMQ's own thread, also where the router hangs.
 """
 
 from __future__ import annotations
 
 import socket
 import sys
+import urllib.error
 import urllib.request
 from http.client import HTTPException
 from urllib.parse import urlsplit
 
-_PATIENCE_S = 3.0
+#: More than the 5 s after which a server calls a router dead that does not answer.
+_PATIENCE_S = 6.0
+_LONGEST_ANSWER = 500
 #: Signature, version 3.0, mechanism NULL, no server, and filler: 64 bytes.
 _GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 
@@ -30,7 +37,7 @@ def main(arguments: list[str]) -> int:
     try:
         said = _page(address) if address.startswith("http:") else _greeting(address)
     except (OSError, ValueError, HTTPException) as error:
-        print(f"{address}: {error!r}")
+        print(f"{address}: {str(error) or repr(error)}")
         return 1
     print(f"{address}: {said}")
     return 0
@@ -39,8 +46,12 @@ def main(arguments: list[str]) -> int:
 def _page(address: str) -> str:
     # No proxy of the environment is asked: this is about a server beside us.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(address, timeout=_PATIENCE_S) as answer:
-        return f"{answer.status}"
+    try:
+        with opener.open(address, timeout=_PATIENCE_S) as answer:
+            return f"{answer.status}"
+    except urllib.error.HTTPError as error:
+        said = error.read(_LONGEST_ANSWER).decode(errors="replace").strip()
+        raise ValueError(f"{error.code} {said}") from None
 
 
 def _greeting(address: str) -> str:

@@ -33,15 +33,17 @@ RUN groupadd --gid 10001 headrace \
     && install -d /srv
 COPY --from=build /opt/headrace /opt/headrace
 COPY docker/healthy.py /opt/headrace/healthy.py
+# Health, metrics and a page, for who is in the container: the healthcheck, and headrace status.
 ENV PATH=/opt/headrace/bin:$PATH \
-    PYTHONUNBUFFERED=1
+    PYTHONUNBUFFERED=1 \
+    HEADRACE_HTTP=127.0.0.1:9464
 USER 10001:10001
 WORKDIR /srv
 VOLUME /state
 EXPOSE 5557
 STOPSIGNAL SIGTERM
-# The first argument is what is asked; an http:// address of a health page works as well.
-HEALTHCHECK --interval=5s --timeout=5s --start-period=120s --retries=3 \
-    CMD ["python", "-I", "/opt/headrace/healthy.py", "tcp://127.0.0.1:5557"]
+# Well from the first second on, also while sources are indexed; /readyz waits for the feeds.
+HEALTHCHECK --interval=5s --timeout=8s --start-period=30s --retries=3 \
+    CMD ["python", "-I", "/opt/headrace/healthy.py", "http://127.0.0.1:9464/healthz"]
 ENTRYPOINT ["headrace"]
 CMD ["serve", "feeds.py:feeds", "--bind", "tcp://0.0.0.0:5557", "--insecure", "--state-dir", "/state"]

@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "meant, on a feed that nobody trains on"
             )
         if not 0 < options.seconds <= 3600:
-            raise ValueError(f"--seconds {options.seconds:g} does not lie in 0 … 3600")
+            raise ValueError(f"--seconds {options.seconds:g} is not more than 0 and at most 3600")
         keys = {} if options.keys is None else {"keys": options.keys}
         with connect(
             options.address,

@@ -5,7 +5,7 @@ remedy.  Errors cross the wire as a code (the table at the end) and a text, neve
 
     HeadraceError
     ├── DataError            the data broke a rule: file, record, column, value and rule are named
-    │   └── FilesMissing     a pattern matches nothing, or a file went away
+    │   └── FilesMissing     a pattern matches nothing, or a file went away or can not be opened
     ├── ProtocolError        the peer broke the protocol
     │   └── VersionMismatch  the two ends speak different versions
     ├── ConnectionLost       the server could not be reached, or went away
@@ -56,7 +56,7 @@ class DataError(HeadraceError, ValueError):
 
 
 class FilesMissing(DataError, FileNotFoundError):
-    """A pattern matches no file, or a file vanished or was replaced while it was read."""
+    """A pattern matches no file; or a file vanished, was replaced, or can not be opened."""
 
 
 class ProtocolError(HeadraceError):

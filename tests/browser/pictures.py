@@ -14,7 +14,7 @@ from typing import Any
 
 import headrace_server as hs
 
-from .chromium import chromium
+from .chromium import Missing, chromium
 from .feeds import buckets, segments, trained
 
 PICTURES = Path(__file__).resolve().parents[2] / "docs" / "pictures"
@@ -23,6 +23,13 @@ _SETTLED_S = 75
 
 
 def main() -> None:
+    try:
+        _take()
+    except Missing as error:
+        print(f"no pictures are taken: {error}")
+
+
+def _take() -> None:
     feeds = {"speech": segments(), "slow-source": buckets()}
     steps = (("speech", 0.15), ("speech", 0.25), ("speech", 0.2), ("slow-source", 0.01))
     with chromium() as browser, tempfile.TemporaryDirectory() as state:
@@ -34,6 +41,7 @@ def main() -> None:
         }
         with hs.run(feeds, **options) as server, trained(server.address, *steps):
             time.sleep(_SETTLED_S / 2)
+            print("a worker is killed now: what went wrong is to be seen, too", flush=True)
             os.kill(
                 next(p for n, p in server.pids.items() if n.startswith("worker-1")), signal.SIGABRT
             )

@@ -91,9 +91,14 @@ class _Checks:
     def health(self) -> str:
         ask = ["exec", _NAME, "python", "-I", "/opt/headrace/healthy.py"]
         said = self.engine.podman(*ask, "tcp://127.0.0.1:5557")
+        for page in ("healthz", "readyz"):
+            self.engine.podman(*ask, f"http://127.0.0.1:9464/{page}")
+        # By the variable that the image sets.
+        told = self.engine.podman("exec", _NAME, "headrace", "status")
+        assert told.startswith("serving"), told
         closed = call("podman", *ask, "tcp://127.0.0.1:1", env=self.engine.env, code=1)
         assert "refused" in closed.stdout, closed.stdout
-        return said.partition(": ")[2] + "; a closed port is told"
+        return said.partition(": ")[2] + ", is well and ready; a closed port is told"
 
     def outside(self) -> str:
         told = self._outside(100)

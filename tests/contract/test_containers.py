@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -326,39 +327,93 @@ def healthy(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=30)
 
 
-def test_every_healthcheck_asks_the_address_that_its_server_is_bound_to() -> None:
-    image = json.loads(
-        last(ROOT / "docker" / "server.Dockerfile", "HEALTHCHECK").partition("CMD ")[2]
-    )
-    assert (
-        f"EXPOSE {image[-1].rpartition(':')[2]}"
-        in (ROOT / "docker" / "server.Dockerfile").read_text()
-    )
+def environment_of_the_image() -> dict[str, str]:
+    words = shlex.split(last(ROOT / "docker" / "server.Dockerfile", "ENV"))
+    return dict(word.split("=", 1) for word in words)
+
+
+def healthchecks() -> dict[str, list[str]]:
+    """What each place runs to ask a server how it is."""
+    image = last(ROOT / "docker" / "server.Dockerfile", "HEALTHCHECK").partition("CMD ")[2]
+    composed = compose()["services"]["server"]["healthcheck"]["test"]
+    assert composed[0] == "CMD"
     [container] = pod()["containers"]
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert container[probe]["exec"]["command"] == image
-    for words in (commands()[place] for place in ("image", "compose", "kubernetes")):
-        assert "tcp://0.0.0.0:5557" in " ".join(words)
-    assert image[-1] == "tcp://127.0.0.1:5557"
+    probes = ("startupProbe", "livenessProbe", "readinessProbe")
+    return {
+        "image": json.loads(image),
+        "compose": composed[1:],
+        **{probe: container[probe]["exec"]["command"] for probe in probes},
+    }
+
+
+def test_every_healthcheck_asks_the_address_where_its_server_serves_http() -> None:
+    """From within the container: 0.0.0.0 is the loopback too."""
+    served = {"image": environment_of_the_image()["HEADRACE_HTTP"]}
+    for place in ("compose", "kubernetes"):
+        [served[place]] = [w[len("--http=") :] for w in commands()[place] if w[:7] == "--http="]
+    for name, words in healthchecks().items():
+        host, _, port = served.get(name, served["kubernetes"]).rpartition(":")
+        assert host in ("127.0.0.1", "0.0.0.0")
+        assert words[:-1] == ["python", "-I", "/opt/headrace/healthy.py"]
+        assert words[-1].rpartition("/")[0] == f"http://127.0.0.1:{port}"
+    # Opening sources may take long: what restarts a server must not count that as illness.
+    pages = {name: words[-1].rpartition("/")[2] for name, words in healthchecks().items()}
+    ready = {"compose", "readinessProbe"}
+    assert pages == {name: "readyz" if name in ready else "healthz" for name in pages}
+
+
+def test_who_fires_a_healthcheck_waits_longer_than_it_does() -> None:
+    text = HEALTHY.read_text()
+    patience = re.search(r"^_PATIENCE_S = ([\d.]+)$", text, re.MULTILINE)
+    image = re.search(
+        r"--timeout=(\d+)s", last(ROOT / "docker" / "server.Dockerfile", "HEALTHCHECK")
+    )
+    assert patience and image
+    composed = compose()["services"]["server"]["healthcheck"]["timeout"]
+    [container] = pod()["containers"]
+    probes = [container[f"{name}Probe"]["timeoutSeconds"] for name in ("startup", "liveness")]
+    probes.append(container["readinessProbe"]["timeoutSeconds"])
+    for timeout in (float(image[1]), float(composed[:-1]), *probes):
+        assert timeout > float(patience[1])
+
+
+def test_a_server_in_an_image_is_bound_to_the_port_that_it_exposes() -> None:
+    exposed = last(ROOT / "docker" / "server.Dockerfile", "EXPOSE")
+    for place in ("image", "compose", "kubernetes"):
+        assert f"tcp://0.0.0.0:{exposed}" in " ".join(commands()[place])
 
 
 def test_a_server_is_healthy_although_nobody_trains_and_although_its_feed_waits() -> None:
     pipeline = hs.from_examples([{"x": i} for i in range(40)]).batch(4)
-    with hs.run(pipeline, bind="tcp://127.0.0.1:*") as server:
-        assert healthy(server.address).returncode == 0
+    with hs.run(pipeline, bind="tcp://127.0.0.1:*", http="127.0.0.1:0") as server:
+        pages = [f"{server.http_address}/{page}" for page in ("healthz", "readyz")]
+        asked = [server.address, *pages]
+        assert [healthy(address).returncode for address in asked] == [0, 0, 0]
         with headrace.connect(server.address, timeout=20, prefetch=0) as feed:
             next(feed)
-            done = healthy(server.address)
-            assert (done.returncode, "greets with ZMTP 3" in done.stdout) == (0, True)
+            assert "greets with ZMTP 3" in healthy(server.address).stdout
+            assert [healthy(page).stdout for page in pages] == [f"{page}: 200\n" for page in pages]
             assert sum(batch.rows for batch in feed) == 36  # it took no batch of the feed
-        address = server.address
-    assert healthy(address).returncode == 1
+    assert [healthy(address).returncode for address in asked] == [1, 1, 1]
+
+
+def test_a_server_whose_router_does_not_answer_is_not_healthy_and_says_so() -> None:
+    pipeline = hs.from_examples([{"x": i} for i in range(40)]).batch(4)
+    with hs.run(pipeline, bind="tcp://127.0.0.1:*", http="127.0.0.1:0") as server:
+        router = server.pids["router"]
+        os.kill(router, signal.SIGSTOP)
+        try:
+            done = healthy(f"{server.http_address}/healthz")
+        finally:
+            os.kill(router, signal.SIGCONT)
+        assert done.returncode == 1 and "503" in done.stdout and "router" in done.stdout
 
 
 class _Page(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200 if self.path == "/healthz" else 503)
         self.end_headers()
+        self.wfile.write(b"training is opening\n")
 
     def log_message(self, *words: object) -> None:
         pass
@@ -378,7 +433,8 @@ def page() -> Iterator[str]:
 def test_a_health_page_is_asked_as_well(page: str) -> None:
     assert healthy(f"http://{page}/healthz").returncode == 0
     ill = healthy(f"http://{page}/readyz")
-    assert ill.returncode == 1 and "503" in ill.stdout
+    assert ill.returncode == 1
+    assert ill.stdout == f"http://{page}/readyz: 503 training is opening\n"
 
 
 def test_an_open_port_that_says_nothing_is_not_healthy() -> None:

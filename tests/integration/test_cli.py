@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,6 +38,18 @@ def fail(example):
 
 def absent():
     return hs.read_jsonl("absent-*.jsonl").batch(4)
+
+def folder():
+    return hs.read_jsonl(".").batch(4)
+
+def unfit():
+    return hs.read_tfrecord("feeds.py", {"x": hs.scalar("complex64")}).batch(4)
+
+def unnamed():
+    return hs.from_examples([{"x": 1}]).map("feeds:nobody").batch(1)
+
+def unsharded():
+    return hs.from_function(double, shards=2).batch(1)
 
 def broken():
     return no_such_name
@@ -234,7 +247,7 @@ def test_exit_when_done_ends_with_1_when_the_feed_has_failed(here: Path) -> None
         (["missing.py:numbers"], "there is no such Python file"),
         (["no_module:numbers"], "there is no module 'no_module'"),
         (["feeds.py"], "not of the form module:name or path.py:name"),
-        (["feeds.py:three"], "gives a int, not a pipeline"),
+        (["feeds.py:three"], "gives 3 (int), not a pipeline"),
         (["feeds.py:unshaped"], "has no shape"),
         (["feeds.py:broken"], "NameError: name 'no_such_name' is not defined"),
         (["syntax.py:numbers"], "SyntaxError"),
@@ -244,9 +257,10 @@ def test_exit_when_done_ends_with_1_when_the_feed_has_failed(here: Path) -> None
         (["feeds.py:numbers", "--partitions", "-1"], "partitions=-1"),
         (["feeds.py:numbers", "--bind", "nonsense"], "bind='nonsense'"),
         (["feeds.py:numbers", "--lease-ttl", "0"], "lease_ttl_s"),
+        (["feeds.py:numbers", "--drain-timeout", "-1"], "--drain-timeout"),
         (["feeds.py:numbers", "--shm-dir", "absent"], "shm_dir"),
         (["feeds.py:numbers", "--nonsense"], "--nonsense"),
-        (["feeds.py:numbers", "--config", "absent.toml"], "absent.toml"),
+        (["feeds.py:numbers", "--config", "absent.toml"], "headrace: absent.toml: No such file"),
         (["feeds.py:numbers", "--config", "feeds.py"], "neither .toml nor .yaml"),
         (["x=feeds.py:several"], "feeds.py:several is a dict, which names its feeds itself"),
         ([], "FILE.py:NAME"),
@@ -262,11 +276,43 @@ def test_a_mistake_in_the_command_line_is_one_readable_paragraph_and_exit_code_2
     assert done.stdout == ""
 
 
-def test_files_that_are_not_there_are_one_readable_paragraph_and_exit_code_1(here: Path) -> None:
-    done = headrace_command(here, "serve", "feeds.py:absent")
+@pytest.mark.parametrize(
+    ("feed", "words"),
+    [
+        ("absent", "absent-*.jsonl' matches no file"),
+        ("folder", "is a directory: name the files in it"),
+        ("unfit", "feature 'x' has dtype complex64: TFRecord holds no complex numbers"),
+        ("unnamed", "feeds:nobody: there is no 'nobody' in feeds"),
+        ("unsharded", "takes no parameter 'shard', which shards=2 needs"),
+    ],
+)
+def test_what_a_worker_can_not_open_is_one_readable_paragraph_and_exit_code_1(
+    here: Path, feed: str, words: str
+) -> None:
+    done = headrace_command(here, "serve", f"feeds.py:{feed}")
     assert done.returncode == 1
-    assert "absent-*.jsonl' matches no file" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert words in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr and "Error:" not in done.stderr
+
+
+def test_a_file_that_may_not_be_read_is_named_without_a_traceback(here: Path) -> None:
+    (here / "absent-1.jsonl").write_text('{"x": 1}\n')
+    (here / "absent-1.jsonl").chmod(0)
+    arguments = ["-m", "headrace_server.cli", "serve", "feeds.py:absent"]
+    # Root reads everything, as long as it has the right to.
+    before = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] * (os.geteuid() == 0)
+    if before and shutil.which("setpriv") is None:
+        pytest.skip("root reads every file, and there is no setpriv")
+    done = subprocess.run(
+        [*before, sys.executable, *arguments],
+        cwd=here,
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "absent-1.jsonl can not be opened: Permission denied" in done.stderr.splitlines()[-1]
 
 
 def test_an_address_that_is_in_use_is_named_and_exit_code_1(here: Path) -> None:

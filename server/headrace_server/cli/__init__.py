@@ -7,6 +7,23 @@
 A command is a module here with a ``COMMAND``, and one line in ``table.py``.
 """
 
-from .frame import main
+import sys
+from collections.abc import Sequence
 
 __all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit code.
+
+    Whoever presses Ctrl-C before it has begun is answered too: so it is imported in here.
+    """
+    try:
+        from .frame import main as run
+
+        return run(arguments)
+    except KeyboardInterrupt:
+        from .exits import INTERRUPTED
+
+        print("headrace: given up", file=sys.stderr)
+        return INTERRUPTED

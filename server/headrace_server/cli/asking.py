@@ -22,6 +22,7 @@ from headrace_proto.errors import ConnectionLost, ServerError
 
 from ..watch.answers import HEADER
 from ..watch.options import read_token
+from .exits import told
 from .options import Option
 from .settings import variable
 
@@ -52,8 +53,7 @@ class Asker:
     def __init__(self, options: Namespace) -> None:
         given = _set(options, HTTP) or _DEFAULT
         url = given if "://" in given else f"http://{given}"
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not _asks(url):
             raise ValueError(f"--http {given!r:.200} is neither HOST:PORT nor a URL with http://")
         # As a server is told to listen everywhere; as one that is asked it is this machine.
         for everywhere, here in (("0.0.0.0", "127.0.0.1"), ("[::]", "[::1]")):
@@ -68,6 +68,13 @@ class Asker:
         """What is there, as JSON."""
         return self._ask(path, None)
 
+    def status(self) -> dict[str, Any]:
+        """All that the page shows."""
+        status = self.get("/status.json")
+        if not isinstance(status, dict) or not isinstance(status.get("feeds"), dict):
+            raise _Stranger(self.url, 200)
+        return status
+
     def post(self, path: str, timeout_s: float = _TIMEOUT_S) -> Any:
         """Have something done."""
         return self._ask(path, b"", timeout_s)
@@ -81,7 +88,10 @@ class Asker:
             with self._opener.open(request, timeout=timeout_s) as answer:
                 said = answer.read(_MOST_BYTES)
         except urllib.error.HTTPError as error:
-            text = shown(error.read(4096).decode(errors="replace")).strip()
+            with error:
+                if error.headers.get_content_type() != "text/plain":  # ours always is
+                    raise _Stranger(self.url, error.code) from None
+                text = shown(error.read(4096).decode(errors="replace")).strip()
             if error.code == 400:
                 raise ValueError(text) from None
             raise ServerError(f"{self.url} answers {error.code}: {text}") from None
@@ -89,6 +99,8 @@ class Asker:
             reason = getattr(error, "reason", error)
             if isinstance(reason, (TimeoutError, socket.timeout)):
                 reason = f"no answer within {timeout_s:g} s"
+            elif isinstance(reason, OSError):
+                reason = told(reason)
             raise ConnectionLost(
                 f"no server answers at {self.url}: {reason}.  It serves HTTP where it was started "
                 "with --http HOST:PORT (http= of hs.run)"
@@ -96,7 +108,25 @@ class Asker:
         try:
             return json.loads(said)
         except ValueError:
-            raise ServerError(f"what answers at {self.url} is no headrace server") from None
+            raise _Stranger(self.url, 200) from None
+
+
+def _asks(url: str) -> bool:
+    """Whether a URL names a host, and a port that can be."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        return False
+    printable = url.isprintable() and " " not in url
+    return printable and parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0
+
+
+class _Stranger(ServerError):
+    """Something answers that is no server of ours."""
+
+    def __init__(self, url: str, code: int) -> None:
+        super().__init__(f"what answers at {url} (with {code}) is no headrace server")
 
 
 def _set(options: Namespace, option: Option) -> str | None:

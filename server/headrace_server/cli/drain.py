@@ -43,7 +43,7 @@ def _drain(options: Namespace) -> int:
 
 def _left(asker: Asker) -> int:
     """Batches that trainers have, or whose states are being kept."""
-    feeds = asker.get("/status.json")["feeds"].values()
+    feeds = asker.status()["feeds"].values()
     return sum(feed["standing"]["leased"] + feed["standing"]["saving"] for feed in feeds)
 
 

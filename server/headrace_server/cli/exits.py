@@ -7,10 +7,11 @@ these is a fault of the program: its traceback is shown, and Python's exit code 
 from __future__ import annotations
 
 import errno
+import os
 
 from headrace_proto.errors import HeadraceError
 
-__all__ = ["FAILED", "INTERRUPTED", "MEANINGS", "MISTAKE", "TOLD", "WELL", "code_of"]
+__all__ = ["FAILED", "INTERRUPTED", "MEANINGS", "MISTAKE", "TOLD", "WELL", "code_of", "told"]
 
 WELL = 0
 FAILED = 1
@@ -30,6 +31,14 @@ TOLD = (HeadraceError, ValueError, TypeError, ImportError, OSError)
 
 #: What an OSError of these says is not the user's mistake.
 _MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+
+
+def told(error: BaseException) -> str:
+    """The paragraph of an error: what the system says of a file, without numbers of errors."""
+    if isinstance(error, OSError) and not isinstance(error, HeadraceError) and error.strerror:
+        named = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        return f"{named}{error.strerror}"
+    return str(error)
 
 
 def code_of(error: BaseException) -> int:

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.FAILED
     except exits.TOLD as error:
-        print(f"headrace: {error}", file=sys.stderr)
+        print(f"headrace: {exits.told(error)}", file=sys.stderr)
         return exits.code_of(error)
 
 

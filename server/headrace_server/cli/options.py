@@ -8,16 +8,28 @@ command line it is ``--lease-ttl``.
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["JSON", "Option", "add_options", "with_defaults"]
+__all__ = ["JSON", "Option", "add_options", "seconds", "with_defaults"]
 
 #: A target is ``FILE.py:NAME``.
 Kind = Literal["text", "path", "target", "integer", "seconds", "flag"]
 
-_TYPES = {"integer": int, "seconds": float}
 _METAVARS = {"text": "TEXT", "path": "DIR", "integer": "N", "seconds": "SECONDS"}
+
+
+def seconds(value: str | float) -> float:
+    """A number of seconds; ValueError where a wait can not be as long."""
+    found = float(value)
+    if not 0 <= found < math.inf:
+        raise ValueError(f"{value!r:.80} is not a number of seconds, 0 or more")
+    return found
+
+
+_TYPES: dict[str, Callable[[str], Any]] = {"integer": int, "seconds": seconds}
 
 
 @dataclass(frozen=True)

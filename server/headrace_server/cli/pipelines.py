@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headrace_proto.errors import HeadraceError
 
 from ..pipeline import Pipeline
-from ..pipeline.naming import resolve
+from ..pipeline.naming import resolve, told_with_place
 from .options import Option
 
 __all__ = ["PIPELINE", "PIPELINES", "load", "load_one"]
@@ -61,9 +61,14 @@ def load(targets: Sequence[str]) -> dict[str, Pipeline]:
         found = value if isinstance(value, Mapping) else {name: value}
         for feed, pipeline in found.items():
             if not isinstance(pipeline, Pipeline):
-                raise TypeError(f"{target} gives a {type(pipeline).__name__}, not a pipeline")
+                raise TypeError(
+                    f"{target} gives {pipeline!r:.60} ({type(pipeline).__name__}), not a pipeline"
+                )
             if feed in pipelines:
-                raise ValueError(f"two pipelines are called {feed!r}: name them in a dict")
+                raise ValueError(
+                    f"two pipelines are called {feed!r}: give one of them another name, as "
+                    f"NAME={target}"
+                )
             pipelines[feed] = pipeline
     return pipelines
 
@@ -77,11 +82,14 @@ def _parted(named: str) -> tuple[str, str]:
 def _called(target: str, function: Callable[[], Any]) -> Any:
     """What a user's function returns; where it raises, the place stands in for a traceback."""
     try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise TypeError(f"{target} is called without arguments: {error}") from None
+    except ValueError:  # a function that tells nothing of itself
+        pass
+    try:
         return function()
     except HeadraceError:
         raise
     except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        raise ImportError(
-            f"{target} raised {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
-        ) from error
+        raise ImportError(f"{target} raised {told_with_place(error)}") from error

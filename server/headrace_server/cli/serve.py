@@ -158,7 +158,7 @@ _OPTIONS = (
     Option(
         "http_token_file",
         "path",
-        "only who has the token in it may drain the server by HTTP",
+        "only who has the token in it may drain the server, or have a snapshot taken, by HTTP",
         told="who is on this machine",
         metavar="FILE",
     ),

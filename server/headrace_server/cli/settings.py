@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..feed.extras import require
-from .options import Option, with_defaults
+from .options import Option, seconds, with_defaults
 
 __all__ = ["CONFIG", "PREFIX", "settled", "variable"]
 
@@ -39,7 +39,7 @@ _WORDS = {
 }
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "integer": ((int,), "an integer"),
-    "seconds": ((int, float), "a number of seconds"),
+    "seconds": ((int, float), "a number of seconds, 0 or more"),
     "flag": ((bool,), "true or false"),
 }
 #: How alike a slip is to what was meant, as ``difflib`` counts.
@@ -95,7 +95,7 @@ def _read(option: Option, name: str, text: str) -> Any:
         if option.kind == "flag":
             return _WORDS[text.lower()]
         if option.kind in _KINDS:
-            return int(text) if option.kind == "integer" else float(text)
+            return int(text) if option.kind == "integer" else seconds(text)
     except (ValueError, KeyError):
         kind = "a list of words" if option.many else _KINDS[option.kind][1]
         raise ValueError(f"{name}={text!r:.80} in the environment is not {kind}") from None
@@ -154,6 +154,11 @@ def _checked(option: Option, value: Any, path: str) -> Any:
     types, kind = _KINDS[option.kind]
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         raise TypeError(f"{where} is not {kind}, but a {type(value).__name__}")
+    if option.kind == "seconds" and isinstance(value, (int, float)):
+        try:
+            return seconds(value)
+        except ValueError:
+            raise ValueError(f"{where} is not {kind}") from None
     return value
 
 

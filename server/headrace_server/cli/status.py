@@ -15,7 +15,7 @@ __all__ = ["COMMAND"]
 
 
 def _status(options: Namespace) -> int:
-    status = Asker(options).get("/status.json")
+    status = Asker(options).status()
     print(json.dumps(status) if options.json else "\n".join(lines(status)))
     failed = any(feed["state"] == "failed" for feed in status["feeds"].values())
     return exits.FAILED if failed or status["state"] == "failed" else exits.WELL

@@ -1,16 +1,26 @@
-"""``headrace top``: a server as it goes on, on a terminal until Ctrl-C."""
+"""``headrace top``: a server as it goes on, on a terminal until Ctrl-C.
+
+    a thread asks ─► what was said ─► the screen, again at each look and at each change of its size
+                         signals are counted, and looked at 20 times a second
+
+However a signal comes, also while a server that hangs is asked, the terminal is left as it was.
+"""
 
 from __future__ import annotations
 
-import shutil
+import os
 import signal
 import sys
+import textwrap
+import threading
 import time
 import unicodedata
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 
-from headrace_proto.errors import ConnectionLost, ServerError
+from headrace_proto.errors import HeadraceError
 
 from . import exits
 from .asking import HTTP, Asker
@@ -18,7 +28,7 @@ from .options import Option
 from .painting import lines
 from .table import Command
 
-__all__ = ["COMMAND", "fitted"]
+__all__ = ["COMMAND", "fitted", "screen"]
 
 _ENTER = "\x1b[?1049h\x1b[?25l"  # another screen, no cursor
 _LEAVE = "\x1b[?25h\x1b[?1049l"
@@ -29,8 +39,9 @@ _OPTIONS = (
     Option("once", "flag", "print it once, as where there is no terminal", default=False),
 )
 
-#: How long a key may be pressed before it is seen.
+#: How long a key may be pressed, or a window be drawn larger, before it is seen.
 _LOOK_S = 0.05
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _top(options: Namespace) -> int:
@@ -38,34 +49,104 @@ def _top(options: Namespace) -> int:
         raise ValueError(f"--every {options.every:g} is less than 0.1 seconds")
     asker = Asker(options)
     if options.once or not sys.stdout.isatty():
-        print("\n".join(lines(asker.get("/status.json"))))
+        print("\n".join(lines(asker.status())))
         return exits.WELL
-    # As an exception it could be raised in a finalizer, where it is lost.
-    pressed: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
-    sys.stdout.write(_ENTER)
-    try:
-        while not pressed:
-            _paint(asker)
-            until = time.monotonic() + options.every
-            while not pressed and (left := until - time.monotonic()) > 0:
-                time.sleep(min(left, _LOOK_S))
-    finally:
-        sys.stdout.write(_LEAVE)
-        sys.stdout.flush()
-        signal.signal(signal.SIGINT, before)
+    with _signals() as heard, _other_screen():
+        look = _Look(asker)
+        told: list[str] = []
+        size: os.terminal_size | None = None
+        due = 0.0
+        while not heard.intersection(_ENDING):
+            if signal.SIGTSTP in heard:
+                heard.discard(signal.SIGTSTP)
+                _pause()
+                size = None
+            if look.said is not None:
+                told, look.said, size = look.said, None, None
+                due = time.monotonic() + options.every
+            elif not look.alive() and time.monotonic() >= due:
+                look = _Look(asker)
+            if size != (size := _size()):
+                sys.stdout.write(screen(told, size))
+                sys.stdout.flush()
+            time.sleep(_LOOK_S)
     return exits.WELL
 
 
-def _paint(asker: Asker) -> None:
+def _size() -> os.terminal_size:
+    """That of the terminal as it is now, whatever COLUMNS and LINES said of it once."""
+    size = os.get_terminal_size(sys.stdout.fileno())
+    return size if size.columns and size.lines else os.terminal_size((80, 24))
+
+
+class _Look:
+    """One question, asked beside."""
+
+    def __init__(self, asker: Asker) -> None:
+        self.said: list[str] | None = None
+        self._asker = asker
+        self._thread = threading.Thread(target=self._run, name="headrace-look", daemon=True)
+        self._thread.start()
+
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self.said = lines(self._asker.status(), color=True)
+        except (HeadraceError, ValueError) as error:
+            self.said = textwrap.wrap(str(error), _size().columns)  # it may come back
+
+
+@contextmanager
+def _signals() -> Iterator[set[int]]:
+    """Those that came.  As an exception one could be raised in a finalizer, where it is lost."""
+    heard: set[int] = set()
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        heard.add(number)
+
+    before = {number: signal.signal(number, hear) for number in (*_ENDING, signal.SIGTSTP)}
     try:
-        told = lines(asker.get("/status.json"), color=True)
-    except (ConnectionLost, ServerError) as error:
-        told = [str(error)]  # it may come back
-    size = shutil.get_terminal_size()
-    rows = fitted(told, size.columns)[: size.lines]
-    sys.stdout.write(_HOME + f"{_TO_LINE_END}\r\n".join(rows) + _TO_LINE_END + _TO_END)
+        yield heard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _other_screen() -> Iterator[None]:
+    sys.stdout.write(_ENTER)
+    try:
+        yield
+    finally:
+        _leave()
+
+
+def _leave() -> None:
+    sys.stdout.write(_LEAVE)
     sys.stdout.flush()
+
+
+def _pause() -> None:
+    """Ctrl-Z: the shell gets its screen, until it lets us go on."""
+    _leave()
+    os.kill(os.getpid(), signal.SIGSTOP)
+    sys.stdout.write(_ENTER)
+
+
+def screen(told: list[str], size: os.terminal_size) -> str:
+    """What makes a terminal of a size show these lines, and nothing else.
+
+    A line is emptied before it is written: after one that reaches the edge that would take its last
+    character.
+    """
+    if len(told) > size.lines:
+        more = len(told) - size.lines + 1
+        told = [*told[: size.lines - 1], f"… {more} more lines: a higher window shows them"]
+    rows = [f"{_TO_LINE_END}{row}" for row in fitted(told, size.columns)]
+    after = f"\r\n{_TO_END}" if len(rows) < size.lines else ""
+    return _HOME + "\r\n".join(rows) + after
 
 
 def fitted(told: Iterable[str], width: int) -> list[str]:

@@ -52,11 +52,23 @@ def resolve(patterns: Iterable[str]) -> tuple[DataFile, ...]:
     for pattern in patterns:
         found = _remote(pattern) if is_remote(pattern) else _local(pattern)
         if not found:
-            what = "matches no file" if glob.has_magic(pattern) else "does not exist"
-            raise FilesMissing(f"{pattern!r} {what} (seen from {os.getcwd()})")
+            raise FilesMissing(f"{pattern!r} {_lacking(pattern)} (seen from {os.getcwd()})")
         for file in found:
             files.setdefault(file.path, file)
     return tuple(files.values())
+
+
+def _lacking(pattern: str) -> str:
+    """Why a pattern names no file."""
+    if is_remote(pattern):
+        return "matches no file" if glob.has_magic(pattern) else "does not exist"
+    try:
+        os.stat(pattern)
+    except FileNotFoundError:
+        return "matches no file" if glob.has_magic(pattern) else "does not exist"
+    except OSError as error:
+        return f"can not be reached: {error.strerror}"
+    return f"is a directory: name the files in it, as {os.path.join(pattern, '*')!r}"
 
 
 def _local(pattern: str) -> list[DataFile]:
@@ -153,6 +165,8 @@ def open_stream(file: DataFile) -> BinaryIO:
         raise
     except FileNotFoundError:
         raise FilesMissing(f"{file.path} went away while the feed runs") from None
+    except OSError as error:  # whoever serves may not read it, say
+        raise FilesMissing(f"{file.path} can not be opened: {error.strerror or error}") from None
     try:
         _check(file, _of_status(file.path, os.fstat(stream.fileno())))
     except BaseException:

@@ -19,11 +19,12 @@ import inspect
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-__all__ = ["load_file", "name_of", "resolve"]
+__all__ = ["load_file", "name_of", "resolve", "told_with_place"]
 
 _REMEDY = "put a def at the top level of a module, and give that"
 _PREFIX = "headrace_file_"
@@ -135,7 +136,16 @@ def _import(module: str, name: str) -> ModuleType:
 
 
 def _broken(name: str, error: Exception) -> ImportError:
-    return ImportError(f"{name}: the import raised {type(error).__name__}: {error}")
+    return ImportError(f"{name}: the import raised {told_with_place(error)}")
+
+
+def told_with_place(error: Exception) -> str:
+    """An error of a user's code: the place in it stands in for a traceback."""
+    ours = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, "<frozen ")
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not frame.filename.startswith(ours)]
+    place = f" ({theirs[-1].filename}:{theirs[-1].lineno})" if theirs else ""
+    return f"{type(error).__name__}: {error}{place}"
 
 
 def load_file(path: str | os.PathLike[str]) -> ModuleType:

@@ -201,7 +201,16 @@ def read_csv(
             "as header serves too"
         )
     group = None if group_by is None else checked_name("group_by", group_by)
-    return _files("csv", paths, features, delimiter=delimiter, header=names, group_by=group)
+    known = _known(features)
+    for name, feature in (known or {}).items():
+        if feature.shape or feature.kind == "fixed":
+            raise ValueError(f"features[{name!r}] has a shape: a cell of a CSV file has none")
+        if feature.kind == "sequence" and (group is None or name == group):
+            raise ValueError(
+                f"features[{name!r}] is a sequence: only group_by makes sequences, of the other "
+                "columns"
+            )
+    return _files("csv", paths, known, delimiter=delimiter, header=names, group_by=group)
 
 
 def read_npz(

@@ -60,6 +60,7 @@ class ParentPipe:
         faulthandler.enable()
         # Ctrl-C in a terminal reaches the whole group; the parent decides what it means.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         self._rest = b""
 
     def read_config(self) -> Any:
@@ -126,14 +127,19 @@ class Child:
     ) -> None:
         self.name = name
         self.last_words: collections.deque[str] = collections.deque(maxlen=_LAST_WORDS)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(environment),
-            close_fds=True,
-        )
+        # A child inherits what is blocked: Ctrl-C waits until it has said that it ignores that.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=dict(environment),
+                close_fds=True,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self.pid = self._process.pid
         self.pidfd = os.pidfd_open(self.pid)
         self._on_event = on_event

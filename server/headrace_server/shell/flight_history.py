@@ -9,6 +9,7 @@ Reading disturbs nobody: a server may be writing meanwhile, or have been killed.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ class Flown:
 
 def feed_of(state: Path, feed: str | None) -> str:
     """The feed that is meant, which need not be said where there is one."""
+    os.scandir(state).close()  # the OSError of a directory that is none, or is not for this user
     recorded = sorted(
         path.parent.name
         for path in state.glob("feeds/*/flight")

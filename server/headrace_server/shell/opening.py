@@ -18,11 +18,13 @@ from typing import Any
 
 import msgpack
 
+from headrace_proto.errors import HeadraceError, ServerError
+
 from ..feed.index_cache import IndexCache
 from ..feed.leaving_out import LeftOut
 from ..feed.manifest import DataFile
 from ..feed.partition_feed import PartitionFeed
-from ..feed.reader import BadRecords, Reader
+from ..feed.reader import BadRecords, IndexedReader, Reader
 from ..feed.sequence_feed import SequenceFeed
 from ..feed.slab import Slab
 from ..feed.sources import open_reader
@@ -77,8 +79,15 @@ class Opener:
         reader = self._reader(config)
         if order.partition:  # damage that shows when a file is opened is partition 0's to count
             self._bad[config.name].counts.clear()
+        elif isinstance(reader, IndexedReader) and not reader.length:
+            logger.warning("feed %r: the source has no example", config.name)
         with self.guards[config.name].step(order.partition, opening=True):
-            return self._run_of(config, order, reader, cursor)
+            try:
+                return self._run_of(config, order, reader, cursor)
+            except HeadraceError:
+                raise
+            except ImportError as error:  # a function that is named and is not there
+                raise ServerError(str(error)) from error
 
     def _indexed(self, file: DataFile, done: int) -> None:
         at = f"{file.path}, of which {done:,} of {file.size:,} bytes are indexed"
@@ -97,7 +106,13 @@ class Opener:
             marks = self._marks.get(config.name, {})
             about = config.declaration, config.partitions, self._diary
             guard = Guard(config.name, *about, bad, marks, self._passed)
-            reader = guard.around(open_reader(source, config.files, bad, self._cache))
+            try:
+                opened = open_reader(source, config.files, bad, self._cache)
+            except HeadraceError:
+                raise
+            except (ValueError, OSError) as error:  # the words of a source for a wrong declaration
+                raise ServerError(str(error)) from error
+            reader = guard.around(opened)
             self.guards[config.name] = guard
             self._readers[config.name] = reader
             self._bad[config.name] = bad

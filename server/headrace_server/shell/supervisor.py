@@ -188,6 +188,8 @@ class Supervisor:
         feeds = [one.name for one in self._config.feeds]
         if feed is None and len(feeds) == 1:
             feed = feeds[0]
+        if feed is None:
+            raise UnknownFeed(f"feed= is needed; this server has {', '.join(map(repr, feeds))}")
         if feed not in feeds:
             raise UnknownFeed(f"feed={feed!r:.120} is none of {', '.join(feeds)}")
         if self._keeping is None:

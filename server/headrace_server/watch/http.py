@@ -19,6 +19,7 @@ import threading
 import time
 
 from headrace_proto import __version__
+from headrace_proto.errors import ServerError
 
 from .answers import Answers, Request, Response
 from .watch import Watch, Watched
@@ -45,7 +46,9 @@ class HttpService:
             family, place = found[0], found[4]
             self._socket = socket.create_server(place[:2], family=family, backlog=64)
         except OSError as error:
-            raise ValueError(f"http={f'{host}:{port}'!r}: {error.strerror or error}") from None
+            # What create_server adds to the text of the system says nothing more.
+            text = (error.strerror or str(error)).partition(" (while ")[0]
+            raise ServerError(f"http={f'{host}:{port}'!r}: {text}") from None
         bound = self._socket.getsockname()
         told = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
         self.address = f"http://{told}:{bound[1]}"

@@ -6,6 +6,7 @@ import socket
 import threading
 from argparse import Namespace
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,13 @@ def test_what_listens_everywhere_is_asked_here(served: Served):
     assert asker(f"http://[::]:{port}").url == f"http://[::1]:{port}"
 
 
-@pytest.mark.parametrize("address", ["ftp://h:1", "file:///etc/passwd", "http://", "tcp://h:5557"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("ftp://h:1", "file:///etc/passwd", "http://", "tcp://h:5557"),
+        *("h:99999", "h:0", "h:x", "http://a b/", ":80", "h\n:80"),
+    ],
+)
 def test_other_addresses_are_refused(address: str):
     with pytest.raises(ValueError, match="neither HOST:PORT nor a URL"):
         asker(address)
@@ -60,7 +67,9 @@ def test_no_server_is_told_with_what_to_do():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    with pytest.raises(ConnectionLost, match=r"no server answers at .*refused.*--http HOST:PORT"):
+    with pytest.raises(
+        ConnectionLost, match=r"no server answers at .*: Connection refused\..*--http HOST"
+    ):
         asker(f"127.0.0.1:{port}").get("/status.json")
 
 
@@ -121,3 +130,41 @@ def test_a_redirection_is_not_followed(other: tuple[str, list[bytes]]):
 
 def test_what_a_terminal_would_obey_is_shown_and_not_done():
     assert shown("a\x1b[2Jb\x07\x9b\r\u202ec\nd é☃") == "a\\x1b[2Jb\\x07\\x9b\\r\\u202ec\nd é☃"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "body"),
+    [
+        (404, "text/html", b"<!DOCTYPE HTML>\n<html>not here</html>"),
+        (501, "text/html;charset=utf-8", b"<p>Unsupported method"),
+        (200, "text/html", b"<html>hello</html>"),
+        (200, "application/json", b"[1, 2]"),
+        (200, "application/json", b'{"status": "up"}'),
+    ],
+)
+def test_another_kind_of_server_is_told_in_a_line(status: int, kind: str, body: bytes):
+    """What a command shows must not be the page of a stranger."""
+
+    class Stranger(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Stranger) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with pytest.raises(ServerError) as caught:
+                asker(f"127.0.0.1:{server.server_port}").status()
+        finally:
+            server.shutdown()
+            thread.join()
+    assert str(caught.value) == (
+        f"what answers at http://127.0.0.1:{server.server_port} (with {status}) is no headrace "
+        "server"
+    )

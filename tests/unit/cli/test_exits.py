@@ -36,3 +36,19 @@ def test_a_fault_of_the_program_is_not_told_as_if_it_were_the_users():
 def test_every_exit_code_has_a_meaning_and_no_two_are_the_same():
     codes = [exits.WELL, exits.FAILED, exits.MISTAKE, exits.INTERRUPTED]
     assert sorted(exits.MEANINGS) == sorted(set(codes)) == codes
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "a.toml"), "a.toml: No such"),
+        (PermissionError(errno.EACCES, "Permission denied", b"keys"), "keys: Permission denied"),
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left"),
+        (OSError("a text of ours"), "a text of ours"),
+        (FilesMissing("'a' does not exist"), "'a' does not exist"),
+    ],
+)
+def test_an_error_of_the_system_is_told_by_its_file_and_without_a_number(
+    error: BaseException, words: str
+):
+    assert exits.told(error).startswith(words)

@@ -108,3 +108,19 @@ except SystemExit:
     print("modules", *(m for m in ("numpy", "zmq", "msgpack", "asyncio") if m in sys.modules))
 """
     assert run(script).splitlines()[-1] == "modules"
+
+
+def test_ctrl_c_while_a_command_is_imported_is_answered_as_later():
+    script = """
+import sys
+
+class Pressed:
+    def find_spec(self, name, path=None, target=None):
+        if name == "headrace_server.cli.frame":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Pressed())
+from headrace_server.cli import main
+print("code", main(["status"]))
+"""
+    assert run(script + "assert 'logging' not in sys.modules").splitlines() == ["code 130"]

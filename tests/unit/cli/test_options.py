@@ -67,3 +67,12 @@ def test_help_tells_every_option_with_its_default():
     for words in ("(default: 1)", "(default: 30)", "50% of it (default: memory only)"):
         assert words in told
     assert "(default: tcp://a tcp://b)" in told and "--state-dir DIR" in told
+
+
+@pytest.mark.parametrize("text", ["-1", "-0.001", "nan", "inf", "soon"])
+def test_a_wait_that_can_not_be_is_refused(text: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        read("x", "--lease-ttl", text)
+    assert ended.value.code == 2
+    assert f"argument --lease-ttl: invalid seconds value: '{text}'" in capsys.readouterr().err
+    assert read("x", "--lease-ttl", "0").lease_ttl == 0

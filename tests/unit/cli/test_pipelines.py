@@ -20,8 +20,14 @@ class Holder:
 both = {"first": one(), "second": one()}
 three = 3
 
+def takes(x):
+    return x
+
 def raises():
     raise RuntimeError("as it is")
+
+def misused():
+    return hs.read_csv("a", {"x": hs.sequence("int8")}).batch(1)
 """
 
 
@@ -45,8 +51,10 @@ def test_a_target_may_name_its_feed(feeds: str):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("three", "gives a int, not a pipeline"),
-        ("raises", "raised RuntimeError: as it is"),
+        ("three", r"gives 3 \(int\), not a pipeline"),
+        ("takes", "is called without arguments: missing a required argument: 'x'"),
+        ("raises", r"raised RuntimeError: as it is \(.*feeds\.py:17\)$"),
+        ("misused", r"features\['x'\] is a sequence.*feeds\.py:20\)$"),
         ("absent", "there is no 'absent'"),
     ],
 )
@@ -56,5 +64,7 @@ def test_what_gives_no_pipeline_is_named(name: str, words: str, feeds: str):
 
 
 def test_two_feeds_of_one_name_are_refused(feeds: str):
-    with pytest.raises(ValueError, match="two pipelines are called 'one'"):
+    with pytest.raises(
+        ValueError, match=r"two pipelines are called 'one': .*another name, as NAME=.*:one"
+    ):
         load([f"{feeds}:one", f"{feeds}:one"])

@@ -90,7 +90,9 @@ def test_yaml_says_the_same_as_toml(write):
         ("workers = '2'", "workers='2' is not an integer, but a str"),
         ("workers = true", "workers=True is not an integer, but a bool"),
         ("workers = 2.0", "workers=2.0 is not an integer, but a float"),
-        ("lease_ttl = '1s'", "lease_ttl='1s' is not a number of seconds, but a str"),
+        ("lease_ttl = '1s'", "lease_ttl='1s' is not a number of seconds, 0 or more, but a str"),
+        ("lease_ttl = -1", "lease_ttl=-1 is not a number of seconds, 0 or more"),
+        ("lease_ttl = nan", "lease_ttl=nan is not a number of seconds, 0 or more"),
         ("exit_when_done = 1", "exit_when_done=1 is not true or false, but a int"),
         ("bind = 5557", "bind=5557 is a int, not a text (in quotes it would be)"),
         ("bind = [5557]", "bind=[5557] is a int, not a text"),
@@ -130,6 +132,7 @@ def test_a_file_of_another_form_is_refused(name: str, text: str, words: str, wri
     [
         ({"HEADRACE_WORKERS": "many"}, "HEADRACE_WORKERS='many' in the environment is not an int"),
         ({"HEADRACE_LEASE_TTL": "1s"}, "='1s' in the environment is not a number of seconds"),
+        ({"HEADRACE_LEASE_TTL": "-1"}, "='-1' in the environment is not a number of seconds, 0 or"),
         ({"HEADRACE_EXIT_WHEN_DONE": "perhaps"}, "is not true or false"),
         ({"HEADRACE_BIND": "'tcp://a"}, "is not a list of words"),
         ({"HEADRACE_DURABILITY": "some"}, "is not one of power, off"),

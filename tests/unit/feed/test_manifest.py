@@ -125,3 +125,14 @@ def test_an_unknown_protocol_is_named() -> None:
 def test_a_file_travels_as_plain_data() -> None:
     file = DataFile("/a", 3, "7")
     assert DataFile(*file.to_plain()) == file
+
+
+def test_a_file_that_is_there_and_can_not_be_read_is_told_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(FilesMissing, match=r"folder' is a directory: .* as '.*/folder/\*'"):
+        resolve([f"{tmp_path}/folder"])
+    written(tmp_path / "a")
+    with pytest.raises(FilesMissing, match="a/b' can not be reached: Not a directory"):
+        resolve([f"{tmp_path}/a/b"])
+    with pytest.raises(FilesMissing, match="folder can not be opened: Is a directory"):
+        open_stream(DataFile(f"{tmp_path}/folder", 1, "1"))

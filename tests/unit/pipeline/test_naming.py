@@ -121,7 +121,9 @@ def test_a_file_that_fails_to_load_leaves_nothing_behind(tmp_path, monkeypatch):
     file = tmp_path / "broken.py"
     file.write_text("1 / 0\n")
     before = set(sys.modules)
-    with pytest.raises(ImportError, match=r"broken\.py.*raised ZeroDivisionError"):
+    with pytest.raises(
+        ImportError, match=r"broken\.py.*raised ZeroDivisionError: .*broken\.py:1\)$"
+    ):
         load_file(file)
     assert {name for name in set(sys.modules) - before if "broken" in name} == set()
     file.write_text("x = 1\n")
@@ -146,7 +148,7 @@ def test_what_is_not_found_is_named(name, text):
 def test_what_the_import_raised_is_told(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "needs_more.py").write_text("import not_installed_anywhere\n")
-    with pytest.raises(ImportError, match=r"raised ModuleNotFoundError: .*not_installed_anywhere"):
+    with pytest.raises(ImportError, match=r"not_installed_anywhere.*needs_more\.py:1\)$"):
         resolve("needs_more:f")
 
 

@@ -112,6 +112,13 @@ def test_a_function_is_named_with_its_arguments():
         (lambda: hs.read_csv("a", delimiter="::"), ValueError, "delimiter='::'"),
         (lambda: hs.read_csv("a", delimiter=b","), TypeError, "delimiter=b','"),
         (lambda: hs.read_csv("a", header=False), ValueError, "header=False needs features"),
+        (lambda: hs.read_csv("a", {"x": hs.fixed("int8", (2,))}), ValueError, "has a shape"),
+        (lambda: hs.read_csv("a", {"x": hs.sequence("int8")}), ValueError, "only group_by makes"),
+        (
+            lambda: hs.read_csv("a", {"x": hs.sequence("int8")}, group_by="x"),
+            ValueError,
+            "of the other columns",
+        ),
         (lambda: hs.read_csv("a", header=["x", "x"]), ValueError, "header names 'x' twice"),
         (lambda: hs.read_csv("a", header="x"), TypeError, "header='x'"),
         (lambda: hs.read_csv("a", group_by=1), TypeError, "group_by=1"),

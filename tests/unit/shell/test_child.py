@@ -21,7 +21,7 @@ from headrace_server.shell.child import Child
 
 #: What the children of these tests run: a function by the name of their first argument.
 CHILDREN = '''
-import ctypes, hashlib, os, subprocess, sys, time
+import ctypes, hashlib, os, signal, subprocess, sys, time
 from headrace_server.shell.child import ParentPipe
 
 
@@ -85,7 +85,15 @@ def leave_others(pipe, config):
     time.sleep(600)
 
 
+def interrupted(pipe, config):
+    os.kill(os.getpid(), signal.SIGINT)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    pipe.tell("told", blocked=sorted(blocked), pending=sorted(signal.sigpending()))
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "interrupted":
+        os.kill(os.getpid(), signal.SIGINT)
     pipe = ParentPipe()
     globals()[sys.argv[1]](pipe, pipe.read_config())
 '''
@@ -170,6 +178,14 @@ def test_what_user_code_prints_is_no_event_and_plain_config_arrives_as_it_was_gi
     assert one.ended() == 0
     assert one.events == [{"event": "told", "config": repr(config)}]
     assert "".join(one.child.last_words).count('{"event": "forged"}') == 3
+
+
+def test_ctrl_c_is_nothing_to_a_child_from_its_first_moment_on(play: Callable[..., Played]):
+    one = play("interrupted")
+    assert one.ended() == 0
+    assert one.events == [{"event": "told", "blocked": [], "pending": []}]
+    assert not one.child.last_words
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def test_a_config_of_100_megabytes_arrives(play: Callable[..., Played]):

@@ -175,4 +175,9 @@ def test_a_feed_without_a_record_is_refused_with_those_that_have_one(tmp_path: P
     with pytest.raises(ServerError, match=r"no flight of feed 'g'; .* has recorded f"):
         feed_of(tmp_path, "g")
     with pytest.raises(ServerError, match="recorded of none"):
+        feed_of(tmp_path / "feeds", None)
+    with pytest.raises(FileNotFoundError, match="elsewhere"):
         feed_of(tmp_path / "elsewhere", None)
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="file"):
+        feed_of(tmp_path / "file", None)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from keeping import House, step
 
+from headrace_proto.errors import ServerError
 from headrace_server import pipeline as hs
 from headrace_server.feed.partition_feed import Done, PartitionFeed
 from headrace_server.feed.sequence_feed import Resting, SequenceFeed
@@ -18,6 +19,7 @@ from headrace_server.shell.diary import IDLE, OPENING
 Open = Callable[..., House]
 #: Two partitions of five batches.
 NUMBERS = hs.from_examples([{"i": i} for i in range(10)]).batch(1)
+NUMBERS_OF_NOBODY = hs.from_examples([{"i": 1}]).map(f"{__file__}:nobody").batch(1)
 
 
 @pytest.fixture
@@ -45,6 +47,25 @@ def test_partitions_of_a_feed_share_one_reader(house: Open):
     assert [batch.number for batch in made] == [*range(5), *range(5)]
     assert step(first) is Done and step(second) is Done
     assert one.notebook.read().doing == IDLE
+
+
+def test_a_source_without_an_example_is_told_once(
+    house: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    (tmp_path / "empty.jsonl").touch()
+    one = house(hs.read_jsonl(str(tmp_path / "empty.jsonl"), {"i": hs.scalar("int64")}).batch(1))
+    assert step(one.open(0)) is Done and step(one.open(1)) is Done
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1 and told[0].endswith(": the source has no example")
+
+
+def test_a_source_that_can_not_be_opened_as_declared_has_an_error_with_a_name(house: Open):
+    """The worker tells errors of others with their traceback."""
+    complex_ = hs.read_tfrecord(__file__, {"x": hs.scalar("complex64")}).batch(1)
+    with pytest.raises(ServerError, match="TFRecord holds no complex numbers"):
+        house(complex_).open(0)
+    with pytest.raises(ServerError, match="there is no 'nobody' in"):
+        house(NUMBERS_OF_NOBODY).open(0)
 
 
 def test_damage_that_shows_when_a_file_is_opened_is_counted_by_partition_0_alone(
