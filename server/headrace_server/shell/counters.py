@@ -17,7 +17,7 @@ from typing import Any
 
 from ..core.dispatch import Dispatcher
 from ..core.handover import Answer
-from .worker_messages import Finished, Made
+from .worker_messages import Finished, Further, Made
 
 __all__ = ["Counters", "Tally"]
 
@@ -61,18 +61,23 @@ class Counters:
         self._refused: dict[str, int] = {}  # saves that were not stale, by code
 
     def on_made(self, message: Made) -> None:
-        """A batch was made."""
-        made = self._made
-        made[0] += 1
-        made[1] += message.rows
-        made[2] += message.nbytes
+        """Batches were made."""
+        for made in message.batches:
+            self._count(made)
         self._dropped[message.partition] = message.dropped
         if message.stats is not None:
             self._stats[message.partition] = message.stats
-        if "padded" in message.meta:
-            counts = self._padding.setdefault(message.meta["bucket"], [0, 0])
-            counts[0] += message.meta["padded"]
-            counts[1] += message.meta["real"]
+
+    def _count(self, batch: Made | Further) -> None:
+        made = self._made
+        made[0] += 1
+        made[1] += batch.rows
+        made[2] += batch.nbytes
+        meta = batch.meta
+        if "padded" in meta:
+            counts = self._padding.setdefault(meta["bucket"], [0, 0])
+            counts[0] += meta["padded"]
+            counts[1] += meta["real"]
 
     def on_finished(self, message: Finished) -> None:
         """A partition has said its last word."""

@@ -192,20 +192,13 @@ class Desk:
         self._waits.pop(message.partition, None)
         self.counters.on_made(message)
         self._check_bad()
-        place = Place(
-            worker,
-            life,
-            message.segment,
-            message.offset,
-            message.nbytes,
-            message.columns,
-            message.crowded,
-        )
         self._on_kept(message.partition, message.kept)
-        self._blocks_in[message.segment] = self._blocks_in.get(message.segment, 0) + 1
-        self.dispatcher.made(
-            Batch(message.partition, message.number, message.rows, place, message.meta)
-        )
+        crowded = message.crowded
+        for made in message.batches:
+            segment = made.segment
+            place = Place(worker, life, segment, made.offset, made.nbytes, made.columns, crowded)
+            self._blocks_in[segment] = self._blocks_in.get(segment, 0) + 1
+            self.dispatcher.made(Batch(message.partition, made.number, made.rows, place, made.meta))
 
     def on_finished(self, message: Finished) -> None:
         self._finished.add(message.partition)

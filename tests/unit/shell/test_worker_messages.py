@@ -22,6 +22,7 @@ from headrace_server.shell.worker_messages import (
     Finished,
     Flush,
     Flushed,
+    Further,
     Kept,
     Made,
     Opened,
@@ -55,6 +56,17 @@ MESSAGES: list[tuple[Registry, Any]] = [
             {"x": 2},
             True,
             kept=[[2**40, "", ""], [7, "stale", "it is not out"]],
+        ),
+    ),
+    (
+        FROM_WORKER,
+        Made(
+            *("speech", 1, 2, 3, "slab-0-0-0", 4096, 2**40, [[0, 64, [3]]], {}, {}),
+            kept=[],
+            more=(
+                Further(3, 3, "slab-0-0-0", 8192, 2**40, [[0, 64, [3]]], {"bucket": 2}),
+                Further(2**40, 1, "slab-0-0-1", 0, 64, [], {}),
+            ),
         ),
     ),
     (FROM_WORKER, Opened("speech", 1, [], {"durable": True}, 2**40)),
@@ -102,7 +114,7 @@ def test_every_message_is_tried_above_and_can_be_imported():
         tried = {type(message) for where, message in MESSAGES if where is registry}
         assert tried == set(registry.kinds)
     names = {kind.__name__ for r in (FROM_WORKER, FROM_ROUTER) for kind in r.kinds}
-    assert names | {"FROM_WORKER", "FROM_ROUTER"} == set(worker_messages.__all__)
+    assert names | {"FROM_WORKER", "FROM_ROUTER", "Further"} == set(worker_messages.__all__)
 
 
 def test_what_may_be_left_out_has_its_plain_meaning():

@@ -18,6 +18,8 @@ from typing import Final
 import google_crc32c
 import numpy as np
 
+from headrace_server.feed.stretches import window
+
 __all__ = [
     "CORRUPT",
     "FOOT",
@@ -30,7 +32,6 @@ __all__ = [
     "damage_text",
     "length_is_sound",
     "scan",
-    "window",
 ]
 
 HEAD: Final = 12
@@ -156,11 +157,6 @@ def _same_length_run(
             told(position + found * stride)
         guess = min(guess * 4, 1 << 18)
     return position + np.arange(found, dtype=np.int64) * stride
-
-
-def window(data: np.ndarray, size: int) -> np.ndarray:
-    """Every run of ``size`` bytes as one element, so that an index gathers whole runs."""
-    return np.ndarray((max(data.size - size + 1, 0),), f"V{size}", data, 0, (1,))
 
 
 def bad_payloads(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
