@@ -65,7 +65,7 @@ class Ahead:
     def taken(self, feed: str, taken: int) -> None:
         """So many batches of a feed were taken, in the order in which they were made."""
         here = self._feeds[feed]
-        for _ in range(taken - here.taken):
+        for _ in range(min(taken - here.taken, len(here.untaken))):  # of segments none are counted
             here.nbytes -= here.untaken.popleft()[1]
         here.taken = taken
 

@@ -29,7 +29,7 @@ from .config import FeedConfig, RunConfig
 from .copies import Copies
 from .counters import Counters
 from .flight import LeaseRecorder
-from .news import News
+from .news import News, Worth
 from .rejoining import Rejoining
 from .retargets import Retargets
 from .state_blocks import StateBlocks
@@ -122,6 +122,7 @@ class Desk:
         self._most_bad = config.declaration.policy.max_bad_examples
         self.flight = None if run.record == "off" else LeaseRecorder(run, config.name)
         self._run = run
+        self._worth = Worth(config, run)
         self._opened: set[int] = set()
         self._finished: set[int] = set()
         self._cursors: dict[int, bytes] = {}
@@ -357,7 +358,8 @@ class Desk:
         self._blocks_in[place.segment] -= 1
         owner = news.get((place.worker, place.life))
         if owner is not None:
-            owner.freed.append((self.name, batch.partition, batch.number))
+            worth = self._worth.freed(place.nbytes, place.crowded)
+            owner.free((self.name, batch.partition, batch.number), worth)
         elif not self._blocks_in[place.segment]:
             del self._blocks_in[place.segment]
             self.retired.append(place.segment)
@@ -377,7 +379,7 @@ class Desk:
         place: Place = effect.batch.body
         owner = news.get((place.worker, place.life))
         if owner is not None:
-            owner.count_taken(self.name)
+            owner.count_taken(self.name, self._worth.taken(place.nbytes, place.crowded))
 
     def uses(self, segment: str) -> bool:
         """Whether a batch of this feed lies in a segment, and is not free."""

@@ -46,7 +46,9 @@ def desk(partitions: int = 2, workers: int = 1, max_bad: int | None = None) -> D
         )
         pipeline = pipeline.batch(4)
     feed = FeedConfig("default", pipeline.declaration(), (), partitions)
-    return Desk(feed, RunConfig((feed,), "/nowhere", (), workers=workers, lease_ttl_s=10))
+    return Desk(
+        feed, RunConfig((feed,), "/nowhere", (), workers=workers, lease_ttl_s=10, max_ahead=1)
+    )
 
 
 def runs(d: Desk, worker: int) -> list[tuple[int, bytes]]:
@@ -293,7 +295,9 @@ class Segments:
             state_placement=placement,
         )
         feed = FeedConfig("default", shaped.declaration(), (), 2)
-        self.desk = Desk(feed, RunConfig((feed,), "/nowhere", (), workers=2, lease_ttl_s=10))
+        self.desk = Desk(
+            feed, RunConfig((feed,), "/nowhere", (), workers=2, lease_ttl_s=10, max_ahead=1)
+        )
         self.news = {(0, 0): News(), (1, 0): News()}
         self.answers: list[Answer] = []
         self.tokens: list[int] = []
