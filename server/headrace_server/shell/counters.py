@@ -65,8 +65,7 @@ class Counters:
         for made in message.batches:
             self._count(made)
         self._dropped[message.partition] = message.dropped
-        if message.stats is not None:
-            self._stats[message.partition] = message.stats
+        self.on_stats(message.partition, message.stats)
 
     def _count(self, batch: Made | Further) -> None:
         made = self._made
@@ -79,11 +78,15 @@ class Counters:
             counts[0] += meta["padded"]
             counts[1] += meta["real"]
 
+    def on_stats(self, partition: int, stats: dict[str, Any] | None) -> None:
+        """Classes or segments of a partition, where it has them."""
+        if stats is not None:
+            self._stats[partition] = stats
+
     def on_finished(self, message: Finished) -> None:
         """A partition has said its last word."""
         self._dropped[message.partition] = message.dropped
-        if message.stats is not None:
-            self._stats[message.partition] = message.stats
+        self.on_stats(message.partition, message.stats)
 
     def on_answer(self, answer: Answer) -> None:
         """A trainer is told what became of commits."""

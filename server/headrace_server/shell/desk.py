@@ -44,6 +44,7 @@ from .worker_messages import (
     Kept,
     Made,
     Opened,
+    Retargeted,
     Starved,
     Waiting,
 )
@@ -208,6 +209,10 @@ class Desk:
         self._check_bad()
         self.retargets.partition_ended(message.partition)
         self.dispatcher.partition_ended(message.partition)
+
+    def on_retargeted(self, message: Retargeted) -> None:
+        self.counters.on_stats(message.partition, message.stats)
+        self.retargets.answer(message)
 
     def on_waiting(self, message: Waiting) -> None:
         self._waits[message.partition] = message.text

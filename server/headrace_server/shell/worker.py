@@ -370,7 +370,7 @@ class Worker:
                 since = run.set_target_probs(list(order.probs), told)
             except Exception as error:  # whatever a trainer's numbers bring out
                 since, fault = 0, str(error)
-            self._send(Retargeted(feed, partition, order.request, since, fault))
+            self._send(Retargeted(feed, partition, order.request, since, fault, run.stats()))
 
     def _send(self, message: object, *payload: bytes) -> None:
         self._channel.send([FROM_WORKER.encode(message), *payload])

@@ -175,6 +175,7 @@ class Retargeted:
     request: Count
     since: Count
     fault: Text = ""
+    stats: Plain = None  # as in Made: the change is among them, though no batch shows it yet
 
 
 @FROM_WORKER.message(8)

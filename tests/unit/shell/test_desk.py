@@ -28,6 +28,7 @@ from headrace_server.shell.worker_messages import (
     Kept,
     Made,
     Opened,
+    Retargeted,
     Settled,
     Starved,
     Turn,
@@ -127,6 +128,13 @@ def test_batches_that_are_announced_together_are_as_many_single_ones_with_the_la
     assert runs(at.desk, 0) == [(0, b"after 3")]
     at.commit(0, 1, 2, 3)
     assert at.news[0, 0].freed == [("default", 0, number) for number in range(4)]
+
+
+def test_a_change_of_proportions_is_among_the_counters_before_a_batch_shows_it():
+    d = desk()
+    d.retargets.ask(TRAINER, 5, (0.5, 0.5))
+    d.on_retargeted(Retargeted("default", 0, 5, 9, "", {"changes": [[9, [0.5, 0.5]]]}))
+    assert d.counters.told()["classes"] == {"changes": [[[9, [0.5, 0.5]]]]}
 
 
 def test_a_desk_is_open_when_every_partition_is_or_when_the_feed_has_failed():

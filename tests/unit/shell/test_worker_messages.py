@@ -75,6 +75,7 @@ MESSAGES: list[tuple[Registry, Any]] = [
     (FROM_WORKER, Failed("speech", 0, "data", "line\nof text")),
     (FROM_WORKER, Removed(("slab-0-0-1", "slab-0-0-0"))),
     (FROM_WORKER, Retargeted("speech", 2, 3, 2**40, "there are no classes")),
+    (FROM_WORKER, Retargeted("speech", 2, 3, 2**40, "", {"waiting": [1, 2]})),
     (
         FROM_WORKER,
         Sought("speech", 3, 1, [[4095, 0, 1, 4, "out", 2**40], [0, 2, 0, 4, "ready", -1]]),
