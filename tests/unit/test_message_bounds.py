@@ -32,7 +32,8 @@ def test_a_worker_is_told_of_any_number_of_blocks_that_a_death_has_freed() -> No
     name = "f" * 100
     news = News()
     news.count_taken(name)
-    news.freed.extend((name, 0, 2**40 + number) for number in range(_MANY))
+    for number in range(_MANY):
+        news.free((name, 0, 2**40 + number))
     told: list[int] = []
     while (message := news.take()) is not None:
         decoded = FROM_ROUTER.decode(FROM_ROUTER.encode(message))

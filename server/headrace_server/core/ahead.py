@@ -7,12 +7,15 @@
 Partitions take turns by (number of their next batch, partition), which is the order in which the
 router hands batches out.  So what is made is always what is wanted next, and a slab that is full
 holds nothing but what comes earlier.  A feed that nobody reads rests when it is a bounded way
-ahead, so that it takes neither turns nor room from the others.
+ahead, so that it takes neither turns nor room from the others.  It rests until a quarter of that
+was taken, so that a worker that waits for trainers wakes for several batches and not for each.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 __all__ = ["Ahead"]
@@ -28,36 +31,47 @@ class _Partition(Protocol):
     def capacity(self) -> int | None: ...
 
 
+@dataclass(slots=True)
+class _Feed:
+    """Partition and bytes of batches made and not taken, oldest first."""
+
+    untaken: deque[tuple[int, int]] = field(default_factory=deque)
+    nbytes: int = 0
+    taken: int = 0
+    rests: bool = False
+
+
 class Ahead:
     """Batches of one worker that are made and not taken."""
 
     def __init__(
         self, feeds: Iterable[str], max_ahead: int, max_ahead_bytes: int, slab_bytes: int
     ) -> None:
-        # By feed: partition and bytes of batches made and not taken, oldest first; how many were.
-        self._untaken: dict[str, list[tuple[int, int]]] = {name: [] for name in feeds}
-        self._taken = dict.fromkeys(self._untaken, 0)
-        several = len(self._untaken) > 1
+        self._feeds = {name: _Feed() for name in feeds}
+        several = len(self._feeds) > 1
         self._always = 1 if several else 2
         self._max_ahead = max_ahead
         self._max_ahead_bytes = max_ahead_bytes
         if several:
-            share = slab_bytes // (2 * len(self._untaken))
+            share = slab_bytes // (2 * len(self._feeds))
             self._max_ahead_bytes = min(share, max_ahead_bytes)
 
     def made(self, name: _Name, nbytes: int) -> None:
         """A partition has made a batch."""
-        feed, partition = name
-        self._untaken[feed].append((partition, nbytes))
+        feed = self._feeds[name[0]]
+        feed.untaken.append((name[1], nbytes))
+        feed.nbytes += nbytes
 
     def taken(self, feed: str, taken: int) -> None:
         """So many batches of a feed were taken, in the order in which they were made."""
-        del self._untaken[feed][: taken - self._taken[feed]]
-        self._taken[feed] = taken
+        here = self._feeds[feed]
+        for _ in range(min(taken - here.taken, len(here.untaken))):  # of segments none are counted
+            here.nbytes -= here.untaken.popleft()[1]
+        here.taken = taken
 
     def turn(self, running: Mapping[_Name, _Partition], waiting: Container[_Name]) -> _Name | None:
         """The partition that makes the next batch, unless enough is made ahead."""
-        resting = {feed for feed, ahead in self._untaken.items() if self._enough(ahead)}
+        resting = {name for name, feed in self._feeds.items() if self._enough(feed)}
         while True:
             name = min(
                 (n for n in running if n[0] not in resting and n not in waiting),
@@ -68,15 +82,17 @@ class Ahead:
                 return name
             resting.add(name[0])
 
-    def _enough(self, ahead: list[tuple[int, int]]) -> bool:
-        return len(ahead) >= self._always and (
-            len(ahead) >= self._max_ahead
-            or sum(nbytes for _, nbytes in ahead) >= self._max_ahead_bytes
-        )
+    def _enough(self, feed: _Feed) -> bool:
+        batches, nbytes = len(feed.untaken), feed.nbytes
+        most, most_bytes = self._max_ahead, self._max_ahead_bytes
+        if feed.rests:
+            most, most_bytes = most - max(1, most // 4) + 1, most_bytes - most_bytes // 4
+        feed.rests = batches >= self._always and (batches >= most or nbytes >= most_bytes)
+        return feed.rests
 
     def _at_capacity(self, name: _Name, capacity: int | None) -> bool:
         """Whether a partition has made as many batches ahead as its pipeline allows."""
         feed, partition = name
         return capacity is not None and capacity <= sum(
-            made == partition for made, _ in self._untaken[feed]
+            made == partition for made, _ in self._feeds[feed].untaken
         )

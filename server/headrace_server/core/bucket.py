@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from .plan import Draft, Part, stored
+from .plan import Draft, Part, packed_integers, stored, unpacked_integers
 
 __all__ = ["Buckets", "RowQueue", "decoded", "queues_of"]
 
@@ -83,8 +83,11 @@ class RowQueue:
         return {chunk for chunk, _, _ in self._segments}
 
     def to_plain(self) -> list[list[Any]]:
+        """Each stretch as [chunk, rows] or [chunk, rows, lengths]; see ``packed_integers``."""
         return [
-            [chunk, rows.tolist()] if lengths is None else [chunk, rows.tolist(), lengths.tolist()]
+            [chunk, packed_integers(rows)]
+            if lengths is None
+            else [chunk, packed_integers(rows), packed_integers(lengths)]
             for chunk, rows, lengths in self._segments
         ]
 
@@ -92,8 +95,8 @@ class RowQueue:
     def from_plain(cls, plain: list[list[Any]]) -> RowQueue:
         queue = cls()
         for chunk, rows, *lengths in plain:
-            arrays = [np.array(values, np.int64) for values in (rows, *lengths)]
-            if len(arrays) > 2 or not rows or len({array.shape for array in arrays}) > 1:
+            arrays = [unpacked_integers(values) for values in (rows, *lengths)]
+            if len(arrays) > 2 or not len(rows) or len({array.shape for array in arrays}) > 1:
                 raise ValueError(f"chunk {chunk} of a queue has rows {rows!r:.60}")
             queue.append(int(chunk), *arrays)
         return queue

@@ -8,7 +8,8 @@
 The machine never sees payload.  A chunk is known by the read that makes it, and reads are
 repeatable, so the whole state is small plain data:
 
-    cursor()    how to go on after the last plan; plans given out are somebody else's
+    cursor()    how to go on after the last plan, or with one that was given out and is held back;
+                plans given out are else somebody else's
     snapshot()  the cursor, and the plans that are not committed, to be given out again
 """
 
@@ -22,7 +23,7 @@ import numpy as np
 
 from .plan import Draft, Part, Plan, Position, Read, Shaper, stored
 
-__all__ = ["VERSION", "Partition", "Rest"]
+__all__ = ["VERSION", "Partition", "Rest", "first_number"]
 
 VERSION = 1
 #: An epoch may come out empty by chance, when stages drop rows and a partition is small.  After so
@@ -69,6 +70,11 @@ class Partition:
     def next_number(self) -> int:
         """The number of the next new plan."""
         return self._next_number
+
+    @property
+    def first_number(self) -> int:
+        """The number of the next plan, be it one that is given out again."""
+        return self._again[0].number if self._again else self._next_number
 
     @property
     def epoch(self) -> int:
@@ -122,6 +128,10 @@ class Partition:
         self._position = next_position
         if next_position is None:
             self._next_epoch()
+
+    def failed(self) -> None:
+        """The read that is under way, if one is, brought nothing; it is the next one again."""
+        self._reading = None
 
     def close(self, cancel: bool = False) -> None:
         """Read no more.  With ``cancel`` rows that were read and not planned are dropped."""
@@ -199,11 +209,17 @@ class Partition:
             needed.update(part.chunk for part in plan.draft.parts)
         self._reads = {chunk: read for chunk, read in self._reads.items() if chunk in needed}
 
-    def cursor(self) -> dict[str, Any]:
-        """Plain data from which another worker goes on with the plan after the last one."""
+    def cursor(self, held: Plan | None = None) -> dict[str, Any]:
+        """Plain data from which another worker goes on with the plan after the last one.
+
+        With ``held``, which is the last one, it goes on with that.
+        """
         if self._reading is not None or self._again:
             raise ValueError("there is no cursor while a chunk is read or plans are repeated")
-        return self._state(self._shaper.chunks())
+        chunks = self._shaper.chunks()
+        return (
+            self._state(chunks) if held is None else self._with_plans(chunks, {held.number: held})
+        )
 
     def _state(self, chunks: set[int]) -> dict[str, Any]:
         return {
@@ -229,12 +245,15 @@ class Partition:
         if self._reading is not None:
             raise ValueError("there is no snapshot while a chunk is read")
         chunks = self._shaper.chunks()
-        for plan in self._uncommitted.values():
+        return self._with_plans(chunks, self._uncommitted)
+
+    def _with_plans(self, chunks: set[int], plans: Mapping[int, Plan]) -> dict[str, Any]:
+        for plan in plans.values():
             chunks.update(part.chunk for part in plan.draft.parts)
         state = self._state(chunks)
         state["uncommitted"] = [
             [n, [part.to_plain() for part in plan.draft.parts], dict(plan.draft.meta)]
-            for n, plan in sorted(self._uncommitted.items())
+            for n, plan in sorted(plans.items())
         ]
         return state
 
@@ -270,3 +289,8 @@ class Partition:
         self._uncommitted = uncommitted
         self._again = deque(uncommitted.values())
         return [known[chunk] for chunk in sorted(self.chunks())]
+
+
+def first_number(state: Mapping[str, Any]) -> int:
+    """The number of the first plan that comes from a cursor or a snapshot."""
+    return int(min([state["next_number"], *(plan[0] for plan in state.get("uncommitted", ()))]))

@@ -8,7 +8,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["Draft", "Part", "Plan", "Position", "Read", "Shaper", "stored"]
+__all__ = [
+    "Draft",
+    "Part",
+    "Plan",
+    "Position",
+    "Read",
+    "Shaper",
+    "packed_integers",
+    "stored",
+    "unpacked_integers",
+]
 
 #: Where a read starts: a small value of the source's own (an integer, bytes, a short list).
 Position = Any
@@ -66,6 +76,23 @@ class Plan:
 
     number: int
     draft: Any  # a Draft, or what else the shaper of the partition gives
+
+
+def packed_integers(values: np.ndarray) -> bytes:
+    """Integers from 0 on as plain data: the bytes of one, then all of them in so few."""
+    most = int(values.max()) if len(values) else 0
+    width = 2 if most < 1 << 16 else 4 if most < 1 << 32 else 8
+    return b"%d" % width + values.astype(f"<u{width}").tobytes()
+
+
+def unpacked_integers(plain: bytes | list[int]) -> np.ndarray:
+    """What was packed, or a list of integers, as earlier releases stored them."""
+    if isinstance(plain, list):
+        return np.array(plain, np.int64)
+    width = plain[:1].decode() if isinstance(plain, bytes) else ""
+    if width not in ("2", "4", "8"):
+        raise ValueError(f"{plain!r:.60} are no packed integers")
+    return np.frombuffer(plain, f"<u{width}", offset=1).astype(np.int64)
 
 
 def stored(state: Any, what: str, kinds: Mapping[str, type | tuple[type, ...]]) -> list[Any]:

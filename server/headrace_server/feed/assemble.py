@@ -9,6 +9,7 @@ memory.  Padding is 0, False and the empty string, on the right of each dimensio
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -37,7 +38,7 @@ class Assembly:
 
     def __init__(self, parts: Parts, fields: Mapping[str, Field], dynamic_pad: bool) -> None:
         self._parts = parts
-        self.rows = sum(_count(rows) for _, rows in parts)
+        self.rows = rows = sum([_count(rows) for _, rows in parts])
         self._columns: list[list[Column]] = []
         specs = []
         for name, field in fields.items():
@@ -45,18 +46,21 @@ class Assembly:
             shape = self._shape(name, columns, dynamic_pad)
             text = _string_bytes(columns) if field.dtype == BYTES else 0
             self._columns.append(columns)
-            specs.append((field.dtype, (self.rows, *shape), text))
+            specs.append((field.dtype, (rows, *shape), text))
         self.slots: list[Slot]
-        self.slots, self.nbytes = arrange(specs)
+        self.slots, self.nbytes = _arranged(tuple(specs))
 
     def _shape(self, name: str, columns: list[Column], dynamic_pad: bool) -> tuple[int, ...]:
         first = columns[0]
         if not isinstance(first, (Ragged, RaggedStrings)):
-            shapes = [tuple(c.shape[1:]) for c in columns if isinstance(c, (np.ndarray, Strings))]
-            if any(shape != shapes[0] for shape in shapes):
-                raise DataError(f"column {name!r} changes its shape: {shapes[0]} and others")
-            return shapes[0]
-        extents = np.concatenate([c.extents for c in columns])  # type: ignore[union-attr]
+            shape = first.shape[1:]
+            for column in columns[1:]:
+                if column.shape[1:] != shape:  # type: ignore[union-attr]
+                    raise DataError(f"column {name!r} changes its shape: {shape} and others")
+            return shape
+        extents = first.extents
+        if len(columns) > 1:
+            extents = np.concatenate([c.extents for c in columns])  # type: ignore[union-attr]
         if not dynamic_pad and len(extents) and (extents != extents[0]).any():
             other = int((extents != extents[0]).any(axis=1).argmax())
             raise DataError(
@@ -65,7 +69,7 @@ class Assembly:
                 f"{[*extents[other].tolist(), *first.inner]} ({self._origin(other)}); "
                 "declare dynamic_pad=True to pad them"
             )
-        largest = extents.max(axis=0).tolist() if len(extents) else [0] * extents.shape[1]
+        largest = np.maximum.reduce(extents).tolist() if len(extents) else [0] * extents.shape[1]
         return (*largest, *first.inner)
 
     def unpadded(self) -> list[int]:
@@ -100,7 +104,7 @@ class Assembly:
             if isinstance(rows, slice):
                 out[at : at + n] = column[rows]  # type: ignore[index]
             else:
-                np.take(column, rows, axis=0, out=out[at : at + n], mode="clip")  # type: ignore[call-overload]
+                column.take(rows, 0, out[at : at + n], "clip")  # type: ignore[call-arg]
             at += n
 
 
@@ -113,38 +117,62 @@ def _light_take(column: Column, rows: Rows) -> Column:
     return column if isinstance(column, np.ndarray) else take(column, rows)
 
 
-def _flat_strings(column: Column) -> list[Strings]:
-    if isinstance(column, RaggedStrings):
-        return [column.row_strings(i) for i in range(len(column))]
-    assert isinstance(column, Strings)
-    return [column]
+@lru_cache(maxsize=1024)
+def _arranged(specs: tuple[tuple[str, tuple[int, ...], int], ...]) -> tuple[list[Slot], int]:
+    return arrange(specs)
+
+
+def _within(column: Ragged | RaggedStrings, shape: tuple[int, ...]) -> np.ndarray:
+    """Which elements of padded rows of this shape are real."""
+    inside = np.ones((len(column), *shape), bool)
+    for k in range(column.extents.shape[1]):
+        places = np.arange(shape[k]) < column.extents[:, k, None]
+        inside &= places.reshape(len(column), *(d if i == k else 1 for i, d in enumerate(shape)))
+    return inside
 
 
 def _string_bytes(columns: list[Column]) -> int:
-    return sum(int(s.lengths.sum()) for column in columns for s in _flat_strings(column))
+    total = 0
+    for column in columns:
+        if isinstance(column, RaggedStrings):
+            total += int(column.flat.lengths[column.items].sum())
+        else:
+            assert isinstance(column, Strings)
+            total += int(column.lengths.sum())
+    return total
 
 
 def _fill_strings(block: np.ndarray, slot: Slot, columns: list[Column]) -> None:
-    lengths = np.zeros(slot.shape, np.int64)
-    texts = []
-    at = 0
-    for column in columns:
-        for strings in _flat_strings(column):
-            if isinstance(column, RaggedStrings):
-                lengths[at][tuple(slice(0, d) for d in strings.shape)] = strings.lengths
-                at += 1
-            else:
-                lengths[at : at + len(strings)] = strings.lengths
-                at += len(strings)
-            texts.append(strings.packed()[1])
-    count = lengths.size
-    offsets = array_at(block, Slot("int64", (count + 1,), slot.offset, 8 * (count + 1)))
-    offsets[0] = 0
-    np.cumsum(lengths.reshape(-1), out=offsets[1:])
+    count = prod(slot.shape)
     start = slot.offset + 8 * (count + 1)
-    for text in texts:
+    lengths = _string_lengths(slot.shape, columns)
+    offsets = np.ndarray((count + 1,), np.int64, block, slot.offset)
+    offsets[0] = 0
+    lengths.reshape(-1).cumsum(out=offsets[1:])
+    for column in columns:
+        strings = column.flat.take(column.items) if isinstance(column, RaggedStrings) else column
+        assert isinstance(strings, Strings)
+        text = strings.joined()
         block[start : start + text.size] = text
         start += text.size
+
+
+def _string_lengths(shape: tuple[int, ...], columns: list[Column]) -> np.ndarray:
+    first = columns[0]
+    if len(columns) == 1 and isinstance(first, Strings):
+        return first.lengths
+    lengths = np.zeros(shape, np.int64)
+    at = 0
+    for column in columns:
+        n = len(column)
+        if isinstance(column, RaggedStrings):
+            there = _within(column, shape[1:])
+            lengths[at : at + n][there] = column.flat.lengths[column.items]
+        else:
+            assert isinstance(column, Strings)
+            lengths[at : at + n] = column.lengths
+        at += n
+    return lengths
 
 
 def _fill_ragged(block: np.ndarray, slot: Slot, columns: list[Ragged]) -> None:

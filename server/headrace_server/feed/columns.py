@@ -82,16 +82,20 @@ class Strings:
         """``(offsets int64 [n + 1], data uint8)`` of the strings in C order, back to back."""
         lengths = self.lengths.reshape(-1)
         offsets = np.zeros(lengths.size + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        starts = self.starts.reshape(-1)
-        # The last start alone tells most of those that are not back to back.
-        if (
-            starts.size
-            and starts[-1] - starts[0] == offsets[-2]
-            and np.array_equal(starts, starts[0] + offsets[:-1])
+        lengths.cumsum(out=offsets[1:])
+        return offsets, self.joined()
+
+    def joined(self) -> np.ndarray:
+        """The bytes (uint8) of the strings in C order, back to back; copied unless they lie so."""
+        starts, lengths = self.starts.reshape(-1), self.lengths.reshape(-1)
+        if not starts.size:
+            return self.data[:0]
+        # The second start alone tells most of those that are not back to back.
+        if starts.size == 1 or (
+            starts[1] - starts[0] == lengths[0] and (starts[1:] - starts[:-1] == lengths[:-1]).all()
         ):
-            return offsets, self.data[int(starts[0]) : int(starts[0]) + int(offsets[-1])]
-        return offsets, gather(self.data, starts, lengths)
+            return self.data[int(starts[0]) : int(starts[-1]) + int(lengths[-1])]
+        return gather(self.data, starts, lengths)
 
     @classmethod
     def from_objects(cls, values: np.ndarray) -> Strings:
@@ -170,6 +174,12 @@ class RaggedStrings:
 
     def take(self, rows: Index | slice) -> RaggedStrings:
         return RaggedStrings(self.flat, self.starts[rows], self.extents[rows], self.inner)
+
+    @property
+    def items(self) -> np.ndarray:
+        """Where in ``flat`` the strings of all rows are, one after the other."""
+        counts = np.multiply.reduce(self.extents, axis=1) * prod(self.inner)
+        return ranges(self.starts, counts)
 
     def row_strings(self, i: int) -> Strings:
         shape = (*self.extents[i].tolist(), *self.inner)

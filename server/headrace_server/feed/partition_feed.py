@@ -1,6 +1,6 @@
 """One partition at work: the machine decides, this reads, runs the stages and assembles.
 
-advance() ─► Made        a batch lies in its block
+advance() ─► MadeBatch   a batch lies in its block; cursor() tells how to go on after it
           ─► Busy        something was read; call again
           ─► Blocked     the slab has no room; call again when a block was freed
           ─► Done        all batches were made
@@ -64,7 +64,6 @@ class MadeBatch:
     nbytes: int
     slots: list[Slot]
     meta: Mapping[str, Any]
-    cursor: bytes
     trace: Trace | None = None  # where its rows came from, where that is recorded
 
 
@@ -89,6 +88,7 @@ class PartitionFeed:
             self._shaping.machine, self._intake.start(), declaration.order.epochs
         )
         self._before: dict[int, Any] = {}  # chunk → what the stages remembered before it
+        self._known_fields: Mapping[str, Field] | None = None  # up to the next chunk
         self._slab = slab
         self._chunks: dict[int, Chunk] = {}
         self._blocked: tuple[Plan, Assembly] | None = None
@@ -104,7 +104,7 @@ class PartitionFeed:
     @property
     def next_number(self) -> int:
         """Number of the batch that is made next."""
-        return self._blocked[0].number if self._blocked else self._machine.next_number
+        return self._blocked[0].number if self._blocked else self._machine.first_number
 
     @property
     def schema(self) -> dict[str, Field]:
@@ -112,13 +112,16 @@ class PartitionFeed:
         return batch_schema(self._fields, self._shaping.batch_size)
 
     @property
-    def _fields(self) -> dict[str, Field]:
+    def _fields(self) -> Mapping[str, Field]:
         """Columns of a batch, with the facts that travel as columns."""
-        known = self._intake.fields
-        if known is None:
-            return {}
-        facts = self._shaping.fields_after(self._intake.fact_fields)
-        return {**known, **{RESERVED + name: field for name, field in facts.items()}}
+        if self._known_fields is None:
+            known = self._intake.fields
+            if known is None:
+                return {}
+            facts = self._shaping.fields_after(self._intake.fact_fields)
+            named = {RESERVED + name: field for name, field in facts.items()}
+            self._known_fields = {**known, **named}
+        return self._known_fields
 
     @property
     def capacity(self) -> int | None:
@@ -209,13 +212,13 @@ class PartitionFeed:
         base = 0
         if "cursor" in saved.meta:
             self.restore(msgpack.unpackb(saved.meta["cursor"], strict_map_key=False))
-            base = self._machine.next_number
+            base = self.next_number
         self._numbers = Numbers(base, saved.done)
 
     def note_restored(self, cursor: bytes) -> None:
         """This life goes on after a batch that the life before had made, with this cursor."""
         if self._numbers is not None:
-            self._numbers.made(self._machine.next_number - 1, cursor)
+            self._numbers.made(self.next_number - 1, cursor)
 
     def saved(self, number: int) -> None:
         """A trainer is done with a batch; what that changes is to be stored."""
@@ -258,7 +261,7 @@ class PartitionFeed:
             return Done
         if self._numbers is not None and self._numbers.is_done(step.number):
             self._machine.committed(step.number)
-            self._forget(self._chunks.keys() - self._machine.chunks())
+            self._forget_unneeded()
             return Busy
         if self._left_out is not None and self._is_out(step):
             return Busy
@@ -268,11 +271,21 @@ class PartitionFeed:
     def _chunk(self, read: Read) -> tuple[Chunk, Mapping[str, np.ndarray], Position | None]:
         """The rows of a read after the stages, the facts about them, and where to read next."""
         chunk, position = self._intake.chunk(read)
+        self._known_fields = None
         chunk, facts = self._shaping.facts(chunk, self._intake.bad)
         return with_facts(chunk), facts, position
 
     def _read(self, read: Read) -> None:
         before = self._intake.begin()
+        try:
+            self._read_on(read, before)
+        except Exception:  # what was made before it can still be told, with a cursor
+            self._machine.failed()
+            if before is not None:
+                self._intake.restore_stages(before)
+            raise
+
+    def _read_on(self, read: Read, before: Any) -> None:
         chunk, facts, position = self._chunk(read)
         if self._left_out is not None:
             chunk, facts = self._less(read, chunk, facts)
@@ -330,8 +343,13 @@ class PartitionFeed:
         self._machine.committed(plan.number)
         if self._numbers is not None:
             self.saved(plan.number)
-        self._forget(self._chunks.keys() - self._machine.chunks())
+        self._forget_unneeded()
         return True
+
+    def _forget_unneeded(self) -> None:
+        needed = self._machine.chunks()
+        if len(needed) < len(self._chunks):
+            self._forget(self._chunks.keys() - needed)
 
     def _forget(self, chunks: set[int]) -> None:
         for number in chunks:
@@ -351,9 +369,22 @@ class PartitionFeed:
         self.observe(assembly)
         assembly.fill(self._slab.memory(block))
         trace = None if self._sources is None else self._trace(plan, self._sources)
-        self._forget(self._chunks.keys() - self._machine.chunks())
+        self._forget_unneeded()
+        return MadeBatch(
+            plan.number,
+            assembly.rows,
+            block,
+            assembly.nbytes,
+            assembly.slots,
+            plan.draft.meta,
+            trace,
+        )
+
+    def cursor(self) -> bytes:
+        """How another life goes on after the last batch that was made."""
+        held = self._blocked[0] if self._blocked else None
         told = {
-            "machine": self._machine.cursor(),
+            "machine": self._machine.cursor(held),
             "dropped": self._intake.dropped,
             "stages": self._intake.state(),
             "before": list(self._before.items()),
@@ -362,17 +393,8 @@ class PartitionFeed:
             told["without"] = list(self._without.items())
         cursor = pack(told)
         if self._numbers is not None:
-            self._numbers.made(plan.number, cursor)
-        return MadeBatch(
-            plan.number,
-            assembly.rows,
-            block,
-            assembly.nbytes,
-            assembly.slots,
-            plan.draft.meta,
-            cursor,
-            trace,
-        )
+            self._numbers.made(self.next_number - 1, cursor)
+        return cursor
 
     def _trace(self, plan: Plan, sources: Mapping[int, Source]) -> Trace:
         parts = plan.draft.parts

@@ -137,6 +137,10 @@ class SequenceFeed:
         """Examples dropped before they were cut, and segments after that, by reason."""
         return self._intake.dropped_with(self._partition.dropped())
 
+    def cursor(self) -> bytes:
+        """Nothing: what another life goes on from is in the store."""
+        return b""
+
     def committed(self, number: int) -> None:
         """The bytes of a batch are free: its states came another way."""
 
@@ -422,7 +426,7 @@ class SequenceFeed:
             trace = self._tracing.made(plan.draft, meta, states)
         self._forget()
         about = plan.number, assembly.rows, block, assembly.nbytes, assembly.slots
-        return MadeBatch(*about, meta, b"", trace)
+        return MadeBatch(*about, meta, trace)
 
     def take_dry(self) -> list[int]:
         """Stripes of lanes for which nothing is left."""

@@ -63,6 +63,9 @@ class Shaping:
         self.machine = _machine(shape, partition)
         self._options: Mapping[str, Any] = shape.options
         self._kind = shape.kind
+        self.dynamic_pad = bool(shape.options["dynamic_pad"])
+        #: Rows that may be read at once, where a bound on what is held says it.
+        self.most_rows: int | None = read_bound(shape.options)
         self._bucket = self._values("which_bucket", "bucket")
         self._length = self._values("input_length", "length")
         self._labels = self._values("labels", "labels")
@@ -88,18 +91,9 @@ class Shaping:
         return sizes.pop() if alike else None
 
     @property
-    def dynamic_pad(self) -> bool:
-        return bool(self._options["dynamic_pad"])
-
-    @property
     def capacity(self) -> int | None:
         """Batches that may be made ahead of the trainers, where the shape says it."""
         return self._options.get("capacity")
-
-    @property
-    def most_rows(self) -> int | None:
-        """Rows that may be read at once, where a bound on what is held says it."""
-        return read_bound(self._options)
 
     def stats(self) -> list[dict[str, Any]]:
         """Rows that wait by class, where the shape keeps classes apart."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["gather", "join_buffers", "ranges"]
+__all__ = ["gather", "join_buffers", "ranges", "window"]
 
 #: Bytes per stretch from which copying them one by one beats an index of every byte.
 _LONG_STRETCH = 64
@@ -40,11 +40,20 @@ def _trimmed(
 
 def gather(buffer: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """The stretches of a buffer, back to back."""
+    size = int(sizes[0]) if len(sizes) else 0
+    if size and (sizes == size).all():
+        alike: np.ndarray = window(buffer, size)[starts].view(np.uint8)
+        return alike
     if int(sizes.sum()) > _LONG_STRETCH * len(sizes):
         stretches = zip(starts.tolist(), sizes.tolist(), strict=True)
         return np.concatenate([buffer[start : start + size] for start, size in stretches])
     gathered: np.ndarray = buffer[ranges(starts, sizes)]
     return gathered
+
+
+def window(buffer: np.ndarray, size: int) -> np.ndarray:
+    """Every run of ``size`` bytes as one element, so that an index gathers whole runs."""
+    return np.ndarray((max(buffer.size - size + 1, 0),), f"V{size}", buffer, 0, (1,))
 
 
 def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..core.dispatch import Dispatcher
 from ..core.handover import Answer
-from .worker_messages import Finished, Made
+from .worker_messages import Finished, Further, Made
 
 __all__ = ["Counters", "Tally"]
 
@@ -61,24 +61,32 @@ class Counters:
         self._refused: dict[str, int] = {}  # saves that were not stale, by code
 
     def on_made(self, message: Made) -> None:
-        """A batch was made."""
+        """Batches were made."""
+        for made in message.batches:
+            self._count(made)
+        self._dropped[message.partition] = message.dropped
+        self.on_stats(message.partition, message.stats)
+
+    def _count(self, batch: Made | Further) -> None:
         made = self._made
         made[0] += 1
-        made[1] += message.rows
-        made[2] += message.nbytes
-        self._dropped[message.partition] = message.dropped
-        if message.stats is not None:
-            self._stats[message.partition] = message.stats
-        if "padded" in message.meta:
-            counts = self._padding.setdefault(message.meta["bucket"], [0, 0])
-            counts[0] += message.meta["padded"]
-            counts[1] += message.meta["real"]
+        made[1] += batch.rows
+        made[2] += batch.nbytes
+        meta = batch.meta
+        if "padded" in meta:
+            counts = self._padding.setdefault(meta["bucket"], [0, 0])
+            counts[0] += meta["padded"]
+            counts[1] += meta["real"]
+
+    def on_stats(self, partition: int, stats: dict[str, Any] | None) -> None:
+        """Classes or segments of a partition, where it has them."""
+        if stats is not None:
+            self._stats[partition] = stats
 
     def on_finished(self, message: Finished) -> None:
         """A partition has said its last word."""
         self._dropped[message.partition] = message.dropped
-        if message.stats is not None:
-            self._stats[message.partition] = message.stats
+        self.on_stats(message.partition, message.stats)
 
     def on_answer(self, answer: Answer) -> None:
         """A trainer is told what became of commits."""

@@ -29,7 +29,7 @@ from .config import FeedConfig, RunConfig
 from .copies import Copies
 from .counters import Counters
 from .flight import LeaseRecorder
-from .news import News
+from .news import News, Worth
 from .rejoining import Rejoining
 from .retargets import Retargets
 from .state_blocks import StateBlocks
@@ -44,6 +44,7 @@ from .worker_messages import (
     Kept,
     Made,
     Opened,
+    Retargeted,
     Starved,
     Waiting,
 )
@@ -122,6 +123,7 @@ class Desk:
         self._most_bad = config.declaration.policy.max_bad_examples
         self.flight = None if run.record == "off" else LeaseRecorder(run, config.name)
         self._run = run
+        self._worth = Worth(config, run)
         self._opened: set[int] = set()
         self._finished: set[int] = set()
         self._cursors: dict[int, bytes] = {}
@@ -192,20 +194,13 @@ class Desk:
         self._waits.pop(message.partition, None)
         self.counters.on_made(message)
         self._check_bad()
-        place = Place(
-            worker,
-            life,
-            message.segment,
-            message.offset,
-            message.nbytes,
-            message.columns,
-            message.crowded,
-        )
         self._on_kept(message.partition, message.kept)
-        self._blocks_in[message.segment] = self._blocks_in.get(message.segment, 0) + 1
-        self.dispatcher.made(
-            Batch(message.partition, message.number, message.rows, place, message.meta)
-        )
+        crowded = message.crowded
+        for made in message.batches:
+            segment = made.segment
+            place = Place(worker, life, segment, made.offset, made.nbytes, made.columns, crowded)
+            self._blocks_in[segment] = self._blocks_in.get(segment, 0) + 1
+            self.dispatcher.made(Batch(message.partition, made.number, made.rows, place, made.meta))
 
     def on_finished(self, message: Finished) -> None:
         self._finished.add(message.partition)
@@ -214,6 +209,10 @@ class Desk:
         self._check_bad()
         self.retargets.partition_ended(message.partition)
         self.dispatcher.partition_ended(message.partition)
+
+    def on_retargeted(self, message: Retargeted) -> None:
+        self.counters.on_stats(message.partition, message.stats)
+        self.retargets.answer(message)
 
     def on_waiting(self, message: Waiting) -> None:
         self._waits[message.partition] = message.text
@@ -364,7 +363,8 @@ class Desk:
         self._blocks_in[place.segment] -= 1
         owner = news.get((place.worker, place.life))
         if owner is not None:
-            owner.freed.append((self.name, batch.partition, batch.number))
+            worth = self._worth.freed(place.nbytes, place.crowded)
+            owner.free((self.name, batch.partition, batch.number), worth)
         elif not self._blocks_in[place.segment]:
             del self._blocks_in[place.segment]
             self.retired.append(place.segment)
@@ -384,7 +384,7 @@ class Desk:
         place: Place = effect.batch.body
         owner = news.get((place.worker, place.life))
         if owner is not None:
-            owner.count_taken(self.name)
+            owner.count_taken(self.name, self._worth.taken(place.nbytes, place.crowded))
 
     def uses(self, segment: str) -> bool:
         """Whether a batch of this feed lies in a segment, and is not free."""

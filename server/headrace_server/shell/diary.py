@@ -64,6 +64,8 @@ class Diary:
         self._map = _mapped(path)
         self._beats = memoryview(self._map)[:8].cast("Q")
         self._head = [IDLE, 0, 0, 0, 0, 0]
+        self._names: dict[tuple[str, int], bytes] = {}
+        self._name = b""
 
     def beat(self) -> None:
         """It lives, and goes on."""
@@ -75,8 +77,12 @@ class Diary:
 
     def begin(self, feed: str, partition: int, opening: bool = False) -> None:
         """A step of a partition, or the opening of it."""
-        name = json.dumps([feed, partition]).encode()[: _WHERE_AT - _NAME_AT]
-        self._map[_NAME_AT : _NAME_AT + len(name)] = name
+        name = self._names.get((feed, partition))
+        if name is None:
+            name = json.dumps([feed, partition]).encode()[: _WHERE_AT - _NAME_AT]
+            self._names[feed, partition] = name
+        if name is not self._name:
+            self._map[_NAME_AT : _NAME_AT + len(name)] = self._name = name
         self._write(OPENING if opening else STEP, 0, 0, 0, len(name), 0)
 
     def reading(
@@ -101,9 +107,9 @@ class Diary:
         return len(data)
 
     def _write(self, *head: int) -> None:
-        self._head = [int(value) for value in head]
-        self._put()
-        self.beat()
+        self._head[:] = head
+        _HEAD.pack_into(self._map, 8, *head)
+        self._beats[0] += 1
 
     def _put(self) -> None:
         _HEAD.pack_into(self._map, 8, *self._head)

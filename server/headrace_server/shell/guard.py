@@ -10,7 +10,6 @@ same chunks as without a guard, less those that are out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -99,6 +98,7 @@ class Guard:
         self._windowed = False  # whether rows stay in hand for steps that read nothing
         self._in_window: dict[int, tuple[np.ndarray, str]] = {}  # by partition
         self.needed = False  # whether what is read now was read before, and is counted on
+        self._step = _Step(self)
         paths = declaration.source.paths
         self.source = paths[0] if len(paths) == 1 else f"the source ({declaration.source.kind})"
 
@@ -110,15 +110,17 @@ class Guard:
         self._windowed = few or self._declaration.order.seed is not None
         return _Streamed(reader, self)
 
-    @contextmanager
-    def step(self, partition: int, opening: bool = False) -> Iterator[None]:
+    def step(self, partition: int, opening: bool = False) -> _Step:
         """A step of work.  One that raises has not passed, and stays in the diary."""
         self._partition, self._opening, self.needed = partition, opening, False
         self.diary.begin(self._feed, partition, opening)
         if partition in self._in_window:
             rows, where = self._in_window[partition]
             self.diary.reading(rows, where, needed=self._moves)
-        yield
+        return self._step
+
+    def step_passed(self) -> None:
+        """It is over, and went well."""
         self.needed = False
         if self._touched and not self._windowed:
             self._tell()
@@ -195,6 +197,20 @@ class Guard:
         if row in self._watched and not self._opening:
             self._passed(self._feed, [row])
             self._watched.discard(row)
+
+
+class _Step:
+    """The context of a step: a class, for there is one with every batch."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is None:
+            self._guard.step_passed()
 
 
 class _Indexed:

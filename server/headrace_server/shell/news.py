@@ -3,22 +3,26 @@
     Freed, Taken ─────────────► News ─► Settled …              free blocks, how many were taken
     Save, Want, Leave, Flush ─►      ─► Turn … Flush, Turn …   of each partition of segments
 
-The router's round has any number of these, and a message's header is bounded.  A trainer's flush
-speaks of the batch that it saved last, and of lanes that are still its own: so it goes out after
-that save and before anything that followed it.
+The router's round has any number of these, and a message's header is bounded.  What is free or was
+taken is told when it is enough to make a worker go on, or has waited for a moment.
+
+A trainer's flush speaks of the batch that it saved last, and of lanes that are still its own: so it
+goes out after that save and before anything that followed it.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..core import segment_dispatch
 from ..core.handover import Claim, Leave, Release, Save, Want
+from .config import FeedConfig, RunConfig
 from .worker_messages import Flush, Settled, Turn
 
-__all__ = ["News"]
+__all__ = ["News", "Worth"]
 
 _Name = tuple[str, int, int]
 #: Freed blocks, wishes, trainers that left in one message: a trainer's death can free any number.
@@ -27,6 +31,33 @@ _PER_MESSAGE = 256
 _SAVES_PER_MESSAGE = 64
 #: … and states of all of them: each takes some ten to fifty bytes of the header.
 _STATES_PER_MESSAGE = 1024
+
+
+_ENOUGH = 0.999  # sums of parts round
+#: What is not worth a message alone waits this long, and a round of the router.
+_PATIENCE_S = 0.05
+#: So many bytes that are free are worth a message: they are still warm.
+_FREED_BYTES = 4 * 1024**2
+
+
+class Worth:
+    """What a batch of a feed that was taken or is free is worth; 1 is worth a message.
+
+    A worker that is as far ahead as it may be goes on when a quarter of that was taken.
+    """
+
+    def __init__(self, config: FeedConfig, run: RunConfig) -> None:
+        most = min(run.max_ahead, config.declaration.shape.options.get("capacity") or run.max_ahead)
+        share = min(run.max_ahead_bytes, run.slab_bytes // (2 * len(run.feeds)))
+        self._of_each = 1 / max(1, most // 4)
+        self._taken = 1 / max(1, share // 4)
+        self._freed = 1 / max(1, min(_FREED_BYTES, run.slab_bytes // 8))
+
+    def taken(self, nbytes: int, crowded: bool) -> float:
+        return 1.0 if crowded else max(self._of_each, nbytes * self._taken)
+
+    def freed(self, nbytes: int, crowded: bool) -> float:
+        return 1.0 if crowded else max(self._of_each, nbytes * self._freed)
 
 
 @dataclass(slots=True)
@@ -85,6 +116,8 @@ class News:
     freed: list[_Name] = field(default_factory=list)
     taken: dict[str, int] = field(default_factory=dict)  # of this life so far, by feed
     changed: bool = False  # since it was told
+    worth: list[float] = field(default_factory=lambda: [0.0, 0.0])  # of what is free, was taken
+    since: float | None = None  # when the first of what is not told came
     turns: dict[tuple[str, int], list[_Turn]] = field(default_factory=dict)
 
     def add(self, feed: str, effect: Save | Want | Leave | Claim | Release) -> None:
@@ -115,15 +148,31 @@ class News:
                 yield from turn.messages(feed, partition)
         self.turns.clear()
 
-    def count_taken(self, feed: str) -> None:
+    def free(self, batch: _Name, worth: float = 1.0) -> None:
+        """The bytes of a batch are free."""
+        self.freed.append(batch)
+        self.worth[0] += worth
+
+    def count_taken(self, feed: str, worth: float = 1.0) -> None:
+        """A batch has gone to a trainer."""
         self.taken[feed] = self.taken.get(feed, 0) + 1
         self.changed = True
+        self.worth[1] += worth
 
     def take(self) -> Settled | None:
-        """The next message; to be asked for until there is none."""
+        """The next message; to be asked for until there is none, and again in the next round."""
         if not self.freed and not self.changed:
             return None
+        if max(self.worth) < _ENOUGH:
+            now = time.monotonic()
+            if self.since is None:
+                self.since = now
+            if now - self.since < _PATIENCE_S:
+                return None
         news = Settled(tuple(self.freed[:_PER_MESSAGE]), tuple(self.taken.items()))
         del self.freed[:_PER_MESSAGE]
         self.changed = False
+        if not self.freed:
+            self.worth[:] = 0.0, 0.0
+            self.since = None
         return news

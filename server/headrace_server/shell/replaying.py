@@ -145,7 +145,10 @@ class ReplayedBatches(PartitionFeed):
         assembly.fill(self._slab.memory(block))
         number = self._script.passed()
         about = number, assembly.rows, block, assembly.nbytes, assembly.slots
-        return MadeBatch(*about, _marked(made), pack(number + 1))
+        return MadeBatch(*about, _marked(made))
+
+    def cursor(self) -> bytes:
+        return pack(self._script.at)
 
 
 class ReplayedSegments(SequenceFeed):
@@ -213,7 +216,7 @@ class ReplayedSegments(SequenceFeed):
         self._waiting = None
         assembly.fill(self._slab.memory(block))
         about = assembly.rows, block, assembly.nbytes, assembly.slots
-        return MadeBatch(self._script.passed(), *about, _marked(made), b"")
+        return MadeBatch(self._script.passed(), *about, _marked(made))
 
     def _made_again(self, made: Made) -> SegmentBlock:
         batch = made.segments

@@ -210,7 +210,7 @@ class Router:
         elif isinstance(message, Failed):
             desk.on_failed(message)
         elif isinstance(message, Retargeted):
-            desk.retargets.answer(message)
+            desk.on_retargeted(message)
         elif isinstance(message, Waiting):
             desk.on_waiting(message)
         elif isinstance(message, (Kept, Starved, Dry)):

@@ -21,6 +21,7 @@ import msgpack
 from headrace_proto.errors import ServerError
 
 from ..core.changes import Saved
+from ..core.partition import first_number
 from .flight_history import Flown, History, feed_of
 from .flight_rows import BatchId
 from .omissions import Omissions, Skipped, quarantine_file
@@ -170,5 +171,5 @@ def _is_done(stores: dict[int, Saved], batch: BatchId) -> bool:
     base = 0
     if "cursor" in saved.meta:
         cursor = msgpack.unpackb(saved.meta["cursor"], strict_map_key=False)
-        base = int(cursor["machine"]["next_number"])
+        base = first_number(cursor["machine"])
     return batch.number < base or batch.number in saved.done

@@ -1,9 +1,10 @@
 """A worker process: runs whole partitions and announces their batches to the router.
 
-    orders of the router ─► [ the partition whose turn it is: one step ] ─► announcements
+    orders of the router ─► [ the partition whose turn it is: a step ] × n ─► announcements
 
-How a partition comes to be is in ``opening.py``, whose turn it is in ``core/ahead.py``, what its
-trainers bring back in ``commits.py``, and what outlives the worker in ``stores.py``.
+How a partition comes to be is in ``opening.py``, whose turn it is in ``core/ahead.py``, how its
+batches are told in ``announcing.py``, what its trainers bring back in ``commits.py``, and what
+outlives the worker in ``stores.py``.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from ..core.arena import Block
 from ..feed.partition_feed import Blocked, Busy, Done, MadeBatch, PartitionFeed
 from ..feed.sequence_feed import Resting, SequenceFeed
 from ..feed.slab import Slab
+from .announcing import Announcer
 from .child import ParentPipe
 from .commits import Commits
 from .config import RunConfig
@@ -50,9 +52,7 @@ from .worker_messages import (
     Failed,
     Finished,
     Flush,
-    Made,
     Opened,
-    Removed,
     Retarget,
     Retargeted,
     Seek,
@@ -67,8 +67,6 @@ __all__ = ["Worker", "main"]
 
 logger = logging.getLogger("headrace.worker")
 
-#: When a slab is this full, trainers are asked to copy batches out instead of holding them.
-_CROWDED = 0.5
 _IDLE_MS = 1000
 #: What a worker that the router listens to no more waits for its end.
 _ALONE_S = 5.0
@@ -78,6 +76,9 @@ _ROUTER_S = 600.0
 _SILENT_S = 1.0
 #: Where memory runs out the kernel is to take a worker, which can be replaced, and not the router.
 _OOM_SCORE = b"500"
+
+#: A batch that is ready waits no longer than this for others that are announced with it.
+_GATHER_S = 0.001
 
 _Name = tuple[str, int]
 
@@ -106,6 +107,7 @@ class Worker:
         self._stores = Stores(config.state_directory, config.durability, self._send)
         self._reporter = Reporter(sheet, self._slab, self._stores.progress)
         self._commits = Commits(self._stores, self._send)
+        self._announcer = Announcer(self._slab, self._commits, self._channel)
         index = config.index_directory or str(directory / "index")
         about = diary, marks, passed, config.max_state_bytes, config.record, config.replay
         self._opener = Opener(self._slab, self._stores, index, *about)
@@ -153,6 +155,23 @@ class Worker:
                 self._tell_of_rest()
 
     def _work(self, name: _Name) -> None:
+        """Steps in turn, as long as each makes a batch and the first can wait for the others."""
+        until = time.monotonic() + _GATHER_S
+        turn: _Name | None = name
+        while turn is not None:
+            made = self._step(turn)
+            if made is None:
+                break
+            run = self._running[turn]
+            self._note_made(turn, run, made)
+            self._spoke[turn] = now = time.monotonic()
+            if now >= until or self._announcer.full or not isinstance(run, PartitionFeed):
+                break
+            turn = self._ahead.turn(self._running, self._resting)
+        self._announce()
+
+    def _step(self, name: _Name) -> MadeBatch | None:
+        """One step of a partition, and the batch that it has made."""
         feed, partition = name
         run = self._running[name]
         try:
@@ -161,17 +180,17 @@ class Worker:
         except MemoryError:
             raise  # the next life has all of it again, and it is known what was read
         except Exception as error:
+            self._announce()
             self._fail(feed, partition, error)
-            return
+            return None
         if isinstance(run, SequenceFeed):
             self._note_rest(name, run, step is Resting)
         if isinstance(step, MadeBatch):
-            self._spoke[name] = time.monotonic()
-            try:
-                self._announce(name, step)
-            except ProtocolError as error:  # of a great many columns, say
-                self._fail(feed, partition, error)
-        elif step is Busy:
+            return step
+        self._announce()
+        if name not in self._running:  # what was announced did not fit, and its feed has failed
+            return None
+        if step is Busy:
             self._tell_what_lacks(name, run.waits_for())
         elif step is Done:
             self._made[name] = self._running.pop(name)
@@ -182,6 +201,7 @@ class Worker:
             self._tell_what_lacks(name, f"{full}for trainers (slab_bytes bounds it)")
             if self._reporter.rest("slab", self._poller.poll, _IDLE_MS):
                 self._hear()  # only news from the router can free a block
+        return None
 
     def _note_rest(self, name: _Name, run: SequenceFeed, rests: bool) -> None:
         """A partition of segments may have to wait for trainers, who are to know."""
@@ -209,32 +229,20 @@ class Worker:
         if text:
             self._send(Waiting(*name, text[:1000], -1 if batch is None else batch))
 
-    def _announce(self, name: _Name, made: MadeBatch) -> None:
+    def _note_made(self, name: _Name, run: PartitionFeed | SequenceFeed, made: MadeBatch) -> None:
+        """It is to be announced."""
         feed, partition = name
         if made.trace is not None:
             self._flight[feed].made(partition, made.number, made.rows, made.trace)
         self._blocks[feed, partition, made.number] = made.block
-        if isinstance(self._running[name], PartitionFeed):  # others make what is wanted
+        if isinstance(run, PartitionFeed):  # others make what is wanted
             self._ahead.made(name, made.nbytes)
-        message = Made(
-            feed,
-            partition,
-            made.number,
-            made.rows,
-            self._slab.name_of(made.block),
-            made.block.offset,
-            made.nbytes,
-            [[slot.offset, slot.nbytes, list(slot.shape)] for slot in made.slots],
-            dict(made.meta),
-            self._running[name].dropped(),
-            self._slab.fraction_used > _CROWDED,
-            self._running[name].stats(),
-            self._commits.take_kept(name),
-        )
-        self._send(message, made.cursor)
-        if self._slab.removed:
-            self._send(Removed(tuple(self._slab.removed)))
-            self._slab.removed.clear()
+        self._announcer.add(name, run, made)
+
+    def _announce(self) -> None:
+        """Tell the router of all batches that are ready."""
+        for name, error in self._announcer.tell():
+            self._fail(*name, error)
 
     def _hear(self) -> None:
         for header, *payload in self._channel.receive():
@@ -362,7 +370,7 @@ class Worker:
                 since = run.set_target_probs(list(order.probs), told)
             except Exception as error:  # whatever a trainer's numbers bring out
                 since, fault = 0, str(error)
-            self._send(Retargeted(feed, partition, order.request, since, fault))
+            self._send(Retargeted(feed, partition, order.request, since, fault, run.stats()))
 
     def _send(self, message: object, *payload: bytes) -> None:
         self._channel.send([FROM_WORKER.encode(message), *payload])

@@ -4,7 +4,7 @@ worker                                  router
   Up ──────────────────────────────────►        I live; my life is number n
   ◄─────────────────────────── Assign ×k        these partitions are yours, from these cursors
   Opened ──────────────────────────────►        schema of a partition's examples
-  Made ────────────────────────────────►        a batch lies at …          + frame: cursor
+  Made ────────────────────────────────►        batches lie at …           + frame: cursor
   Removed ─────────────────────────────►        these segments can be unmapped
   ◄─────────────────────────── Close            read no more
   ◄─────────────────────────── Seek             where is this example?
@@ -35,7 +35,7 @@ from headrace_proto.checks import (
     check_text,
     list_of,
 )
-from headrace_proto.codec import Registry
+from headrace_proto.codec import Registry, record_check
 from headrace_proto.errors import ProtocolError
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "Finished",
     "Flush",
     "Flushed",
+    "Further",
     "Kept",
     "Made",
     "Opened",
@@ -91,10 +92,27 @@ class Opened:
     next: Count = 0  # the first batch that an earlier server did not see done
 
 
+@dataclass(frozen=True, slots=True)
+class Further:
+    """One more batch of the same partition."""
+
+    number: Count
+    rows: Count
+    segment: Text
+    offset: Count
+    nbytes: Count
+    columns: Plain
+    meta: Plain
+
+
 @FROM_WORKER.message(3)
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A batch lies in the worker's slab.  Frame 1 is the partition's cursor after it."""
+    """A batch lies in the worker's slab, and perhaps ``more`` that were made after it.
+
+    What is said of the partition is as of the last of them.  Frame 1 is its cursor after that one,
+    so what a worker had made and not announced is made again by the next.
+    """
 
     feed: Text
     partition: Count
@@ -109,6 +127,12 @@ class Made:
     crowded: Flag = False  # the slab is short of room: trainers should copy out
     stats: Plain = None  # rows of this partition so far by class, where there are classes
     kept: Plain = ()  # as in Kept, of what came before
+    more: Annotated[tuple[Further, ...], list_of(record_check(Further))] = ()
+
+    @property
+    def batches(self) -> tuple[Made | Further, ...]:
+        """All of them, in order."""
+        return (self, *self.more)
 
 
 @FROM_WORKER.message(4)
@@ -151,6 +175,7 @@ class Retargeted:
     request: Count
     since: Count
     fault: Text = ""
+    stats: Plain = None  # as in Made: the change is among them, though no batch shows it yet
 
 
 @FROM_WORKER.message(8)

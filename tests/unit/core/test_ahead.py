@@ -49,6 +49,28 @@ def test_a_feed_with_enough_batches_ahead_rests_until_one_is_taken():
     assert ahead.turn(running, ()) is None
 
 
+def test_one_that_has_got_far_ahead_rests_until_a_quarter_of_that_was_taken():
+    ahead = Ahead(["a"], 8, 100, 1 << 20)
+    running = {("a", 0): Run()}
+    for _ in range(8):
+        ahead.made(("a", 0), 1)
+    for taken, turn in ((0, None), (1, None), (2, ("a", 0))):
+        ahead.taken("a", taken)
+        assert ahead.turn(running, ()) == turn
+    ahead.made(("a", 0), 1)
+    assert ahead.turn(running, ()) == ("a", 0), "which makes up for all that was taken"
+
+
+def test_one_that_has_got_far_ahead_in_bytes_rests_until_a_quarter_of_them_was_taken():
+    ahead = Ahead(["a"], 32, 100, 1 << 20)
+    running = {("a", 0): Run()}
+    for nbytes in (20, 6, 40, 34):
+        ahead.made(("a", 0), nbytes)
+    for taken, turn in ((0, None), (1, None), (2, ("a", 0))):
+        ahead.taken("a", taken)
+        assert ahead.turn(running, ()) == turn
+
+
 def test_a_feed_with_enough_bytes_ahead_rests_but_two_batches_are_always_allowed():
     ahead = Ahead(["a"], 32, 100, 1 << 20)
     running = {("a", 0): Run()}

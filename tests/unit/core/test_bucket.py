@@ -1,14 +1,15 @@
 """Buckets batch rows exactly as one row after another would, chunk by chunk."""
 
-import json
 from itertools import pairwise
 
+import msgpack
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_server.core.bucket import Buckets
+from headrace_server.core.plan import packed_integers, unpacked_integers
 
 steady = settings(derandomize=True, deadline=None, database=None)
 
@@ -120,7 +121,7 @@ def test_a_restore_at_every_step_changes_nothing(given):
 
     def restored(shape):
         other = Buckets(sizes, smaller, budget)
-        other.restore(json.loads(json.dumps(shape.snapshot())))
+        other.restore(msgpack.unpackb(msgpack.packb(shape.snapshot()), strict_map_key=False))
         assert other.snapshot() == shape.snapshot()
         assert other.chunks() == shape.chunks()
         assert other.waiting() == shape.waiting()
@@ -275,6 +276,10 @@ def test_sizes_that_make_no_batch_are_refused(arguments, text):
         ({"waiting": None}, "'waiting'"),
         ({"waiting": [[2, [[0, [1]]]]]}, "'waiting' of the snapshot can not be read: 2 is not"),
         ({"waiting": [[0, [[0, [1], [1, 2]]]]]}, "'waiting'"),
+        ({"waiting": [[0, [[0, b"2\0"]]]]}, "'waiting'"),
+        ({"waiting": [[0, [[0, b"3\0\0\0"]]]]}, "no packed integers"),
+        ({"waiting": [[0, [[0, "2\0\0"]]]]}, "no packed integers"),
+        ({"waiting": [[0, [[0, b"2"]]]]}, "'waiting'"),
         ({"full": [[0, 9]]}, "'full' has more of bucket 0"),
         ({"full": [[0]]}, "'full'"),
         ({"waste": [[0, "x", 1]]}, "'waste'"),
@@ -288,3 +293,31 @@ def test_a_snapshot_that_does_not_fit_is_refused_by_field_and_changes_nothing(ch
     with pytest.raises(ValueError, match=text):
         shape.restore({**before, **change})
     assert shape.snapshot() == before
+
+
+@pytest.mark.parametrize("most", [1, 2**16 - 1, 2**16, 2**32 - 1, 2**32, 2**62])
+def test_integers_are_packed_in_so_few_bytes_as_hold_them(most: int):
+    values = np.array([0, most, 1], np.int64)
+    packed = packed_integers(values)
+    assert len(packed) == 1 + 3 * (2 if most < 2**16 else 4 if most < 2**32 else 8)
+    assert unpacked_integers(packed).tolist() == values.tolist()
+    assert unpacked_integers(packed_integers(values[:0])).tolist() == []
+
+
+def test_a_snapshot_of_an_earlier_release_which_lists_rows_is_read():
+    shape = Buckets([2, 3])
+    facts = {"bucket": np.array([0, 1, 0, 1, 0]), "length": np.array([3, 1, 2, 70_000, 5])}
+    shape.offer(7, 5, facts)
+    state = shape.snapshot()
+    listed = [[0, [[7, [0, 2, 4], [3, 2, 5]]]], [1, [[7, [1, 3], [1, 70_000]]]]]
+    assert [
+        [b, [[c, len(rows), len(lengths)] for c, rows, lengths in q]] for b, q in state["waiting"]
+    ] == [
+        [0, [[7, 7, 7]]],
+        [1, [[7, 5, 9]]],
+    ]
+    earlier = Buckets([2, 3])
+    earlier.restore({**state, "waiting": listed})
+    assert earlier.snapshot() == state
+    first, second = earlier.next_draft(), shape.next_draft()
+    assert first.meta == second.meta == {"bucket": 0, "padded": 6, "real": 5}

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_server.core.batch import PlainBatches
-from headrace_server.core.partition import VERSION, Partition, Rest
+from headrace_server.core.partition import VERSION, Partition, Rest, first_number
 from headrace_server.core.plan import Draft, Part, Plan, Read
 
 LIMITS = st.lists(st.integers(1, 7), min_size=1, max_size=5)
@@ -350,6 +350,25 @@ def test_a_snapshot_that_is_restored_half_way_through_its_repeats_repeats_the_re
         other.machine.cursor()
     third = other.restored(other.machine.snapshot()).run()
     assert third.stream() == expected(20, 1)
+
+
+def test_a_cursor_with_a_plan_that_is_held_back_goes_on_with_that_one():
+    driver = Driver(20, batch_size=4, limits=(10,)).run(steps=2)
+    held = driver.machine.next_step(10)
+    assert isinstance(held, Plan) and held.number == 1
+    state = driver.machine.cursor(held)
+    assert first_number(state) == 1 and first_number(driver.machine.cursor()) == 2
+    other = driver.restored(state)
+    assert other.machine.first_number == 1 and other.machine.next_number == 2
+    assert other.run().stream() == expected(20, 1)[4:]
+
+
+def test_a_read_that_failed_is_the_next_one_again():
+    driver = Driver(20, batch_size=4, limits=(10,))
+    read = driver.machine.next_step(10)
+    driver.machine.failed()
+    assert driver.restored(driver.machine.cursor()).run().stream() == expected(20, 1)
+    assert driver.machine.next_step(10) == read
 
 
 def test_a_batch_that_its_old_holder_committed_is_not_repeated():

@@ -47,7 +47,7 @@ class Place:
             rows = array_at(self.slab.memory(step.block), step.slots[0]).tolist()
             self.slab.free(step.block)
             feed.committed(step.number)
-            yield step.number, rows, step.cursor
+            yield step.number, rows, feed.cursor()
 
 
 def pipeline(epochs: int = 3) -> Pipeline:

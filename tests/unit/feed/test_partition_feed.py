@@ -44,6 +44,12 @@ def odd_is_bad(example: dict[str, Any]) -> dict[str, Any]:
     return {"i": example["i"], "steps": np.full(2, example["i"], np.float32)}
 
 
+def bad_from_64_on(example: dict[str, Any]) -> dict[str, Any]:
+    if example["i"] >= 64:
+        raise ValueError("not this one")
+    return example
+
+
 def no_sevens(example: dict[str, Any]) -> bool:
     return bool(example["i"] % 7)
 
@@ -207,7 +213,7 @@ def test_from_the_cursor_of_any_batch_another_place_goes_on_to_the_byte(
     batches, cursors = [], []
     while isinstance(made := step(feed), MadeBatch):
         batches.append(contents(here, made))
-        cursors.append(made.cursor)
+        cursors.append(feed.cursor())
         here.slab.free(made.block)
     dropped = feed.dropped()
     assert len(batches) > 5 and dropped
@@ -220,6 +226,46 @@ def test_from_the_cursor_of_any_batch_another_place_goes_on_to_the_byte(
         rest = play(there, successor)
         assert rest == batches[number + 1 :]
         assert successor.dropped() == dropped
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_cursor_may_be_taken_late_when_more_was_read_since(
+    name: str, place: Callable[..., Place], tmp_path: Path
+):
+    pipeline = PIPELINES[name](tmp_path)
+    want = play(whole := place(pipeline), whole_feed := whole.feed())
+    here = place(pipeline)
+    feed = here.feed()
+    made = 0
+    while (result := feed.advance()) is not Done:
+        if isinstance(result, MadeBatch):
+            made += 1
+            here.slab.free(result.block)
+            continue
+        there = place(pipeline)
+        successor = there.feed()
+        successor.restore(msgpack.unpackb(feed.cursor(), strict_map_key=False))
+        assert play(there, successor) == want[made:]
+        assert successor.dropped() == whole_feed.dropped()
+    assert made == len(want)
+
+
+def test_where_a_read_fails_there_is_a_cursor_after_what_was_made_before_it(
+    place: Callable[..., Place],
+):
+    pipeline = hs.from_examples([{"i": i} for i in range(100)]).map(bad_from_64_on).batch(8)
+    here = place(pipeline)
+    feed = here.feed()
+    for number in range(8):
+        assert step(feed).number == number
+    with pytest.raises(DataError, match="not this one"):
+        feed.advance()
+    there = place(pipeline)
+    successor = there.feed()
+    successor.restore(msgpack.unpackb(feed.cursor(), strict_map_key=False))
+    assert successor.next_number == 8
+    with pytest.raises(DataError, match="not this one"):
+        successor.advance()
 
 
 @pytest.mark.parametrize("name", [name for name in PIPELINES if "stream" not in name])
@@ -265,6 +311,11 @@ def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
             continue
         assert made is Blocked and feed.advance() is Blocked
         assert feed.next_number == len(got)
+        there = place(pipeline)
+        successor = there.feed()
+        successor.restore(msgpack.unpackb(feed.cursor(), strict_map_key=False))
+        assert successor.next_number == len(got)
+        assert play(there, successor) == want[len(got) :]
         gone = held.pop(data.draw(st.integers(0, len(held) - 1)))
         here.slab.free(gone.block)
     assert got == want

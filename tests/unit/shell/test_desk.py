@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,11 @@ from headrace_server.shell.worker_messages import (
     Failed,
     Finished,
     Flush,
+    Further,
     Kept,
     Made,
     Opened,
+    Retargeted,
     Settled,
     Starved,
     Turn,
@@ -44,7 +47,9 @@ def desk(partitions: int = 2, workers: int = 1, max_bad: int | None = None) -> D
         )
         pipeline = pipeline.batch(4)
     feed = FeedConfig("default", pipeline.declaration(), (), partitions)
-    return Desk(feed, RunConfig((feed,), "/nowhere", (), workers=workers, lease_ttl_s=10))
+    return Desk(
+        feed, RunConfig((feed,), "/nowhere", (), workers=workers, lease_ttl_s=10, max_ahead=1)
+    )
 
 
 def runs(d: Desk, worker: int) -> list[tuple[int, bytes]]:
@@ -78,6 +83,17 @@ class At:
         self.desk.on_made(made(partition, number, **more), cursor, 0, self.life)
         self.act()
 
+    def make_several(self, partition: int, numbers: range, **more: Any) -> None:
+        """Announced in one message, with one cursor."""
+        first, *rest = [made(partition, number) for number in numbers]
+        further = tuple(
+            Further(m.number, m.rows, m.segment, m.offset, m.nbytes, m.columns, m.meta)
+            for m in rest
+        )
+        message = replace(first, more=further, **more)
+        self.desk.on_made(message, b"after %d" % numbers[-1], 0, self.life)
+        self.act()
+
     def act(self) -> None:
         for effect in self.desk.dispatcher.take_effects():
             if isinstance(effect, Send):
@@ -97,6 +113,28 @@ class At:
         del self.news[0, self.life]
         self.life += 1
         self.news[0, self.life] = News()
+
+
+def test_batches_that_are_announced_together_are_as_many_single_ones_with_the_last_cursor():
+    at = At()
+    at.make(0, 0)
+    at.make_several(0, range(1, 4), dropped={"filtered": 7}, crowded=True)
+    assert [send.batch.number for send in at.sends] == [0, 1, 2, 3]
+    assert [send.batch.body.offset for send in at.sends] == [0, 4096, 8192, 12288]
+    assert [send.batch.body.crowded for send in at.sends] == [False, True, True, True]
+    told = at.desk.counters.told()
+    assert told["made"] == {"batches": 4, "rows": 16, "bytes": 128}
+    assert told["dropped"] == {"filtered": 7}
+    assert runs(at.desk, 0) == [(0, b"after 3")]
+    at.commit(0, 1, 2, 3)
+    assert at.news[0, 0].freed == [("default", 0, number) for number in range(4)]
+
+
+def test_a_change_of_proportions_is_among_the_counters_before_a_batch_shows_it():
+    d = desk()
+    d.retargets.ask(TRAINER, 5, (0.5, 0.5))
+    d.on_retargeted(Retargeted("default", 0, 5, 9, "", {"changes": [[9, [0.5, 0.5]]]}))
+    assert d.counters.told()["classes"] == {"changes": [[[9, [0.5, 0.5]]]]}
 
 
 def test_a_desk_is_open_when_every_partition_is_or_when_the_feed_has_failed():
@@ -265,7 +303,9 @@ class Segments:
             state_placement=placement,
         )
         feed = FeedConfig("default", shaped.declaration(), (), 2)
-        self.desk = Desk(feed, RunConfig((feed,), "/nowhere", (), workers=2, lease_ttl_s=10))
+        self.desk = Desk(
+            feed, RunConfig((feed,), "/nowhere", (), workers=2, lease_ttl_s=10, max_ahead=1)
+        )
         self.news = {(0, 0): News(), (1, 0): News()}
         self.answers: list[Answer] = []
         self.tokens: list[int] = []

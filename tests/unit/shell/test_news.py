@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
 from headrace_proto import limits
 from headrace_proto.layout import Slot
 from headrace_proto.messages import Handed
+from headrace_server import pipeline as hs
 from headrace_server.core import segment_dispatch
 from headrace_server.core.handover import Batch, Claim, Leave, Release, Save, Want
-from headrace_server.shell.news import News
+from headrace_server.shell.config import FeedConfig, RunConfig
+from headrace_server.shell.news import News, Worth
 from headrace_server.shell.worker_messages import FROM_ROUTER, Flush, Settled, Turn
 
 COLUMNS = [[0, 64, [4, 4]]]
@@ -116,7 +122,8 @@ def test_nothing_is_told_when_there_is_no_news():
 def test_any_number_of_freed_blocks_is_told_in_messages_that_fit():
     news = News()
     name = "n" * 100
-    news.freed += [(name, 4095, 10**15 + i) for i in range(1000)]
+    for i in range(1000):
+        news.free((name, 4095, 10**15 + i), 0.001)
     news.count_taken(name)
     told = []
     while (message := news.take()) is not None:
@@ -124,3 +131,59 @@ def test_any_number_of_freed_blocks_is_told_in_messages_that_fit():
         assert message.taken == ((name, 1),)
         told += message.freed
     assert len(told) == len(set(told)) == 1000
+
+
+def test_what_is_worth_little_is_told_together_when_it_is_worth_a_message():
+    news = News()
+    told = []
+    for number in range(12):
+        news.count_taken("f", 0.25)
+        news.free(("f", 0, number), 0.1)
+        told += [(message.freed, message.taken) for message in iter(news.take, None)]
+    assert told == [
+        (tuple(("f", 0, number) for number in range(upto - 4, upto)), (("f", upto),))
+        for upto in (4, 8, 12)
+    ]
+
+
+def test_what_is_free_is_told_though_nothing_is_taken():
+    news = News()
+    for number in range(3):
+        assert news.take() is None
+        news.free(("f", 0, number), 0.4)
+    assert news.take() == Settled(tuple(("f", 0, number) for number in range(3)), ())
+
+
+def test_what_is_worth_no_message_waits_for_a_moment_only(monkeypatch: pytest.MonkeyPatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    news = News()
+    news.count_taken("f", 0.1)
+    assert news.take() is None
+    now[0] += 0.04
+    news.count_taken("f", 0.1)
+    assert news.take() is None
+    now[0] += 0.011
+    assert news.take() == Settled((), (("f", 2),))
+    news.count_taken("f", 0.1)
+    now[0] += 1
+    assert news.take() is None, "each waits from when it was heard of"
+
+
+def worth(**options):
+    pipeline = hs.from_examples([{"i": 1}]).batch(4)
+    if "capacity" in options:
+        capacity = options.pop("capacity")
+        pipeline = hs.from_examples([{"i": 1}]).bucket("i", 4, 1, capacity=capacity)
+    feed = FeedConfig("f", pipeline.declaration(), (), 1)
+    return Worth(feed, RunConfig((feed,), "", (), **options))
+
+
+def test_a_quarter_of_what_may_be_ahead_is_worth_a_message_and_room_where_it_is_scarce():
+    assert worth().taken(1, False) == worth().freed(1, False) == 1 / 8
+    assert worth(max_ahead=3).taken(1, False) == worth(capacity=1).taken(1, False) == 1
+    assert worth(capacity=8).taken(1, False) == 1 / 2
+    assert worth(max_ahead_bytes=4000).taken(500, False) == 1 / 2
+    assert worth(slab_bytes=8000).freed(500, False) == 1 / 2
+    assert worth().freed(2**22, False) == 1, "it is still warm"
+    assert worth().taken(1, True) == worth().freed(1, True) == 1

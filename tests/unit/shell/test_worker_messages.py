@@ -22,6 +22,7 @@ from headrace_server.shell.worker_messages import (
     Finished,
     Flush,
     Flushed,
+    Further,
     Kept,
     Made,
     Opened,
@@ -57,12 +58,24 @@ MESSAGES: list[tuple[Registry, Any]] = [
             kept=[[2**40, "", ""], [7, "stale", "it is not out"]],
         ),
     ),
+    (
+        FROM_WORKER,
+        Made(
+            *("speech", 1, 2, 3, "slab-0-0-0", 4096, 2**40, [[0, 64, [3]]], {}, {}),
+            kept=[],
+            more=(
+                Further(3, 3, "slab-0-0-0", 8192, 2**40, [[0, 64, [3]]], {"bucket": 2}),
+                Further(2**40, 1, "slab-0-0-1", 0, 64, [], {}),
+            ),
+        ),
+    ),
     (FROM_WORKER, Opened("speech", 1, [], {"durable": True}, 2**40)),
     (FROM_WORKER, Claimed("speech", 4095, 2**62, "yes", 2**40)),
     (FROM_WORKER, Finished("speech", 1, {"remainder": 5})),
     (FROM_WORKER, Failed("speech", 0, "data", "line\nof text")),
     (FROM_WORKER, Removed(("slab-0-0-1", "slab-0-0-0"))),
     (FROM_WORKER, Retargeted("speech", 2, 3, 2**40, "there are no classes")),
+    (FROM_WORKER, Retargeted("speech", 2, 3, 2**40, "", {"waiting": [1, 2]})),
     (
         FROM_WORKER,
         Sought("speech", 3, 1, [[4095, 0, 1, 4, "out", 2**40], [0, 2, 0, 4, "ready", -1]]),
@@ -102,7 +115,7 @@ def test_every_message_is_tried_above_and_can_be_imported():
         tried = {type(message) for where, message in MESSAGES if where is registry}
         assert tried == set(registry.kinds)
     names = {kind.__name__ for r in (FROM_WORKER, FROM_ROUTER) for kind in r.kinds}
-    assert names | {"FROM_WORKER", "FROM_ROUTER"} == set(worker_messages.__all__)
+    assert names | {"FROM_WORKER", "FROM_ROUTER", "Further"} == set(worker_messages.__all__)
 
 
 def test_what_may_be_left_out_has_its_plain_meaning():

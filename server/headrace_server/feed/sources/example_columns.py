@@ -16,11 +16,10 @@ from typing import Protocol
 import numpy as np
 
 from headrace_server.feed.columns import Column, Ragged, RaggedStrings, Strings
-from headrace_server.feed.stretches import gather
+from headrace_server.feed.stretches import gather, window
 
 from .example_wants import Fault, Plan, Want
 from .example_wire import INTS, Malformed, varints
-from .record_frames import window
 
 __all__ = ["Filler", "OnFault", "filler_of"]
 

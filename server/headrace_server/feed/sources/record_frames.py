@@ -2,10 +2,11 @@
 
     u64 length | u32 crc(length) | payload | u32 crc(payload)        little-endian, crc32c, masked
 
-A file is walked once: lengths and their checksums are settled then, and the result is one array of
-frame bounds.  A wrong length can not be stepped over (nothing in the format marks the next frame),
-so it ends the usable part of the file: the index then names the damage instead of raising, and the
-records before it stay readable.  Payload checksums are settled when a record is first read.
+A file is walked once, a large one of small records in lanes (``record_lanes``): lengths and their
+checksums are settled then, and the result is one array of frame bounds.  A wrong length can not be
+stepped over (nothing in the format marks the next frame), so it ends the usable part of the file:
+the index then names the damage instead of raising, and the records before it stay readable.
+Payload checksums are settled when a record is first read.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from typing import Final
 
 import google_crc32c
 import numpy as np
+
+from headrace_server.feed.stretches import window
+
+from .record_lanes import walk_in_lanes
 
 __all__ = [
     "CORRUPT",
@@ -30,7 +35,6 @@ __all__ = [
     "damage_text",
     "length_is_sound",
     "scan",
-    "window",
 ]
 
 HEAD: Final = 12
@@ -50,6 +54,8 @@ _RUN = 32
 _KNOWN_LENGTHS = 65536
 #: Positions are moved from a list (36 bytes each) to an array (8 bytes each) this many at a time.
 _FLUSH = 65536
+#: Records walked one by one before others are walked in lanes; more where that has led nowhere.
+_PATIENCE = 1024
 #: From this size on a call per record costs little beside the checksum itself.
 _BIG_PAYLOAD = 4096
 
@@ -95,7 +101,7 @@ def scan(
     parts: list[np.ndarray] = []
     fresh: list[int] = []
     known: dict[int, int] = {}
-    position, streak, last, damage = 0, 0, -1, 0
+    position, streak, last, damage, patience = 0, 0, -1, 0, _PATIENCE
     while size - position >= HEAD:
         length, crc = unpack(view, position)
         if verify and known.get(length) != crc:
@@ -119,9 +125,12 @@ def scan(
             fresh = []
             streak = 0
             position += frames.size * (length + HEAD + FOOT)
-        elif len(fresh) >= _FLUSH:
-            parts.append(np.array(fresh, np.int64))
+        elif len(fresh) >= patience:
+            frames, after = walk_in_lanes(data, position, known, (position - fresh[0]) / len(fresh))
+            parts += [np.array(fresh, np.int64), frames]
             fresh = []
+            position = after
+            patience = _PATIENCE if frames.size > patience else min(2 * patience, _FLUSH)
             told(position)
     else:
         damage = TRUNCATED if position < size else 0
@@ -156,11 +165,6 @@ def _same_length_run(
             told(position + found * stride)
         guess = min(guess * 4, 1 << 18)
     return position + np.arange(found, dtype=np.int64) * stride
-
-
-def window(data: np.ndarray, size: int) -> np.ndarray:
-    """Every run of ``size`` bytes as one element, so that an index gathers whole runs."""
-    return np.ndarray((max(data.size - size + 1, 0),), f"V{size}", data, 0, (1,))
 
 
 def bad_payloads(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -1,0 +1,106 @@
+"""Frames of small records found many at a time: a stretch of a file walked in lanes, in step.
+
+    file   |h....|h.....|h....|h...|h.....|h....|h.....|h...|
+    lane 0  ^ ──────────────────►|
+    lane 1                       ^ ────────────────►|             each from a header of a known kind
+    lane 2                                          ^ ─────►
+
+A walk from one frame to the next can not be taken as arrays, but a thousand of them can.  Where a
+lane begins is a guess: bytes of a payload may look like a header.  It counts when the lane before
+it ends exactly there, so what is found is what a single walk from the first frame would find.
+Where a lane meets anything but headers that were settled before, a single walk has to go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+__all__ = ["walk_in_lanes"]
+
+_AROUND: Final = 16  # bytes of a frame beside its payload
+#: Longer records are few enough to walk, and looking for the next of them takes long.
+_LONGEST: Final = 4096
+_LANES: Final = 1024
+#: Bytes gone through at once, so that a slow disk is seen to get on.
+_STRETCH: Final = 64 * 1024**2
+_PAGE: Final = 4096
+#: Fewer lanes are no faster than a single walk.
+_FEWEST: Final = 64
+#: Records of a lane: many, beside the search for its beginning.
+_DEEP: Final = 192
+_MOST_STEPS: Final = 4 * _DEEP
+_NONE: Final = -1
+
+
+def walk_in_lanes(
+    data: np.ndarray, position: int, known: Mapping[int, int], frame: float
+) -> tuple[np.ndarray, int]:
+    """The frames from ``position`` on, as far as lanes go, and where the frame after them begins.
+
+    ``known`` are checksums of lengths, by length; ``frame`` is the usual size of a frame.
+    """
+    lengths = [length for length in known if length <= _LONGEST]
+    reach = max(lengths, default=0) + _AROUND
+    last = data.size - reach  # from here on a frame might not be whole
+    lane = max(int(_DEEP * frame), 2 * reach)
+    count = min(_LANES, _STRETCH // lane, (last - position) // lane)
+    if not lengths or count < _FEWEST:
+        return np.empty(0, np.int64), position
+    data[position : position + lane * count : _PAGE].max()  # a disk gives it fast, once, forward
+    heads = _Heads(data, {length: known[length] for length in lengths})
+    starts = np.append(
+        position, heads.first(position + lane * np.arange(1, count, dtype=np.int64), reach)
+    )
+    starts = starts[starts != _NONE]
+    ends = np.append(starts[1:], position + lane * count)
+    rows, stops = _in_step(heads, starts, ends, last)
+    broken = np.flatnonzero(stops != ends)  # the first lane that does not lead to the next
+    used = int(broken[0]) + 1 if broken.size else len(starts)
+    frames = rows.T[:used]
+    return frames[frames != _NONE], int(stops[used - 1])
+
+
+def _in_step(
+    heads: _Heads, starts: np.ndarray, ends: np.ndarray, last: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Frames by step and lane, and where each lane stopped: at its end, past it, or before it."""
+    position, going = starts, np.ones(len(starts), bool)
+    rows: list[np.ndarray] = []
+    while going.any() and len(rows) < _MOST_STEPS:
+        payload = heads.lengths(np.minimum(position, last))
+        going = going & (payload != _NONE)
+        rows.append(np.where(going, position, _NONE))
+        position = np.where(going, position + payload + _AROUND, position)
+        going &= position < ends
+    return np.array(rows), position
+
+
+class _Heads:
+    """Headers that are known, wherever they are."""
+
+    def __init__(self, data: np.ndarray, known: Mapping[int, int]) -> None:
+        self._lengths = np.ndarray((data.size - 7,), "<u8", data, 0, (1,))
+        self._checksums = np.ndarray((data.size - 3,), "<u4", data, 0, (1,))
+        self._beyond = max(known) + 1
+        self._known = np.full(self._beyond + 1, _NONE, np.int64)
+        self._known[list(known)] = list(known.values())
+
+    def lengths(self, at: np.ndarray) -> np.ndarray:
+        """The lengths that are told there; -1 where there is no known header."""
+        length = np.minimum(self._lengths[at], self._beyond).astype(np.int64)
+        sound = self._known[length] == self._checksums[at + 8]
+        return np.where(sound, length, _NONE)
+
+    def first(self, at: np.ndarray, within: int) -> np.ndarray:
+        """Where the first known header is from each of these on; -1 where none is near."""
+        around = at[:, None] + np.arange(within)
+        rows, offsets = np.nonzero(self._lengths[around] < self._beyond)
+        places = around[rows, offsets]
+        sound = self.lengths(places) != _NONE
+        found = np.full(len(at), _NONE)
+        rows, firsts = np.unique(rows[sound], return_index=True)
+        found[rows] = places[sound][firsts]
+        return found

@@ -1,0 +1,126 @@
+"""What was made is told together, in order, and with the cursor after the last of it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace_proto.channel import Channel
+from headrace_proto.layout import Slot
+from headrace_server.feed.partition_feed import MadeBatch
+from headrace_server.feed.slab import Slab
+from headrace_server.shell.announcing import Announcer
+from headrace_server.shell.commits import Commits
+from headrace_server.shell.stores import Stores
+from headrace_server.shell.worker_messages import FROM_WORKER, Made, Removed
+
+PAGE = 4096
+
+
+class Run:
+    """A partition that says how many batches it has made."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def dropped(self) -> dict[str, int]:
+        return {"filtered": self.made}
+
+    def stats(self) -> None:
+        return None
+
+    def cursor(self) -> bytes:
+        return b"after %d" % (self.made - 1)
+
+
+class Bench:
+    """An announcer whose router is the other end of a pair of sockets."""
+
+    def __init__(self, directory: Path) -> None:
+        here, there = socket.socketpair()
+        self.here, self.there = Channel(here), Channel(there)
+        self.slab = Slab(directory, 0, 0, 8 * PAGE, 4 * PAGE)
+        commits = Commits(Stores(None, "off", lambda message: None), lambda message: None)
+        self.announcer = Announcer(self.slab, commits, self.here)
+        self.runs: dict[int, Run] = {}
+
+    def make(self, partition: int = 0, columns: int = 1, pages: int = 1) -> MadeBatch:
+        run = self.runs.setdefault(partition, Run())
+        block = self.slab.allocate(pages * PAGE)
+        assert block is not None
+        slots = [Slot("int64", (4,), 64 * i, 32) for i in range(columns)]
+        made = MadeBatch(run.made, 4, block, 64 * columns, slots, {"bucket": run.made})
+        run.made += 1
+        self.announcer.add(("f", partition), run, made)
+        return made
+
+    def told(self) -> list[tuple[Any, list[bytes]]]:
+        return [(FROM_WORKER.decode(header), payload) for header, *payload in self.there.receive()]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.here.close()
+    bench.there.close()
+
+
+def test_each_partition_tells_all_it_has_made_in_one_message_with_one_cursor(bench: Bench):
+    for partition in (0, 1, 0, 0):
+        bench.make(partition)
+    assert bench.announcer.tell() == []
+    (first, cursor), (second, other) = bench.told()
+    assert isinstance(first, Made) and first.partition == 0 and second.partition == 1
+    assert [batch.number for batch in first.batches] == [0, 1, 2]
+    assert [batch.offset for batch in first.batches] == [0, 2 * PAGE, 3 * PAGE]
+    assert [batch.meta for batch in first.batches] == [{"bucket": n} for n in range(3)]
+    assert {batch.segment for batch in first.batches} == {"slab-0-0-0"}
+    assert first.columns == [[0, 32, [4]]]
+    assert (cursor, other) == ([b"after 2"], [b"after 0"])
+    assert first.dropped == {"filtered": 3} and [b.number for b in second.batches] == [0]
+
+
+def test_what_was_told_is_not_told_again(bench: Bench):
+    bench.make()
+    bench.announcer.tell()
+    assert len(bench.told()) == 1
+    assert bench.announcer.tell() == [] and bench.told() == []
+
+
+def test_it_is_full_with_many_batches_or_with_many_columns(bench: Bench, tmp_path: Path):
+    for _ in range(15):
+        bench.slab.free(bench.make().block)
+        assert not bench.announcer.full
+    bench.slab.free(bench.make().block)
+    assert bench.announcer.full
+    bench.announcer.tell()
+    assert not bench.announcer.full
+    bench.make(columns=256)
+    assert bench.announcer.full
+
+
+def test_a_batch_that_fits_no_message_is_told_of_and_the_others_go_out(bench: Bench):
+    bench.make(0, columns=8000)
+    bench.make(1)
+    ((name, error),) = bench.announcer.tell()
+    assert name == ("f", 0) and "limit" in str(error)
+    ((message, _),) = bench.told()
+    assert message.partition == 1
+
+
+def test_a_slab_that_is_short_of_room_and_segments_that_went_are_told_along(bench: Bench):
+    small = [bench.make() for _ in range(4)]
+    bench.announcer.tell()
+    assert bench.told()[0][0].crowded is False
+    for made in small:
+        bench.slab.free(made.block)
+    bench.make(pages=8)
+    bench.announcer.tell()
+    (made, _), (removed, _) = bench.told()
+    assert made.crowded is True
+    assert removed == Removed(("slab-0-0-0",))
