@@ -60,7 +60,7 @@ ALL = [
         _w1("headrace first epoch", "tf.data service first epoch", 1.5), workload="W1 first epoch"
     ),
     _w1("headrace shm tf", _SERVICE, 5.0 if compiled() else 3.0, cpu=_HALF),
-    _w1("headrace shm tf, prefetch 16", _SERVICE),
+    _w1("headrace shm tf, prefetch 16", _SERVICE, 5.0 if compiled() else 3.0, cpu=_HALF),
     _w1("headrace from Arrow", _SERVICE, 10.0),
     _w1("headrace from Parquet", _SERVICE, 4.0),
     _w1("headrace shm numpy", _SERVICE, long=True),
@@ -109,6 +109,7 @@ ALL = [
     _w4("headrace arrival, two in flight", _BARRIER, 4.0),
     _w4("headrace arrival, three in flight", _BARRIER, long=True),
     _w4("headrace lanes", _BARRIER, 6.0),
+    _w4("headrace lanes, prefetch 8", _BARRIER, 6.0),
     _w4("headrace arrival", f"{_BARRIER}, one state", long=True),
     _w4("headrace arrival, two in flight", "Reverb, states inserted", 40.0),
     _w4("headrace arrival, durable", "headrace arrival", 0.7),
