@@ -171,6 +171,14 @@ class Driver:
         else:
             self.wake()
 
+    def say_soon(self, now: bool) -> None:
+        """There is something to say: ``now``, or with the next of it that comes in a moment.
+
+        Where a thread that waits has used the socket just now, the driver's own looks soon.
+        """
+        if now or time.monotonic() - self._driven_at > _RECENT_S / 2:
+            self.say_now()
+
     def tell(self) -> None:
         """There is news of the session for those who wait.  Under the lock."""
         if self._waiting:

@@ -19,7 +19,13 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace_proto.errors import ConnectionLost, DeadlineExceeded, FeedClosed, ForkedProcess
+from headrace_proto.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    FeedClosed,
+    ForkedProcess,
+    HeadraceError,
+)
 from headrace_proto.messages import Delivery, Handed, Welcome
 
 from .driver import Driver
@@ -87,9 +93,10 @@ class Link:
             received = claim(session) if not session.failure and not session.refused else None
             if received is None:
                 session.want()
+            enough = session.much_to_say
         if received is not None:
             meter.gets(now)
-            self._driver.wake()
+            self._driver.say_soon(enough)
             return received
         try:
             received = self._wait(claim, self._timeout_s, "a batch", or_end=True)
@@ -143,12 +150,17 @@ class Link:
     def settle(self, at_most_s: float = inf) -> None:
         """Wait until every commit was answered."""
         self.wake()
-        self._wait(
-            lambda s: s.settled,
-            min(self._timeout_s, at_most_s),
-            "answers to commits",
-            raise_refused=False,
-        )
+        try:
+            self._wait(
+                lambda s: s.settled,
+                min(self._timeout_s, at_most_s),
+                "answers to commits",
+                raise_refused=False,
+            )
+        except HeadraceError:  # a server may answer, and stop in the same breath
+            with self._changed:
+                if not self.session.settled:
+                    raise
 
     def wake(self) -> None:
         """There is something to say."""

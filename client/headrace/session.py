@@ -134,6 +134,12 @@ class Session:
         self._wanting = False
         return self.ready.popleft()
 
+    @property
+    def much_to_say(self) -> bool:
+        """Whether a fourth of what may come ahead could come, and the server was not told."""
+        window = self._last_seq - len(self.ready) + self.prefetch
+        return window - self._said_window >= max(1, self.prefetch // 4)
+
     def want(self) -> None:
         """The trainer waits for a batch now, whatever ``prefetch`` says."""
         self._wanting = True

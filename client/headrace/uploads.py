@@ -58,6 +58,8 @@ class Uploads:
         unsaid, self._unsaid = self._unsaid, []
         light, heavy = [], []
         for token in unsaid:
+            if token not in self._saves:  # said before a reconnection, and heard after all
+                continue
             columns, block = self._saves[token]
             if block is None:
                 light.append(Save(token))

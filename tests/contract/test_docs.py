@@ -120,7 +120,12 @@ def test_every_option_that_a_document_names_exists_somewhere() -> None:
         known |= set(re.findall(r'"(--[a-z][a-z-]+)"', (ROOT / program).read_text()))
     known |= {"--help", "--version"}
     known |= {"--build", "--build-arg", "--ipc", "--name", "--network", "--profile", "--shm-size"}
-    known |= {"--volumes", "--now", "--health-cmd", "--no-healthcheck"}  # those are docker's, and systemctl's
+    known |= {
+        "--volumes",
+        "--now",
+        "--health-cmd",
+        "--no-healthcheck",
+    }  # those are docker's, and systemctl's
     for path in DOCUMENTS:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", path.read_text()))
         assert named <= known, f"{_name(path)}: {sorted(named - known)}"

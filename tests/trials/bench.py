@@ -147,6 +147,7 @@ class Bench:
         gate: Any = self.router._gate
         gate.close()
         self.router._public.close()
+        self.router._near.close()
         self.socket: Any = _Socket()
         self.reception = self.router._reception
         self.router._public = self.reception._socket = gate._socket = self.socket

@@ -138,6 +138,22 @@ def test_what_is_said_now_is_said_by_this_thread_or_by_the_one_that_has_the_sock
             assert peer.hear(Drain).cancel
 
 
+def test_what_is_said_soon_is_said_after_a_moment_and_at_once_where_the_socket_rests(peer: Peer):
+    with driven(peer.address) as driver:
+        peer.welcome()
+        until(driver, lambda s: s.welcome)
+        for rests in (True, False):
+            if rests:
+                driver._driven_at -= 10
+            else:
+                take_over(driver)
+                driver.hand_back()
+            with driver.changed:
+                driver.session.requests.ask(DrainInput(rests))
+            driver.say_soon(False)
+            assert peer.hear(Drain).cancel is rests
+
+
 def test_an_interruption_amid_a_message_is_a_lost_connection_and_the_socket_is_free(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):

@@ -226,6 +226,51 @@ def test_the_window_lets_prefetch_batches_come_beyond_the_one_in_hand(prefetch):
         assert talk.said() == ([Step(1, n + prefetch)] if prefetch else [])
 
 
+@pytest.mark.parametrize(("prefetch", "takes"), [(0, 1), (2, 1), (7, 1), (8, 2), (16, 4)])
+def test_it_is_time_to_speak_when_a_fourth_of_what_may_come_ahead_could_come(prefetch, takes):
+    talk = opened(prefetch)
+    talk.said()
+    talk.hear(Deliver(1, tuple(delivery(i, 10 + i, "slab-0-0-0") for i in range(1, 17))))
+    talk.said()
+    for taken in range(1, takes + 1):
+        assert not talk.session.much_to_say
+        talk.session.take()
+        assert talk.session.much_to_say is (taken == takes)
+    talk.said()
+    assert not talk.session.much_to_say
+
+
+def test_a_save_that_was_answered_after_all_is_not_said_again():
+    talk = opened()
+    talk.deliver(delivery(1, 11), delivery(2, 12))
+    for token in (11, 12):
+        talk.take()
+        talk.session.save(token, [[0, 8, [1]]], b"8 bytes.")
+    talk.said()
+    talk.hear(Unknown(1))
+    talk.said()
+    talk.hear(welcome(1, resumed=True), Outcome(1, (11,)))
+    said = [save.token for step in talk.said() for save in step.saves]
+    assert said == [12]
+
+
+def test_nothing_is_taken_while_the_server_is_greeted():
+    talk = opened()
+    talk.hear(Deliver(1, (delivery(1, 11, "slab-0-0-0"),)))
+    talk.session.lose()
+    assert talk.session.take() is None
+    talk.hear(welcome(resumed=True))
+    assert talk.session.take() is not None
+
+
+def test_who_was_refused_does_not_greet_again():
+    talk = opened()
+    talk.hear(Refused("limit", "enough"))
+    talk.session.greet()
+    talk.now += 60
+    assert talk.said() == []
+
+
 def test_a_trainer_that_waits_twice_asks_once():
     talk = opened(0)
     talk.session.want()
