@@ -89,6 +89,7 @@ class _Lane:
         self.waker = waker
         self.channel: Channel | None = None
         self.silent = True  # nothing came by the channel yet
+        self.quiet = False  # nothing waits in the socket, and its file number tells when that ends
         self._watched = False  # whether it is told when more can be written
         self._number = int(socket.getsockopt(zmq.FD))
         self._poller = select.poll()
@@ -98,9 +99,11 @@ class _Lane:
     def wait(self, at_most_ms: int) -> set[int]:
         """The file numbers at which something has happened."""
         # That of the socket tells of changes only: of one that was not looked at it tells no more.
-        if int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        if not self.quiet and int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             at_most_ms = 0
-        return {number for number, _ in self._poller.poll(at_most_ms)}
+        ready = {number for number, _ in self._poller.poll(at_most_ms)}
+        self.quiet = self.quiet and self._number not in ready
+        return ready
 
     def take(self, channel: Channel) -> None:
         self.channel, self.silent, self._watched = channel, True, False
@@ -111,6 +114,7 @@ class _Lane:
             self._poller.unregister(self.channel)
             self.channel.close()
             self.channel = None
+            self.quiet = False
 
     def linger(self) -> None:
         """Give what was said last a moment to leave, and end the channel."""
@@ -375,6 +379,8 @@ class Driver:
             raise fault
 
     def _hear_socket(self, lane: _Lane) -> None:
+        if lane.quiet:
+            return
         socket = lane.socket
         heard: list[tuple[Any, list[Any]]] = []
         while len(heard) < _BURST and int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
@@ -382,6 +388,8 @@ class Driver:
             heard.append((self._decoded(header.buffer), frames))
         if heard:
             self._receive(lane, heard)
+        else:  # a look costs more than all else: none is needed while a channel is used
+            lane.quiet = lane.channel is not None
 
     def _hear_channel(self, lane: _Lane, channel: Channel) -> None:
         try:

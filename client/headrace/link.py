@@ -120,11 +120,14 @@ class Link:
             self.session.give_back(token)
 
     def save(self, token: int, columns: list[Any], block: Any) -> bool:
-        """Say, now, that the states of a batch are saved.  False when it is not held any more."""
+        """Say, soon, that the states of a batch are saved.  False when it is not held any more.
+
+        In a loop of small steps it goes along with the wish for the next batch.
+        """
         with self._changed:
             saved = self.session.save(token, columns, block)
             self._driver.tell()
-        self._driver.say_now()
+        self._driver.say_soon(False)
         return saved
 
     def ask(self, request: Request[A], at_most_s: float = inf) -> A:

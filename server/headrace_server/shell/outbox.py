@@ -64,6 +64,7 @@ class Outbox:
         self._directory = directory
         self._socket = socket
         self._near = near
+        self._used = False
         self._sessions = sessions
         self._out: dict[int, list[Delivery]] = {}  # references to be sent, by session
         self._answers: dict[int, _Answers] = {}  # to commits, by session
@@ -75,11 +76,17 @@ class Outbox:
         """Send, or find that the connection is gone.  False then."""
         if self._near is not None and self._near.knows(identity):
             return self._near.tell(identity, [FROM_SERVER.encode(message)])
+        self._used = True
         try:
             self._socket.send_multipart([identity, FROM_SERVER.encode(message)], zmq.NOBLOCK)
         except zmq.ZMQError:
             return False
         return True
+
+    def used_socket(self) -> bool:
+        """Whether anything went by the public socket since this was asked last."""
+        used, self._used = self._used, False
+        return used
 
     # Batches, and answers to commits
 
@@ -98,6 +105,7 @@ class Outbox:
         header = FROM_SERVER.encode(Deliver(session.number, (delivery_of(effect, 1),), *told))
         place = effect.batch.body
         payload = self._segment(place.segment)[place.offset : place.offset + place.nbytes]
+        self._used = True
         try:
             tracker = self._socket.send_multipart(
                 [session.identity, header, payload.data], zmq.NOBLOCK, copy=False, track=True

@@ -96,13 +96,14 @@ class Reception:
 
     # In
 
-    def hear(self, burst: int) -> None:
-        """Take what trainers have sent by the public socket."""
-        for _ in range(burst):
+    def hear(self, burst: int) -> int:
+        """Take what trainers have sent by the public socket; how many messages came."""
+        for heard in range(burst):
             if not waits(self._socket):
-                return
+                return heard
             key, identity, frames = self._gate.receive()
             self._take(identity, frames, key)
+        return burst
 
     def hear_near(self) -> None:
         """Take what trainers of this host have sent by their channels."""

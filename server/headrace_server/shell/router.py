@@ -132,17 +132,23 @@ class Router:
         poller = select.epoll()
         for number in (workers, near, pipe, *numbers):
             poller.register(number, select.EPOLLIN)
+        look = True
         while not self._stopping:
-            # ZeroMQ's file numbers tell of changes only, so the sockets are looked at by and by.
-            at_most_s = 0.0 if any(map(waits, by_zeromq)) else _TICK_S
+            # ZeroMQ's file numbers tell of changes only, and not of those that came while a socket
+            # was used: after that it is looked at.  A look costs as much as a small message.
+            at_most_s = 0.0 if look and any(map(waits, by_zeromq)) else _TICK_S
             ready = {number for number, _ in poller.poll(at_most_s)}
+            changed = not ready.isdisjoint(numbers)
+            heard = 0
             if workers in ready:
                 self._hear_workers()
-            if questions is not None:
+            if questions is not None and (look or changed):
                 self._gate.answer(time.monotonic())
             if near in ready:
                 self._reception.hear_near()
-            self._reception.hear(_BURST)
+            if look or changed:
+                heard = self._reception.hear(_BURST)
+            look = changed or bool(heard)
             if pipe in ready:
                 for order in self._pipe.read_orders():
                     self._obey(order)
@@ -151,7 +157,9 @@ class Router:
                 self._next_tick = now + _TICK_S
                 self._reception.tick(now)
                 self._pipe.check_parent()
+                look = True
             self._act()
+            look = self._outbox.used_socket() or look
 
     def close(self) -> None:
         self._reception.close()
