@@ -2,6 +2,8 @@
 
     contestants(ours, peer) ─► begun and warmed side by side ─► window, window … ─► keep(names)
 
+Between its windows one is stopped with all its children: what it would make ahead meanwhile would
+take the machine from another, and count for itself.
 One that says nothing for too long is ended with all its children, and so is what one leaves behind.
 """
 
@@ -58,15 +60,19 @@ class Process:
         )
 
     def warm(self) -> None:
-        """Wait until it has warmed up."""
+        """Wait until it has warmed up; then it is stopped."""
         self._answer(_WARM_S)
+        self._signal(signal.SIGSTOP)
 
     def window(self, seconds: float) -> Any:
         assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
         with contextlib.suppress(BrokenPipeError):  # it ended: there is no answer then
             self._process.stdin.write(json.dumps({"seconds": seconds}) + "\n")
             self._process.stdin.flush()
-        return self._answer(seconds + _WINDOW_S)
+        answer = self._answer(seconds + _WINDOW_S)
+        self._signal(signal.SIGSTOP)
+        return answer
 
     def _answer(self, within: float) -> Any:
         assert self._process.stdout is not None
@@ -74,7 +80,7 @@ class Process:
 
         def end() -> None:
             late.set()
-            self._kill()
+            self._signal(signal.SIGKILL)
 
         timer = threading.Timer(within, end)
         timer.start()
@@ -92,17 +98,18 @@ class Process:
         said = self._complaints.read().decode(errors="replace")[-_SAID:]
         raise Failed(self._name, f"ended with {self._process.wait()}: {said}")
 
-    def _kill(self) -> None:
+    def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            os.killpg(self._process.pid, number)
 
     def close(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
+        self._signal(signal.SIGCONT)
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_CLOSE_S)
-        self._kill()
+        self._signal(signal.SIGKILL)
         self._process.wait()
         self._process.stdout.close()
         self._complaints.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import time
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,29 @@ def test_one_that_is_silent_ends_with_its_children(tmp_path: Path, monkeypatch: 
         process.warm()
     process.close()
     gone(int((tmp_path / "child").read_text()))
+
+
+def test_one_is_stopped_with_its_children_between_its_windows(tmp_path: Path):
+    loop = "while :; do :; done"
+    lines = f"""({loop}) & echo $! > {tmp_path}/child
+        while echo '{{"warm": true}}'; read x; do :; done"""
+    process = Process(program(tmp_path, lines), "any", tmp_path)
+    process.warm()
+    child = int((tmp_path / "child").read_text())
+    for _ in range(2):
+        assert stopped(child)
+        process.window(0.1)
+    process.close()
+    gone(child)
+
+
+def stopped(pid: int) -> bool:
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T":
+            return True
+        time.sleep(0.01)
+    return False
 
 
 def test_what_one_leaves_behind_ends_too(tmp_path: Path):
