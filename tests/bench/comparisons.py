@@ -60,7 +60,7 @@ ALL = [
         _w1("headrace first epoch", "tf.data service first epoch", 1.5), workload="W1 first epoch"
     ),
     _w1("headrace shm tf", _SERVICE, 5.0 if compiled() else 3.0, cpu=_HALF),
-    _w1("headrace shm tf, prefetch 16", _SERVICE, 5.0 if compiled() else 3.0, cpu=_HALF),
+    _w1("headrace shm tf, prefetch 2", _SERVICE, 5.0 if compiled() else 3.0, cpu=_HALF),
     _w1("headrace from Arrow", _SERVICE, 10.0),
     _w1("headrace from Parquet", _SERVICE, 4.0),
     _w1("headrace shm numpy", _SERVICE, long=True),
