@@ -13,7 +13,7 @@ from pathlib import Path
 from . import page
 from .comparisons import MEMORY, comparisons
 from .pairs import Comparison, compare
-from .report import Run, append_to_log, as_json, log_entry, table
+from .report import Run, append_to_log, as_json, from_json, log_entry, table
 from .running import Failed, Running, running
 
 _DOCS = Path(__file__).parents[2] / "docs"
@@ -36,7 +36,13 @@ def main() -> None:
     parser.add_argument(
         "--write", action="store_true", help="put table and chart into docs/benchmarks.md"
     )
+    parser.add_argument(
+        "--again", type=Path, metavar="FILE", help="tell of a run by what --json wrote of it"
+    )
     options = parser.parse_args()
+    if options.again:
+        _tell(from_json(options.again.read_text()), options)
+        return
     if options.write and options.only:
         parser.error("--write puts the whole table into the page: leave --only out")
     pairs, seconds = _LONG if options.long else _QUICK if options.quick else _USUAL
@@ -49,6 +55,10 @@ def main() -> None:
     _prepare(directory)
     with running(directory) as them:
         _measure(run, chosen, watched, them, options.json)
+    _tell(run, options)
+
+
+def _tell(run: Run, options: argparse.Namespace) -> None:
     print(table(run))
     if options.log:
         append_to_log(_DOCS / "log.md", log_entry(run))

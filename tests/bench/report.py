@@ -15,7 +15,7 @@ from typing import Any
 
 from . import memory
 from .environments import REQUIREMENTS
-from .pairs import Judged, Outcome
+from .pairs import Comparison, Judged, Outcome
 from .reasons import WHY
 
 _RATE = "batches_per_s"
@@ -185,8 +185,22 @@ def as_json(run: Run) -> str:
         "outcomes": [outcome.plain() for outcome in run.outcomes],
         "memory": {name: dict(measured) for name, measured in run.memory.items()},
         "absent": dict(run.absent),
+        "pairs": run.pairs,
+        "seconds": run.seconds,
+        "minutes": run.minutes,
     }
     return json.dumps(plain, indent=1)
+
+
+def from_json(text: str) -> Run:
+    """What was measured, from what was written of it."""
+    plain = json.loads(text)
+    outcomes = [
+        Outcome(Comparison(**one["comparison"]), one["ours"], one["peer"], one["load"])
+        for one in plain["outcomes"]
+    ]
+    shape = plain["pairs"], plain["seconds"]
+    return Run(*shape, outcomes, plain["memory"], plain["absent"], plain["minutes"])
 
 
 def log_entry(run: Run) -> str:

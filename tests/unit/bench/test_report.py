@@ -9,7 +9,7 @@ import pytest
 
 from tests.bench.pairs import Comparison, Outcome
 from tests.bench.reasons import WHY
-from tests.bench.report import Run, append_to_log, as_json, log_entry, table
+from tests.bench.report import Run, append_to_log, as_json, from_json, log_entry, table
 
 
 def window(rate: float, cpu: float = 1.0, p50: float = 10.0) -> dict[str, float]:
@@ -134,3 +134,9 @@ def test_the_json_holds_every_window():
     plain = json.loads(as_json(run(Comparison("W1", "ours", "theirs"))))
     assert [w["batches_per_s"] for w in plain["outcomes"][0]["ours"]] == [30, 20, 10]
     assert plain["machine"]["cores"] >= 1
+
+
+def test_a_run_that_was_written_down_tells_the_same_again():
+    first = run(Comparison("W1", "ours", "theirs", 3.0))
+    again = from_json(as_json(first))
+    assert table(again) == table(first) and as_json(again) == as_json(first)

@@ -214,3 +214,22 @@ def test_offsets_that_lie_are_refused(offsets):
     array_at(block, Slot("int64", (count + 1,), 0, 0))[:] = offsets
     with pytest.raises(ProtocolError, match="offsets of an array of strings"):
         strings_at(block, slot)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [b"ab\0", b"\0\0\0", b"xyz"],
+        [b"", b""],
+        [b"a"],
+        [],
+        [b"a", b"bcd", b"ef"],
+        [b"ab", b"", b"cdef"],
+    ],
+    ids=repr,
+)
+def test_strings_of_one_length_and_of_several_come_as_they_were(texts: list[bytes]):
+    (slot,), nbytes = arrange([(BYTES, (len(texts),), sum(map(len, texts)))])
+    block = aligned_bytes(nbytes)
+    write_strings(block, slot, texts)
+    assert strings_at(block, slot).tolist() == texts
