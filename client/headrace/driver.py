@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import select
 import threading
 import time
@@ -40,6 +39,7 @@ from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Welcome
 from .handshakes import Handshakes
 from .holding import Attachment
 from .session import Session
+from .way import LINGER_MS, Waker, Way
 
 if TYPE_CHECKING:
     from .keys import Keys
@@ -49,91 +49,12 @@ __all__ = ["Driver"]
 logger = logging.getLogger("headrace")
 
 _CLOSE_S = 5.0
-#: What was said last may take so long to leave.
-_LINGER_MS = 500
 #: Messages that are taken from the socket at once.
 _BURST = 64
 #: A thread that waits takes the socket over; its own thread lets go within microseconds.
 _TAKE_OVER_S = 0.05
 #: After such a thread has left, the socket is left to it for so long: it mostly comes again.
 _RECENT_S = 0.005
-
-
-class _Waker:
-    """An eventfd that another thread polls; closed when nobody can write to it any more."""
-
-    def __init__(self) -> None:
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._unheard = False
-
-    def wake(self) -> None:
-        # What is to be said was said to the session before this, and is looked at after the wake
-        # was heard: one that is still unheard will do.
-        if not self._unheard:
-            self._unheard = True
-            os.eventfd_write(self.fd, 1)
-
-    def hear(self) -> None:
-        os.eventfd_read(self.fd)
-        self._unheard = False
-
-    def __del__(self) -> None:
-        os.close(self.fd)
-
-
-class _Lane:
-    """The socket, the channel where there is one, and what wakes who waits for them."""
-
-    def __init__(self, socket: zmq.Socket[bytes], waker: _Waker) -> None:
-        self.socket = socket
-        self.waker = waker
-        self.channel: Channel | None = None
-        self.silent = True  # nothing came by the channel yet
-        self.quiet = False  # nothing waits in the socket, and its file number tells when that ends
-        self._watched = False  # whether it is told when more can be written
-        self._number = int(socket.getsockopt(zmq.FD))
-        self._poller = select.poll()
-        self._poller.register(self._number, select.POLLIN)
-        self._poller.register(waker.fd, select.POLLIN)
-
-    def wait(self, at_most_ms: int) -> set[int]:
-        """The file numbers at which something has happened."""
-        # That of the socket tells of changes only: of one that was not looked at it tells no more.
-        if not self.quiet and int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            at_most_ms = 0
-        ready = {number for number, _ in self._poller.poll(at_most_ms)}
-        self.quiet = self.quiet and self._number not in ready
-        return ready
-
-    def take(self, channel: Channel) -> None:
-        self.channel, self.silent, self._watched = channel, True, False
-        self._poller.register(channel, select.POLLIN)
-
-    def drop(self) -> None:
-        if self.channel is not None:
-            self._poller.unregister(self.channel)
-            self.channel.close()
-            self.channel = None
-            self.quiet = False
-
-    def linger(self) -> None:
-        """Give what was said last a moment to leave, and end the channel."""
-        channel = self.channel
-        if channel is not None and channel.waits:
-            writable = select.poll()
-            writable.register(channel, select.POLLOUT)
-            until = time.monotonic() + _LINGER_MS / 1000
-            with contextlib.suppress(OSError):
-                while channel.flush() and (left := until - time.monotonic()) > 0:
-                    writable.poll(left * 1000)
-        self.drop()
-
-    def watch(self) -> None:
-        """Be told when what waits in the channel can be written, and only then."""
-        channel = self.channel
-        if channel is not None and channel.waits != self._watched:
-            self._watched = channel.waits
-            self._poller.modify(channel, select.POLLIN | (select.POLLOUT if channel.waits else 0))
 
 
 class Driver:
@@ -148,12 +69,12 @@ class Driver:
         self.changed = threading.Condition()  # the lock of the session
         self.closing = False
         self._waiting = 0  # threads that wait for news of the session
-        self._waker: _Waker | None = _Waker()
+        self._waker: Waker | None = Waker()
         self._io = threading.Lock()  # of whoever uses the socket
         self._io_wanted = 0  # trainer's threads that wait, and would rather use it themselves
         self._driven_at = -inf  # when one of them last did
         self._sending = False
-        self._lane: _Lane | None = None
+        self._lane: Way | None = None
         self._no_channel = False  # a channel does not do here
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         session.heard_at = time.monotonic()
@@ -354,7 +275,7 @@ class Driver:
         waker = self._waker
         if waker is None:  # closed before it began
             return
-        self._lane = _Lane(socket, waker)
+        self._lane = Way(socket, waker)
         parked = select.poll()
         parked.register(waker.fd, select.POLLIN)
         while not self.closing:
@@ -378,7 +299,7 @@ class Driver:
         if fault is not None:
             raise fault
 
-    def _hear_socket(self, lane: _Lane) -> None:
+    def _hear_socket(self, lane: Way) -> None:
         if lane.quiet:
             return
         socket = lane.socket
@@ -391,7 +312,7 @@ class Driver:
         else:  # a look costs more than all else: none is needed while a channel is used
             lane.quiet = lane.channel is not None
 
-    def _hear_channel(self, lane: _Lane, channel: Channel) -> None:
+    def _hear_channel(self, lane: Way, channel: Channel) -> None:
         try:
             channel.flush()
             heard = [(self._decoded(header), frames) for header, *frames in channel.receive()]
@@ -406,7 +327,7 @@ class Driver:
         if channel.ended:
             self._lose_channel(lane)
 
-    def _lose_channel(self, lane: _Lane) -> None:
+    def _lose_channel(self, lane: Way) -> None:
         """The channel has ended: the server is greeted again."""
         self._no_channel = lane.silent  # where nothing ever came by one it is not tried again
         lane.drop()
@@ -419,7 +340,7 @@ class Driver:
         except ProtocolError as error:
             raise ProtocolError(f"the peer at {self.address} sent nonsense: {error}") from None
 
-    def _receive(self, lane: _Lane, heard: list[tuple[Any, list[Any]]]) -> None:
+    def _receive(self, lane: Way, heard: list[tuple[Any, list[Any]]]) -> None:
         now = time.monotonic()
         attach = None
         session = self.session
@@ -436,7 +357,7 @@ class Driver:
         if attach is not None and lane.channel is None:
             self._send(lane, attach, [])
 
-    def _attach(self, lane: _Lane, welcome: Welcome) -> Attach | None:
+    def _attach(self, lane: Way, welcome: Welcome) -> Attach | None:
         """Try whether the server's memory can be seen from here, and by a channel if it can."""
         session = self.session
         known = session.continues(welcome)
@@ -457,7 +378,7 @@ class Driver:
                 lane.take(Channel.connect(welcome.channel, [first], most_bytes=most))
         return attach
 
-    def _send(self, lane: _Lane, message: Any, frames: list[Any]) -> None:
+    def _send(self, lane: Way, message: Any, frames: list[Any]) -> None:
         header = FROM_TRAINER.encode(message)
         channel, socket = lane.channel, lane.socket
         if channel is not None:
@@ -477,13 +398,13 @@ class Driver:
             with self.changed:
                 self.session.lose()
 
-    def _say_goodbye(self, lane: _Lane) -> None:
+    def _say_goodbye(self, lane: Way) -> None:
         with self.changed:
             messages = self._due(time.monotonic()) if self.session.connected else []
             bye = self.session.goodbye()
         for message, frames in [*messages, *([(bye, [])] if bye else [])]:
             self._send(lane, message, frames)
-        lane.socket.linger = _LINGER_MS
+        lane.socket.linger = LINGER_MS
         lane.linger()
 
     def _fail(self, error: BaseException) -> None:

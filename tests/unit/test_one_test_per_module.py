@@ -16,7 +16,8 @@ TESTS = ROOT / "tests"
 TESTED_IN = {
     # Numbers and plain values that others are made of.
     "headrace_proto.limits": "test_codec.py",
-    # Both of its ends together.
+    # What the driver uses, and both ends of a channel together.
+    "headrace.way": "test_driver.py",
     "headrace_proto.channel": "test_exchange.py",
     "headrace_server.core.changes": "test_store.py",
     "headrace_server.core.handover": "test_dispatch.py",
