@@ -55,7 +55,7 @@ def test_once_it_is_there_a_trainer_needs_the_address_no_more():
                 seen += batch["i"].tolist()
                 if len(seen) == 500:
                     assert feed.local
-                    proxy._listener.close()
+                    proxy._listener.shutdown(socket.SHUT_RDWR)
                     proxy.cut()
     assert seen == list(range(ROWS))
 
