@@ -362,7 +362,7 @@ class Driver:
         session = self.session
         known = session.continues(welcome)
         if not known:
-            session.memory = None
+            session.memory, self._no_channel = None, False
             if not welcome.session_file:
                 return None
             try:

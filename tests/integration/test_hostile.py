@@ -7,7 +7,6 @@ import os
 import random
 import socket
 import struct
-import threading
 import time
 from collections.abc import Iterator
 from urllib.parse import urlsplit
@@ -32,6 +31,8 @@ from headrace_proto.messages import (
     Unknown,
 )
 
+from .honest import honest_trainer
+
 ROWS = 4000
 
 
@@ -52,33 +53,6 @@ def dealer(address: str) -> Iterator[zmq.Socket[bytes]]:
     finally:
         peer.close()
         context.term()
-
-
-@contextlib.contextmanager
-def honest_trainer(server: hs.Server) -> Iterator[None]:
-    """Trains slowly in a thread as long as the block lasts, then takes the rest; counts all."""
-    rows: list[int] = []
-    rushing = threading.Event()
-    failures: list[BaseException] = []
-
-    def train() -> None:
-        try:
-            with headrace.connect(server.address, timeout=20) as feed:
-                for batch in feed:
-                    rows.extend(batch["i"].tolist())
-                    rushing.wait(0.01)
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=train)
-    thread.start()
-    try:
-        yield
-    finally:
-        rushing.set()
-        thread.join(30)
-    assert not failures
-    assert sorted(rows) == list(range(ROWS))
 
 
 def answer(peer: zmq.Socket[bytes]) -> object:
@@ -120,7 +94,7 @@ GARBAGE = [
 
 
 def test_a_message_that_is_none_is_refused_once_and_costs_nobody_else_anything(server):
-    with honest_trainer(server):
+    with honest_trainer(server, ROWS):
         for garbage in GARBAGE:
             with dealer(server.address) as peer:
                 peer.send(garbage)
@@ -131,7 +105,7 @@ def test_a_message_that_is_none_is_refused_once_and_costs_nobody_else_anything(s
 
 
 def test_endless_small_parts_and_oversize_frames_end_only_their_connection(server):
-    with honest_trainer(server):
+    with honest_trainer(server, ROWS):
         with dealer(server.address) as peer:
             peer.send_multipart([b"x"] * (limits.MAX_FRAMES + 1))
             assert isinstance(answer(peer), Refused)
@@ -261,7 +235,7 @@ def test_a_storm_of_raw_connections_leaves_the_server_as_it_was(server):
         greeting + b"\x02" + struct.pack(">Q", 2**62),
         greeting + b"\x04\x19\x05READY" + b"\xff" * 19,
     ]
-    with honest_trainer(server):
+    with honest_trainer(server, ROWS):
         for _ in range(3000):
             with (
                 contextlib.suppress(OSError),
@@ -282,7 +256,7 @@ def test_random_mutations_of_real_messages_never_stop_the_server(server):
         FROM_TRAINER.encode(Step(1, 5, (1, 2), (3,), (4,))),
         FROM_TRAINER.encode(Renew(1, 5, 3, (1,))),
     ]
-    with honest_trainer(server), dealer(server.address) as peer:
+    with honest_trainer(server, ROWS), dealer(server.address) as peer:
         for _ in range(20_000):
             message = bytearray(chance.choice(real))
             for _ in range(chance.randrange(1, 4)):

@@ -7,7 +7,6 @@ import fcntl
 import os
 import socket
 import struct
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from headrace_proto import limits
 from headrace_proto.channel import Channel
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Hello, Pulse, Renew
 
+from .honest import honest_trainer
 from .segment_streams import CutProxy, Example, Ledger, chained, of_counts, save_all, train
 
 ROWS = 2000
@@ -146,33 +146,6 @@ def served() -> Iterator[tuple[hs.Server, Path]]:
         yield server, Path(welcome.channel)
 
 
-@contextlib.contextmanager
-def honest_trainer(server: hs.Server) -> Iterator[headrace.Feed]:
-    """Trains slowly as long as the block lasts, then takes the rest."""
-    seen: list[int] = []
-    rushing = threading.Event()
-    failures: list[BaseException] = []
-    with headrace.connect(server.address, timeout=20) as feed:
-
-        def run() -> None:
-            try:
-                for batch in feed:
-                    seen.extend(batch["i"].tolist())
-                    rushing.wait(0.01)
-            except BaseException as error:
-                failures.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield feed
-        finally:
-            rushing.set()
-            thread.join(30)
-    assert not failures
-    assert sorted(seen) == list(range(ROWS))
-
-
 def wire(*frames: bytes) -> bytes:
     lengths = [len(frame) for frame in frames]
     return struct.pack(f"<I{len(frames)}Q", len(frames), *lengths) + b"".join(frames)
@@ -207,7 +180,7 @@ NO_MESSAGES = [
 @pytest.mark.parametrize("said", NO_MESSAGES, ids=lambda said: said[:12].hex())
 def test_what_is_no_message_ends_its_connection_and_no_other(said: bytes, served: Any):
     server, path = served
-    with honest_trainer(server), stranger(path, said) as end:
+    with honest_trainer(server, ROWS), stranger(path, said) as end:
         assert hung_up(end)
 
 
@@ -216,20 +189,20 @@ def test_half_a_message_holds_nobody_up(served: Any):
     with contextlib.ExitStack() as ends:
         for _ in range(50):
             ends.enter_context(stranger(path, struct.pack("<IQ", 1, 100) + b"half"))
-        with honest_trainer(server):
+        with honest_trainer(server, ROWS):
             pass
 
 
 def test_a_hello_by_a_channel_is_refused(served: Any):
     server, path = served
-    with honest_trainer(server), stranger(path, wire(HELLO)) as end:
+    with honest_trainer(server, ROWS), stranger(path, wire(HELLO)) as end:
         answer = FROM_SERVER.decode(end.recv(65536)[12:])
         assert answer.code == "protocol" and "a Hello comes by the public address" in answer.text
 
 
 def test_who_can_not_tell_what_is_in_the_file_gets_no_session(served: Any):
     server, path = served
-    with honest_trainer(server) as feed:
+    with honest_trainer(server, ROWS) as feed:
         number = feed._link.session.welcome.session  # type: ignore[union-attr]
         for attach in (Attach(number, b"guess"), Attach(number, b""), Attach(999, b"guess")):
             with stranger(path, wire(FROM_TRAINER.encode(attach))) as end:
@@ -239,7 +212,7 @@ def test_who_can_not_tell_what_is_in_the_file_gets_no_session(served: Any):
 def test_a_session_is_not_spoken_for_by_another_channel(served: Any):
     """Renew, as if by the honest trainer, is answered Unknown; its session stands."""
     server, path = served
-    with honest_trainer(server) as feed:
+    with honest_trainer(server, ROWS) as feed:
         number = feed._link.session.welcome.session  # type: ignore[union-attr]
         with stranger(path, wire(FROM_TRAINER.encode(Renew(number, 0, 0)))) as end:
             assert type(FROM_SERVER.decode(end.recv(65536)[12:])).__name__ == "Unknown"
@@ -272,7 +245,7 @@ def test_who_reads_nothing_is_given_up_and_the_others_go_on(served: Any):
             with contextlib.suppress(OSError):
                 for _ in range(200):
                     end.sendall(renew * 20)
-            with honest_trainer(server):
+            with honest_trainer(server, ROWS):
                 pass
 
 

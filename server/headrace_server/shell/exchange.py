@@ -31,8 +31,8 @@ logger = logging.getLogger("headrace.router")
 Frame = bytes | memoryview
 
 _IDENTITY = re.compile(rb"[0-9]{1,9}-[0-9]{1,9}")  # worker-life
-#: What a trainer that does not read is sent nevertheless; then it counts as gone.
-_MOST_KEPT = 4 * limits.MAX_UPLOAD_BYTES
+#: What is kept for a trainer that does not read, which is sent headers only; then it is cut off.
+_MOST_KEPT = 128 * limits.MAX_HEADER_BYTES
 #: Connections of trainers at once beyond the sessions that there may be: some are about to end.
 _SPARE = 64
 
@@ -203,7 +203,8 @@ class TrainersExchange(Exchange):
         self._numbers[name] = end.fileno()
 
     def _tell(self, number: int, channel: Channel, frames: Sequence[Frame]) -> bool:
-        if channel.unsent_bytes > _MOST_KEPT:
+        if channel.unsent_bytes > _MOST_KEPT:  # when it greets again, all that counts is said again
+            self._drop(number)
             return False
         return super()._tell(number, channel, frames)
 

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from headrace_proto.channel import Channel
-from headrace_server.shell.exchange import Exchange
+from headrace_server.shell.exchange import Exchange, TrainersExchange
 
 LIMIT_S = 20.0
 BIG = 50_000_000
@@ -593,4 +593,23 @@ def test_a_worker_that_is_ready_before_its_router_waits_for_it(tmp_path: Path):
         heard += exchange.hear()
     assert heard == [(b"0-0", [b"word"])]
     connected[0].close()
+    exchange.close()
+
+
+# Trainers
+
+
+def test_a_trainer_that_reads_nothing_is_cut_off_before_much_is_kept_for_it(tmp_path: Path):
+    exchange = TrainersExchange(tmp_path / "trainers", 4)
+    trainer = Channel.connect(exchange.path, [b"hello"])
+    assert list(exchange.hear()) == []  # it was let in
+    ((name, said),) = exchange.hear()
+    assert said == [b"hello"] and exchange.knows(name)
+    told = 0
+    while exchange.tell(name, [bytes(1 << 16)]):
+        told += 1
+        assert told < 1000
+    assert told >= 128 and not exchange.knows(name)
+    assert len(trainer.receive()) >= 1  # what had left before can still be read
+    trainer.close()
     exchange.close()

@@ -1,0 +1,37 @@
+"""A trainer that must never notice what others do."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import headrace
+import headrace_server as hs
+
+
+@contextlib.contextmanager
+def honest_trainer(server: hs.Server, rows: int) -> Iterator[headrace.Feed]:
+    """Trains slowly as long as the block lasts, then takes the rest: ``i`` of all rows, once."""
+    seen: list[int] = []
+    rushing = threading.Event()
+    failures: list[BaseException] = []
+    with headrace.connect(server.address, timeout=20) as feed:
+
+        def run() -> None:
+            try:
+                for batch in feed:
+                    seen.extend(batch["i"].tolist())
+                    rushing.wait(0.01)
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield feed
+        finally:
+            rushing.set()
+            thread.join(30)
+    assert not failures
+    assert sorted(seen) == list(range(rows))
