@@ -7,13 +7,19 @@ FRAMEWORKS := $(VENV)/.frameworks
 # A build for the CPU: that with CUDA takes gigabytes.
 TORCH ?= torch==2.13.0+cpu
 
-.PHONY: help demo test test-fast test-long lint types reference docs bench chaos chaos-long \
+# Tests start hundreds of interpreters: without compiled files each one compiles all it imports.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: help demo test test-fast test-docs test-tools test-long lint types reference docs bench chaos chaos-long \
 	fuzz soak trials scale container-test browser-test pictures clean
 
 help:
 	@echo "make demo    generate data, serve it, train from it with two trainers"
-	@echo "make test    all tests (minutes)"
-	@echo "make test-long  those tests that take too long for every day"
+	@echo "make test    all tests of the product (minutes), with a short run of chaos"
+	@echo "make test-fast  those that start no server"
+	@echo "make test-docs  the code of every page of docs/ (README and quickstart are of make test)"
+	@echo "make test-tools  those of chaos, trials, scale, bench, the demo and the examples that train"
+	@echo "make test-long  those that take too long for every day, and all generated examples"
 	@echo "make chaos   kill, stop and cut servers and trainers for a minute; chaos-long for half an hour"
 	@echo "make fuzz    broken messages, hostile connections, trainers that do not read (minutes)"
 	@echo "make soak    full speed for SECONDS=300: nothing may grow"
@@ -42,10 +48,16 @@ demo: $(READY)
 	$(BIN)/python examples/demo.py
 
 test: $(FRAMEWORKS)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal
 
 test-fast: $(READY)
 	$(BIN)/python -m pytest -q tests/unit
+
+test-docs: $(FRAMEWORKS)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'pages and not long'
+
+test-tools: $(FRAMEWORKS)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'tools and not long'
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -91,6 +103,7 @@ chaos: $(READY)
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -q -m long
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal --hypothesis-profile=full tests/unit
 
 chaos-long: $(READY)
 	$(BIN)/python -m tests.chaos --seconds 1800 --pace 0.25 --seed "$(SEED)" --results chaos-results.json

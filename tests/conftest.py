@@ -19,9 +19,28 @@ import pytest
 
 from headrace_server.shell.rundir import sweep
 
+from . import examples as examples  # sets how many a property is tried with
+
+# Threads of PyTorch that wait for each other by spinning take minutes on a machine that is busy.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+_HERE = Path(__file__).parent
+#: Their tests are those of tools that measure or harm the product, and of programs beside it.
+_OF_TOOLS = (
+    *("chaos", "unit/bench", "integration/test_trials.py", "integration/test_scale.py"),
+    "integration/test_demo.py",
+)
 _SHM = Path("/dev/shm")
 _PATIENCE_S = 5.0
 _IN_PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
+
+
+@pytest.hookimpl(tryfirst=True)  # before marks are looked for
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of tools bear their mark by where they lie."""
+    for item in items:
+        if item.path.relative_to(_HERE).as_posix().startswith(_OF_TOOLS):
+            item.add_marker(pytest.mark.tools)
 
 
 def _threads() -> set[str]:

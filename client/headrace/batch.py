@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
 from headrace_proto.dtypes import BYTES, name_of, numpy_dtype
-from headrace_proto.errors import ProtocolError
+from headrace_proto.errors import FeedClosed, ProtocolError
 from headrace_proto.layout import Slot, array_at, check_slot, strings_at
 from headrace_proto.messages import Delivery
 from headrace_proto.schema import RESERVED, Field
@@ -131,6 +132,7 @@ class Batch(Mapping[str, Any]):
         "_block",
         "_cache",
         "_facts",
+        "_feed",
         "_framework",
         "_slots",
         "meta",
@@ -146,6 +148,7 @@ class Batch(Mapping[str, Any]):
         slots: dict[str, Slot],
         block: np.ndarray,
         framework: Framework,
+        feed: weakref.ref[Any] | None = None,
     ) -> None:
         self.token = delivery.token
         self.partition = delivery.partition
@@ -156,7 +159,15 @@ class Batch(Mapping[str, Any]):
         self._facts = {name[1:]: s for name, s in slots.items() if name[0] == RESERVED}
         self._block = block
         self._framework = framework
+        self._feed = feed  # weakly: a batch that is kept does not keep the connection
         self._cache: dict[str, Any] = {}
+
+    def commit(self) -> None:
+        """Commit this batch, as ``feed.commit(batch)`` does."""
+        feed = None if self._feed is None else self._feed()
+        if feed is None:
+            raise FeedClosed("batch.commit(): the feed of this batch is gone; connect again")
+        feed.commit(self)
 
     def __getitem__(self, name: str) -> Any:
         try:

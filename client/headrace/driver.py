@@ -14,6 +14,10 @@ has it, so heartbeats, commits and windows go on whatever the trainer does.
 On the server's host messages go by a channel, once the server's memory can be seen from here; the
 socket is then only for a Hello, after the channel has ended.
 
+A clock that stands still while this process is suspended measures all silence: some thread looks
+at it at least twice a second.  After such a time a heartbeat goes out at once, since leases end by
+the server's clock; and the server is heard before its silence is judged.
+
 The session machine is shared under one lock that is held for microseconds.  A wake costs both
 threads some microseconds, so one that is still unheard is not repeated.
 """
@@ -33,13 +37,14 @@ import zmq
 
 from headrace_proto import limits
 from headrace_proto.channel import Channel
+from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.errors import ConnectionLost, HeadraceError, ProtocolError
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Welcome
 
 from .handshakes import Handshakes
 from .holding import Attachment
 from .session import Session
-from .way import LINGER_MS, Waker, Way
+from .way import LINGER_MS, Waker, Way, check_files
 
 if TYPE_CHECKING:
     from .keys import Keys
@@ -49,6 +54,9 @@ __all__ = ["Driver"]
 logger = logging.getLogger("headrace")
 
 _CLOSE_S = 5.0
+#: Maximum time of one attempt to connect.  The next one looks the name up again and sends a new
+#: SYN; the kernel would repeat the old one to the old address, ever more seldom, for two minutes.
+_CONNECT_MS = 2000
 #: Messages that are taken from the socket at once.
 _BURST = 64
 #: A thread that waits takes the socket over; its own thread lets go within microseconds.
@@ -61,23 +69,28 @@ class Driver:
     """A session's socket and its thread."""
 
     def __init__(self, address: str, session: Session, keys: Keys | None = None) -> None:
+        check_files()
         self.address = address
         self.hint = ""  # why nobody may answer, in words
+        self.clock = AwakeClock()
+        self._slept_s = 0.0  # by that clock, at the last look
         self._keys = keys
         self._handshakes: Handshakes | None = None
         self.session = session
         self.changed = threading.Condition()  # the lock of the session
         self.closing = False
+        self.news = 0  # counts changes of the session, for those who wait
         self._waiting = 0  # threads that wait for news of the session
         self._waker: Waker | None = Waker()
         self._io = threading.Lock()  # of whoever uses the socket
+        self._lent = False  # a trainer's thread that waits uses the socket
         self._io_wanted = 0  # trainer's threads that wait, and would rather use it themselves
         self._driven_at = -inf  # when one of them last did
         self._sending = False
         self._lane: Way | None = None
         self._no_channel = False  # a channel does not do here
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        session.heard_at = time.monotonic()
+        session.heard_at = self.clock()
         self._thread = threading.Thread(target=self._run, name="headrace", daemon=True)
         self._thread.start()
 
@@ -106,6 +119,7 @@ class Driver:
 
     def tell(self) -> None:
         """There is news of the session for those who wait.  Under the lock."""
+        self.news += 1
         if self._waiting:
             self.changed.notify_all()
 
@@ -126,6 +140,9 @@ class Driver:
             return False
         if self._io.acquire(blocking=False):
             return self._still_there()
+        if self._lent:  # to a trainer's thread, which may use it for long: it hears for this one
+            self.wake()
+            return False
         self._io_wanted += 1
         self.wake()
         self.changed.release()
@@ -145,6 +162,7 @@ class Driver:
             self._guarded(self._say)
         finally:
             self._driven_at = time.monotonic()
+            self._lent = False
             self._io.release()
 
     def close(self) -> None:
@@ -156,7 +174,7 @@ class Driver:
             self.tell()
         self.wake()
         if threading.current_thread() is not self._thread:
-            self._thread.join(_CLOSE_S)
+            Deadline(_CLOSE_S).join(self._thread)
         self._waker = None
 
     # The socket, in the hands of whichever thread has it
@@ -166,6 +184,7 @@ class Driver:
         if self._lane is None:
             self._io.release()
             return False
+        self._lent = True
         return True
 
     def _guarded(self, step: Callable[..., None], *values: float) -> None:
@@ -184,8 +203,11 @@ class Driver:
         lane = self._lane
         if lane is None:
             return
-        now = time.monotonic()
+        now = self.clock()
         with self.changed:
+            if self.clock.slept_s > self._slept_s:
+                self._slept_s = self.clock.slept_s
+                self.session.hurry()
             messages = self._due(now)
             connected = self.session.connected
         if not connected:
@@ -204,10 +226,7 @@ class Driver:
         """Send what is due, wait for something to happen, and hear what has come."""
         lane = self._lane
         assert lane is not None
-        now = time.monotonic()
-        with self.changed:
-            if self.session.connected and self.session.silence(now):
-                self.session.lose()
+        now = self.clock()
         if not self.session.connected:
             self._look_at_handshakes(now)
         self._say()
@@ -220,6 +239,9 @@ class Driver:
         if channel is not None and channel.fileno() in ready:
             self._hear_channel(lane, channel)
         self._hear_socket(lane)
+        with self.changed:
+            if self.session.connected and self.session.silence(self.clock()):
+                self.session.lose()
 
     # The thread
 
@@ -258,6 +280,7 @@ class Driver:
         socket.reconnect_ivl_max = 1000
         socket.heartbeat_ivl = 2000
         socket.heartbeat_timeout = 10_000
+        socket.connect_timeout = _CONNECT_MS
         if self._keys is not None:
             self._keys.lock(socket)
         self._handshakes = Handshakes(self._context, socket, self.address, self._keys)
@@ -313,11 +336,13 @@ class Driver:
             lane.quiet = lane.channel is not None
 
     def _hear_channel(self, lane: Way, channel: Channel) -> None:
+        """Hear a channel, also one that takes nothing more: a server says last why it ends."""
         try:
             channel.flush()
-            heard = [(self._decoded(header), frames) for header, *frames in channel.receive()]
         except OSError:
-            heard, channel.ended = [], True
+            channel.ended = True
+        try:
+            heard = [(self._decoded(header), frames) for header, *frames in channel.receive()]
         except ValueError as error:
             raise ProtocolError(f"the server at {self.address} sent nonsense: {error}") from None
         lane.watch()
@@ -341,10 +366,11 @@ class Driver:
             raise ProtocolError(f"the peer at {self.address} sent nonsense: {error}") from None
 
     def _receive(self, lane: Way, heard: list[tuple[Any, list[Any]]]) -> None:
-        now = time.monotonic()
+        now = self.clock()
         attach = None
         session = self.session
         with self.changed:
+            stopped = session.stopped
             for message, frames in heard:
                 if isinstance(message, Welcome):
                     attach = self._attach(lane, message)
@@ -354,6 +380,13 @@ class Driver:
                     session.memory.forget(segment)
             session.retired.clear()
             self.tell()
+        if session.stopped and not stopped:
+            logger.warning(
+                "the server at %s was stopped and announced its return: waiting for it",
+                self.address,
+            )
+        elif stopped and not session.stopped:
+            logger.warning("the server at %s is back", self.address)
         if attach is not None and lane.channel is None:
             self._send(lane, attach, [])
 
@@ -385,7 +418,8 @@ class Driver:
             try:
                 channel.post([header, *frames])
             except OSError:
-                self._lose_channel(lane)
+                channel.ended = True
+                self._hear_channel(lane, channel)
             else:
                 lane.watch()
             return
@@ -400,7 +434,7 @@ class Driver:
 
     def _say_goodbye(self, lane: Way) -> None:
         with self.changed:
-            messages = self._due(time.monotonic()) if self.session.connected else []
+            messages = self._due(self.clock()) if self.session.connected else []
             bye = self.session.goodbye()
         for message, frames in [*messages, *([(bye, [])] if bye else [])]:
             self._send(lane, message, frames)

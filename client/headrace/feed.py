@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
@@ -16,12 +17,15 @@ from headrace_proto.token import Token
 
 from .batch import Batch, Framework, slots_of
 from .blocks import Blocks, MemoryGone
+from .committing import Commits, DatasetRun, tokens_of
 from .link import Link, opened
 from .requests import DrainInput, SetTargetProbs, TakeSnapshot
 from .saving import Saving
 from .segment_layout import SegmentLayout
 
 __all__ = ["Feed"]
+
+_BY_STATES = "a batch of segments is committed by the save of its last state"
 
 #: Waits while an exception carries a trainer out.
 _HASTE_S = 5.0
@@ -31,7 +35,8 @@ class Feed:
     """A feed in a trainer's hands: an iterator of batches.
 
     Asking for the next batch commits the one in hand.  Leaving the ``with`` block commits it too,
-    unless an exception carries one out: then it goes back, and its rows go out again.
+    unless an exception carries one out: then it goes back, and its rows go out again.  With
+    ``connect(commit="explicit")`` only ``commit`` commits, and leaving gives back all others.
 
     A batch of segments is committed by the save of its last state and by nothing else.  Leaving
     gives back those that are not saved.
@@ -45,7 +50,8 @@ class Feed:
     def _begin(self, link: Link) -> None:
         self._link = link
         self._blocks = Blocks(link.session, link.wake)
-        self._in_hand: int | None = None
+        self._commits = Commits(link.session.explicit)  # of a feed that is not one of segments
+        self._itself = weakref.ref(self)
         self._durable = False  # whether a server that is started anew goes on with this feed
         self._saving: Saving | None = None  # of a feed of segments
         self._schema: dict[str, Field] | None = None
@@ -53,6 +59,16 @@ class Feed:
         self._finalizer = weakref.finalize(self, _abandon, link, self._pid)
 
     # What it is
+
+    def __repr__(self) -> str:
+        """Its name, the server's address and its state, without asking the server."""
+        session = self._link.session
+        state = "open" if session.connected else "open, the server is away"
+        state = "ended" if session.ended else state
+        if session.failure is not None:
+            state = f"failed ({type(session.failure).__name__})"
+        state = "closed" if self._link.left else state
+        return f"<headrace.Feed {self.name!r} at {self._link.address}: {state}>"
 
     @property
     def name(self) -> str:
@@ -75,6 +91,8 @@ class Feed:
             if isinstance(properties, dict) and properties.get("shape") == "sequences":
                 layout = SegmentLayout(self._layout, properties)
                 self._saving = Saving(self._link, layout, self._framework)
+            elif self._commits.explicit:
+                self._link.explain = self._commits.explain
             self._schema = {n: f for n, f in self._layout.items() if n[0] != RESERVED}
         return self._schema
 
@@ -111,7 +129,7 @@ class Feed:
         """
         self._link.check_usable()
         if self._saving is None:
-            self._commit_in_hand()
+            self._say_commits(self._commits.on_next())
             _ = self.schema
         while True:
             try:
@@ -128,8 +146,6 @@ class Feed:
             _ = self.schema  # learnt at the first batch where a feed had none when it was joined
             saving = self._saving
         delivery = received.delivery
-        if saving is None:
-            self._in_hand = delivery.token
         try:
             block = self._blocks.block(received)
             if saving is not None:
@@ -137,61 +153,38 @@ class Feed:
                 if self._durable:
                     self._link.place(delivery, segments.identity())
                 return segments
-            batch = Batch(delivery, slots_of(delivery, self._layout), block, self._framework)
+            slots = slots_of(delivery, self._layout)
+            batch = Batch(delivery, slots, block, self._framework, self._itself)
             if self._durable:
                 self._link.place(delivery, b"")
+            self._commits.take(batch, block if self._durable else None)
             return batch
         except BaseException:
             if saving is not None:
                 saving.reject(delivery.partition, delivery.token)
-            self._give_back_in_hand()
+            else:
+                link.give_back(delivery.token)
             raise
 
-    def as_dataset(self, facts: Sequence[str] = ()) -> Any:
+    def as_dataset(self, facts: Sequence[str] = (), tokens: bool = False) -> Any:
         """The rest of the feed as a ``tf.data.Dataset`` with the right ``element_spec``.
 
-        A batch is committed when TensorFlow takes the next one from the feed.  ``facts`` are what
-        its elements hold beside the columns: ``length``, ``label`` or ``rate``, where the feed
-        tells them.
+        A batch is committed when TensorFlow takes the next one from the feed, which its prefetching
+        does before the one before is trained; with ``connect(commit="explicit")`` by ``commit`` of
+        its token, or by the callback ``headrace.keras.CommitTrained``.  ``facts`` are what elements
+        hold beside the columns: ``length``, ``label`` or ``rate``, where the feed tells them.
+        ``tokens`` adds the ``token`` of each batch (int64).
 
         Batches of segments come as a dict of what a ``SegmentBatch`` has, with the ``token`` for
         ``save_states``, which commits them.
         """
         self._link.check_usable()
-        _ = self.schema
-        if self._saving is not None:
-            return self._segments(facts)
-        wanted = [facts] if isinstance(facts, str) else list(facts)
-        for name in wanted:
-            if name not in self.facts:
-                known = ", ".join(self.facts) or "none"
-                raise ValueError(f"facts: the feed does not tell {name!r} of its rows; {known}")
-            if name in self.schema:
-                raise ValueError(f"facts: {name!r} is a column of the feed too")
-        if self._framework.name != "tf":
-            raise ValueError(
-                f'as_dataset() needs framework="tf"; this feed has {self._framework.name!r}'
-            )
-        from .tf import dataset
+        from .datasets import checked
 
-        return dataset(self, wanted)
+        wanted = checked(self, facts, tokens)
+        from . import tf
 
-    def _segments(self, facts: Sequence[str]) -> Any:
-        if facts:
-            raise ValueError(f"facts={facts!r}: a batch of segments tells all that is known of it")
-        if self._saving is not None and self._saving.lanes is not None:
-            raise ValueError(
-                "as_dataset(): the states of this feed stay with the trainer, and TensorFlow asks "
-                "for batches before the ones before them are saved; declare the feed with "
-                "state_placement='server', or iterate over the feed"
-            )
-        if self._framework.name != "tf":
-            raise ValueError(
-                f'as_dataset() needs framework="tf"; this feed has {self._framework.name!r}'
-            )
-        from .tf import segments
-
-        return segments(self)
+        return tf.dataset(self, wanted, tokens) if self._saving is None else tf.segments(self)
 
     def save_states(self, token: Any, values: Mapping[str, Any]) -> None:
         """Save states of the batch with this ``token``: all of ``values``, or none of them.
@@ -215,29 +208,62 @@ class Feed:
         if self._saving is not None:
             self._saving.flush()
 
-    def commit(self) -> None:
-        """Commit what is in hand, and wait until all commits are answered.
+    def commit(self, batches: Any = None) -> None:
+        """Commit a batch, its token, or a list of them, and wait until all commits are answered.
 
-        Several trainers call it before they meet and one of them takes a snapshot.  States that
-        stay with this trainer are handed over.
+        Other batches are not committed, earlier ones neither, and a second commit changes nothing.
+        ``StaleLease`` says that a batch went to another trainer, ``ValueError`` that a token is of
+        no batch that this trainer took.
+
+        Without an argument the batch in hand is committed.  Several trainers call it before they
+        meet and one of them takes a snapshot.  States that stay with this trainer are handed over.
+        With ``connect(commit="explicit")`` the batches must be named.
+        """
+        self._link.check_usable()
+        _ = self.schema
+        if self._saving is not None:
+            if batches is not None:
+                raise ValueError(f"commit(…): {_BY_STATES}")
+        elif batches is not None:
+            self._say_commits(self._commits.commit(tokens_of("batches", batches, self)))
+        elif self._commits.explicit:
+            raise ValueError(
+                'commit(): a feed that was connected with commit="explicit" does not know which of '
+                "its batches are trained; name them: feed.commit(batch), or a list"
+            )
+        else:
+            self._say_commits(self._commits.in_hand())
+        self._link.settle()
+        if self._saving is not None:
+            self._saving.flush()
+        elif batches is not None:
+            self._raise_refusals()
+
+    def snapshot(self, upto: Any = None) -> dict[str, Any]:
+        """Keep all of the feed's state as it is after this step; the token to go on from there.
+
+        The batch in hand is committed first: call it after the step that used it.  With
+        ``connect(commit="explicit")`` nothing is committed, and the snapshot has what is.
+
+        ``upto`` is a batch, or its token: it and the batches that this trainer took before it are
+        committed, and no later one: the snapshot does not hold batches fetched beyond it.
+
+        The token is small and plain JSON data: keep it in the model's checkpoint, and give it to
+        ``connect(resume=…)`` with that model.  What other trainers commit meanwhile may be in the
+        snapshot or not; what they have in hand goes out again.
         """
         self._link.check_usable()
         _ = self.schema
         if self._saving is None:
-            self._commit_in_hand()
+            doubt = "" if upto is not None else self._commits.doubt()
+            if doubt:
+                warnings.warn(doubt, stacklevel=2)
+            self._say_commits(self._commits.for_snapshot(upto, self))
+        elif upto is not None:
+            raise ValueError(f"snapshot(upto=…): {_BY_STATES}; snapshot() has what is saved")
         self._link.settle()
         if self._saving is not None:
             self._saving.flush()
-
-    def snapshot(self) -> dict[str, Any]:
-        """Keep all of the feed's state as it is after this step; the token to go on from there.
-
-        The batch in hand is committed first: call it after the step that used it.  The token is
-        small and plain JSON data: keep it in the model's checkpoint, and give it to
-        ``connect(resume=…)`` with that model.  What other trainers commit meanwhile may be in the
-        snapshot or not; what they have in hand goes out again.
-        """
-        self.commit()
         answer = self._link.ask(TakeSnapshot())
         if answer.code:
             raise from_code(answer.code, answer.text)
@@ -308,15 +334,25 @@ class Feed:
 
     # Inside
 
-    def _commit_in_hand(self) -> None:
-        if self._in_hand is not None:
-            token, self._in_hand = self._in_hand, None
+    def _say_commits(self, tokens: list[int]) -> None:
+        for token in tokens:
             self._link.commit(token)
 
-    def _give_back_in_hand(self) -> None:
-        if self._in_hand is not None:
-            token, self._in_hand = self._in_hand, None
+    def _say_given_back(self, tokens: list[int]) -> None:
+        for token in tokens:
             self._link.give_back(token)
+
+    def _begin_run(self) -> DatasetRun:
+        """TensorFlow begins to iterate: what it left in earlier iterations goes back."""
+        run = DatasetRun()
+        self._say_given_back(self._commits.begin_run(run))
+        return run
+
+    def _commit_oldest(self, number: int) -> None:
+        """Say that the oldest batches of TensorFlow's iteration are done, and wait for nothing."""
+        self._link.check_usable()
+        self._say_commits(self._commits.oldest(number))
+        self._link.wake()
 
     def _leave(self, commit: bool) -> None:
         link, saving = self._link, self._saving
@@ -324,10 +360,10 @@ class Feed:
         try:
             if saving is not None:
                 saving.give_back()
-            elif commit:
-                self._commit_in_hand()
+            elif commit and not self._commits.explicit:
+                self._say_commits(self._commits.in_hand())
             else:
-                self._give_back_in_hand()
+                self._say_given_back(self._commits.give_back())
             if link.session.failure is not None:
                 return
             if commit:

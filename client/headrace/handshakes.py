@@ -86,8 +86,8 @@ class Handshakes:
         if self._keys is not None and lasting and not known:
             return NotAllowed(
                 f"what listens at {self._address} breaks off every connection: it is no headrace "
-                f"server, or not the one whose key is server.public of {self._keys.told}: copy "
-                "server.public from the keys of the server"
+                f"server, or it has no keys, or its key is not server.public of {self._keys.told}: "
+                "copy server.public from the keys of the server, or connect without keys"
             )
         return None
 

@@ -22,6 +22,8 @@ import numpy as np
 from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import aligned_bytes
 
+from .way import opening_files
+
 __all__ = ["Attachment", "BufferPool", "hold"]
 
 _SEGMENT = re.compile(r"slab-[0-9]+-[0-9]+-[0-9]+")
@@ -108,15 +110,18 @@ class Attachment:
         if known is None:
             if not _SEGMENT.fullmatch(segment):
                 raise ProtocolError(f"{segment!r:.80} is not the name of a segment")
-            fd = os.open(os.path.join(self._directory, segment), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                mapping = mmap.mmap(
-                    fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE
-                )
-            finally:
-                os.close(fd)
+            with opening_files("a batch in shared memory needs 2 open files"):
+                mapping = _mapped(os.path.join(self._directory, segment))
             known = self._segments[segment] = (mapping, np.frombuffer(mapping, np.uint8))
         return known
+
+
+def _mapped(path: str) -> mmap.mmap:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    finally:
+        os.close(fd)
 
 
 class BufferPool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
+import time
 from typing import Any
 
 from headrace_proto.address import check_address
 from headrace_proto.keys import ENVIRONMENT
+from headrace_proto.process import process_name
 from headrace_proto.token import Token
 
 from .feed import Feed
@@ -18,9 +21,11 @@ from .values import load
 
 __all__ = ["connect"]
 
+logger = logging.getLogger("headrace")
+
 _FRAMEWORKS = ("numpy", "tf", "torch", "jax")
 _MAX_PREFETCH = 63
-_PROCESS = secrets.token_bytes(12)
+_COMMITS = ("on_next", "explicit")
 
 
 def connect(
@@ -29,23 +34,36 @@ def connect(
     feed: str | None = None,
     framework: str = "numpy",
     prefetch: int = 2,
+    commit: str = "on_next",
     rank: int | None = None,
     world_size: int | None = None,
     timeout: float = 120.0,
     resume: Any = None,
+    restart: bool = False,
     keys: str | os.PathLike[str] | None = None,
 ) -> Feed:
     """Join a feed as a trainer.
 
     ``feed`` may be left out where the server serves one.  ``framework`` is ``"numpy"``, ``"tf"``,
     ``"torch"`` or ``"jax"``.  ``prefetch`` batches are held beyond the one in hand; with 0 a batch
-    is asked for only when the trainer waits for it.  ``rank`` and ``world_size`` make the feed
-    coordinated: every round gives each rank one batch.  ``timeout`` is the deadline in seconds of
-    every wait.
+    is asked for only when the trainer waits for it; the server's ``max_credits`` bounds it.
+    ``rank`` and ``world_size`` make the feed coordinated: every round gives each rank one batch.
+    ``timeout`` is the deadline in seconds of every wait; only time in which this process ran
+    counts.
+
+    ``commit`` is ``"on_next"``: asking for the next batch commits the one before; or
+    ``"explicit"``: only ``feed.commit(batch)`` and ``batch.commit()`` commit, for loops that fetch
+    ahead of training and need exact checkpoints.  Batches of segments are committed by the save of
+    their last state in both.
 
     ``resume`` is what ``feed.snapshot()`` gave: the feed is taken back to what it was then, for all
     trainers, and this one is the first of those who go on from there.  Others that bring the same
     token join it, whether they come at once or later while one of them is at work.
+
+    ``restart=True`` starts the feed from its beginning, whatever was committed.  It joins others
+    that ask for the same while they are at work, and is refused (``FeedInUse``) while other
+    trainers use the feed.  Without it one line in the log says where a feed that was used before
+    goes on.
 
     ``keys`` is the directory with this trainer's secret key and ``server.public``, or the file of
     the secret; the environment's ``HEADRACE_KEYS`` where it is not given.
@@ -57,6 +75,13 @@ def connect(
         raise TypeError(f"prefetch={prefetch!r} is not an integer")
     if not 0 <= prefetch <= _MAX_PREFETCH:
         raise ValueError(f"prefetch={prefetch} does not lie in 0 … {_MAX_PREFETCH}")
+    if commit not in _COMMITS:
+        raise ValueError(f"commit={commit!r} is not one of {', '.join(map(repr, _COMMITS))}")
+    for name, number in (("rank", rank), ("world_size", world_size)):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+            raise TypeError(f"{name}={number!r} is not an integer")
+    if feed is not None and not isinstance(feed, str):
+        raise TypeError(f"feed={feed!r:.80} is not the name of a feed")
     if (rank is None) != (world_size is None):
         raise ValueError(f"rank={rank} and world_size={world_size}: give both or neither")
     if rank is not None and world_size is not None and not 0 <= rank < world_size:
@@ -66,6 +91,10 @@ def connect(
     token = None if resume is None else Token.from_plain("resume", resume)
     if token is not None and feed not in (None, token.feed):
         raise ValueError(f"resume: a token of feed {token.feed!r}, and feed={feed!r}")
+    if not isinstance(restart, bool):
+        raise TypeError(f"restart={restart!r} is not True or False")
+    if restart and token is not None:
+        raise ValueError("resume= and restart=True: give one of them, they begin at other places")
     locked = None
     if keys is not None or os.environ.get(ENVIRONMENT):
         from .keys import load_keys
@@ -78,8 +107,43 @@ def connect(
         prefetch,
         -1 if rank is None else rank,
         world_size or 0,
-        _PROCESS + os.getpid().to_bytes(4, "little"),
+        process_name(),
         "" if token is None else token.snapshot,
         f"{socket.gethostname()}:{os.getpid()}",
+        explicit=commit == "explicit",
+        restart=restart,
     )
-    return Feed(opened(Link(address, session, float(timeout), locked)), loaded)
+    link = opened(Link(address, session, float(timeout), locked))
+    if session.welcome is not None and prefetch >= session.welcome.max_credits:
+        most = session.welcome.max_credits
+        logger.warning(
+            "prefetch=%d: the server at %s lets a trainer hold %d batches without a commit "
+            "(max_credits), so at most %d come beyond the one in hand",
+            prefetch,
+            address,
+            most,
+            most - 1,
+        )
+    _tell_of_use(link)
+    return Feed(link, loaded)
+
+
+def _tell_of_use(link: Link) -> None:
+    """Say in the log that this trainer does not begin at the feed's beginning."""
+    welcome = link.session.welcome
+    if welcome is None or not isinstance(welcome.used, (list, tuple)) or len(welcome.used) != 4:
+        return
+    finished, batches, *times = welcome.used
+    if not all(isinstance(t, (int, float)) and 0 <= t < 1e11 for t in times):
+        return
+    since, until = (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t)) for t in times)
+    count = "1 batch was" if batches == 1 else f"{batches} batches were"
+    what = f"{count} committed from {since} to {until}" if batches else "it has none"
+    again = (
+        f"to start it from its beginning: connect(restart=True) or headrace restart {welcome.feed}"
+    )
+    if finished:
+        text = "feed %r at %s has no more batches: it is finished, %s; %s"
+    else:
+        text = "feed %r at %s goes on where others left it: %s; %s"
+    logger.warning(text, welcome.feed, link.address, what, again)

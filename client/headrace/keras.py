@@ -42,7 +42,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from .feed import Feed
 
-__all__ = ["StatefulModel", "batches"]
+__all__ = ["CommitTrained", "StatefulModel", "batches"]
 
 if keras.backend.backend() != "tensorflow":
     raise ImportError(
@@ -83,6 +83,36 @@ def batches(feed: Feed, split: Callable[[dict[str, Any]], tuple[Any, ...]]) -> A
         return (ticket, *parts)
 
     return feed.as_dataset().map(tf.autograph.experimental.do_not_convert(element))
+
+
+class CommitTrained(keras.callbacks.Callback):  # type: ignore[misc]
+    """Commit each batch of ``feed.as_dataset()`` when ``fit`` has trained on it.
+
+    A snapshot that a callback after this one takes has the batches that were trained, however many
+    TensorFlow has fetched ahead.  Those go back when the next ``fit`` begins, or the feed is left.
+    Batches are counted: between ``as_dataset()`` and ``fit`` each element must stay one element,
+    in its order, as ``map`` and ``prefetch`` keep it.
+    """
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__()
+        if feed.states:
+            raise ValueError(
+                f"CommitTrained: batches of the feed {feed.name!r} are committed by their states"
+            )
+        if not feed._commits.explicit:
+            raise ValueError(
+                f"CommitTrained: the feed {feed.name!r} commits a batch when the next one is asked "
+                'for; connect with commit="explicit"'
+            )
+        self._feed = feed
+        self._first = 0
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._first = batch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._feed._commit_oldest(batch - self._first + 1)  # more than 1: steps_per_execution
 
 
 class StatefulModel(keras.Model):  # type: ignore[misc]

@@ -12,7 +12,7 @@ and rows keep their lanes, the very same object comes back.  Partitions have lan
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -192,6 +192,12 @@ class Lanes:
             batch.token, batch._opening, batch._going.lanes, unfinished, states
         )
         self.release(batch.partition, batch.token)
+
+    def hand_over_no_more(self, kept: Kept) -> None:
+        """The server does not take these states; batches that are here already go on from them."""
+        for partition, one in self._kept.items():
+            if one is kept:
+                self._kept[partition] = replace(kept, unfinished=kept.unfinished[:0])
 
     def standing(self, opening: int) -> list[Kept]:
         """What can be handed over: sequences that go on, of the session that stands."""

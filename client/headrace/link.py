@@ -6,6 +6,8 @@
 
 Whatever is asked is told to the session at once and said soon; who needs an answer waits for it,
 with a deadline that says what it waits for.  While a thread waits it drives the socket itself.
+Only its timeout ends a wait for a server that is away, in time that counts: before that the server
+is greeted again and again, however long it takes to move it or to start it again.
 
 The session is shared under the driver's lock.  Released memory is reported without it, since the
 last reader of a batch may go while any lock is held.
@@ -14,8 +16,7 @@ last reader of a batch may go while any lock is held.
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -39,10 +40,10 @@ __all__ = ["Link", "opened"]
 
 A = TypeVar("A")
 
-#: A server that was lost for this long is given up, also where the timeout is longer.
-_GIVE_UP_S = 30.0
 #: A wait looks up this often, whatever it hears.
 _LOOK_S = 0.2
+#: A trainer that leaves waits so long for a server that has stopped and will be back.
+_LEAVE_S = 10.0
 
 
 class Link:
@@ -60,6 +61,7 @@ class Link:
         self._keys = keys
         self._driver = Driver(address, session, keys)
         self._changed = self._driver.changed
+        self.clock = self._driver.clock
 
     def again(self, resume: str) -> Link:
         """Another link to the same feed, in the same way, which goes on from a snapshot."""
@@ -88,7 +90,7 @@ class Link:
         ``claim`` takes it from the session, and may leave it there until something was saved.
         """
         session, meter = self.session, self.session.meter
-        meter.asks(now := time.monotonic())
+        meter.asks(now := self.clock())
         with self._changed:
             received = claim(session) if not session.failure and not session.refused else None
             if received is None:
@@ -101,7 +103,7 @@ class Link:
         try:
             received = self._wait(claim, self._timeout_s, "a batch", or_end=True)
         finally:
-            meter.gets(time.monotonic(), received is not None)
+            meter.gets(self.clock(), received is not None)
         return received  # type: ignore[no-any-return]
 
     def commit(self, token: int) -> None:
@@ -119,13 +121,14 @@ class Link:
         with self._changed:
             self.session.give_back(token)
 
-    def save(self, token: int, columns: list[Any], block: Any) -> bool:
+    def save(self, token: int, columns: list[Any], block: Any, keys: Sequence[bytes]) -> bool:
         """Say, soon, that the states of a batch are saved.  False when it is not held any more.
 
-        In a loop of small steps it goes along with the wish for the next batch.
+        Errors name the batch by ``keys``.  In a loop of small steps it goes along with the wish for
+        the next batch.
         """
         with self._changed:
-            saved = self.session.save(token, columns, block)
+            saved = self.session.save(token, columns, block, keys)
             self._driver.tell()
         self._driver.say_soon(False)
         return saved
@@ -183,11 +186,12 @@ class Link:
     ) -> Any:
         """Wait until ``done`` yields something; every wait of a trainer is this one."""
         session, driver = self.session, self._driver
-        started = time.monotonic()
-        drives = False
+        started, slept_s = self.clock(), self.clock.slept_s
+        over = drives = False
         try:
             while True:
                 with self._changed:
+                    news = driver.news
                     if session.failure is not None:
                         raise session.failed()
                     if driver.closing:
@@ -197,13 +201,21 @@ class Link:
                     result = done(session)
                     if result:
                         return result
-                    if or_end and session.ended:
+                    if or_end and session.over:
                         return None
-                    now = time.monotonic()
-                    self._check_deadline(now, started, timeout_s, what)
-                    rest_s = min(_LOOK_S, started + timeout_s - now)
-                    if not drives and not (drives := driver.take_over()):
-                        driver.wait_for_news(rest_s)
+                    now = self.clock()
+                    leaves = self.left and session.stopped
+                    limit_s = min(timeout_s, _LEAVE_S) if leaves else timeout_s
+                    if over and now - started >= limit_s:  # and the server was heard since
+                        raise self._too_late(now, limit_s, what, self.clock.slept_s - slept_s)
+                    rest_s = min(_LOOK_S, started + limit_s - now)
+                    over = rest_s <= 0
+                    if not drives:
+                        drives = driver.take_over()
+                        if driver.news != news:  # it came while the lock was let go
+                            continue
+                    if not drives:
+                        driver.wait_for_news(_LOOK_S if over else rest_s)
                         continue
                 driver.turn(rest_s)
         finally:
@@ -212,26 +224,28 @@ class Link:
             else:
                 driver.wake()
 
-    def _check_deadline(self, now: float, started: float, timeout_s: float, what: str) -> None:
+    def _too_late(self, now: float, timeout_s: float, what: str, slept_s: float) -> HeadraceError:
+        """The error that says why a wait of ``timeout_s`` was in vain."""
         session = self.session
         silence = session.silence(now)
-        over = now - started >= timeout_s
-        if session.welcome is not None and (silence > _GIVE_UP_S or (over and silence)):
+        slept = f" (this process did not run for {slept_s:.0f} s more)" if slept_s >= 1 else ""
+        if session.stopped:
+            return ConnectionLost(self._not_back(timeout_s, slept, what))
+        if session.welcome is not None and silence:
             hint = f".{self._driver.hint}" if self._driver.hint else ""
-            raise ConnectionLost(
+            return ConnectionLost(
                 f"the server at {self.address} was lost: nothing was heard of it for "
-                f"{silence:.0f} s, while this trainer waited for {what}{hint}"
+                f"{silence:.0f} s, while this trainer waited timeout={timeout_s:g} s{slept} for "
+                f"{what}{hint}"
             )
-        if not over:
-            return
         if session.welcome is None and session.waiting:
-            raise DeadlineExceeded(
-                f"waited timeout={timeout_s:g} s for the feed at {self.address} to open; "
+            return DeadlineExceeded(
+                f"waited timeout={timeout_s:g} s{slept} for the feed at {self.address} to open; "
                 f"the server says: {session.waiting}"
             )
         if session.welcome is None:
-            raise ConnectionLost(
-                f"no server answered at {self.address} within timeout={timeout_s:g} s: "
+            return ConnectionLost(
+                f"no server answered at {self.address} within timeout={timeout_s:g} s{slept}: "
                 f"is it running, and is the address right?{self._driver.hint}"
             )
         held, most = session.held(), session.welcome.max_credits
@@ -239,10 +253,23 @@ class Link:
         reason = (
             f"the server says: {session.waiting}" if session.waiting else "no word of the server"
         )
-        raise DeadlineExceeded(
-            f"waited timeout={timeout_s:g} s for {what} of feed {session.welcome.feed!r} "
+        return DeadlineExceeded(
+            f"waited timeout={timeout_s:g} s{slept} for {what} of feed {session.welcome.feed!r} "
             f"at {self.address}; {reason}; this trainer holds {held} batches{full}"
             f"{self.explain(now)}"
+        )
+
+    def _not_back(self, waited_s: float, slept: str, what: str) -> str:
+        """Why a wait ends while the server is stopped, and what that means for commits."""
+        n = self.session.unanswered
+        owed = (
+            f"  It has not answered {n} commits of this trainer: those that it did not store "
+            "before it stopped do not count, and their rows go out again"
+        )
+        return (
+            f"the server at {self.address} was stopped and announced its return, and was not back "
+            f"after {waited_s:g} s{slept}, while this trainer waited for {what}.  Start it again "
+            f"with the same address and state directory, or raise timeout{owed if n else ''}"
         )
 
 

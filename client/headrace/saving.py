@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any, NoReturn
@@ -22,7 +21,13 @@ from typing import Any, NoReturn
 import numpy as np
 
 from headrace_proto.dtypes import BYTES
-from headrace_proto.errors import ProtocolError, StaleLease, StateError, from_code
+from headrace_proto.errors import (
+    HeadraceError,
+    ProtocolError,
+    StaleLease,
+    StateError,
+    from_code,
+)
 
 from .batch import Framework
 from .lanes import Lanes, parts_of
@@ -30,17 +35,15 @@ from .link import Link
 from .requests import FlushStates
 from .segment_layout import SegmentLayout
 from .segments import SegmentBatch
-from .session import Received, Session
+from .session import NAMED_KEYS, Received, Session, named
 from .state_block import BlockMaker, Upload
 from .values import State, host, presented, strings_in
 
 __all__ = ["Saving"]
 
-_KEYS_TOLD = 3
-
 _LOST = (
-    "the lease of this batch was lost with its session, and its rows go to another trainer or come "
-    "again: these states do not count"
+    "its lease was lost with its session, and its rows go to another trainer or come again: these "
+    "states do not count"
 )
 
 
@@ -71,7 +74,9 @@ class Saving:
 
     def begin(self, received: Received, block: np.ndarray) -> SegmentBatch:
         """A batch that was taken is in the trainer's hands."""
-        batch = SegmentBatch(received, self.layout, block, self._framework, self, time.monotonic())
+        batch = SegmentBatch(
+            received, self.layout, block, self._framework, self, self._link.clock()
+        )
         if self.lanes is not None:
             batch._going = self.lanes.going(batch)
         self._in_hand[batch.token] = batch
@@ -123,8 +128,9 @@ class Saving:
                 self.lanes.keep(batch, saved.copy())
             batch._upload = None
         self._in_hand.pop(batch.token, None)
-        if not self._link.save(batch.token, columns, block):
-            raise StaleLease(_LOST)
+        keys = _first_keys(batch)
+        if not self._link.save(batch.token, columns, block, keys):
+            raise StaleLease(f"{named(batch, keys)}: {_LOST}")
 
     def _copied(
         self, batch: SegmentBatch, ready: list[tuple[State, Any]], last: bool
@@ -141,7 +147,7 @@ class Saving:
         """The session that this batch came in is gone, and with it its lanes."""
         self._in_hand.pop(batch.token, None)
         self.reject(batch.partition, batch.token)
-        raise StaleLease(_LOST)
+        raise StaleLease(f"{named(batch, _first_keys(batch))}: {_LOST}")
 
     def _ready(self, batch: SegmentBatch, name: str, value: Any) -> tuple[State, Any]:
         """A value that may be saved, as it will be; or what is wrong with it."""
@@ -181,12 +187,17 @@ class Saving:
         """Hand the states of all sequences that go on to the server, for their next trainer."""
         if self.lanes is None:
             return
+        fault: HeadraceError | None = None
         with self._flushing:
             for kept in self.lanes.standing(self._link.session.openings):
                 parts = parts_of(kept, self._maker, self._framework)
                 answer = self._link.ask(FlushStates(kept.token, parts), at_most_s)
+                if answer.code == "stale":  # their sequences go on with others
+                    self.lanes.hand_over_no_more(kept)
                 if answer.code:
-                    raise from_code(answer.code, answer.text)
+                    fault = fault or from_code(answer.code, answer.text)
+        if fault is not None:
+            raise fault
 
     # In words
 
@@ -198,8 +209,7 @@ class Saving:
         batch = batches[0]
         owed = [repr(name) for name in self.layout.states if name not in batch._saved]
         keys = ""
-        with contextlib.suppress(ProtocolError):
-            told = [key.decode("utf-8", "backslashreplace") for key in batch.keys(_KEYS_TOLD)]
+        if told := [key.decode("utf-8", "backslashreplace") for key in _first_keys(batch)]:
             more = ", …" if batch.rows > len(told) else ""
             keys = f" ({', '.join(told)}{more})"
         others = f", and states of {len(batches) - 1} later batches" if len(batches) > 1 else ""
@@ -208,6 +218,13 @@ class Saving:
             f"of {batch.rows} segments{keys} that it took {now - batch._taken_at:.0f} s ago as "
             f"batch {batch.partition}/{batch.number}{others}"
         )
+
+
+def _first_keys(batch: SegmentBatch) -> list[bytes]:
+    """Keys that errors name a batch by; none where the server sent what are no strings."""
+    with contextlib.suppress(ProtocolError):
+        return batch.keys(NAMED_KEYS)
+    return []
 
 
 def _check_first(batch: SegmentBatch, state: State) -> None:

@@ -12,13 +12,14 @@ shares with the server, as those of any batch.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from struct import unpack_from
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headrace_proto.dtypes import BYTES
-from headrace_proto.layout import Slot, array_at, strings_at
+from headrace_proto.layout import Slot, array_at, first_strings, strings_at
 from headrace_proto.schema import RESERVED, Field
 
 from .batch import Framework, replayed
@@ -292,11 +293,23 @@ class SegmentBatch:
         return value
 
     def _key_list(self, ahead: int, upto: int | None) -> list[bytes]:
-        numbers = (self.array("@sequence")[:upto] + ahead).tolist()
-        counts = self.array("@sequence_count")[:upto].tolist()
-        originals = self.array("@key")[:upto].tolist()
+        numbers: Sequence[int]
+        counts: Sequence[int]
+        if upto is None:
+            numbers, counts = (
+                self.array("@sequence").tolist(),
+                self.array("@sequence_count").tolist(),
+            )
+            originals = self.array("@key").tolist()
+        else:  # of few rows, for errors: at less cost than that of arrays
+            block, places, index = self._block.data, self._places, self._layout.index
+            form = f"={min(upto, self.rows)}i"
+            numbers = unpack_from(form, block, places[index["@sequence"]][0])
+            counts = unpack_from(form, block, places[index["@sequence_count"]][0])
+            offset, nbytes, _ = places[index["@key"]]
+            originals = first_strings(self._block, offset, nbytes, self.rows, upto)
         return [
-            b"%05d_of_%05d:%s" % (n, count, key) if n < count else b"STOP:" + key
+            b"%05d_of_%05d:%s" % (n + ahead, count, key) if n + ahead < count else b"STOP:" + key
             for n, count, key in zip(numbers, counts, originals, strict=True)
         ]
 

@@ -2,7 +2,8 @@
 
     greeting ── Welcome ──► open ── Ended ──► ended
         ▲                    │
-        └──── Unknown, or silence: say Hello again with the same nonce ────┘
+        └──── Unknown, silence, a server that stops and will be back: say Hello again
+              with the same nonce
 
 Messages and the time come in, messages go out; sockets, threads and memory are elsewhere.  All
 that must not get lost is kept until it is answered: commits, saved states with their bytes, and
@@ -13,8 +14,9 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace_proto import __version__, limits
 from headrace_proto.errors import HeadraceError, ProtocolError, StaleLease, from_code
@@ -40,7 +42,10 @@ from .meter import Meter
 from .requests import Requests
 from .uploads import Uploads
 
-__all__ = ["Received", "Session"]
+if TYPE_CHECKING:
+    from .segments import SegmentBatch
+
+__all__ = ["NAMED_KEYS", "Received", "Session", "named"]
 
 #: Hello is said again after this long without an answer.
 _HELLO_S = 1.0
@@ -48,10 +53,16 @@ _HELLO_S = 1.0
 _SILENT = 2.5
 #: Of a Hello that tells of batches in hand: a header is bounded.
 _PLACES_BYTES = 48 * 1024
+#: Acknowledged commits in it, one for each partition.
+_MOST_COMMITS = 100
 
+
+#: Keys of segments, and characters of each, that an error names a batch by.
+NAMED_KEYS = 3
+_KEY_LENGTH = 80
 
 _STALE = (
-    "a batch was committed after its lease had ended, and its rows went to another trainer: this "
+    "was committed after its lease had ended, and its rows went to another trainer: this "
     "work counts twice.  Either this trainer was silent for longer than the server's lease_ttl_s, "
     "or the server was started anew"
 )
@@ -82,6 +93,8 @@ class Session:
     process: bytes = b""  # names this process
     resume: str = ""  # the snapshot that the feed is to go on from
     host: str = ""  # for who looks at the server: where this trainer runs
+    explicit: bool = False  # batches are committed by name, not by asking for the next
+    restart: bool = False  # the feed is to be started from its beginning
 
     welcome: Welcome | None = None
     ready: deque[Received] = field(default_factory=deque)  # delivered, not taken
@@ -89,6 +102,8 @@ class Session:
     refused: deque[HeadraceError] = field(default_factory=deque)  # commits; to be raised, once each
     finished: bool = False
     waiting: str = ""  # what the server said that the feed waits for
+    exhausted: bool = False  # no batch is left but those in trainers' hands
+    stopped: bool = False  # the server has stopped, and announced that it will be back
     heard_at: float = 0.0  # when the server was last heard of
     retired: list[str] = field(default_factory=list)
     memory: Any = None  # shared with the server in this session; the driver says which
@@ -108,14 +123,17 @@ class Session:
     _commits: list[int] = field(default_factory=list)  # not yet said
     _returned: list[int] = field(default_factory=list)
     _said_window: int = 0
+    _committed: dict[int, int] = field(default_factory=dict)  # by partition: highest token
     _places: dict[int, Handed] = field(default_factory=dict)  # of batches in hand or not answered
+    #: Deliveries held or not answered, and the first keys of their segments, for errors.
+    _named: dict[int, tuple[Delivery, Sequence[bytes]]] = field(default_factory=dict)
 
     def again(self, resume: str) -> Session:
         """A session in place of this one, which goes on from a snapshot."""
         feed = self.feed if self.welcome is None else self.welcome.feed
         nonce = secrets.token_bytes(16)
         shared = self.prefetch, self.rank, self.world_size, self.process
-        return Session(feed, nonce, *shared, resume, self.host)
+        return Session(feed, nonce, *shared, resume, self.host, self.explicit)
 
     # The trainer
 
@@ -143,6 +161,8 @@ class Session:
     def want(self) -> None:
         """The trainer waits for a batch now, whatever ``prefetch`` says."""
         self._wanting = True
+        if self.explicit and self._open and self._held and not self.ready:
+            self._said_at = -1e9  # the answer to a heartbeat tells whether any batch is left
 
     def commit(self, token: int) -> None:
         """The trainer is done with a batch."""
@@ -151,14 +171,16 @@ class Session:
             self._unanswered[token] = None
             self._commits.append(token)
 
-    def save(self, token: int, columns: list[Any], block: Any) -> bool:
+    def save(self, token: int, columns: list[Any], block: Any, keys: Sequence[bytes] = ()) -> bool:
         """The trainer is done with a batch of segments, and these are its states.
 
-        Without a block they stay with the trainer.  False when the batch is not held any more.
+        Without a block they stay with the trainer.  ``keys`` are the first of its segments, for
+        errors.  False when the batch is not held any more.
         """
         if token not in self._held:
             return False
         self._held.discard(token)
+        self._named[token] = self._named[token][0], keys
         self.uploads.save(token, columns, block)
         return True
 
@@ -166,6 +188,7 @@ class Session:
         """The trainer will not use a batch."""
         if token in self._held:
             self._held.discard(token)
+            self._named.pop(token, None)
             self._places.pop(token, None)
             self._returned.append(token)
 
@@ -180,9 +203,23 @@ class Session:
         return not self._unanswered and not self._commits and self.uploads.settled
 
     @property
+    def unanswered(self) -> int:
+        """Commits and saves that the server has not answered."""
+        return len(self._unanswered) + len(self.uploads)
+
+    @property
     def ended(self) -> bool:
         """Whether the feed has ended for this trainer: its own commits were answered too."""
         return self.finished and self.settled
+
+    @property
+    def over(self) -> bool:
+        """Whether the loop of this trainer ends here.
+
+        A trainer that commits explicitly and holds all that it can get would wait for itself.
+        """
+        waits_for_itself = self.explicit and self.exhausted and bool(self._held)
+        return self.ended or (waits_for_itself and self._open and not self.ready)
 
     @property
     def connected(self) -> bool:
@@ -206,7 +243,7 @@ class Session:
         elif isinstance(message, Refused):
             self.failure = self.failure or from_code(message.code, message.text)
         elif isinstance(message, Pulse):
-            self.waiting = message.waiting
+            self.waiting, self.exhausted = message.waiting, message.exhausted
         elif self.welcome is None or message.session != self.welcome.session:
             return  # of an earlier session
         elif isinstance(message, Deliver):
@@ -252,16 +289,18 @@ class Session:
             for received in self.ready:
                 token = received.delivery.token
                 self._held.discard(token)
+                self._named.pop(token, None)
                 self._returned.append(token)
                 if received.delivery.segment:
                     self.mapped.release(token)
             self.ready.clear()
+            self.exhausted = False
             self._last_seq = 0
             self.mapped.used = False
             self.openings += 1
         self._said_window = 0
         self.welcome = welcome
-        self._open = True
+        self._open, self.stopped = True, False
         self._commits = list(self._unanswered)
         self.uploads.reopened()
         self.requests.reopened(welcome.session, anew)
@@ -278,7 +317,9 @@ class Session:
                 continue
             inline = not delivery.segment
             self._last_seq = delivery.seq
+            self.exhausted = False
             self._held.add(delivery.token)
+            self._named[delivery.token] = delivery, ()
             if not inline:
                 self.mapped.add(delivery.token)
             source = frames[delivery.frame - 1] if inline else self.memory
@@ -286,10 +327,15 @@ class Session:
 
     def _on_outcome(self, message: Outcome | Deliver) -> None:
         for token in message.committed:
+            place = self._places.get(token)
+            if place is not None:
+                last = self._committed.get(place.partition, 0)
+                self._committed[place.partition] = max(token, last)
             self._answered(token)
         for token in message.stale:
+            name = self._name_of(token)
             if self._answered(token):
-                self.refused.append(StaleLease(_STALE))
+                self.refused.append(StaleLease(f"{name} {_STALE}"))
         if not isinstance(message.faults, (list, tuple)):
             raise ProtocolError(f"faults of commits are {message.faults!r:.80}, not a list")
         for fault in message.faults:
@@ -297,12 +343,19 @@ class Session:
                 raise ProtocolError(
                     f"a fault of a commit is {fault!r:.80}, not [token, code, text]"
                 )
+            name = self._name_of(fault[0])
             if self._answered(fault[0]):
-                self.refused.append(from_code(fault[1], fault[2]))
+                self.refused.append(from_code(fault[1], f"{name}: {fault[2]}"))
+
+    def _name_of(self, token: int) -> str:
+        """A batch that is held or not answered, as errors name it."""
+        known = self._named.get(token)
+        return f"batch of token {token}" if known is None else named(known[0], known[1])
 
     def _answered(self, token: int) -> bool:
         """Whether the answer to a commit or a save was still owed."""
         self._places.pop(token, None)
+        self._named.pop(token, None)
         if token in self._unanswered:
             del self._unanswered[token]
             return True
@@ -312,14 +365,19 @@ class Session:
         if not message.code:
             self.finished = True
         elif not self.ended:  # a server that is stopped then takes nothing from this trainer
+            if message.returns:
+                self.stopped = True
+                self.lose()
+                return
             self.failure = self.failure or from_code(message.code, message.text)
+        self._said_at = -1e9  # the server waits for the heartbeat that says that this was heard
 
-    def _generation(self) -> int:
-        """Which generation of the feed this session is of; -1 before it is known."""
+    def _property(self, name: str, unknown: int) -> int:
+        """A number that the server told of the feed: its ``generation``, its own ``epoch``."""
         if self.welcome is None or not isinstance(self.welcome.properties, dict):
-            return -1
-        generation = self.welcome.properties.get("generation", -1)
-        return generation if isinstance(generation, int) else -1
+            return unknown
+        value = self.welcome.properties.get(name, unknown)
+        return value if isinstance(value, int) else unknown
 
     # What is to be said
 
@@ -340,8 +398,11 @@ class Session:
                     self._told_places(),
                     process=self.process,
                     resume=self.resume,
-                    generation=self._generation(),
+                    generation=self._property("generation", -1),
                     host=self.host,
+                    epoch=self._property("epoch", 0),
+                    committed=self._told_commits(),
+                    restart=self.restart,
                 )
             ]
         assert self.welcome is not None
@@ -376,6 +437,11 @@ class Session:
             return self.uploads.frames_of(message) if message.saves else []
         return self.requests.frames_of(message)
 
+    def _told_commits(self) -> tuple[int, ...]:
+        """The last commit in each partition: the latest of them, as many as are enough to know."""
+        latest = sorted(self._committed.items(), key=lambda known: -known[1])[:_MOST_COMMITS]
+        return tuple(number for known in latest for number in known)
+
     def _told_places(self) -> tuple[Handed, ...]:
         """As many as a header holds."""
         told, room = [], _PLACES_BYTES
@@ -396,6 +462,7 @@ class Session:
             *(number, window, self._last_seq, tuple(sorted(self._held))),
             *((mapped, self._last_seq) if mapped is not None else ((), 0)),
             *self.meter.totals(now),
+            ended=self.finished or self.failure is not None,
         )
 
     def silence(self, now: float) -> float:
@@ -411,6 +478,10 @@ class Session:
     def greet(self) -> None:
         """The way to the server has ended: greet it again, at once."""
         self._open = False
+        self.hurry()
+
+    def hurry(self) -> None:
+        """Say the next heartbeat at once: this process could not say it in time."""
         self._said_at = -1e9
 
     def due_in(self, now: float) -> float:
@@ -423,3 +494,13 @@ class Session:
     def goodbye(self) -> Bye | None:
         """The last message, when there is anybody to say it to."""
         return Bye(self.welcome.session) if self._open and self.welcome is not None else None
+
+
+def named(batch: Delivery | SegmentBatch, keys: Sequence[bytes] = ()) -> str:
+    """A batch as errors name it, with the first keys of its segments where it has any."""
+    rows = f"{batch.rows} row{'' if batch.rows == 1 else 's'}"
+    listed = [key.decode("utf-8", "backslashreplace")[:_KEY_LENGTH] for key in keys]
+    if listed and batch.rows > len(listed):
+        listed.append("…")
+    which = f": {', '.join(listed)}" if listed else ""
+    return f"batch {batch.partition}/{batch.number} (token {batch.token}, {rows}{which})"

@@ -145,19 +145,28 @@ def segments(feed: Feed) -> Any:
     return taken.with_options(options)
 
 
-def dataset(feed: Feed, facts: Sequence[str]) -> Any:
+def dataset(feed: Feed, facts: Sequence[str], tokens: bool = False) -> Any:
     """A ``tf.data.Dataset`` of the rest of a feed.
 
     It is fed with arrays, not with tensors: TensorFlow takes aligned arrays without a copy, but
     makes arrays of tensors first.
     """
     told = {name: feed.facts[name] for name in facts}
-    spec = element_spec({**feed.schema, **told})
+    token = {"token": Field("int64")} if tokens else {}
+    spec = element_spec({**feed.schema, **told, **token})
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
-        for batch in feed:
-            columns = {name: batch.array(name) for name in batch}
-            yield {**columns, **{name: batch.array(RESERVED + name) for name in facts}}
+        run = feed._begin_run()
+        try:
+            for batch in feed:
+                feed._commits.fetched(run, batch.token)
+                element = {name: batch.array(name) for name in batch}
+                element.update((name, batch.array(RESERVED + name)) for name in facts)
+                if tokens:
+                    element["token"] = np.int64(batch.token)
+                yield element
+        finally:
+            run.closed = True
 
     return tf.data.Dataset.from_generator(batches, output_signature=spec)
 

@@ -33,6 +33,10 @@ class Uploads:
         """Whether every save was answered."""
         return not self._saves
 
+    def __len__(self) -> int:
+        """Saves that were not answered."""
+        return len(self._saves)
+
     @property
     def due(self) -> bool:
         """Whether there is something to say."""

@@ -9,18 +9,50 @@ message.  So while a channel is used the socket is looked at only when its numbe
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import resource
 import select
-import time
+from collections.abc import Iterator
 
 import zmq
 
 from headrace_proto.channel import Channel
+from headrace_proto.clock import Deadline
+from headrace_proto.errors import LimitExceeded
 
-__all__ = ["LINGER_MS", "Waker", "Way"]
+__all__ = ["LINGER_MS", "Waker", "Way", "check_files", "opening_files"]
 
 #: What was said last may take so long to leave.
 LINGER_MS = 500
+#: Number of files that a session may open: 13 with libzmq 4.3.5, and one for each segment.
+_FILES = 16
+
+
+def check_files() -> None:
+    """Check that this process can open the files of a session.
+
+    Where it can not, libzmq would end the process (4.3.5 asserts that it gets an epoll).
+    """
+    with opening_files(f"a feed needs {_FILES} open files"), contextlib.ExitStack() as opened:
+        for _ in range(_FILES):
+            opened.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+
+@contextlib.contextmanager
+def opening_files(need: str) -> Iterator[None]:
+    """Turn an OSError for lack of descriptors into a LimitExceeded that names the limit."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        raise LimitExceeded(
+            f"{need}, and this process can not open so many more: {os.strerror(error.errno)}.  "
+            f"Its limit is {soft} (RLIMIT_NOFILE; the hard limit is {hard}): close files, or raise "
+            "it (ulimit -n, resource.setrlimit)"
+        ) from None
 
 
 class Waker:
@@ -86,10 +118,13 @@ class Way:
         if channel is not None and channel.waits:
             writable = select.poll()
             writable.register(channel, select.POLLOUT)
-            until = time.monotonic() + LINGER_MS / 1000
+
+            def written(at_most_s: float) -> bool:
+                writable.poll(at_most_s * 1000)
+                return not channel.flush()
+
             with contextlib.suppress(OSError):
-                while channel.flush() and (left := until - time.monotonic()) > 0:
-                    writable.poll(left * 1000)
+                Deadline(LINGER_MS / 1000).wait(written)
         self.drop()
 
     def watch(self) -> None:

@@ -26,6 +26,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from .clock import Deadline
+
 __all__ = ["Channel", "address_of"]
 
 Frame = bytes | memoryview
@@ -79,7 +81,7 @@ class Channel:
         """
         end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         channel = cls(end, most_bytes=most_bytes)
-        deadline = time.monotonic() + patience_s
+        deadline = Deadline(patience_s)
         try:
             with address_of(Path(path)) as address:
                 while True:
@@ -87,7 +89,7 @@ class Channel:
                         end.connect(address)
                         break
                     except (FileNotFoundError, ConnectionRefusedError):
-                        if time.monotonic() >= deadline:
+                        if not deadline.left_s:
                             raise
                         time.sleep(_LOOK_S)
             channel.send(first)

@@ -12,9 +12,10 @@ remedy.  Errors cross the wire as a code (the table at the end) and a text, neve
     ├── DeadlineExceeded     a wait ran past its deadline; the text says what was waited for
     ├── NotAllowed           keys: the server does not let this trainer in, or is not the right one
     ├── UnknownFeed          no feed of that name is served here
+    ├── FeedInUse            a feed can not be started anew while other trainers use it
     ├── LimitExceeded        a limit of the server was reached; the text names it
     ├── ServerError          the server, or user code in it, failed
-    ├── FeedRewound          the feed was taken back to a snapshot; connect anew
+    ├── FeedRewound          the feed went back to an earlier state; connect anew
     ├── StaleLease           the lease had ended meanwhile; this work does not count
     ├── StateError           a state was saved twice, or at the wrong time
     ├── Cancelled            the feed was cancelled
@@ -30,6 +31,7 @@ __all__ = [
     "DataError",
     "DeadlineExceeded",
     "FeedClosed",
+    "FeedInUse",
     "FeedRewound",
     "FilesMissing",
     "ForkedProcess",
@@ -84,15 +86,19 @@ class UnknownFeed(HeadraceError, LookupError):
 
 
 class LimitExceeded(HeadraceError):
-    """A limit of the server was reached.  The text names the limit and the option to raise it."""
+    """A limit was reached, of the server or of this process.  The text names it and the remedy."""
 
 
 class ServerError(HeadraceError, RuntimeError):
     """The server, or user code that runs in it, failed.  The text carries its last words."""
 
 
+class FeedInUse(HeadraceError, RuntimeError):
+    """Other trainers use the feed that was to be started from its beginning."""
+
+
 class FeedRewound(HeadraceError):
-    """The feed was taken back to a snapshot: what this trainer did since then is undone."""
+    """The feed went back to an earlier state: what this trainer did since then is undone."""
 
 
 class StaleLease(HeadraceError):
@@ -126,6 +132,7 @@ _CODES: dict[str, type[HeadraceError]] = {
     "feed": UnknownFeed,
     "limit": LimitExceeded,
     "server": ServerError,
+    "in_use": FeedInUse,
     "rewound": FeedRewound,
     "stale": StaleLease,
     "state": StateError,

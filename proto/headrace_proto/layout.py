@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
+from struct import unpack_from
 
 import numpy as np
 
@@ -21,7 +22,16 @@ from . import limits
 from .dtypes import BYTES, DTYPES, numpy_dtype
 from .errors import ProtocolError
 
-__all__ = ["ALIGNMENT", "Slot", "aligned_bytes", "arrange", "array_at", "check_slot", "strings_at"]
+__all__ = [
+    "ALIGNMENT",
+    "Slot",
+    "aligned_bytes",
+    "arrange",
+    "array_at",
+    "check_slot",
+    "first_strings",
+    "strings_at",
+]
 
 ALIGNMENT = 64
 
@@ -86,6 +96,20 @@ def check_slot(slot: Slot, block_bytes: int) -> None:
 def array_at(block: np.ndarray, slot: Slot) -> np.ndarray:
     """The numeric array of a slot as a view of its block (uint8)."""
     return np.ndarray(slot.shape, numpy_dtype(slot.dtype), block, slot.offset)
+
+
+def first_strings(
+    block: np.ndarray, offset: int, nbytes: int, count: int, upto: int
+) -> list[bytes]:
+    """The first of ``count`` byte strings that lie as ``strings_at`` has them, at little cost."""
+    upto = min(upto, count)
+    ends = unpack_from(f"={upto + 1}q", block.data, offset)
+    start = offset + 8 * (count + 1)
+    falls = any(b < a for a, b in pairwise(ends))
+    if ends[0] != 0 or ends[-1] > nbytes - 8 * (count + 1) or falls:
+        raise ProtocolError("the offsets of an array of strings do not fit its data")
+    data = block[start : start + ends[-1]].tobytes()
+    return [data[a:b] for a, b in pairwise(ends)]
 
 
 def strings_at(block: np.ndarray, slot: Slot) -> np.ndarray:

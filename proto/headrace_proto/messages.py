@@ -16,7 +16,8 @@
       ◄────────────────────────── Snapshotted       its token
       Renew ───────────────────────────────►        every heartbeat: what is held
       ◄─────────────────────────── Pulse            alive, and what the feed waits for
-      ◄─────────────────────────── Ended            all is committed, or why it stopped
+      ◄─────────────────────────── Ended            all is committed, or why it stopped;
+                                                    or that a server will be back
       Bye ─────────────────────────────────►        what is held goes to others
 
 A window is absolute: deliveries are numbered per session, and the server may send up to number
@@ -108,6 +109,9 @@ class Hello:
     resume: Text = ""  # the snapshot that the feed is to go on from
     generation: Signed = -1  # the feed's, as it was told before
     host: Text = ""  # where the trainer runs, for people
+    epoch: Count = 0  # number of the server's start that let it in last, where states outlive that
+    committed: Counts = ()  # partition and token of the last acknowledged commit in each partition
+    restart: Flag = False  # the feed is to be started from its beginning
 
 
 @FROM_TRAINER.message(2)
@@ -155,6 +159,7 @@ class Renew:
     mapped_upto: Count = 0  # … up to this number; 0 says nothing about memory
     blocked_s: Seconds = 0.0  # that the trainer waited for batches, since it connected …
     busy_s: Seconds = 0.0  # … and was busy with them
+    ended: Flag = False  # the trainer has heard that the feed has ended, or failed
 
 
 @FROM_TRAINER.message(5)
@@ -227,6 +232,9 @@ class Welcome:
     resumed: Flag = False
     properties: Plain = field(default_factory=dict)
     channel: Text = ""  # the path of a Unix socket on the server's host, for all further messages
+    used: Plain = (
+        None  # a feed that others have used: finished, batches, since and until (Unix time)
+    )
 
 
 @FROM_SERVER.message(2)
@@ -286,16 +294,18 @@ class Pulse:
 
     session: Count
     waiting: Text = ""
+    exhausted: Flag = False  # every batch was handed out: those not committed are in hands
 
 
 @FROM_SERVER.message(6)
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Nothing more will come: the feed is done (``code`` empty), or failed."""
+    """Nothing more will come: the feed is done (``code`` empty), or failed, or the server stops."""
 
     session: Count
     code: Text = ""
     text: Text = ""
+    returns: Flag = False  # the server stops, and its next start goes on with the feed
 
 
 @FROM_SERVER.message(7)

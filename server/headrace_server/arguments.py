@@ -13,6 +13,7 @@ from typing import Any
 from headrace_proto.address import check_address
 from headrace_proto.token import Token
 
+from .feed.durable_file import writing
 from .feed.manifest import resolve
 from .pipeline import Pipeline
 from .shell.child import ParentPipe
@@ -136,5 +137,11 @@ def bind_addresses(bind: str | list[str] | None) -> list[str]:
 
 def index_directory(state_dir: str | os.PathLike[str]) -> str:
     path = os.path.join(os.path.abspath(as_path("state_dir", state_dir)), "index")
-    os.makedirs(path, exist_ok=True)
+    try:
+        with writing(path):
+            os.makedirs(path, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise ValueError(
+            f"state_dir={os.fspath(state_dir)!r} is not a directory, or holds a file 'index'"
+        ) from None
     return path

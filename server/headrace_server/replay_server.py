@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace_proto.errors import ServerError
 
-from .arguments import as_keys, as_path, as_seconds, bind_addresses, refuse_in_worker
+from .arguments import as_flag, as_keys, as_path, as_seconds, bind_addresses, refuse_in_worker
 from .feed.manifest import resolve
 from .pipeline import Pipeline
 from .pipeline.declaration import Declaration
@@ -27,6 +27,8 @@ from .shell.flight_choice import ByTrainer, batch_named, steps_named
 from .shell.flight_history import History, feed_of
 from .shell.flight_leases import Lease
 from .shell.flight_rows import BatchId
+from .shell.functions import noted_functions
+from .shell.living import refuse_taken
 from .shell.replaying import STATES, Replay
 from .shell.statedir import compare_feed
 
@@ -34,7 +36,7 @@ __all__ = ["replay"]
 
 _NEEDS_STATES = (
     "segments go out with states, and those of {which} were not recorded: record='states' records "
-    "them; states='initial' (--states initial) starts every row from its initial states instead"
+    "them; states='initial' starts every row from its initial states instead"
 )
 
 
@@ -78,22 +80,35 @@ def replay(
     state = Path(as_path("state_dir", state_dir)).absolute()
     name = feed_of(state, feed)
     declaration = pipeline.declaration()
+    if states != "recorded" and declaration.shape.kind != "sequences":
+        raise ValueError(f"states={states!r} needs a feed of segments: others have no states")
     config = FeedConfig(
         name, declaration, resolve(declaration.source.paths), _partitions(state, name)
     )
-    compare_feed(state, config, state / "feeds" / name / "feed.json", allow_config_change)
+    allow_change = as_flag("allow_config_change", allow_config_change)
+    compare_feed(state, config, state / "feeds" / name / "feed.json", allow_change)
     history = History(state, name)
     leases = _chosen(history, first, last, trainer, steps)
-    if committed:
+    if as_flag("committed", committed):
         leases = [lease for lease in leases if lease.fate == "committed"]
     if not leases:
         raise ServerError(f"no hand-out of feed {name!r} that is recorded is meant by that")
     script = tuple(lease.batch for lease in leases)
     _check(history, script, declaration, states, leases)
     binds = bind_addresses(bind)
-    check_exposed(binds, keys, insecure)
+    check_exposed(binds, keys, as_flag("insecure", insecure))
+    refuse_taken([("bind", one) for one in binds])
     run = RunConfig(
-        feeds=(FeedConfig(name, declaration, config.files, 1),),
+        feeds=(
+            FeedConfig(
+                name,
+                declaration,
+                config.files,
+                partitions=1,
+                functions=noted_functions(state / "feeds" / name),
+                may_change=allow_config_change,
+            ),
+        ),
         directory="",
         binds=tuple(binds),
         keys=None if keys is None else as_keys(keys),
@@ -179,5 +194,5 @@ def _check(
         raise ServerError(
             "the states of this feed stay with its trainers (state_placement='trainer'): what goes "
             "out is only what a trainer's lanes began with, so replay one trainer's session from "
-            "its first step, or with states='initial' (--states initial)"
+            "its first step, or with states='initial'"
         )

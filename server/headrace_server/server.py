@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
 import sys
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+
+from headrace_proto.process import process_name
 
 from .arguments import (
     as_feeds,
@@ -27,6 +30,7 @@ from .shell.config import RunConfig
 from .shell.durable import Durable
 from .shell.exposure import check_exposed
 from .shell.flight import RECORDS
+from .shell.living import Living, refuse_taken
 from .shell.rundir import RunDirectory
 from .shell.store import DURABILITIES
 from .shell.supervisor import Supervisor
@@ -53,7 +57,8 @@ _LEAST_MEMORY = 256 * 1024**2
 class Server:
     """A running server.  ``address`` is what trainers connect to.
 
-    Made by ``hs.run``; a context manager, or closed by ``close``.
+    Made by ``hs.run``; a context manager, or closed by ``close``.  It is stopped, too, when nothing
+    refers to it any more.
     """
 
     def __init__(
@@ -88,6 +93,28 @@ class Server:
             raise
         if self._http is not None:
             self._http.watch(self._supervisor)
+        takes = *self.addresses, self.http_address or "", "" if durable is None else durable.path
+        supervisor = self._supervisor
+        self._living = Living(
+            self,
+            filter(None, map(str, takes)),
+            end=functools.partial(_end, supervisor, self._http, durable),
+            failed=lambda: supervisor.failure is not None,
+        )
+
+    def __repr__(self) -> str:
+        """Its first address, its state, and its feeds with theirs."""
+        supervisor = self._supervisor
+        state = "draining" if supervisor.draining else "running"
+        if supervisor.failure is not None:
+            state = "failed"
+        over = supervisor.outcome()
+        feeds = [
+            f"{name!r}" + ("" if name not in over else " failed" if over[name][0] else " ended")
+            for name in supervisor.feeds
+        ]
+        told = f"{'closed' if supervisor.stopped else state}; feeds: {', '.join(feeds)}"
+        return f"<headrace_server.Server at {self.address}: {told}>"
 
     @property
     def address(self) -> str:
@@ -151,12 +178,16 @@ class Server:
         messages, by reason: ``unknown_key``, ``no_keys`` (this server has some), ``keys_not_used``
         (this server has none), ``other_server_key``, ``handshake`` (broken off, for whatever
         reason), ``revoked``, ``trainers`` (over max_trainers), ``messages`` (over
-        max_messages_per_s), ``garbage``, ``muted``.
+        max_messages_per_s), ``garbage``, ``muted``, ``connections`` (used by no trainer, and reset
+        to make room for others).
         """
         return self._supervisor.access()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until every feed is over; False when the time ran out before.
+        """Wait until every feed is over and its trainers know; False when the time ran out before.
+
+        A trainer that does not acknowledge the end, or whose connection is lost, is waited for as
+        long as its lease would last.
 
         Raises the error when the server itself has failed.
         """
@@ -177,13 +208,31 @@ class Server:
         """Hand out nothing more and wait for commits; whether all came in time."""
         return self._supervisor.drain(timeout_s)
 
+    def end(self, feed: str | None = None, cancel: bool = False) -> None:
+        """Close the input of a feed for good, as ``feed.drain()`` does for a trainer.
+
+        Rows that were read are still handed out, then all loops end normally, also after a restart
+        of the server.  With ``cancel`` rows that are in no batch yet are dropped.  ``feed`` may be
+        left out where the server serves one.
+        """
+        self._supervisor.end(feed, cancel)
+
+    def restart(self, feed: str | None = None, force: bool = False) -> None:
+        """Start a feed from its beginning, whatever was committed.
+
+        ``FeedInUse`` while trainers use it, unless ``force``: they get ``FeedRewound`` then.  A
+        state directory gets a new state of this feed; other feeds go on.
+        """
+        self._supervisor.restart(feed, force)
+
     def close(self) -> None:
-        """Stop all processes and remove the shared memory."""
-        if self._http is not None:
-            self._http.close()
-        self._supervisor.stop()
-        if self._durable is not None:
-            self._durable.close()
+        """Stop all processes and remove the shared memory.
+
+        With a state directory trainers of other processes are told that the server will be back,
+        and wait for the next one up to their ``timeout``.
+        """
+        _end(self._supervisor, self._http, self._durable)
+        self._living.left()
 
     def __enter__(self) -> Server:
         return self
@@ -206,7 +255,7 @@ def run(
     keys: str | os.PathLike[str] | None = None,
     insecure: bool = False,
     state_dir: str | os.PathLike[str] | None = None,
-    durability: str = "power",
+    durability: str | None = None,
     allow_config_change: bool = False,
     resume: Any = None,
     snapshots: str | None = None,
@@ -222,16 +271,17 @@ def run(
     worker_timeout_s: float = 60.0,
     worker_memory_bytes: int | None = None,
     record: str | None = None,
-    record_bytes: int = _RECORD_BYTES,
+    record_bytes: int | None = None,
     http: str | None = None,
     http_token_file: str | os.PathLike[str] | None = None,
 ) -> Server:
     """Start a server for one pipeline (its feed is called ``default``) or several by name.
 
-    ``partitions`` (default 1) belongs to the run: it fixes order, randomness and what is dropped
-    at the end.  ``workers`` does not: any number gives the same batches, and more workers than
-    partitions would idle.  ``bind`` is one or several ZeroMQ addresses
-    (default: a free port of 127.0.0.1).
+    ``partitions`` belongs to the run: it fixes order, randomness and what is dropped at the end.
+    By default a new feed has as many as ``workers``, and one that goes on from a ``state_dir`` or a
+    snapshot as many as it had.  Where ``partitions`` is given any number of ``workers`` gives the
+    same batches; more workers than partitions would idle.  ``bind`` is one or several ZeroMQ
+    addresses (default: a free port of 127.0.0.1).
 
     With ``keys``, a directory that ``headrace keygen`` made, trainers are let in by their keys, and
     all that goes over the wire is encrypted.  An address that other machines can reach needs them,
@@ -240,9 +290,10 @@ def run(
 
     With ``state_dir`` positions, commits and states survive the death of every process: a server
     that is started there again goes on where the one before was.  ``durability`` says what a commit
-    outlives: "power" the loss of power, "process" the death of any process; "off" keeps only the
-    indexes of record files there.  A pipeline or files that are not those of the state are refused
-    unless ``allow_config_change``.  Without ``state_dir`` all is in memory.
+    outlives: "power" (default) the loss of power, "process" the death of any process; "off" keeps
+    only the indexes of record files there.  A pipeline or files that are not those of the state are
+    refused unless ``allow_config_change``.  Without ``state_dir`` all is in memory, and options of
+    what it would hold are refused.
 
     ``resume`` is the token of a snapshot, or a list of them for several feeds: each of these is
     taken back to what it was then.  ``snapshots`` is a URL for fsspec where snapshots are copied
@@ -262,7 +313,7 @@ def run(
 
     ``record`` says what is recorded in the state directory of every batch: "rows" (default where
     there is one) which rows it held and whom it went to, "states" besides the states that went out
-    with it, "off" nothing.  ``record_bytes`` bounds that for each feed; the oldest goes.
+    with it, "off" nothing.  ``record_bytes`` (256 MiB) bounds that for each feed; the oldest goes.
 
     ``http`` is HOST:PORT ("127.0.0.1:8080"; port 0 is a free one) where metrics, health and a page
     that shows what goes on are served; ``Server.http_address`` says where that is.  Whoever reaches
@@ -270,16 +321,9 @@ def run(
     the token in it.
     """
     refuse_in_worker("hs.run")
-    count = 1 if partitions is None else as_integer("partitions", partitions, 1, 4096)
     workers = as_integer("workers", workers, 1, 1024)
-    if workers > count:
-        logger.warning(
-            "workers=%d and partitions=%d: a worker runs whole partitions, so %d would idle and "
-            "are not started; give partitions=%d or a multiple of it",
-            *(workers, count, workers - count, workers),
-        )
-        workers = count
-    if durability not in (*DURABILITIES, "off"):
+    count = workers if partitions is None else as_integer("partitions", partitions, 1, 4096)
+    if durability not in (*DURABILITIES, "off", None):
         raise ValueError(f"durability={durability!r:.40} is not one of power, process, off")
     if record is not None and record not in RECORDS:
         raise ValueError(f"record={record!r:.40} is not one of {', '.join(RECORDS)}")
@@ -291,6 +335,7 @@ def run(
         memory = as_integer("worker_memory_bytes", worker_memory_bytes, _LEAST_MEMORY, 2**50)
     binds = bind_addresses(bind)
     check_exposed(binds, keys, as_flag("insecure", insecure))
+    refuse_taken([("bind", one) for one in binds])
     config = RunConfig(
         feeds=tuple(as_feeds(pipelines, count)),
         directory="",
@@ -306,38 +351,76 @@ def run(
         slab_bytes=0 if slab_bytes is None else as_integer("slab_bytes", slab_bytes, _PAGE, 2**50),
         index_directory=None if state_dir is None else index_directory(state_dir),
         record=record or "rows",
-        record_bytes=as_integer("record_bytes", record_bytes, _LEAST_RECORD_BYTES, 2**50),
+        record_bytes=_RECORD_BYTES
+        if record_bytes is None
+        else as_integer("record_bytes", record_bytes, _LEAST_RECORD_BYTES, 2**50),
+        program=process_name(),
+        log_level=logging.getLogger("headrace").getEffectiveLevel(),
         python_path=tuple(os.path.abspath(entry) for entry in sys.path),
     )
     shm = None if shm_dir is None else as_path("shm_dir", shm_dir)
     watched = HttpOptions.of(http, http_token_file)
+    if http is not None:
+        refuse_taken([("http", http)])
     tokens = as_tokens(resume, {feed.name for feed in config.feeds})
     keep = None
     if keep_snapshots is not None:
         keep = as_integer("keep_snapshots", keep_snapshots, 1, 10**9)
+    if record == "off" and record_bytes is not None:
+        raise ValueError(f"record_bytes={record_bytes} needs record, which is 'off'")
     if state_dir is None or durability == "off":
         for name, given in (
+            ("durability", None if durability == "off" else durability),
+            ("allow_config_change", as_flag("allow_config_change", allow_config_change) or None),
             ("resume", resume),
             ("snapshots", snapshots),
             ("keep_snapshots", keep_snapshots),
             ("record", None if record == "off" else record),
+            ("record_bytes", record_bytes),
         ):
             if given is not None:
                 raise ValueError(
                     f"{name}={given!r:.120} needs a state_dir (with durability 'power' or "
-                    "'process')" + (": that is what snapshots are taken of" * (name != "record"))
+                    "'process'): it is about what is kept there"
                 )
-        config = dataclasses.replace(config, record="off")
+        config = dataclasses.replace(_without_idlers(config), record="off")
         return Server(config, shm, start_timeout_s, None, worker_timeout_s, memory, watched)
+    refuse_taken([("state_dir", os.path.abspath(as_path("state_dir", state_dir)))])
     durable = Durable(
-        as_path("state_dir", state_dir), durability, snapshots, keep, allow_config_change
+        as_path("state_dir", state_dir),
+        durability or "power",
+        snapshots,
+        keep,
+        as_flag("allow_config_change", allow_config_change),
     )
     try:
-        config = durable.begin(config, tokens)
+        config = _without_idlers(durable.begin(config, tokens, partitions is None))
     except BaseException:
         durable.close()
         raise
     return Server(config, shm, start_timeout_s, durable, worker_timeout_s, memory, watched)
+
+
+def _without_idlers(config: RunConfig) -> RunConfig:
+    """No more workers than there are partitions to run."""
+    most = max(feed.partitions for feed in config.feeds)
+    if config.workers > most:
+        logger.warning(
+            "workers=%d and partitions=%d: a worker runs whole partitions, so %d would idle and "
+            "are not started; a new feed has as many partitions as workers, unless partitions= "
+            "says how many, and keeps them in its state directory",
+            *(config.workers, most, config.workers - most),
+        )
+        config = dataclasses.replace(config, workers=most)
+    return config
+
+
+def _end(supervisor: Supervisor, http: HttpService | None, durable: Durable | None) -> None:
+    if http is not None:
+        http.close()
+    supervisor.stop()
+    if durable is not None:
+        durable.close()
 
 
 def _within_memory(config: RunConfig, directory: str) -> RunConfig:

@@ -16,9 +16,9 @@ _STRONGER_BARRIER = (
     "were recorded of the original"
 )
 _STORE = (
-    "a step with a store costs 2.0 to 2.2 ms of processor time and 1.1 without: every commit is a "
-    "transaction of SQLite, with the states of 32 rows checksummed, on the two cores that the step "
-    "itself needs"
+    "every commit is a record of the journal, synced in a thread of its own, with an object for "
+    "each of its 32 rows: some 200 µs of processor time on the two cores that the step itself "
+    "needs, and two more wakes"
 )
 
 WHY: dict[tuple[str, str], str] = {

@@ -51,7 +51,7 @@ def _reply_before_commit() -> None:
     from headrace_server.core.changes import Change
     from headrace_server.shell.store import Store
 
-    submit, transact = Store.submit, Store._transact
+    submit, write = Store.submit, Store._write
 
     def told(store: Any, change: Change, ticket: Any = None) -> None:
         submit(store, change)
@@ -60,12 +60,12 @@ def _reply_before_commit() -> None:
                 store._done.append(ticket)
             store._wake()
 
-    def late(store: Any, merged: Any) -> None:
+    def late(store: Any, entry: Any) -> None:
         time.sleep(0.1)
-        transact(store, merged)
+        write(store, entry)
 
     _replace(Store, "submit", told)
-    _replace(Store, "_transact", late)
+    _replace(Store, "_write", late)
 
 
 def _no_duplicate_answer() -> None:
@@ -85,7 +85,7 @@ def _no_epoch() -> None:
     """A server that is started anew counts its tokens from the same number."""
     from headrace_server.shell.statedir import StateDirectory
 
-    _replace(StateDirectory, "raise_epoch", lambda self: 1)
+    _replace(StateDirectory, "raise_epoch", lambda self, *_: 1)
 
 
 def _wall_clock() -> None:
@@ -118,27 +118,23 @@ def _nothing_requeued() -> None:
         _replace(kind, "_returned", lambda self, session, batch: None)
 
 
-def _two_transactions() -> None:
-    """The cursor is written before the states, and once in a while the end comes between."""
+def _two_records() -> None:
+    """Tokens are written before the states, and once in a while the end comes between."""
+    from headrace_server.shell.ledger import Entry
     from headrace_server.shell.store import Store
-    from headrace_server.shell.store_rows import Merged
 
-    transact, count = Store._transact, itertools.count(1)
+    write, count = Store._write, itertools.count(1)
 
-    def in_two(store: Any, merged: Any) -> None:
-        first = Merged([])
-        first.tokens, merged.tokens = merged.tokens, []
-        transact(store, first)
+    def in_two(store: Any, entry: Any) -> None:
+        write(store, Entry(tokens=entry.tokens))
         left = Path(store.path).with_suffix(".crashed")
         if next(count) % 40 == 0 and not left.exists():
             left.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        store._place += len(first.tokens)
-        transact(store, merged)
-        store._place -= len(first.tokens)
-        merged.tokens = first.tokens
+        entry.tokens = []
+        write(store, entry)
 
-    _replace(Store, "_transact", in_two)
+    _replace(Store, "_write", in_two)
 
 
 _LATE = ("trainer stopped",)
@@ -151,7 +147,7 @@ BUGS = {
     "wall clock": Bug(_wall_clock, ("trainer killed",)),
     "answers lost": Bug(_answers_lost, ("trainer killed",)),
     "nothing requeued": Bug(_nothing_requeued, ("trainer killed",), "plain"),
-    "two transactions": Bug(_two_transactions, ("trainer killed",)),
+    "two records": Bug(_two_records, ("trainer killed",)),
 }
 
 

@@ -232,6 +232,12 @@ class _Run:
             self.kills.append((time.monotonic(), "server", ""))
             self._server.kill()
 
+    def stop_server(self) -> bool:
+        """SIGTERM, as a planned restart: it waits for commits, and says that it will be back."""
+        self._note(2.0)
+        self.kills.append((time.monotonic(), "server", ""))
+        return self._server is not None and send([self._server.pid], signal.SIGTERM)
+
     def kill_supervisor(self) -> None:
         self._note(2.0)
         if self._server is not None:
@@ -304,7 +310,7 @@ def run(setup: Setup, directory: Path) -> Outcome:
             stalled = _to_the_end(run, setup.patience_s)
         finally:
             run.end()
-        stores = sorted((directory / "state").glob("feeds/*/*.db"))
+        stores = sorted((directory / "state").glob("feeds/*/*.journal"))
         tokens = [token for store in stores for token in tokens_of(store)]
     lines = read_lines(run.ledger)
     verdict = judge(Case(setup.mode, wanted, lines, tokens, run.harms, setup.lease_s))

@@ -20,6 +20,7 @@ __all__ = ["FAULTS", "FREE", "Plan", "Target", "fill_disk", "send"]
 #: Kinds and how often each is drawn, in proportion.
 FAULTS = {
     "server killed": 4.0,
+    "server stopped": 3.0,
     "supervisor killed": 1.0,
     "orphan left": 1.0,
     "router killed": 1.5,
@@ -35,7 +36,7 @@ FAULTS = {
 #: Kinds that need no file system of their own.
 FREE = tuple(kind for kind in FAULTS if kind != "disk full")
 #: Kinds after which a server is started anew.
-_RESTARTS = ("server killed", "supervisor killed", "router killed", "orphan left")
+_RESTARTS = ("server killed", "server stopped", "supervisor killed", "router killed", "orphan left")
 _AT_WORK = 0.8
 #: One life of a server forgives three deaths of a worker.
 _WORKER_DEATHS = 3
@@ -51,6 +52,7 @@ class Target(Protocol):
 
     def children(self, role: str) -> list[int]: ...
     def kill_server(self) -> None: ...
+    def stop_server(self) -> bool: ...
     def kill_supervisor(self) -> None: ...
     def orphan(self, pids: list[int], after_s: float, seconds: float) -> bool: ...
     def kill_router(self) -> bool: ...
@@ -90,6 +92,7 @@ class Plan:
         some = [whom[int(part * len(whom))]] if whom else []
         acts: dict[str, Callable[[], bool | None]] = {
             "server killed": run.kill_server,
+            "server stopped": run.stop_server,
             "supervisor killed": run.kill_supervisor,
             "orphan left": lambda: run.orphan(some, 0.4 * part, 0.5 + 2 * part),
             "router killed": run.kill_router,

@@ -2,20 +2,32 @@
 
     python -m tests.chaos.server MODE SIZE ADDRESS STATE_DIR WORKERS LEASE_S
 
-It lives until its standard input ends, and ends with 3 when the server has failed, so that whoever
-looks after it starts it again.
+It lives until its standard input ends, or SIGTERM comes, after which trainers may commit for a
+moment.  It ends with 3 when the server has failed, so that whoever looks after it starts it again.
 """
 
 from __future__ import annotations
 
 import select
+import signal
 import sys
+from types import FrameType
 
 import headrace_server as hs
 
 from .feeds import PARTITIONS, pipeline
 
 _ASK_S = 0.2
+_DRAIN_S = 0.5
+
+
+class Stopped(BaseException):
+    """SIGTERM came."""
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)
+    raise Stopped
 
 
 def ended(within_s: float = 0) -> bool:
@@ -24,6 +36,14 @@ def ended(within_s: float = 0) -> bool:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        serve()
+    except Stopped:
+        print("stopped", flush=True)
+
+
+def serve() -> None:
     mode, size, address, state_dir, workers, lease_s = sys.argv[1:]
     with hs.run(
         pipeline(mode, int(size)),
@@ -37,6 +57,9 @@ def main() -> None:
         try:
             while not server.wait(_ASK_S) and not ended():
                 pass
+        except Stopped:
+            server.drain(_DRAIN_S)
+            raise
         except Exception as error:
             print(f"failed: {error}", file=sys.stderr, flush=True)
             sys.exit(3)

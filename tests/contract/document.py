@@ -10,13 +10,14 @@
                      extras exist;
                      docker and kubectl lines: what they name of the repository exists, and
                      what they serve are options of headrace serve
-    <!-- setup: … --> Python, run where it stands; for data that the reader is spared
 
-The port 5557 of the documents, and 8080 of HTTP, are replaced by free ones.
+Nothing that runs is hidden from the reader.  The port 5557 of the documents, and 8080 of HTTP, are
+replaced by free ones.
 """
 
 from __future__ import annotations
 
+import linecache
 import re
 import shlex
 import shutil
@@ -30,12 +31,12 @@ from typing import Any, NamedTuple
 _DEFAULT_PORT = "5557"
 _DEFAULT_HTTP = "127.0.0.1:8080"
 _LIMIT_S = 60
-_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$|^<!-- setup:\n(.*?)^-->$", re.MULTILINE | re.DOTALL)
-_FILE = re.compile(r"# ([\w-]+\.\w+)\n")
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NAMED = re.compile(r"# ([\w-]+\.\w+)\n")
 
 
 class Block(NamedTuple):
-    """A fenced block; a setup comment has the language ``setup``."""
+    """A fenced block."""
 
     language: str
     text: str
@@ -46,9 +47,8 @@ def blocks(document: str) -> list[Block]:
     """The blocks of a document in their order."""
     found = []
     for match in _BLOCK.finditer(document):
-        language, text, setup = match.groups()
         line = document.count("\n", 0, match.start()) + 1
-        found.append(Block("setup", setup, line) if setup else Block(language, text, line))
+        found.append(Block(*match.groups(), line))
     return found
 
 
@@ -71,7 +71,7 @@ class Runner:
                 if block.language == "sh":
                     for line in text.replace("\\\n", " ").splitlines():
                         self._command(shlex.split(line, comments=True))
-                elif block.language in ("python", "setup"):
+                elif block.language == "python":
                     self._python(text, block.line)
                 elif block.language == "toml":
                     self._file(text)
@@ -86,12 +86,15 @@ class Runner:
         if self._file(text):
             return
         # Tracebacks then name the line of the document.
-        code = compile("\n" * line + text, self._name, "exec")
+        whole = "\n" * line + text
+        cell = f"<{self._name}:{line}>"  # a notebook's cell: its source can be looked up
+        linecache.cache[cell] = len(whole), None, whole.splitlines(keepends=True), cell
+        code = compile(whole, cell, "exec")
         exec(code, self._namespace)
 
     def _file(self, text: str) -> bool:
         """Write a block that bears the name of a file; whether it does."""
-        named = _FILE.match(text)
+        named = NAMED.match(text)
         if named:
             Path(named[1]).write_text(text)
         return named is not None

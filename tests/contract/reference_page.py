@@ -33,7 +33,7 @@ _STAGES = [
 ]
 _SOURCES = [
     *("read_tfrecord", "read_arrow", "read_parquet", "read_jsonl", "read_csv", "read_npz"),
-    *("read_tar", "from_function", "from_examples"),
+    *("read_tar", "from_function", "from_examples", "by_source"),
 ]
 
 
@@ -65,7 +65,9 @@ PARTS: dict[str, list[Entry]] = {
     ],
     "batch": [("headrace:Batch", "headrace.Batch", "batch", ())],
     "segments": [("headrace:SegmentBatch", "headrace.SegmentBatch", "batch", ())],
-    "keras": _functions("headrace.keras:", "headrace.keras.", ("batches", "StatefulModel")),
+    "keras": _functions(
+        "headrace.keras:", "headrace.keras.", ("batches", "StatefulModel", "CommitTrained")
+    ),
 }
 #: Parts whose modules need TensorFlow.
 NEED_TENSORFLOW = ("keras",)

@@ -29,6 +29,8 @@ import headrace
 import headrace_server as hs
 from headrace_proto import __version__
 from headrace_server.pipeline.naming import resolve
+from headrace_server.shell.config import RunConfig
+from headrace_server.shell.descriptors import plan
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
@@ -230,6 +232,15 @@ def test_compose_gives_its_containers_no_rights_and_bounds_them() -> None:
             assert {"memory", "pids"} <= set(limits), name
         for port in service.get("ports", []):
             assert port.startswith("127.0.0.1:"), f"{name}: {port} is open to the network"
+
+
+def test_compose_gives_the_server_descriptors_for_all_trainers_that_it_lets_in() -> None:
+    limit = compose()["services"]["server"]["ulimits"]["nofile"]
+    most = RunConfig((), "", ()).max_trainers
+    assert plan(limit["hard"], used=40, others=100, trainers=most).trainers == most
+    assert plan(13_400, used=20, others=10, trainers=most).trainers == most  # as the page says
+    unit = (SYSTEMD / "headrace.service").read_text()
+    assert int(re.findall(r"LimitNOFILE=(\d+)", unit)[0]) >= limit["hard"]
 
 
 def test_compose_gives_server_and_trainers_one_shared_memory_as_one_user() -> None:

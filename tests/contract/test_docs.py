@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import socket
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace_server.cli.table import COMMANDS, command
+from tests.forks import Forks
 
 from . import commands_page
-from .document import blocks
+from .document import NAMED, blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 #: Languages of blocks.  What is code is run; the rest is for reading.
-LANGUAGES = {"python", "sh", "setup", "text", "toml", ""}
-
-QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-
-
-def _python_path() -> str:
-    """What this process imports from, for one that runs in another directory."""
-    return os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
+LANGUAGES = {"python", "sh", "text", "toml", ""}
 
 
 def _name(path: Path) -> str:
@@ -38,33 +30,68 @@ def _runs(path: Path) -> bool:
     return any(block.language in ("python", "sh") for block in blocks(path.read_text()))
 
 
+def _slow_imports(path: Path) -> list[str]:
+    """What the blocks of a document import that run in its own process."""
+    code = [b.text for b in blocks(path.read_text()) if b.language == "python"]
+    shared = "\n".join(text for text in code if not NAMED.match(text))
+    return ["tensorflow"] * bool(re.search("^import (tensorflow|keras)", shared, re.MULTILINE))
+
+
+#: Those that need TensorFlow come last: the others are to run where it is not loaded.
+RUNNING = sorted(filter(_runs, DOCUMENTS), key=lambda path: bool(_slow_imports(path)))
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
+#: The first pages that a user meets: what runs there prints something.
+FIRST = {"README.md", "docs/quickstart.md"}
+
+
+def _marked(path: Path) -> Any:
+    """A document as a parameter; all but the first pages run in make test-docs."""
+    marks = [] if _name(path) in FIRST else [pytest.mark.pages]
+    return pytest.param(path, id=_name(path), marks=marks)
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    with Forks() as forks:
+        yield forks
+
+
 @pytest.mark.tf
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [path for path in DOCUMENTS if _runs(path)], ids=_name)
-def test_the_code_of_a_document_runs(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", [_marked(path) for path in RUNNING])
+def test_the_code_of_a_document_runs(path: Path, tmp_path: Path, forks: Forks) -> None:
     runner = ROOT / "tests" / "contract" / "document.py"
-    process = subprocess.Popen(
-        [sys.executable, runner, path, ROOT, str(_free_port()), str(_free_port())],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, **QUIET, "PYTHONPATH": _python_path()},
+    done = forks.run(
+        [runner, path, ROOT, str(_free_port()), str(_free_port())],
+        tmp_path,
+        imports=_slow_imports(path),
     )
-    try:
-        output, _ = process.communicate(timeout=100)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        pytest.fail(f"{_name(path)} did not end:\n{output[-3000:]}")
-    assert process.returncode == 0, output[-5000:]
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
+    assert done.stdout or _name(path) not in FIRST
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=_name)
+def test_a_document_hides_nothing_from_its_reader(path: Path) -> None:
+    """Comments mark generated parts, and no more: code in one would run for nobody else."""
+    marks = re.compile(r" ((generated|measured): [^\n]*|end) ")
+    hidden = re.findall(r"<!--(.*?)-->", path.read_text(), re.DOTALL)
+    assert all(marks.fullmatch(comment) for comment in hidden), hidden
+
+
+@pytest.mark.parametrize("name", sorted(FIRST))
+def test_every_program_of_a_first_page_that_is_run_has_a_name_and_prints(name: str) -> None:
+    text = (ROOT / name).read_text()
+    files = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
+    started = re.findall(r"^python (\S+)$", text, re.MULTILINE)
+    assert started and set(started) <= set(files), started
+    assert all("print(" in files[file] for file in started)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=_name)
@@ -122,6 +149,7 @@ def test_every_option_that_a_document_names_exists_somewhere() -> None:
     known |= {"--build", "--build-arg", "--ipc", "--name", "--network", "--profile", "--shm-size"}
     known |= {
         "--volumes",
+        "--ulimit",
         "--now",
         "--health-cmd",
         "--no-healthcheck",

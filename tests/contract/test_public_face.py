@@ -14,13 +14,21 @@ CLIENT = {
     *("HeadraceError", "DataError", "FilesMissing", "ProtocolError", "VersionMismatch"),
     *("ConnectionLost", "DeadlineExceeded", "UnknownFeed", "LimitExceeded", "ServerError"),
     "NotAllowed",
-    *("StaleLease", "StateError", "Cancelled", "FeedClosed", "FeedRewound", "ForkedProcess"),
+    *(
+        "StaleLease",
+        "StateError",
+        "Cancelled",
+        "FeedClosed",
+        "FeedInUse",
+        "FeedRewound",
+        "ForkedProcess",
+    ),
 }
 SERVER = {
     *("__version__", "replay", "run", "Server"),
     *("Pipeline", "Declaration", "Feature", "scalar", "sequence", "fixed"),
     *("read_tfrecord", "read_arrow", "read_parquet", "read_jsonl", "read_csv", "read_npz"),
-    *("read_tar", "from_function", "from_examples", "zeros"),
+    *("read_tar", "from_function", "from_examples", "zeros", "by_source"),
 }
 
 
@@ -47,8 +55,8 @@ def test_one_version_stands_for_all_three_packages():
 def test_connect_takes_what_is_promised_with_the_promised_defaults():
     parameters = inspect.signature(headrace.connect).parameters
     assert list(parameters) == [
-        *("address", "feed", "framework", "prefetch", "rank", "world_size", "timeout", "resume"),
-        "keys",
+        *("address", "feed", "framework", "prefetch", "commit", "rank", "world_size", "timeout"),
+        *("resume", "restart", "keys"),
     ]
     defaults = {name: p.default for name, p in parameters.items() if name != "timeout"}
     assert defaults == {
@@ -56,13 +64,15 @@ def test_connect_takes_what_is_promised_with_the_promised_defaults():
         "feed": None,
         "framework": "numpy",
         "prefetch": 2,
+        "commit": "on_next",
         "rank": None,
         "world_size": None,
         "resume": None,
+        "restart": False,
         "keys": None,
     }
     named_only = [p.kind is inspect.Parameter.KEYWORD_ONLY for p in parameters.values()]
-    assert named_only == [False, *[True] * 8]
+    assert named_only == [False, *[True] * 10]
 
 
 def test_run_takes_what_is_promised_and_all_but_the_pipelines_by_name():

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from headrace_server.shell.rundir import sweep
+
 HERE = Path(__file__).parent
 
 
@@ -96,6 +98,7 @@ class Process:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGCONT)
             self.kill()
+            sweep(Path("/dev/shm"))  # of a server its shared memory is left
         self._thread.join(5)
         assert self._process.stdout is not None
         self._process.stdout.close()
@@ -106,11 +109,10 @@ def trainer(address: str, *arguments: str) -> Process:
     return Process(str(HERE / "trainer.py"), address, *arguments)
 
 
-def serve(cwd: Path, *arguments: str) -> tuple[Process, str]:
-    """``headrace serve`` as a process, and its address."""
-    process = Process(
-        "-m", "headrace_server.cli", "serve", "--bind", "tcp://127.0.0.1:*", *arguments, cwd=cwd
-    )
+def serve(cwd: Path, *arguments: str, before: Sequence[str] = ()) -> tuple[Process, str]:
+    """``headrace serve`` as a process, and its address.  ``before``: the head of its command."""
+    command = ["-m", "headrace_server.cli", "serve", "--bind", "tcp://127.0.0.1:*", *arguments]
+    process = Process(*command, cwd=cwd, before=before)
     while True:
         line = process.next_line(60)
         if line is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ def worker_pid(server: hs.Server) -> int:
     return next(pid for name, pid in server.pids.items() if name.startswith("worker"))
 
 
-def drained(server: hs.Server) -> list[headrace.Batch]:
+def drained(server: hs.Server, feed: str = "default") -> list[headrace.Batch]:
     """All batches, for those who wait for an error."""
-    with headrace.connect(server.address, timeout=20) as feed:
-        return list(feed)
+    with headrace.connect(server.address, feed=feed, timeout=20) as batches:
+        return list(batches)
 
 
 def numbered(n: int) -> hs.Pipeline:
@@ -44,12 +45,23 @@ def sequences(lengths: list[int]) -> hs.Pipeline:
     return hs.from_examples(rows)
 
 
-def read(pipeline: hs.Pipeline, **run: Any) -> tuple[list[tuple[int, list[int]]], dict[str, Any]]:
+Seen = tuple[list[tuple[int, list[int]]], dict[str, Any]]
+
+
+def seen_of(server: hs.Server, feed: str = "default") -> Seen:
     """(bucket, numbers) of each batch, and what the server counted."""
-    with hs.run(pipeline, **run) as server:
-        with headrace.connect(server.address, timeout=20) as feed:
-            batches = [(batch.bucket, batch["i"].tolist()) for batch in feed]
-        return batches, server.stats()["default"]
+    batches = [(batch.bucket, batch["i"].tolist()) for batch in drained(server, feed)]
+    return batches, server.stats()[feed]
+
+
+def read_all(pipelines: dict[str, hs.Pipeline]) -> dict[str, Seen]:
+    """The same of each feed of one server."""
+    with hs.run(pipelines) as server:
+        return {name: seen_of(server, name) for name in pipelines}
+
+
+def read(pipeline: hs.Pipeline) -> Seen:
+    return read_all({"only": pipeline})["only"]
 
 
 def model(
@@ -69,21 +81,27 @@ def model(
     return batches, sum(len(rows) for _, rows in left)
 
 
-@pytest.mark.parametrize("smaller", [False, True])
-def test_order_inside_and_between_buckets_is_exact(smaller: bool) -> None:
+def test_order_inside_and_between_buckets_is_exact() -> None:
     lengths = lengths_of(3000)
     boundaries, sizes = [0, 5, 10, 20, 39], [3, 2, 8, 16, 50, 2]
-    pipeline = sequences(lengths).bucket_by_sequence_length(
-        "x", sizes, boundaries, dynamic_pad=True, allow_smaller_final_batch=smaller
+    source = sequences(lengths)
+    seen = read_all(
+        {
+            str(smaller): source.bucket_by_sequence_length(
+                "x", sizes, boundaries, dynamic_pad=True, allow_smaller_final_batch=smaller
+            )
+            for smaller in (False, True)
+        }
     )
-    got, stats = read(pipeline)
-    want, left = model(np.searchsorted(boundaries, lengths, "right").tolist(), sizes, smaller)
-    assert got == want
-    assert stats["dropped"] == ({"remainder": left} if left else {})
-    assert stats["rows"] == 3000 - left and stats["batches"] == len(want)
+    for smaller in (False, True):
+        got, stats = seen[str(smaller)]
+        want, left = model(np.searchsorted(boundaries, lengths, "right").tolist(), sizes, smaller)
+        assert got == want
+        assert stats["dropped"] == ({"remainder": left} if left else {})
+        assert stats["rows"] == 3000 - left and stats["batches"] == len(want)
 
 
-def test_lengths_padding_and_waste_are_told(way: str) -> None:
+def test_lengths_padding_and_waste_are_told() -> None:
     lengths = lengths_of(400)
     pipeline = sequences(lengths).bucket_by_sequence_length(
         "x", 7, [10, 30], dynamic_pad=True, allow_smaller_final_batch=True
@@ -109,53 +127,60 @@ def test_lengths_padding_and_waste_are_told(way: str) -> None:
         assert server.stats()["default"]["padding"] == waste
 
 
-@pytest.mark.parametrize(
-    "which", [functions.tens, f"{HERE}:tens", "b"], ids=["function", "path", "column"]
-)
-def test_a_bucket_is_told_by_a_column_or_a_function(which: Any) -> None:
-    rows = [{"i": i, "b": np.uint8(i // 10)} for i in range(95)]
-    got, _ = read(hs.from_examples(rows).bucket(which, 4, 10, allow_smaller_final_batch=True))
-    assert got == model([i // 10 for i in range(95)], [4] * 10, True)[0]
+def test_a_bucket_is_told_by_a_column_or_a_function() -> None:
+    source = hs.from_examples([{"i": i, "b": np.uint8(i // 10)} for i in range(95)])
+    ways = {"function": functions.tens, "path": f"{HERE}:tens", "column": "b"}
+    seen = read_all(
+        {
+            name: source.bucket(which, 4, 10, allow_smaller_final_batch=True)
+            for name, which in ways.items()
+        }
+    )
+    for name, (got, _) in seen.items():
+        assert got == model([i // 10 for i in range(95)], [4] * 10, True)[0], name
 
 
 def test_a_bucket_out_of_range_stops_the_feed_and_names_the_record(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", i=np.arange(40), b=np.r_[np.arange(37) % 3, 3, -1, 2**40])
     pipeline = hs.read_npz(str(tmp_path / "a.npz")).bucket("b", 4, 3)
-    with (
-        hs.run(pipeline) as server,
-        pytest.raises(
+    skips = {f"skips_{n}": n for n in (2, 3)}
+    feeds = {
+        name: pipeline.options(on_bad_example="skip", max_bad_examples=n)
+        for name, n in skips.items()
+    }
+    with hs.run({"stops": pipeline, **feeds}) as server:
+        with pytest.raises(
             headrace.DataError,
             match=r"a.npz, record 37: bucket: which_bucket \(column 'b'\) is 3; it must be an "
             r"integer in 0 … 2",
-        ),
-    ):
-        drained(server)
-    got, stats = read(pipeline.options(on_bad_example="skip", max_bad_examples=3))
+        ):
+            drained(server, "stops")
+        with pytest.raises(headrace.DataError, match=r"more than max_bad_examples=2"):
+            drained(server, "skips_2")
+        got, stats = seen_of(server, "skips_3")
     assert got == model([i % 3 for i in range(37)], [4] * 3, False)[0]
     assert stats["dropped"] == {"bad:bucket_out_of_range": 3, "remainder": 1}
-    with (
-        hs.run(pipeline.options(on_bad_example="skip", max_bad_examples=2)) as server,
-        pytest.raises(headrace.DataError, match=r"more than max_bad_examples=2"),
-    ):
-        drained(server)
 
 
-@pytest.mark.parametrize(
-    "keep_input",
-    [None, True, False, "k", functions.is_odd, f"{HERE}:is_odd"],
-    ids=["None", "True", "False", "column", "function", "path"],
-)
-def test_only_what_is_kept_comes_into_a_bucket(keep_input: Any) -> None:
+def test_only_what_is_kept_comes_into_a_bucket() -> None:
     source = hs.from_examples([{"i": i, "k": i % 2 == 1} for i in range(60)])
-    got, stats = read(source.bucket(functions.thirds, 5, 3, keep_input=keep_input))
-    if keep_input in (None, True):
-        assert got == model([i % 3 for i in range(60)], [5] * 3, False)[0]
-        assert stats["dropped"] == {}
-    elif keep_input is False:
-        assert got == [] and stats["dropped"] == {"not_kept": 60}
-    else:
-        assert sorted(i for _, rows in got for i in rows) == list(range(1, 60, 2))
-        assert stats["dropped"] == {"not_kept": 30}
+    keep_all = {"None": None, "True": True}
+    keep_odd = {"column": "k", "function": functions.is_odd, "path": f"{HERE}:is_odd"}
+    seen = read_all(
+        {
+            name: source.bucket(functions.thirds, 5, 3, keep_input=keep_input)
+            for name, keep_input in {**keep_all, "False": False, **keep_odd}.items()
+        }
+    )
+    for name, (got, stats) in seen.items():
+        if name in keep_all:
+            assert got == model([i % 3 for i in range(60)], [5] * 3, False)[0], name
+            assert stats["dropped"] == {}, name
+        elif name == "False":
+            assert got == [] and stats["dropped"] == {"not_kept": 60}
+        else:
+            assert sorted(i for _, rows in got for i in rows) == list(range(1, 60, 2)), name
+            assert stats["dropped"] == {"not_kept": 30}, name
 
 
 def test_every_dtype_and_any_number_of_ragged_dimensions_is_padded() -> None:
@@ -213,14 +238,18 @@ def test_a_budget_is_kept_to_and_filled() -> None:
         assert all((rows + 1) * longest > 120 for rows, _ in sizes[bucket][:-1])
 
 
-@pytest.mark.parametrize(("n", "smaller"), [(0, True), (0, False), (3, True), (3, False)])
-def test_sources_smaller_than_a_batch(tmp_path: Path, n: int, smaller: bool) -> None:
-    np.savez(tmp_path / "a.npz", i=np.arange(n))
-    got, stats = read(
-        hs.read_npz(str(tmp_path / "a.npz")).bucket("i", 5, 3, allow_smaller_final_batch=smaller)
-    )
-    assert got == ([(i, [i]) for i in range(n)] if smaller else [])
-    assert stats["dropped"] == ({} if smaller or not n else {"remainder": 3})
+def test_sources_smaller_than_a_batch(tmp_path: Path) -> None:
+    cases = {f"{n}_{smaller}": (n, smaller) for n in (0, 3) for smaller in (True, False)}
+    feeds = {}
+    for name, (n, smaller) in cases.items():
+        np.savez(tmp_path / f"{n}.npz", i=np.arange(n))
+        source = hs.read_npz(str(tmp_path / f"{n}.npz"))
+        feeds[name] = source.bucket("i", 5, 3, allow_smaller_final_batch=smaller)
+    seen = read_all(feeds)
+    for name, (n, smaller) in cases.items():
+        got, stats = seen[name]
+        assert got == ([(i, [i]) for i in range(n)] if smaller else []), name
+        assert stats["dropped"] == ({} if smaller or not n else {"remainder": 3}), name
 
 
 def test_a_bucket_that_never_fills_stops_none_and_the_bound_is_kept() -> None:
@@ -232,6 +261,21 @@ def test_a_bucket_that_never_fills_stops_none_and_the_bound_is_kept() -> None:
     got, stats = read(pipeline)
     assert got == model(buckets, [4, 50], False)[0]
     assert stats["dropped"] == {"remainder": 8}
+
+
+@pytest.mark.parametrize("capacity", [3, 80])
+def test_capacity_says_how_many_batches_are_made_before_any_trainer_is_there(capacity: int) -> None:
+    pipeline = numbered(400).map(functions.all_in_bucket_0).bucket("b", 2, 1, capacity=capacity)
+    with hs.run(pipeline) as server:
+        deadline = time.monotonic() + 30
+        while server.stats()["default"]["made"]["batches"] < capacity:
+            assert time.monotonic() < deadline, server.stats()["default"]["made"]
+            time.sleep(0.02)
+        with headrace.connect(server.address, prefetch=0) as feed:
+            next(feed)  # made before any was taken; the worker may make one more for it from now on
+            made = server.stats()["default"]["made"]["batches"]
+            assert capacity <= made <= capacity + 1
+            assert 2 + sum(batch.rows for batch in feed) == 400
 
 
 def test_workers_and_partitions_and_a_kill_do_not_show() -> None:

@@ -107,6 +107,7 @@ def test_resampling_copies_by_weight_and_the_rate_takes_the_bias_out(tmp_path: P
     assert abs(corrected - truth) < 0.02
 
 
+@pytest.mark.tools
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "module"),

@@ -51,6 +51,7 @@ def test_a_killed_worker_is_replaced_and_the_stream_goes_on_as_if_nothing_had_ha
                 if len(disturbed) in (20, 200, 400):
                     kill(worker_pid(server))
                 disturbed.append(batch["i"].tolist())
+        assert server.wait(20)
         assert server.dropped["default"] == {"remainder": 2 * (2000 % 7)}
     assert disturbed == undisturbed
 

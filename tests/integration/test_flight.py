@@ -157,7 +157,7 @@ def test_after_kill_9_of_everything_the_record_says_whom_each_batch_went_to(
 
 
 def test_each_end_of_a_lease_is_told(tmp_path: Path, capsys: Any) -> None:
-    with hs.run(flat(), state_dir=tmp_path, lease_ttl_s=0.4) as server:
+    with hs.run(flat(), state_dir=tmp_path, lease_ttl_s=1.0) as server:
         with trainer(server.address, "--hold", "1", "--prefetch", "0") as held:
             held.wait_for("holding")
             held.signal(signal.SIGSTOP)
@@ -285,10 +285,17 @@ def test_a_window_of_batches_is_replayed_by_the_command_line(tmp_path: Path) -> 
     assert again == [((1, *at), was[at]) for at in ids]
 
 
+def test_initial_states_of_a_feed_that_has_none_are_refused(tmp_path: Path) -> None:
+    with hs.run(flat(), state_dir=tmp_path) as server:
+        train(server)
+    with pytest.raises(ValueError, match="states='initial' needs a feed of segments"):
+        hs.replay(tmp_path, flat(), states="initial")
+
+
 def test_segments_without_recorded_states_are_refused_or_begin_anew(tmp_path: Path) -> None:
     with hs.run(segments(), state_dir=tmp_path) as server:
         was = train(server)
-    with pytest.raises(ServerError, match=r"record='states' records them.*--states initial"):
+    with pytest.raises(ServerError, match=r"record='states' records them.*states='initial' starts"):
         hs.replay(tmp_path, segments())
     with hs.replay(tmp_path, segments(), states="initial") as server:
         again = train(server)

@@ -181,6 +181,54 @@ def test_when_every_row_kills_the_feed_says_that_it_is_not_the_rows(monkeypatch)
             rows(server)
 
 
+# Functions that fork
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is gone, but for what its parent has not asked for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def served(pipeline: hs.Pipeline, then: Callable[[hs.Server, list[Any]], None]) -> None:
+    with hs.run(pipeline) as server:
+        with headrace.connect(server.address, timeout=60) as feed:
+            batches = [dict(batch) for batch in feed]
+        then(server, batches)
+        assert server.wait(20) and not server.failed_feeds()
+
+
+def test_a_child_that_a_function_forks_and_that_returns_ends_and_the_stream_is_exact():
+    def then(server: hs.Server, batches: list[Any]) -> None:
+        children = [c for batch in batches for c in batch["child"].tolist() if c >= 0]
+        assert len(children) == 1 and children[0] > 0
+        eventually(lambda: ended(children[0]))
+        assert [i for batch in batches for i in batch["i"].tolist()] == list(range(N))
+        assert {p for b in batches for p in b["pid"].tolist()} == {server.pids["worker-0-0"]}
+
+    served(numbered().map(bad.forked_at_500).batch(50), then)
+
+
+def test_children_of_a_generator_end_as_well_and_so_do_those_that_raise():
+    def then(server: hs.Server, batches: list[Any]) -> None:
+        assert [i for batch in batches for i in batch["i"].tolist()] == list(range(20))
+        (child,) = [c for batch in batches for c in batch["child"].tolist() if c >= 0]
+        eventually(lambda: ended(child))
+        tasks = Path(f"/proc/{server.pids['worker-0-0']}/task").glob("*/children")
+        eventually(lambda: all(ended(int(c)) for t in tasks for c in t.read_text().split()))
+
+    served(hs.from_function(bad.forked_rows).batch(5), then)
+
+
+def test_a_function_may_use_processes_of_multiprocessing_that_are_forked():
+    def then(server: hs.Server, batches: list[Any]) -> None:
+        assert [i for b in batches for i in b["squared"].tolist()] == [i * i for i in range(40)]
+
+    served(numbered(40).map(bad.squared_elsewhere, vectorized=True).batch(10), then)
+
+
 # With a state directory
 
 

@@ -107,7 +107,14 @@ def rows_of_sums() -> int:
     return rows
 
 
-@pytest.mark.parametrize("how", ["plain", "prefetched", "steps at once", "eager"])
+@pytest.mark.parametrize(
+    ("how", "way"),
+    [
+        *((how, "shared memory") for how in ("plain", "prefetched", "steps at once", "eager")),
+        ("plain", "tcp"),
+    ],
+    indirect=["way"],
+)
 def test_fit_trains_on_every_segment_with_the_state_that_is_its_own(
     stateful: Any, way: str, how: str
 ) -> None:

@@ -24,10 +24,10 @@ def worker_pid(server: hs.Server) -> int:
     return next(pid for name, pid in server.pids.items() if name.startswith("worker"))
 
 
-def drained(server: hs.Server) -> list[headrace.Batch]:
+def drained(server: hs.Server, feed: str = "default") -> list[headrace.Batch]:
     """All batches, for those who wait for an error."""
-    with headrace.connect(server.address, timeout=20) as feed:
-        return list(feed)
+    with headrace.connect(server.address, feed=feed, timeout=20) as batches:
+        return list(batches)
 
 
 def weights_of(n: int) -> np.ndarray:
@@ -52,17 +52,19 @@ def written(tmp_path: Path, kind: str, cuts: list[int]) -> hs.Pipeline:
     return read(str(folder / f"*.{kind}"))
 
 
-def rows_of(pipeline: hs.Pipeline, rates: bool = True, **run: Any) -> Rows:
-    """(number, rate) of every row, in the order in which they came."""
-    rows: Rows = []
-    with (
-        hs.run(pipeline, **run) as server,
-        headrace.connect(server.address, timeout=20) as feed,
-    ):
-        for batch in feed:
-            told = batch.rate.tolist() if rates else [0.0] * batch.rows
-            rows += zip(batch["i"].tolist(), told, strict=True)
+def rows_of_each(pipelines: dict[str, hs.Pipeline], rates: bool = True) -> dict[str, Rows]:
+    """(number, rate) of every row of each feed of one server, in the order in which they came."""
+    rows: dict[str, Rows] = {name: [] for name in pipelines}
+    with hs.run(pipelines) as server:
+        for name in pipelines:
+            for batch in drained(server, name):
+                told = batch.rate.tolist() if rates else [0.0] * batch.rows
+                rows[name] += zip(batch["i"].tolist(), told, strict=True)
     return rows
+
+
+def rows_of(pipeline: hs.Pipeline, rates: bool = True) -> Rows:
+    return rows_of_each({"only": pipeline}, rates)["only"]
 
 
 def model(
@@ -84,15 +86,19 @@ def model(
     return rates
 
 
-@pytest.mark.parametrize("rate", [0.3, 3.0, 40.0])
-def test_copies_are_poisson_and_stand_side_by_side(rate: float) -> None:
+def test_copies_are_poisson_and_stand_side_by_side() -> None:
     n = 5000
-    pipeline = hs.from_examples([{"i": k} for k in range(n)]).resample_at_rate(rate, seed=1)
-    numbers = [i for i, _ in rows_of(pipeline.batch(64, True), rates=False)]
-    assert numbers == sorted(numbers)
-    counts = np.bincount(numbers, minlength=n)
-    assert abs(counts.mean() - rate) < 4 * np.sqrt(rate / n)
-    assert abs(counts.var() - rate) < 4 * rate * np.sqrt((2 + 1 / rate) / n)
+    source = hs.from_examples([{"i": k} for k in range(n)])
+    rates = {str(rate): rate for rate in (0.3, 3.0, 40.0)}
+    feeds = {
+        name: source.resample_at_rate(rate, seed=1).batch(64, True) for name, rate in rates.items()
+    }
+    for name, rows in rows_of_each(feeds, rates=False).items():
+        rate, numbers = rates[name], [i for i, _ in rows]
+        assert numbers == sorted(numbers)
+        counts = np.bincount(numbers, minlength=n)
+        assert abs(counts.mean() - rate) < 4 * np.sqrt(rate / n)
+        assert abs(counts.var() - rate) < 4 * rate * np.sqrt((2 + 1 / rate) / n)
 
 
 def test_rates_come_from_a_column_and_0_is_none() -> None:
@@ -105,22 +111,29 @@ def test_rates_come_from_a_column_and_0_is_none() -> None:
     assert set(numbers) == set(range(1, 400, 2)) and abs(len(numbers) - 10_000) < 500
 
 
-@pytest.mark.parametrize("value", [float("nan"), -1.0, float("inf")])
 @pytest.mark.parametrize("stage", ["resample_at_rate", "weighted_resample"])
-def test_a_rate_or_weight_that_is_none_names_its_record(value: float, stage: str) -> None:
-    rows = [{"i": k, "r": value if k == 30 else 1.0} for k in range(60)]
-    source = hs.from_examples(rows)
-    declared = source.resample_at_rate("r") if stage[0] == "r" else source.weighted_resample("r", 1)
-    pipeline = declared.batch(10, True)
-    with (
-        hs.run(pipeline) as server,
-        pytest.raises(headrace.DataError, match=rf"examples, record 30: {stage}: .*is {value};"),
-    ):
-        drained(server)
-    with hs.run(pipeline.options(on_bad_example="skip", max_bad_examples=1)) as server:
-        with headrace.connect(server.address, timeout=20) as feed:
-            assert 30 not in [i for batch in feed for i in batch["i"].tolist()]
-        assert server.stats()["default"]["dropped"]["bad:out_of_range"] == 1
+def test_a_rate_or_weight_that_is_none_names_its_record(stage: str) -> None:
+    values = {"nan": float("nan"), "negative": -1.0, "inf": float("inf")}
+    stopping, skipping = {}, {}
+    for name, value in values.items():
+        rows = [{"i": k, "r": value if k == 30 else 1.0} for k in range(60)]
+        source = hs.from_examples(rows)
+        resampled = (
+            source.resample_at_rate("r") if stage[0] == "r" else source.weighted_resample("r", 1)
+        )
+        stopping[name] = resampled.batch(10, True)
+        skipping[f"{name}_skipped"] = stopping[name].options(
+            on_bad_example="skip", max_bad_examples=1
+        )
+    with hs.run({**stopping, **skipping}) as server:
+        for name, value in values.items():
+            fault = rf"examples, record 30: {stage}: .*is {value};"
+            with pytest.raises(headrace.DataError, match=fault):
+                drained(server, name)
+        for name in skipping:
+            batches = drained(server, name)
+            assert 30 not in [i for batch in batches for i in batch["i"].tolist()], name
+            assert server.stats()[name]["dropped"]["bad:out_of_range"] == 1, name
 
 
 @pytest.mark.parametrize("warmup", [10, None])
@@ -144,13 +157,17 @@ def test_rates_are_those_of_the_rule_and_weigh_the_loss_back(
 @pytest.mark.parametrize("kind", ["npz", "jsonl"])
 def test_the_cut_of_the_files_does_not_show(tmp_path: Path, kind: str) -> None:
     n = 600
-    whole, pieces = (
-        [
-            (i, rate)
-            for i, rate in rows_of(source.weighted_resample("w", 2.0, group=32).batch(10, True))
-        ]
-        for source in (written(tmp_path, kind, [n]), written(tmp_path, kind, [7, 100, 101, 333, n]))
+    sources = {
+        "whole": written(tmp_path, kind, [n]),
+        "pieces": written(tmp_path, kind, [7, 100, 101, 333, n]),
+    }
+    rows = rows_of_each(
+        {
+            name: source.weighted_resample("w", 2.0, group=32).batch(10, True)
+            for name, source in sources.items()
+        }
     )
+    whole, pieces = rows["whole"], rows["pieces"]
     rate_of = dict(whole)
     want = model(weights_of(n).tolist(), 32, 2.0, 0.999, 10)
     assert np.allclose([rate for _, rate in pieces], [want[i] for i, _ in pieces], rtol=1e-5)
@@ -206,21 +223,17 @@ def test_two_resamplers_of_one_seed_are_independent() -> None:
 def test_weights_that_are_all_0_are_a_bad_group_not_a_hang() -> None:
     rows = [{"i": k, "w": float(k >= 20)} for k in range(60)]
     pipeline = hs.from_examples(rows).weighted_resample("w", 1.0).batch(10, True)
-    with (
-        hs.run(pipeline) as server,
-        pytest.raises(headrace.DataError, match=r"record 0 and those after it: the mean of the w"),
-    ):
-        drained(server)
-    with hs.run(pipeline.options(on_bad_example="skip")) as server:
-        with headrace.connect(server.address, timeout=20) as feed:
-            told = [rate for batch in feed for rate in batch.rate.tolist()]
-        assert server.stats()["default"]["dropped"]["bad:zero_weights"] == 20
+    with hs.run({"stops": pipeline, "skips": pipeline.options(on_bad_example="skip")}) as server:
+        with pytest.raises(headrace.DataError, match=r"record 0 and those after it: the mean of "):
+            drained(server, "stops")
+        told = [rate for batch in drained(server, "skips") for rate in batch.rate.tolist()]
+        assert server.stats()["skips"]["dropped"]["bad:zero_weights"] == 20
     assert set(told) == {1.0}
 
 
-@pytest.mark.parametrize("stage", ["resample_at_rate", "weighted_resample"])
-def test_a_source_without_examples_ends(tmp_path: Path, stage: str) -> None:
+def test_a_source_without_examples_ends(tmp_path: Path) -> None:
     np.savez(tmp_path / "none.npz", i=np.empty(0, int), w=np.empty(0))
     source = hs.read_npz(str(tmp_path / "none.npz"))
-    declared = source.resample_at_rate("w") if stage[0] == "r" else source.weighted_resample("w", 1)
-    assert rows_of(declared.batch(4, True), rates=False) == []
+    feeds = {"rate": source.resample_at_rate("w"), "weight": source.weighted_resample("w", 1)}
+    rows = rows_of_each({name: feed.batch(4, True) for name, feed in feeds.items()}, rates=False)
+    assert rows == {"rate": [], "weight": []}

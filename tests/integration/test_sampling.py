@@ -25,10 +25,10 @@ def worker_pid(server: hs.Server) -> int:
     return next(pid for name, pid in server.pids.items() if name.startswith("worker"))
 
 
-def drained(server: hs.Server) -> list[headrace.Batch]:
+def drained(server: hs.Server, feed: str = "default") -> list[headrace.Batch]:
     """All batches, for those who wait for an error."""
-    with headrace.connect(server.address, timeout=20) as feed:
-        return list(feed)
+    with headrace.connect(server.address, feed=feed, timeout=20) as batches:
+        return list(batches)
 
 
 def labels_of(n: int, probs: list[float] = SKEWED, seed: int = 1) -> np.ndarray:
@@ -49,16 +49,28 @@ def of_classes(tmp_path: Path, y: Any) -> hs.Pipeline:
     return hs.read_npz(str(tmp_path / "classes.npz"))
 
 
-def read(pipeline: hs.Pipeline, **run: Any) -> tuple[list[int], list[int], dict[str, Any]]:
+Seen = tuple[list[int], list[int], dict[str, Any]]
+
+
+def seen_of(server: hs.Server, name: str = "default", labelled: bool = True) -> Seen:
     """Numbers and classes of all rows, and what the server counted."""
     numbers: list[int] = []
     labels: list[int] = []
-    with hs.run(pipeline, **run) as server:
-        with headrace.connect(server.address, timeout=20) as feed:
-            for batch in feed:
-                numbers += batch["i"].tolist()
-                labels += batch.label.tolist()
-        return numbers, labels, server.stats()["default"]
+    with headrace.connect(server.address, feed=name, timeout=20) as feed:
+        for batch in feed:
+            numbers += batch["i"].tolist()
+            labels += batch.label.tolist() if labelled else []
+    return numbers, labels, server.stats()[name]
+
+
+def read_all(pipelines: dict[str, hs.Pipeline], labelled: bool = True) -> list[Seen]:
+    """The same of each feed of one server."""
+    with hs.run(pipelines) as server:
+        return [seen_of(server, name, labelled) for name in pipelines]
+
+
+def read(pipeline: hs.Pipeline) -> Seen:
+    return read_all({"only": pipeline})[0]
 
 
 def share(labels: Any, classes: int = 3) -> np.ndarray:
@@ -88,74 +100,90 @@ def stream(pipeline: hs.Pipeline, kill_at: int | None = None, **run: Any) -> lis
 # Known and estimated proportions
 
 
-@pytest.mark.parametrize("init", [SKEWED, None])
-def test_the_target_is_reached_and_every_row_is_counted(
-    source: hs.Pipeline, init: list[float] | None
-) -> None:
-    pipeline = source.stratified_sample("y", WANTED, 50, init, allow_smaller_final_batch=True)
-    numbers, labels, stats = read(pipeline)
-    assert within(labels, WANTED)
-    assert numbers == sorted(numbers) and len(set(numbers)) == len(numbers)
+def test_the_target_is_reached_and_every_row_is_counted(source: hs.Pipeline) -> None:
+    known, estimated = (
+        source.stratified_sample("y", WANTED, 50, init, allow_smaller_final_batch=True)
+        for init in (SKEWED, None)
+    )
     y = labels_of(20_000)
-    assert labels == y[numbers].tolist()
-    classes = stats["classes"]
-    assert np.add(classes["accepted"], classes["rejected"]).tolist() == np.bincount(y).tolist()
-    assert classes["accepted"] == np.bincount(labels).tolist()
-    assert stats["dropped"] == {"rejected": sum(classes["rejected"])}
-    # As few as can be: of the class that is wanted most, all come.
-    assert classes["rejected"][2] <= (0 if init else 30)
-    assert classes["changes"] == [[[0, WANTED]]]
+    seen = read_all({"known": known, "estimated": estimated})
+    # As few are rejected as can be: of the class that is wanted most, all come.
+    for (numbers, labels, stats), rejected in zip(seen, (0, 30), strict=True):
+        assert within(labels, WANTED)
+        assert numbers == sorted(numbers) and len(set(numbers)) == len(numbers)
+        assert labels == y[numbers].tolist()
+        classes = stats["classes"]
+        assert np.add(classes["accepted"], classes["rejected"]).tolist() == np.bincount(y).tolist()
+        assert classes["accepted"] == np.bincount(labels).tolist()
+        assert stats["dropped"] == {"rejected": sum(classes["rejected"])}
+        assert classes["rejected"][2] <= rejected
+        assert classes["changes"] == [[[0, WANTED]]]
 
 
 def test_one_hot_is_a_filter_and_the_source_s_own_mix_keeps_all(source: hs.Pipeline) -> None:
     y = labels_of(20_000)
-    numbers, _, _ = read(source.stratified_sample("y", [0, 1, 0], 10, SKEWED))
+    feeds = {
+        "one": source.stratified_sample("y", [0, 1, 0], 10, SKEWED),
+        "all": source.stratified_sample("y", SKEWED, 10, SKEWED),
+    }
+    (numbers, _, _), (everything, _, stats) = read_all(feeds)
     assert numbers == np.flatnonzero(y == 1).tolist()[: len(numbers)] and len(numbers) > 3900
-    numbers, _, stats = read(source.stratified_sample("y", SKEWED, 10, SKEWED))
-    assert numbers == list(range(20_000)) and stats["dropped"] == {}
+    assert everything == list(range(20_000)) and stats["dropped"] == {}
 
 
-@pytest.mark.parametrize(
-    "dtype", ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
-)
-def test_labels_keep_their_dtype(tmp_path: Path, dtype: str) -> None:
-    pipeline = of_classes(tmp_path, np.tile([0, 1, 2], 40).astype(dtype))
+def test_labels_keep_their_dtype(tmp_path: Path) -> None:
+    dtypes = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
     same = [1 / 3, 1 / 3, 1 / 3]
-    with (
-        hs.run(pipeline.stratified_sample("y", same, 30, same)) as server,
-        headrace.connect(server.address, timeout=20) as feed,
-    ):
-        batch = next(feed)
-        assert batch.label.dtype == batch["y"].dtype == np.dtype(dtype)
-        assert batch.label.tolist() == batch["y"].tolist()
+    feeds = {}
+    for dtype in dtypes:
+        (tmp_path / dtype).mkdir()
+        source = of_classes(tmp_path / dtype, np.tile([0, 1, 2], 40).astype(dtype))
+        feeds[dtype] = source.stratified_sample("y", same, 30, same)
+    with hs.run(feeds) as server:
+        for dtype in dtypes:
+            with headrace.connect(server.address, feed=dtype, timeout=20) as feed:
+                batch = next(feed)
+                assert batch.label.dtype == batch["y"].dtype == np.dtype(dtype)
+                assert batch.label.tolist() == batch["y"].tolist()
 
 
 def test_a_label_out_of_range_stops_the_feed_or_is_skipped(tmp_path: Path) -> None:
     source = of_classes(tmp_path, [0, 1, 7, 1, -1, 0])
-    for pipeline in (
-        source.stratified_sample("y", [0.5, 0.5], 2, [0.5, 0.5]),
-        source.stratified_sample_unknown_dist("y", [0.5, 0.5], 2),
-    ):
-        with (
-            hs.run(pipeline) as server,
-            pytest.raises(headrace.DataError, match=r"record 2: .*labels \(column 'y'\) is 7"),
-        ):
-            drained(server)
-        skipping = pipeline.options(on_bad_example="skip", max_bad_examples=2)
-        numbers, _, stats = read(skipping)
-        assert stats["dropped"]["bad:label_out_of_range"] == 2 and not {2, 4} & set(numbers)
+    stopping = {
+        "known": source.stratified_sample("y", [0.5, 0.5], 2, [0.5, 0.5]),
+        "unknown": source.stratified_sample_unknown_dist("y", [0.5, 0.5], 2),
+    }
+    skipping = {
+        f"{name}_skipped": pipeline.options(on_bad_example="skip", max_bad_examples=2)
+        for name, pipeline in stopping.items()
+    }
+    with hs.run({**stopping, **skipping}) as server:
+        for name in stopping:
+            fault = r"record 2: .*labels \(column 'y'\) is 7"
+            with pytest.raises(headrace.DataError, match=fault):
+                drained(server, name)
+        for name in skipping:
+            numbers, _, stats = seen_of(server, name)
+            assert stats["dropped"]["bad:label_out_of_range"] == 2 and not {2, 4} & set(numbers)
 
 
 def test_a_missing_class_and_a_flood_of_one(tmp_path: Path) -> None:
     flood = np.zeros(5000, int)
     flood[::1000] = 1
     source = of_classes(tmp_path, flood)
-    _, labels, _ = read(source.stratified_sample("y", [0.5, 0.5], 2, [0.999, 0.001]))
+    flooded, missing, unknown = read_all(
+        {
+            "flooded": source.stratified_sample("y", [0.5, 0.5], 2, [0.999, 0.001]),
+            "missing": source.stratified_sample("y", [0.5, 0, 0.5], 2),
+            "unknown": source.stratified_sample_unknown_dist("y", [0.5, 0, 0.5], 4),
+        }
+    )
+    _, labels, _ = flooded
     assert labels.count(1) >= 4 and labels.count(0) < 30
-    numbers, _, _ = read(source.stratified_sample("y", [0.5, 0, 0.5], 2))
+    numbers, _, _ = missing
     assert len(numbers) < 5000
     # A wanted class that can not come any more is the end; what waited is counted.
-    numbers, labels, stats = read(source.stratified_sample_unknown_dist("y", [0.5, 0, 0.5], 4))
+    numbers, labels, stats = unknown
     assert numbers == [] and sum(stats["dropped"].values()) == 5000
 
 
@@ -164,7 +192,9 @@ def test_the_notice_that_most_is_rejected_comes_once(
 ) -> None:
     source = of_classes(tmp_path, labels_of(4000, [0.9, 0.1]))
     read(source.stratified_sample("y", [0.1, 0.9], 8))
-    assert capfd.readouterr().err.count("stratified_sample rejects about 8") == 1
+    told = capfd.readouterr().err
+    assert told.count("stratified_sample rejects about 8") == 1
+    assert told.count("weighted_resample repeats rare examples instead") == 1
     read(source.stratified_sample("y", [0.9, 0.1], 8))
     assert "rejects" not in capfd.readouterr().err
 
@@ -173,18 +203,15 @@ def test_the_notice_that_most_is_rejected_comes_once(
 
 
 def test_rejection_sample_keeps_the_share_that_is_asked_for(source: hs.Pipeline) -> None:
-    def kept(pipeline: hs.Pipeline) -> tuple[list[int], dict[str, Any]]:
-        with hs.run(pipeline) as server:
-            with headrace.connect(server.address, timeout=20) as feed:
-                numbers = [i for batch in feed for i in batch["i"].tolist()]
-            return numbers, server.stats()["default"]["dropped"]
-
-    by_function, dropped = kept(source.rejection_sample(functions.half, 10, seed=4))
-    by_number, _ = kept(source.rejection_sample(0.5, 10, seed=4))
+    feeds = {
+        "function": source.rejection_sample(functions.half, 10, seed=4),
+        "number": source.rejection_sample(0.5, 10, seed=4),
+        "twice": source.rejection_sample(0.5).rejection_sample(0.5, 10),
+    }
+    (by_function, _, stats), (by_number, _, _), (again, _, _) = read_all(feeds, labelled=False)
     assert by_function == by_number == sorted(by_number)
     assert abs(len(by_number) - 10_000) < 300
-    assert len(by_number) + sum(dropped.values()) == 20_000
-    again, _ = kept(source.rejection_sample(0.5).rejection_sample(0.5, 10))
+    assert len(by_number) + sum(stats["dropped"].values()) == 20_000
     assert abs(len(again) - 5000) < 250  # of two samplers with one seed each has its own chances
 
 
@@ -340,24 +367,29 @@ def test_trainers_that_ask_at_once_are_all_answered(tmp_path: Path) -> None:
     assert len(answers) == 30 and all(set(answer) == {0, 1} for answer in answers)
 
 
-def refusal(pipeline: hs.Pipeline, probs: list[float], read_all: bool = False) -> str:
-    """Why a feed does not draw what a trainer asks for."""
-    with hs.run(pipeline) as server, headrace.connect(server.address, timeout=20) as feed:
-        if read_all:
-            list(feed)
-        with pytest.raises(ValueError, match=r"set_target_probs\(") as caught:
-            feed.set_target_probs(probs)
-    return str(caught.value)
-
-
 def test_a_feed_without_classes_or_past_its_end_has_no_target(tmp_path: Path) -> None:
     source = of_classes(tmp_path, labels_of(300))
-    no_target = "the feed has 0 stages with target proportions"
-    assert no_target in refusal(source.repeat().batch(10), [0.5, 0.5])
-    twice = source.repeat().stratified_sample("y", WANTED).stratified_sample("y", WANTED, 8)
-    assert "has 2 stages with target proportions" in refusal(twice, WANTED)
-    ended = refusal(source.stratified_sample("y", WANTED, 10), WANTED, read_all=True)
-    assert "the feed has ended" in ended or "made before" in ended
+    feeds = {
+        "none": source.repeat().batch(10),
+        "twice": source.repeat().stratified_sample("y", WANTED).stratified_sample("y", WANTED, 8),
+        "ended": source.stratified_sample("y", WANTED, 10),
+    }
+
+    def refusal(name: str, probs: list[float], to_the_end: bool = False) -> str:
+        """Why a feed does not draw what a trainer asks for."""
+        with headrace.connect(server.address, feed=name, timeout=20) as feed:
+            if to_the_end:
+                list(feed)
+            with pytest.raises(ValueError, match=r"set_target_probs\(") as caught:
+                feed.set_target_probs(probs)
+        return str(caught.value)
+
+    with hs.run(feeds) as server:
+        none = refusal("none", [0.5, 0.5])
+        assert "the feed has 0 stages with target proportions" in none
+        assert "has 2 stages with target proportions" in refusal("twice", WANTED)
+        ended = refusal("ended", WANTED, to_the_end=True)
+        assert "the feed has ended" in ended or "made before" in ended
 
 
 def test_a_class_that_only_has_not_come_yet_is_named_when_the_deadline_passes(

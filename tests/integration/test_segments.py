@@ -40,26 +40,31 @@ def connect(server: hs.Server, **options: Any) -> headrace.Feed:
 # The stream
 
 
-@pytest.mark.parametrize(
-    ("small", "batch_size", "capacity"),
-    [(True, 3, 3), (False, 3, 5), (True, 4, None), (False, 4, None), (True, 1, 2)],
-)
-def test_the_stream_for_one_trainer_is_that_of_the_original(small, batch_size, capacity):
+def test_the_stream_for_one_trainer_is_that_of_the_original():
     examples = of_counts(_COUNTS)
-    ledger = Ledger(examples)
-    batches, _, left = original_stream(batch_size, capacity, small, _COUNTS)
-    pipeline = chained(examples, batch_size=batch_size, capacity=capacity, allow_small_batch=small)
-    got = []
-    with hs.run(pipeline) as server:
-        with connect(server) as feed:
-            for batch in feed:
-                indices = batch.insertion_index.tolist()
-                numbers = batch.context["label"].tolist()
-                got.append(list(zip(indices, numbers, batch.sequence.tolist(), strict=True)))
-                save_all(batch, ledger.check(batch))
+    options = [(True, 3, 3), (False, 3, 5), (True, 4, None), (False, 4, None), (True, 1, 2)]
+    feeds = {
+        f"{small}_{batch_size}_{capacity}": chained(
+            examples, batch_size=batch_size, capacity=capacity, allow_small_batch=small
+        )
+        for small, batch_size, capacity in options
+    }
+    dropped = {}
+    with hs.run(feeds) as server:
+        for name, (small, batch_size, capacity) in zip(feeds, options, strict=True):
+            ledger = Ledger(examples)
+            batches, _, left = original_stream(batch_size, capacity, small, _COUNTS)
+            got = []
+            with connect(server, feed=name) as feed:
+                for batch in feed:
+                    indices = batch.insertion_index.tolist()
+                    numbers = batch.context["label"].tolist()
+                    got.append(list(zip(indices, numbers, batch.sequence.tolist(), strict=True)))
+                    save_all(batch, ledger.check(batch))
+            assert got == batches, name
+            dropped[name] = {"remainder": left} if left else {}
         assert server.wait(10)
-        assert server.dropped["default"] == ({"remainder": left} if left else {})
-    assert got == batches
+        assert server.dropped == dropped
 
 
 @pytest.mark.parametrize(

@@ -262,7 +262,7 @@ def test_a_traced_state_says_how_it_is_saved() -> None:
             jax.jit(lambda h: batch.save_state("h", h))(batch.state("h"))
 
 
-def test_a_graph_saves_the_states_of_a_dataset(tf: Any, way: str) -> None:
+def test_a_graph_saves_the_states_of_a_dataset(tf: Any) -> None:
     """In a tf.function over the whole dataset: what each row adds up to shows whose it is."""
 
     def save(token: Any, h: Any) -> None:

@@ -194,7 +194,11 @@ def test_the_one_feed_needs_no_name() -> None:
 # Prefetch
 
 
-@pytest.mark.parametrize("prefetch", [0, 1, 2, 8])
+@pytest.mark.parametrize(
+    ("prefetch", "way"),
+    [*((prefetch, "shared memory") for prefetch in (0, 1, 2, 8)), (2, "tcp")],
+    indirect=["way"],
+)
 def test_a_trainer_never_holds_more_than_prefetch_and_one(prefetch: int, way: str) -> None:
     """1. The first trainer takes one batch and works on it for long.
     2. The second gets all but what the first may hold, without waiting for it.

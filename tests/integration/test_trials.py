@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,12 +26,15 @@ SHORT = {
     "interleavings": 0.0005,
     "messages": 0.0005,
     "connections": 0.0003,
+    "held": 0.1,
     "soak": 0.01,
     "kills": 0.001,
     "terms": 0.01,
     "flips": 0.01,
     "load": 0.02,
     "flood": 0.05,
+    "recovery": 0.01,
+    "suspend": 0.03,
 }
 #: The same, of those that mount file systems or make groups of processes.
 OF_ROOT = {"power": 0.01, "disk": 0.05, "endless": 0.2}
@@ -135,11 +139,12 @@ def test_a_cut_of_power_that_lost_an_ack_or_tore_a_change_is_seen() -> None:
 
 
 def test_a_store_without_checksums_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = "headrace_server.shell.store_rows"
-    monkeypatch.setattr(f"{module}._example_crc", lambda *numbers, key, state: 0)
+    same = SimpleNamespace(value=lambda data: 0, extend=lambda crc, data: 0)
+    for module in ("journal", "ledger"):
+        monkeypatch.setattr(f"headrace_server.shell.{module}.google_crc32c", same)
     report = Report()
-    flips._stores("store", Setup(1, 0.1, tmp_path), report)
-    assert "store: a state that never was" in report.broken
+    flips._stores("closed journal", Setup(1, 0.1, tmp_path), report)
+    assert "closed journal: a state that never was" in report.broken
 
 
 def test_damage_is_always_a_change_of_the_same_length_or_zeros() -> None:

@@ -1,9 +1,11 @@
 """A trainer as a process of its own, for tests that kill, stop or crowd it.
 
     python trainer.py ADDRESS [--feed NAME] [--hold N] [--pause S] [--timeout S] [--prefetch N]
+                      [--far]
 
 Prints one JSON line per event: joined, batch (with its rows), error, done.  ``--hold N`` takes N
-batches and then waits for its end without committing the last one.
+batches and then waits for its end without committing the last one; ``--far`` hides the server's
+memory from it.
 """
 
 from __future__ import annotations
@@ -14,10 +16,20 @@ import sys
 import time
 
 import headrace
+from headrace import driver
 
 
 def tell(event: str, **values: object) -> None:
     print(json.dumps({"event": event, **values}), flush=True)
+
+
+def hide_memory() -> None:
+    """Do not find the server's memory, as on another host."""
+
+    def unseen(directory: str, session_file: str) -> None:
+        raise FileNotFoundError(session_file)
+
+    driver.Attachment = unseen  # type: ignore[assignment,misc]
 
 
 def main() -> None:
@@ -28,7 +40,10 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=0.0)
     parser.add_argument("--timeout", type=float, default=20.0)
     parser.add_argument("--prefetch", type=int, default=2)
+    parser.add_argument("--far", action="store_true")
     options = parser.parse_args()
+    if options.far:
+        hide_memory()
     with headrace.connect(
         options.address, feed=options.feed, timeout=options.timeout, prefetch=options.prefetch
     ) as feed:

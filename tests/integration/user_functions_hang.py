@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 from typing import Any
+
+import numpy as np
 
 #: Rows that are poison: neighbours, one alone, and one far away.
 POISON = (70, 71, 500, 1200)
@@ -63,3 +66,27 @@ def devour_at_500(example: Example) -> Example:
     if example["i"] == 500:
         bytearray(4 << 30)
     return example
+
+
+def forked_at_500(example: Example) -> Example:
+    """One child returns as its parent does; its number is in the example."""
+    forks = example["i"] == 500
+    return {**example, "child": os.fork() if forks else -1, "pid": os.getpid()}
+
+
+def forked_rows() -> Any:
+    """Two children come back: one from the generator, one by an exception."""
+    for i in range(20):
+        if i == 7 and not os.fork():
+            raise RuntimeError("in the child")
+        yield {"i": i, "child": os.fork() if i == 5 else -1}
+
+
+def squared_elsewhere(columns: Example) -> Example:
+    """A pool of children that end by themselves."""
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        return {**columns, "squared": np.array(pool.map(_square, columns["i"].tolist()))}
+
+
+def _square(i: int) -> int:
+    return i * i

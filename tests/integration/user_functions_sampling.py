@@ -35,3 +35,7 @@ def negated(columns: dict[str, Any]) -> dict[str, Any]:
 
 def class_0_for_ever(columns: dict[str, Any]) -> Any:
     return np.zeros(len(columns["i"]), np.int64)
+
+
+def all_in_bucket_0(example):
+    return {**example, "b": 0}

@@ -20,7 +20,7 @@ import psutil
 from .frame import Report, Setup, percentile
 from .yard import ROOT, Yard, environment, until
 
-__all__ = ["run"]
+__all__ = ["honest", "run"]
 
 _CONNECTIONS = 1_000_000
 _ATTACKERS = 2
@@ -81,7 +81,7 @@ with headrace.connect(sys.argv[1], prefetch=0, timeout=60) as feed:
 
 
 @contextmanager
-def _honest(yard: Yard) -> Iterator[list[tuple[float, float]]]:
+def honest(yard: Yard, keys: str = "") -> Iterator[list[tuple[float, float]]]:
     """A trainer that goes on; its steps, as moment and seconds, are there when it has ended."""
     steps: list[tuple[float, float]] = []
     out = yard.scratch / "honest"
@@ -90,7 +90,7 @@ def _honest(yard: Yard) -> Iterator[list[tuple[float, float]]]:
             [sys.executable, "-c", _HONEST, yard.address],
             stdout=file,
             stderr=log,
-            env=environment(),
+            env=environment(HEADRACE_KEYS=keys),
         )
         try:
             until(lambda: out.read_bytes().count(b"\n") > 20, "the honest trainer to begin")
@@ -112,7 +112,7 @@ def run(setup: Setup, report: Report) -> None:
     with Yard(setup.scratch, "segments", cells, 0) as yard:
         yard.start()
         router = yard.child("router")
-        with _honest(yard) as steps:
+        with honest(yard) as steps:
             time.sleep(max(1.0, _CALM_S * min(1.0, 20 * setup.scale)))
             fds, rss = router.num_fds(), _private(router)
             began = time.monotonic()

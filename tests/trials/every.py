@@ -12,12 +12,15 @@ from . import (
     events,
     flips,
     flood,
+    held,
     interleavings,
     kills,
     load,
     messages,
     power,
+    recovery,
     soak,
+    suspend,
     terms,
 )
 from .frame import Report, Setup
@@ -44,12 +47,21 @@ EVERY = {
     "connections": Trial(
         "1,000,000 hostile connections: nothing is kept of them", connections.run, "5 min"
     ),
+    "held": Trial(
+        "4 times 20,000 connections are held: newcomers get in within 2 s", held.run, "1 min"
+    ),
     "endless": Trial("a message without end: a limit ends it, no ack lost", endless.run, "1 min"),
     "soak": Trial("5 minutes at full speed: nothing grows", soak.run, "5 min"),
     "disk": Trial("a full disk 20 times: no ack lost, on within 1 s", disk.run, "1 min"),
     "kills": Trial("1,000 times kill -9: nothing stays behind", kills.run, "60 min"),
     "terms": Trial("100 times SIGTERM: exit 0, nothing trained again", terms.run, "6 min"),
+    "suspend": Trial("40 s of suspension, 18 ways: no server is given up", suspend.run, "5 min"),
     "flips": Trial("10,000 byte flips: nothing wrong is believed", flips.run, "2 min"),
     "load": Trial("25,000 states a second: at most half a core, p99 50 ms", load.run, "1 min"),
+    "recovery": Trial(
+        "200 deaths under flushes, 20 old states put back, 20 journals removed: each is told",
+        recovery.run,
+        "15 min",
+    ),
     "flood": Trial("200 trainers that do not read: memory is bounded", flood.run, "1 min"),
 }

@@ -70,7 +70,7 @@ print(json.dumps([told, took, used, waits]))
 def run(setup: Setup, report: Report) -> None:
     seconds = max(1.0, _SECONDS * setup.scale)
     with tempfile.TemporaryDirectory(dir=setup.scratch) as place:
-        arguments = [str(Path(place) / "0.db"), str(_RATE), str(seconds), str(setup.seed)]
+        arguments = [str(Path(place) / "0.journal"), str(_RATE), str(seconds), str(setup.seed)]
         done = subprocess.run(
             [sys.executable, "-c", _PACED, *arguments],
             capture_output=True,

@@ -129,7 +129,7 @@ def fault_of(saved: Saved, told: int, durability: str) -> str:
 def _look(copy: Path, at: Path, durability: str, told: int, report: Report) -> None:
     """Mount a copy and judge what is there."""
     with mounted(at, ["-o", "loop", str(copy)]):
-        path = at / "0.db"
+        path = at / "0.journal"
         if durability == "process" and not path.exists():
             report.count("process: nothing there yet")
             return
@@ -158,7 +158,7 @@ def _cuts(durability: str, cuts: int, setup: Setup, report: Report) -> None:
     while done < cuts:
         image(disk, _SIZE)
         with mounted(setup.scratch / "disk", ["-o", "loop,commit=1", str(disk)]) as at:
-            writer = _Writer(at / "0.db", durability)
+            writer = _Writer(at / "0.journal", durability)
             try:
                 for _ in range(min(_LIFE, cuts - done)):
                     writer.work(chance.choice([1, 3, 10, 40, 150, 400]))

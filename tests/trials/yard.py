@@ -24,10 +24,11 @@ from tests.chaos.feeds import PARTITIONS, cells_wanted, pipeline
 from tests.chaos.judge import Case, Harm, judge
 from tests.chaos.ledger import Line, read_lines
 from tests.chaos.stores import tokens_of
+from tests.chaos.trainer import FAR
 
 from .frame import Report
 
-__all__ = ["ROOT", "Yard", "environment", "served", "until"]
+__all__ = ["ROOT", "Yard", "environment", "free_port", "served", "until"]
 
 ROOT = Path(__file__).parents[2]
 _LEASE_S = 5.0
@@ -57,21 +58,37 @@ def until(true: Callable[[], object], what: str, patience_s: float = _PATIENCE_S
     return time.monotonic() - began
 
 
+def free_port() -> int:
+    """A port of this machine that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 class Yard:
     """One feed, its daemon and its trainers."""
 
     def __init__(
-        self, scratch: Path, mode: str, size: int, trainers: int, state: Path | None = None
+        self,
+        scratch: Path,
+        mode: str,
+        size: int,
+        trainers: int,
+        state: Path | None = None,
+        lease_s: float = _LEASE_S,
+        far: bool = False,
+        files: int = 0,
     ) -> None:
+        self.lease_s = lease_s
+        self._far = far  # whether trainers are as on another host
+        self._files = files  # the daemon's limit of open files, where it is to have another
         self.mode, self.size = mode, size
         self.scratch = scratch
         self.state = state or scratch / "state"
         self.shm = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="trial-"))
         self.ledger, self._calm = scratch / "ledger", scratch / "calm"
         self.ledger.touch()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
         self.address = f"tcp://127.0.0.1:{self.port}"
         self.server: subprocess.Popen[bytes] | None = None
         self._trainers: list[subprocess.Popen[bytes] | None] = [None] * trainers
@@ -91,8 +108,10 @@ class Yard:
         arguments = ["serve", "tests.trials.yard:served", "--bind", self.address]
         arguments += ["--state-dir", str(self.state), "--shm-dir", str(self.shm)]
         arguments += ["--workers", "2", "--partitions", str(PARTITIONS)]
-        arguments += ["--lease-ttl", str(_LEASE_S), "--slab-bytes", "8000000", *options]
+        arguments += ["--lease-ttl", str(self.lease_s), "--slab-bytes", "8000000", *options]
         command = [sys.executable, "-m", "headrace_server.cli", *arguments]
+        if self._files:
+            command = ["sh", "-c", f'ulimit -n {self._files}; exec "$0" "$@"', *command]
         if within:
             command = ["sh", "-c", f'echo $$ > {within}/cgroup.procs; exec "$0" "$@"', *command]
         self.server = subprocess.Popen(
@@ -152,9 +171,17 @@ class Yard:
         now = time.monotonic()
         self._harms.append(Harm(now, now + 5.0))
 
-    def harmed(self, since: float) -> None:
-        """Something else was done to the server's side, until now."""
-        self._harms.append(Harm(since, time.monotonic() + 2.0))
+    def harmed(self, since: float, to: str = "") -> None:
+        """Something else was done until now, to the server's side or to a trainer's slot."""
+        self._harms.append(Harm(since, time.monotonic() + 2.0, to))
+
+    def signal(self, number: int, server: bool = True, trainers: bool = True) -> None:
+        """Send a signal to all processes of the server, to all trainers, or to both."""
+        if server and self.server is not None:
+            os.killpg(self.server.pid, number)
+        for process in self._trainers if trainers else ():
+            if process is not None and process.poll() is None:
+                process.send_signal(number)
 
     # Trainers
 
@@ -170,15 +197,20 @@ class Yard:
     def _trainer(self, slot: int) -> subprocess.Popen[bytes]:
         self._lives[slot] += 1
         arguments = [self.address, self.mode, str(self.ledger), f"t{slot}.{self._lives[slot]}"]
-        arguments += [str(slot), str(self._calm), str(_LEASE_S), str(2 * _PATIENCE_S)]
+        arguments += [str(slot), str(self._calm), str(self.lease_s), str(2 * _PATIENCE_S)]
         with open(self.scratch / f"trainer-{slot}.log", "ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "tests.chaos.trainer", *arguments],
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,
-                env=environment(),
+                env=environment(**({FAR: "1"} if self._far else {})),
             )
+
+    @property
+    def restarts(self) -> int:
+        """How often a trainer was started again because it had ended by an error."""
+        return sum(max(0, lives - 1) for lives in self._lives)
 
     def said(self, what: str, since: float = 0.0) -> list[Line]:
         """Lines of the ledger of a kind, after a moment."""
@@ -214,11 +246,11 @@ class Yard:
         except RuntimeError as error:
             report.wrong(str(error))
         self.terminate(30.0)
-        stores = sorted(self.state.glob("feeds/*/*.db"))
+        stores = sorted(self.state.glob("feeds/*/*.journal"))
         tokens = [token for store in stores for token in tokens_of(store)]
         wanted = cells_wanted(self.mode, self.size)
         lines = read_lines(self.ledger)
-        told = judge(Case(self.mode, wanted, lines, tokens, self._harms, _LEASE_S))
+        told = judge(Case(self.mode, wanted, lines, tokens, self._harms, self.lease_s))
         errors = {line.more[:2] for line in lines if line.what == "error"}
         expected = stopped and errors <= {("ConnectionLost", "the server was stopped")}
         for finding in told.findings:
@@ -234,6 +266,7 @@ class Yard:
     def close(self) -> None:
         if self.server is not None and self.server.poll() is None:
             self.kill()
+        self.signal(signal.SIGCONT, server=False)
         for process in self._trainers:
             if process is not None:
                 process.kill()

@@ -39,7 +39,6 @@ TESTED_IN = {
     "headrace_server.feed.trace": "test_flight.py",
     "headrace_server.shell.flight_leases": "test_flight_history.py",
     "headrace_server.shell.flight_rows": "test_flight_history.py",
-    "headrace_server.shell.store_rows": "test_store.py",
     # What only whole processes and real frameworks can show.
     "headrace_server.cli.__main__": "test_cli.py",
     "headrace_server.cli.check": "test_offline_commands.py",
@@ -53,6 +52,7 @@ TESTED_IN = {
     "headrace_server.shell.replaying": "test_flight.py",
     "headrace_server.shell.skipping": "test_flight.py",
     "headrace_server.shell.worker": "test_faults.py",
+    "headrace.datasets": "test_tensorflow.py",
     "headrace.jax": "test_frameworks.py",
     "headrace.tf": "test_tensorflow.py",
     "headrace.torch": "test_frameworks.py",

@@ -26,7 +26,7 @@ from .exits import told
 from .options import Option
 from .settings import variable
 
-__all__ = ["HTTP", "TOKEN", "Asker", "shown"]
+__all__ = ["HTTP", "TIMEOUT_S", "TOKEN", "Asker", "shown"]
 
 HTTP = Option(
     "http",
@@ -43,7 +43,8 @@ TOKEN = Option(
     metavar="FILE",
 )
 _DEFAULT = "127.0.0.1:8080"
-_TIMEOUT_S = 15.0
+#: How long a server may take to answer.
+TIMEOUT_S = 15.0
 _MOST_BYTES = 64 * 1024**2
 
 
@@ -75,11 +76,11 @@ class Asker:
             raise _Stranger(self.url, 200)
         return status
 
-    def post(self, path: str, timeout_s: float = _TIMEOUT_S) -> Any:
+    def post(self, path: str, timeout_s: float = TIMEOUT_S) -> Any:
         """Have something done."""
         return self._ask(path, b"", timeout_s)
 
-    def _ask(self, path: str, data: bytes | None, timeout_s: float = _TIMEOUT_S) -> Any:
+    def _ask(self, path: str, data: bytes | None, timeout_s: float = TIMEOUT_S) -> Any:
         headers = {HEADER: "1", "Accept": "application/json"}
         if data is not None and self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 
+from headrace_proto.clock import Deadline
 from headrace_proto.errors import ConnectionLost
 
 from . import exits
-from .asking import HTTP, TOKEN, Asker
+from .asking import HTTP, TIMEOUT_S, TOKEN, Asker
 from .options import Option
 from .table import Command
 
@@ -25,7 +26,7 @@ _OPTIONS = (
 def _drain(options: Namespace) -> int:
     asker = Asker(options)
     asker.post("/drain")
-    deadline = time.monotonic() + options.wait
+    deadline = Deadline(options.wait, gap_s=TIMEOUT_S + _LOOK_S)
     while True:
         try:
             left = _left(asker)
@@ -35,7 +36,7 @@ def _drain(options: Namespace) -> int:
         if not left:
             print("drained: nothing is out")
             return exits.WELL
-        if time.monotonic() >= deadline:
+        if not deadline.left_s:
             print(f"draining: {left} batches are still out")
             return exits.FAILED
         time.sleep(_LOOK_S)

@@ -13,9 +13,10 @@ import sys
 from collections.abc import Sequence
 
 from headrace_proto import __version__
+from headrace_proto.errors import DataError
 
 from . import exits
-from .options import add_options, with_defaults
+from .options import Option, add_options, in_options, with_defaults
 from .settings import settled
 from .table import COMMANDS, Command, command
 
@@ -24,8 +25,10 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code."""
+    known: tuple[Option, ...] = ()
     try:
         asked, options = _read(list(sys.argv[1:] if arguments is None else arguments))
+        known = asked.options
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
         code = int(asked.run(options))
         sys.stdout.flush()
@@ -37,7 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.FAILED
     except exits.TOLD as error:
-        print(f"headrace: {exits.told(error)}", file=sys.stderr)
+        text = exits.told(error)
+        if not isinstance(error, (ImportError, DataError)):  # those speak of the user's code
+            text = in_options(text, known)
+        print(f"headrace: {text}", file=sys.stderr)
         return exits.code_of(error)
 
 

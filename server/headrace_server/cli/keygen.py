@@ -20,6 +20,7 @@ import zmq
 
 from headrace_proto.keys import PUBLIC, SECRET, SERVER, check_name, public_text, secret_text
 
+from ..feed.durable_file import writing
 from ..shell.keyring import TRAINERS
 from . import exits
 from .options import JSON, Option
@@ -86,7 +87,7 @@ def _write(path: Path, text: str) -> None:
     """A file that was not there before, whole or not at all."""
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        with open(fd, "w", encoding="ascii") as file:
+        with writing(path, len(text)), open(fd, "w", encoding="ascii") as file:
             os.fchmod(file.fileno(), 0o600)
             file.write(text)
             file.flush()

@@ -2,18 +2,20 @@
 
 From the same entry come the parser, what ``--help`` says of it, the environment variable, the key
 in a file (``settings``) and the reference in docs/commands.md.  A name is ``lease_ttl``; on the
-command line it is ``--lease-ttl``.
+command line it is ``--lease-ttl``, and in Python ``lease_ttl_s``: errors of Python's functions name
+the argument, and ``in_options`` has them name the option.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["JSON", "Option", "add_options", "seconds", "with_defaults"]
+__all__ = ["JSON", "Option", "add_options", "in_options", "seconds", "with_defaults"]
 
 #: A target is ``FILE.py:NAME``.
 Kind = Literal["text", "path", "target", "integer", "seconds", "flag"]
@@ -29,6 +31,9 @@ def seconds(value: str | float) -> float:
     return found
 
 
+#: Before a name that is neither a part of a path nor of another name, nor cited.
+_ALONE = r"(?<![\w./'\"-])"
+
 _TYPES: dict[str, Callable[[str], Any]] = {"integer": int, "seconds": seconds}
 
 
@@ -39,6 +44,7 @@ class Option:
     ``default`` is the value where it is not given; where that is None, ``told`` may say what then
     happens.  ``many``: it may be repeated, and gives a tuple.  ``positional``: it has no dashes,
     and must be given unless it has a default.  ``short``: one letter that stands for it, too.
+    ``argument``: that of Python's functions, where it has another name.
     """
 
     name: str
@@ -51,6 +57,7 @@ class Option:
     many: bool = False
     positional: bool = False
     short: str = ""
+    argument: str = ""
 
     @property
     def flag(self) -> str:
@@ -109,6 +116,24 @@ def add_options(
         else:
             flags = [f"-{option.short}", option.flag] if option.short else [option.flag]
             parser.add_argument(*flags, action="append" if option.many else "store", **settings)
+
+
+def in_options(text: str, options: tuple[Option, ...]) -> str:
+    """An error of Python's functions with the options of a command in place of arguments.
+
+    ``state_dir='x'`` becomes ``--state-dir 'x'``, ``insecure=True`` becomes ``--insecure``.  A name
+    without its value is an argument only where it has an underscore: others are words.
+    """
+    for option in options:
+        name = option.argument or option.name
+        flag = option.placeholder if option.positional else option.flag
+        if option.kind == "flag":
+            text = re.sub(rf"{_ALONE}{name}=True\b", flag, text)
+            text = re.sub(rf"{_ALONE}{name}=False\b", flag.replace("--", "--no-", 1), text)
+        text = re.sub(rf"{_ALONE}{name}=(?=[\w'\"\[(-])", f"{flag} ", text)
+        if "_" in name:
+            text = re.sub(rf"{_ALONE}{name}\b(?![=/.(\w'\"])", flag, text)
+    return text
 
 
 def with_defaults(options: tuple[Option, ...], given: argparse.Namespace) -> argparse.Namespace:

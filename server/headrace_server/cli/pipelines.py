@@ -11,6 +11,7 @@ from typing import Any
 from headrace_proto.errors import HeadraceError
 
 from ..pipeline import Pipeline
+from ..pipeline.forks import own
 from ..pipeline.naming import resolve, told_with_place
 from .options import Option
 
@@ -52,7 +53,7 @@ def load(targets: Sequence[str]) -> dict[str, Pipeline]:
     pipelines: dict[str, Pipeline] = {}
     for named in targets:
         given, target = _parted(named)
-        value: Any = resolve(target)
+        value: Any = own(resolve)(target)
         name = given or target.rpartition(":")[2].rpartition(".")[2]
         if callable(value) and not isinstance(value, Pipeline):
             value = _called(target, value)
@@ -88,7 +89,7 @@ def _called(target: str, function: Callable[[], Any]) -> Any:
     except ValueError:  # a function that tells nothing of itself
         pass
     try:
-        return function()
+        return own(function)()
     except HeadraceError:
         raise
     except Exception as error:

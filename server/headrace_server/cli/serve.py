@@ -3,7 +3,8 @@
 first SIGTERM or Ctrl-C    hand out nothing more, wait for the commits of what is out, end
 another one                end at once
 
-``headrace drain`` is as good as the first.
+``headrace drain`` is as good as the first.  With a state directory both mean that the server will
+be back: its trainers wait for the next one.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-import time
 from argparse import Namespace
 from pathlib import Path
 from types import FrameType
 
+from headrace_proto.clock import Deadline
 from headrace_proto.token import Token
 
 from ..server import Server, run
-from ..shell.restoring import resumption
+from ..shell.restoring import Resumption, resumption
 from . import exits
 from .options import Option
 from .pipelines import PIPELINES, load
@@ -60,7 +61,7 @@ _OPTIONS = (
         "partitions",
         "integer",
         "slices of each feed; part of the run, not of the machine",
-        default=1,
+        told="as many as workers; with a state, as many as that has",
     ),
     Option(
         "state_dir",
@@ -72,7 +73,7 @@ _OPTIONS = (
         "durability",
         "text",
         "what a commit outlives; off keeps only indexes in the state directory",
-        default="power",
+        told="power, where there is a state directory",
         choices=("power", "process", "off"),
     ),
     Option(
@@ -104,7 +105,11 @@ _OPTIONS = (
         default=1024**2,
     ),
     Option(
-        "lease_ttl", "seconds", "a trainer silent for so long loses what it holds", default=30.0
+        "lease_ttl",
+        "seconds",
+        "a trainer silent for so long loses what it holds",
+        default=30.0,
+        argument="lease_ttl_s",
     ),
     Option("max_trainers", "integer", "trainers at once", default=4096),
     Option(
@@ -123,12 +128,14 @@ _OPTIONS = (
         "seconds",
         "how long sources may take to open, or an index to grow no further",
         default=120.0,
+        argument="start_timeout_s",
     ),
     Option(
         "worker_timeout",
         "seconds",
         "a worker without progress for so long is ended and replaced; at least 2",
         default=60.0,
+        argument="worker_timeout_s",
     ),
     Option(
         "worker_memory_bytes",
@@ -144,9 +151,7 @@ _OPTIONS = (
         told="rows, where there is a state directory",
         choices=("rows", "states", "off"),
     ),
-    Option(
-        "record_bytes", "integer", "of that, for each feed; the oldest goes", default=256 * 2**20
-    ),
+    Option("record_bytes", "integer", "of that, for each feed; the oldest goes", told="268435456"),
     Option("drain_timeout", "seconds", "how long a signal waits for commits", default=20.0),
     Option(
         "http",
@@ -222,7 +227,8 @@ def _tokens(given: tuple[str, ...] | None, state_dir: str | None) -> list[Token]
                 f"{error.strerror}"
             ) from None
         token = Token.from_plain("resume", content)
-        if state_dir and resumption(Path(state_dir), token.feed).snapshot == token.snapshot:
+        was = Resumption() if not state_dir else resumption(Path(state_dir), token.feed)
+        if token.snapshot in (was.snapshot, was.before):
             logger.warning(
                 "feed %r was taken back to snapshot %s before, and goes on from where it is; its "
                 "trainers go back by connect(resume=…)",
@@ -234,14 +240,13 @@ def _tokens(given: tuple[str, ...] | None, state_dir: str | None) -> list[Token]
 
 
 def until_stopped(server: Server, stop: Signals, options: Namespace) -> int:
-    done = False
-    linger_until = 0.0  # a feed that failed goes on telling why to trainers that come late
+    linger: Deadline | None = None  # a feed that failed tells why to trainers that come late
     while not stop.first.is_set() and not server.draining:
-        if not done and server.wait(0):
-            done = True
-            linger_s = options.drain_timeout if server.failed_feeds() else 0.0
-            linger_until = time.monotonic() + linger_s
-        if done and options.exit_when_done and time.monotonic() >= linger_until:
+        if not server.wait(0):  # or a feed was started again
+            linger = None
+        elif linger is None:
+            linger = Deadline(options.drain_timeout if server.failed_feeds() else 0.0)
+        if linger is not None and options.exit_when_done and not linger.left_s:
             break
         server.check()
         stop.first.wait(0.2)

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from headrace_proto.errors import DataError
 
+from ..core.ahead import bounds
 from ..core.plan import Read
 from ..feed.chunk import Chunk
 from ..feed.flat import ColumnSum, flattened
@@ -211,7 +212,10 @@ def _memory(found: Survey, declaration: Declaration) -> None:
         found.waiting_examples = options["capacity"]
         found.state_bytes = _state_bytes(found, declaration)
     else:
-        ahead = max(2, min(run.max_ahead, -(-run.max_ahead_bytes // max(1, found.batch_bytes))))
+        most, most_bytes = bounds(
+            options.get("capacity"), 1, run.max_ahead, run.max_ahead_bytes, run.slab_bytes
+        )
+        ahead = max(2, min(most, -(-most_bytes // max(1, found.batch_bytes))))
         found.slab_bytes = (ahead + 1) * found.batch_bytes
         found.waiting_examples = _waiting(options)
     window = declaration.order.window

@@ -33,7 +33,9 @@ COMMANDS = {
     "status": "show what a server does and what holds it up",
     "top": "the same, again and again",
     "inspect": "show where a sequence is and who holds it",
-    "drain": "have a server hand out nothing more",
+    "drain": "have a server hand out nothing more, and stop",
+    "end": "close a feed for good: loops end when what was read is done",
+    "restart": "start a feed from its beginning",
 }
 
 

@@ -9,6 +9,9 @@ router hands batches out.  So what is made is always what is wanted next, and a 
 holds nothing but what comes earlier.  A feed that nobody reads rests when it is a bounded way
 ahead, so that it takes neither turns nor room from the others.  It rests until a quarter of that
 was taken, so that a worker that waits for trainers wakes for several batches and not for each.
+
+A pipeline may say how far: its *capacity* is how many batches each partition makes ahead, be that
+fewer or more than a feed may make that says nothing (``bounds``).
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-__all__ = ["Ahead"]
+__all__ = ["Ahead", "bounds"]
 
 _Name = tuple[str, int]
 
@@ -36,9 +39,24 @@ class _Feed:
     """Partition and bytes of batches made and not taken, oldest first."""
 
     untaken: deque[tuple[int, int]] = field(default_factory=deque)
+    of: dict[int, int] = field(default_factory=dict)  # how many of these each partition made
     nbytes: int = 0
     taken: int = 0
     rests: bool = False
+
+
+def bounds(
+    capacity: int | None, partitions: int, max_ahead: int, max_ahead_bytes: int, slab_bytes: int
+) -> tuple[int, int]:
+    """Batches that a worker may make ahead of one feed, and their bytes.
+
+    A capacity beyond ``max_ahead`` has as many times its bytes, within a quarter of the slab: where
+    half of it is taken, trainers must copy what they get.
+    """
+    if capacity is None:
+        return max_ahead, max_ahead_bytes
+    grown = max_ahead_bytes * capacity // max_ahead
+    return capacity * partitions, max(max_ahead_bytes, min(grown, slab_bytes // 4))
 
 
 class Ahead:
@@ -52,47 +70,55 @@ class Ahead:
         self._always = 1 if several else 2
         self._max_ahead = max_ahead
         self._max_ahead_bytes = max_ahead_bytes
-        if several:
-            share = slab_bytes // (2 * len(self._feeds))
-            self._max_ahead_bytes = min(share, max_ahead_bytes)
+        self._slab_bytes = slab_bytes
+        self._share = slab_bytes // (2 * len(self._feeds)) if several else None
 
     def made(self, name: _Name, nbytes: int) -> None:
         """A partition has made a batch."""
         feed = self._feeds[name[0]]
         feed.untaken.append((name[1], nbytes))
+        feed.of[name[1]] = feed.of.get(name[1], 0) + 1
         feed.nbytes += nbytes
 
     def taken(self, feed: str, taken: int) -> None:
         """So many batches of a feed were taken, in the order in which they were made."""
         here = self._feeds[feed]
         for _ in range(min(taken - here.taken, len(here.untaken))):  # of segments none are counted
-            here.nbytes -= here.untaken.popleft()[1]
+            partition, nbytes = here.untaken.popleft()
+            here.of[partition] -= 1
+            here.nbytes -= nbytes
         here.taken = taken
 
     def turn(self, running: Mapping[_Name, _Partition], waiting: Container[_Name]) -> _Name | None:
         """The partition that makes the next batch, unless enough is made ahead."""
-        resting = {name for name, feed in self._feeds.items() if self._enough(feed)}
+        resting = {name for name in self._feeds if self._enough(name, running)}
         while True:
             name = min(
                 (n for n in running if n[0] not in resting and n not in waiting),
                 key=lambda name: (running[name].next_number, name),
                 default=None,
             )
-            if name is None or not self._at_capacity(name, running[name].capacity):
+            if name is None:
+                return None
+            capacity = running[name].capacity
+            if capacity is None or self._feeds[name[0]].of.get(name[1], 0) < capacity:
                 return name
             resting.add(name[0])
 
-    def _enough(self, feed: _Feed) -> bool:
+    def _enough(self, name: str, running: Mapping[_Name, _Partition]) -> bool:
+        feed = self._feeds[name]
         batches, nbytes = len(feed.untaken), feed.nbytes
-        most, most_bytes = self._max_ahead, self._max_ahead_bytes
+        here = [partition for partition in running if partition[0] == name]
+        most, most_bytes = bounds(
+            running[here[0]].capacity if here else None,
+            len(here),
+            self._max_ahead,
+            self._max_ahead_bytes,
+            self._slab_bytes,
+        )
+        if self._share is not None:
+            most_bytes = min(most_bytes, self._share)
         if feed.rests:
             most, most_bytes = most - max(1, most // 4) + 1, most_bytes - most_bytes // 4
         feed.rests = batches >= self._always and (batches >= most or nbytes >= most_bytes)
         return feed.rests
-
-    def _at_capacity(self, name: _Name, capacity: int | None) -> bool:
-        """Whether a partition has made as many batches ahead as its pipeline allows."""
-        feed, partition = name
-        return capacity is not None and capacity <= sum(
-            made == partition for made, _ in self._feeds[feed].untaken
-        )

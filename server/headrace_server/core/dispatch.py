@@ -326,6 +326,18 @@ class Dispatcher:
         self._open -= 1
         self._free_if_done(batch)
 
+    def exhausted(self, session: int, last_seq: int) -> bool:
+        """Whether no batch is left for a session that has received deliveries up to this number.
+
+        Every batch is committed then, or in the hands of a trainer.
+        """
+        trainer = self._trainers.present.get(session)
+        if trainer is None or self.stateful or self._stream.open or self._again:
+            return False
+        if trainer.rank >= 0 and self._rounds.has_dealt(trainer.rank):
+            return False
+        return all(lease.seq <= last_seq for lease in self._leases.of_session(session))
+
     # Words
 
     def describe(self, now: float) -> str:

@@ -18,9 +18,11 @@ __all__ = [
     "Leave",
     "Release",
     "Returned",
+    "Rewound",
     "Save",
     "Send",
     "Taken",
+    "Unflushed",
     "Waiting",
     "Want",
 ]
@@ -198,4 +200,33 @@ class Release:
     number: int
 
 
-Effect = Claim | Release | Send | Taken | Answer | Returned | Freed | Finish | Save | Want | Leave
+@dataclass(frozen=True, slots=True)
+class Unflushed:
+    """Refuse a trainer's request to flush states: the worker of its lanes has restarted."""
+
+    session: int
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rewound:
+    """Send a trainer away: a commit that it was told to be kept is not in the state."""
+
+    session: int
+
+
+Effect = (
+    Claim
+    | Release
+    | Send
+    | Taken
+    | Answer
+    | Returned
+    | Freed
+    | Finish
+    | Save
+    | Want
+    | Leave
+    | Unflushed
+    | Rewound
+)

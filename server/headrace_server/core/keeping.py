@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from .dispatch import Dispatcher
-from .handover import Answer, Batch, Claim, Save, Taken
+from .handover import Answer, Batch, Claim, Rewound, Save, Taken
 from .lease import Verdict
 
-__all__ = ["Claimed", "KeepingDispatcher"]
+__all__ = ["Acknowledged", "Claimed", "KeepingDispatcher"]
 
 #: Saves that a worker could not keep are remembered up to this number, for when they come again.
 _REMEMBERED = 65_536
@@ -46,6 +46,16 @@ class Claimed:
     verdict: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """A commit that an earlier server has acknowledged to a trainer, as a claim tells of it."""
+
+    token: int
+    partition: int
+    number: int = -1  # there is nothing to claim: whether the commit is known is asked
+    segments: bytes = b""
+
+
 class KeepingDispatcher(Dispatcher):
     """The hand-over of one feed of which a worker keeps what is done."""
 
@@ -57,6 +67,7 @@ class KeepingDispatcher(Dispatcher):
         self._keeping: dict[tuple[int, int], _Keeping] = {}  # by number and partition
         self._kept_tokens: dict[int, _Keeping] = {}  # the same by token
         self._claims: dict[int, Claimed] = {}  # by token
+        self._recalled: dict[int, tuple[int, Acknowledged]] = {}  # by token, with the session
         self._early: dict[int, Any] = {}  # payload of saves of claims without an answer
         self._last_claims: dict[tuple[int, int], int] = {}  # of each plain batch the last holder's
         self._first_token = epoch << 32  # those before it are of earlier servers
@@ -80,6 +91,18 @@ class KeepingDispatcher(Dispatcher):
         claim = self._claims[token] = Claimed(session, place)
         self._set_aside(token, claim)
         self._say_claim(token, saved)
+
+    def recall(self, session: int, commit: Acknowledged) -> None:
+        """A new session was told that this is kept: if the worker does not know it, it is gone."""
+        self._recalled[commit.token] = session, commit
+        self._effects.append(Claim(commit.partition, commit))
+
+    def _forsake(self, session: int) -> None:
+        """A trainer counts on what is undone: nothing that it saved is to count."""
+        for token, claim in self._claims.items():
+            if claim.session == session:
+                self._early.pop(token, None)
+        self._effects.append(Rewound(session))
 
     def _say_claim(self, token: int, saved: bool) -> None:
         self._say_claims(self._claims[token].place.partition, [token])
@@ -116,6 +139,9 @@ class KeepingDispatcher(Dispatcher):
 
     def claimed(self, token: int, verdict: str, number: int) -> None:
         """A worker's word on a claim: "done" before, "yes" it can be, or "no"."""
+        session, _ = self._recalled.pop(token, (None, None))
+        if session is not None and verdict == "no":
+            self._forsake(session)
         claim = self._claims.get(token)
         if claim is None:
             return
@@ -201,6 +227,9 @@ class KeepingDispatcher(Dispatcher):
             if claim.place.partition == partition and not claim.verdict
         ]
         self._say_claims(partition, open_ones)
+        for _, commit in self._recalled.values():
+            if commit.partition == partition:
+                self._effects.append(Claim(partition, commit))
         for (_, of), keeping in sorted(self._keeping.items()):
             if of == partition:
                 self._effects.append(Save(keeping.batch, keeping.payload, keeping.token))

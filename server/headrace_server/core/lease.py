@@ -50,7 +50,7 @@ class LeaseTable(Generic[B]):
 
     def __init__(self, ttl_s: float, epoch: int = 0) -> None:
         self.ttl_s = ttl_s
-        self._counter = epoch << 32
+        self._first = self._counter = epoch << 32
         self._held: dict[int, Lease[B]] = {}
         self._by_session: dict[int, dict[int, Lease[B]]] = {}
         self._free_tokens: dict[int, B] = {}  # last tokens of batches whose lease has ended
@@ -115,6 +115,10 @@ class LeaseTable(Generic[B]):
     def forget(self, token: int) -> None:
         """Whether a commit of this token was kept is to be found out."""
         del self._settled[token]
+
+    def issued(self, token: int) -> bool:
+        """Whether this token was given out here."""
+        return self._first < token <= self._counter
 
     def knows(self, token: int) -> bool:
         """Whether a commit of this token can be judged."""

@@ -1,10 +1,17 @@
 """Whether a trainer that goes on from a snapshot joins a feed, or has it taken back first.
 
+The beginning of a feed is like a snapshot: ``connect(restart=True)`` takes the feed back to it, but
+never while trainers use the feed that did not ask for it.
+
     Hello(resume=S) ─► is the feed at S, untouched?           join
                        does another trainer live that resumed
                        from S since it was taken back?        join: it is one group
                        may such a one live?                   wait until it is heard of, or given up
+                       S is the beginning, others use it?     refuse
                        else                                   take the feed back to S
+
+A trainer that has worked under a start of the server which this state does not know proves that the
+state is an earlier one, put back: what it did there is undone.
 
 A group of trainers that all restart with the token of one checkpoint so takes the feed back once.
 One that dies alone and comes back finds the others at work and joins them.  A trainer of the same
@@ -17,7 +24,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Judgement", "Member", "Rewinding"]
+__all__ = ["BEGINNING", "Judgement", "Member", "Rewinding"]
+
+#: In place of the name of a snapshot: the state before the first batch.
+BEGINNING = "beginning"
 
 #: Trainers that wait for judgement are remembered up to this number.
 _REMEMBERED = 10_000
@@ -29,6 +39,7 @@ class Judgement(Enum):
     JOIN = "join"
     WAIT = "wait"
     TAKE_BACK = "take back"
+    REFUSE = "refuse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,40 +47,60 @@ class Member:
     """A trainer that is counted as present."""
 
     process: bytes
-    resumed: str  # the snapshot of its token; "" if it brought none
+    resumed: str  # the snapshot of its token, or BEGINNING; "" if it brought none
     seen: float
+    uses: bool = True  # it has not heard the end of the feed
 
 
 class Rewinding:
     """One feed's, for the life of a router.
 
     ``snapshot`` is the one that the feed was taken back to last, ``untouched`` whether this life
-    began with that.
+    began with that.  ``starts`` are the last starts of the server, this one at the end; none where
+    nothing outlives a server.
     """
 
-    def __init__(self, generation: int = 0, snapshot: str = "", untouched: bool = False) -> None:
+    def __init__(
+        self,
+        generation: int = 0,
+        snapshot: str = "",
+        untouched: bool = False,
+        starts: tuple[int, ...] = (),
+    ) -> None:
         self.generation = generation
-        self.snapshot = snapshot
+        self.snapshot = snapshot or BEGINNING
         self.untouched = untouched
+        self._starts = frozenset(starts)
+        self._first = starts[0] if starts else 0  # whether there was one before is not known
         self._asked: dict[bytes, float] = {}  # by nonce: when it asked first
 
     def of_another_generation(self, generation: int) -> bool:
         """Whether a trainer counts on what was undone.  -1: it comes for the first time."""
         return generation not in (-1, self.generation)
 
+    def unknown_start(self, starts: Iterable[int]) -> int | None:
+        """A start under which a trainer has worked and that this state has never seen."""
+        if not self._starts:
+            return None
+        return next((n for n in starts if n >= self._first and n not in self._starts), None)
+
     def judge(
         self, nonce: bytes, process: bytes, resume: str, members: Iterable[Member], now: float
     ) -> Judgement:
         """A trainer's Hello with a token, the first one or another."""
-        if resume == self.snapshot:
-            if self.untouched:
-                return Judgement.JOIN
-            asked = self._asked.setdefault(nonce, now)
-            if len(self._asked) > _REMEMBERED:
-                del self._asked[next(iter(self._asked))]
-            group = [m for m in members if m.resumed == resume and m.process != process]
-            if any(m.seen > asked for m in group):
-                return Judgement.JOIN
-            if group:
-                return Judgement.WAIT
+        if resume == self.snapshot and self.untouched:
+            return Judgement.JOIN
+        asked = self._asked.setdefault(nonce, now)
+        if len(self._asked) > _REMEMBERED:
+            del self._asked[next(iter(self._asked))]
+        others = [m for m in members if m.process != process]
+        group = [m for m in others if m.resumed == resume == self.snapshot]
+        if any(m.seen > asked for m in group):
+            return Judgement.JOIN
+        if group:
+            return Judgement.WAIT
+        users = [m for m in others if m.uses]
+        if resume == BEGINNING and users:
+            alive = any(m.seen > asked for m in users)
+            return Judgement.REFUSE if alive else Judgement.WAIT
         return Judgement.TAKE_BACK

@@ -46,6 +46,10 @@ class Rounds:
         """The batch of a rank's next round, if it was dealt."""
         return self._dealt[rank].pop()
 
+    def has_dealt(self, rank: int) -> bool:
+        """Whether a batch waits for a rank."""
+        return len(self._dealt[rank]) > 0
+
     def push(self, batch: Batch) -> None:
         """A batch that was dealt came back."""
         self._dealt[batch.rank].push(batch)

@@ -14,16 +14,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from .demand import Arrivals, LaneQueues
-from .handover import Answer, Batch, Effect, JoinRefused, Release, Save
+from .handover import Answer, Batch, Effect, JoinRefused, Release, Save, Unflushed
 from .keeping import Claimed, KeepingDispatcher
 
-__all__ = ["Flush", "PlaceOf", "SegmentDispatcher"]
+__all__ = ["LANES_LOST", "Flush", "PlaceOf", "SegmentDispatcher"]
 
 #: How a worker that begins anew would know a batch, by the batch and its token.
 PlaceOf = Callable[[Batch, int], Any]
 
 #: Of the segments that a trainer says it has: insertion index (int64), number (int32).
 _BYTES_PER_ROW = 12
+
+LANES_LOST = (
+    "the states of lanes were not handed over: the worker of their partition has restarted, or the "
+    "lease of their last batch had ended.  These sequences go on from the states that the server "
+    "has, and what was done since is done again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,7 @@ class SegmentDispatcher(KeepingDispatcher):
         super().__init__(partitions, lease_ttl_s, max_window, epoch)
         self._changed = False
         self._saved: dict[int, tuple[int, Batch]] = {}  # by session: the last one
+        self._flushing: dict[tuple[int, int], int] = {}  # session and request → partition
         self._unsaid: dict[int, list[int]] = {}  # by partition: tokens of claims, oldest last
         self._awaited: dict[int, int] = {}  # by partition: the claim that others wait for
         self._expected: set[int] = set()  # claims whose saves are to come
@@ -83,7 +90,9 @@ class SegmentDispatcher(KeepingDispatcher):
         What trainers have, or have saved, becomes claims, as after the death of a whole server,
         where ``place_of`` can tell which segments a batch has.  In lanes it is void: its rows go
         out again, and saves that were not answered are said again: they may have been kept.
+        States of lanes can not be flushed any more, and requests to flush some are refused.
         """
+        self._forget_lanes(partition)
         unkept = any(of == partition for _, of in self._keeping)  # their rows may come again
         gone = self._stream.restart(partition, unkept)
         of_it = [lease for lease in self._leases.held() if lease.batch.partition == partition]
@@ -106,6 +115,16 @@ class SegmentDispatcher(KeepingDispatcher):
         made = super().restarted(partition)
         self._deal()
         return made
+
+    def _forget_lanes(self, partition: int) -> None:
+        """The lanes of a partition are gone, and so is what their trainers flush of them."""
+        for session, (_, batch) in list(self._saved.items()):
+            if batch.partition == partition:
+                del self._saved[session]
+        for asked, of in list(self._flushing.items()):
+            if of == partition:
+                del self._flushing[asked]
+                self._effects.append(Unflushed(*asked))
 
     def _reclaim_kept(self, partition: int, place_of: PlaceOf) -> list[Batch]:
         """Saves that the worker has not answered: its next life says whether they count."""
@@ -243,15 +262,28 @@ class SegmentDispatcher(KeepingDispatcher):
         saved, batch = self._saved.get(session, (0, None))
         return batch if saved == token else None
 
-    def flush(self, batch: Batch, payload: Any) -> None:
+    def lost_lanes(self, session: int, token: int) -> bool:
+        """Whether a batch that can not be flushed was the session's, and its lease has ended.
+
+        False where the session has still to save it, or nobody was ever given this token.
+        """
+        return self._leases.issued(token) and not self._leases.holds(session, token)
+
+    def flush(self, session: int, request: int, batch: Batch, payload: Any) -> None:
         """States of lanes after a batch that was saved last: they follow what it was saved with."""
+        self._flushing[session, request] = batch.partition
         self._effects.append(Flush(batch, payload))
+
+    def flushed(self, session: int, request: int) -> None:
+        """A worker has kept the states of a request to flush them."""
+        self._flushing.pop((session, request), None)
 
     def leave(self, session: int) -> None:
         if session not in self._trainers.present:
             return
         super().leave(session)
         self._saved.pop(session, None)
+        self._flushing = {asked: p for asked, p in self._flushing.items() if asked[0] != session}
         void, effects = self._stream.leave(session)
         for batch in void:
             batch.waits_in = None

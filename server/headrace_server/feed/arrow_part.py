@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +14,7 @@ from headrace_proto.schema import Field
 
 from .arrow_arrays import arrow_array, arrow_schema
 from .chunk import Chunk
+from .durable_file import writing
 from .flat import ColumnSum, flattened
 
 __all__ = ["ArrowPart"]
@@ -20,6 +22,8 @@ __all__ = ["ArrowPart"]
 #: A record batch is large, so that few reads cross from one to the next.
 _BATCH_BYTES: Final = 1 << 26
 _BATCH_ROWS: Final = 65_536
+#: Advice in the error of a full disk.
+_REMEDY: Final = "make room there and run the conversion again: it goes on after the parts it has"
 
 
 class ArrowPart:
@@ -36,7 +40,8 @@ class ArrowPart:
         self._rows = self._weight = 0  # of what is gathered
 
     def __enter__(self) -> ArrowPart:
-        self._out = pa.ipc.new_file(str(self.path), self._schema)
+        with writing(self.path, remedy=_REMEDY):
+            self._out = pa.ipc.new_file(str(self.path), self._schema)
         return self
 
     def add(self, chunk: Chunk) -> int:
@@ -61,7 +66,8 @@ class ArrowPart:
     def _flush(self) -> None:
         if self._gathered:
             table = pa.Table.from_batches(self._gathered).combine_chunks()
-            self._out.write_table(table)
+            with writing(self.path, table.nbytes, _REMEDY):
+                self._out.write_table(table)
         self._gathered.clear()
         self._rows = self._weight = 0
 
@@ -71,13 +77,18 @@ class ArrowPart:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        whole = False
         try:
             if kind is None:
                 self._flush()
+                with writing(self.path, remedy=_REMEDY):
+                    self._out.close()
+                whole = True
         finally:
-            self._out.close()
-        if kind is not None:
-            self.path.unlink(missing_ok=True)
+            if not whole:
+                with contextlib.suppress(OSError):  # it writes, and the disk may be full
+                    self._out.close()
+                self.path.unlink(missing_ok=True)
 
     def noted(self) -> dict[str, Any]:
         """What is to be remembered of the file, as plain data."""

@@ -1,18 +1,60 @@
-"""Files that are there whole, or as they were, after a loss of power."""
+"""Files that are there whole, or as they were, after a loss of power; what a full disk is told as.
+
+An OSError of ``write`` names no file, and none says how much room there is: ``writing`` adds both.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["put_in_place", "sync_directory", "write_durably"]
+__all__ = ["FULL", "put_in_place", "room", "sync_directory", "write_durably", "writing"]
+
+#: Errors of a file system without room, and of a user's quota.
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_REMEDY = "make room there"
+
+
+def room(path: str | os.PathLike[str], remedy: str = _REMEDY) -> str:
+    """How much room the file system of a path has, and what to do, for an error that names it."""
+    place = Path(path).absolute()
+    for here in (place, *place.parents):
+        with contextlib.suppress(OSError):
+            found = os.statvfs(here)
+            break
+    else:
+        return remedy
+    free = f"its file system has {found.f_bavail * found.f_frsize} bytes free"
+    if found.f_files and not found.f_favail:
+        free += " and no room for another file (inodes)"
+    return f"{free}: {remedy}"
+
+
+@contextlib.contextmanager
+def writing(
+    path: str | os.PathLike[str], nbytes: int | None = None, remedy: str = _REMEDY
+) -> Iterator[None]:
+    """Let the error of a full disk name the file, the bytes wanted where known, and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        wanted = "" if nbytes is None else f" for {nbytes} bytes"
+        why = os.strerror(error.errno)
+        text = f"{os.fspath(path)}: there is no room{wanted}: {why}; {room(path, remedy)}"
+        raise OSError(error.errno, text) from error
 
 
 def write_durably(file: Path, text: str) -> None:
     """Replace a small file so that after a power cut either the old or the new one is there."""
     part = file.with_name(file.name + ".part")
-    part.write_text(text)
-    put_in_place(part, file)
+    with writing(file, len(text)):
+        part.write_text(text)
+        put_in_place(part, file)
 
 
 def put_in_place(part: Path, file: Path) -> None:

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from .durable_file import writing
 from .manifest import DataFile
 
 __all__ = ["IndexCache"]
@@ -80,11 +81,15 @@ class IndexCache:
         if self._read_only:
             return self._in_memory(name, file, build)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            with writing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
             with _locked(path.with_suffix(".lock"), lambda: self._progress(file, 0)):
                 found = _load(path, identity)  # by the process that held the lock before
                 if found is None:
-                    _store(path, identity, self._in_memory(name, file, build))
+                    arrays = self._in_memory(name, file, build)
+                    nbytes = sum(array.nbytes for array in arrays.values())
+                    with writing(path, nbytes):
+                        _store(path, identity, arrays)
                     found = _load(path, identity)
         except OSError as error:
             logger.warning("index of %s is kept in memory only: %s", file.path, error)
@@ -114,7 +119,8 @@ def _locked(path: Path, waits: Callable[[], None]) -> Iterator[None]:
 
     ``waits`` is called again and again while another process has it.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    with writing(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         while True:
             try:

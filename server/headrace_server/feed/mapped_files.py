@@ -27,6 +27,7 @@ import numpy as np
 
 from headrace_proto.errors import FilesMissing, LimitExceeded
 
+from .durable_file import writing
 from .manifest import DataFile, is_remote, open_stream
 
 __all__ = ["MappedFiles"]
@@ -120,7 +121,9 @@ class MappedFiles:
             if not is_remote(file.path):
                 self._range.place(int(self.bases[i]), file.size, stream.fileno())
                 return
-            with tempfile.TemporaryFile(dir=self._spool) as copy:
+            spool = self._spool or tempfile.gettempdir()
+            remedy = f"make room there for a copy of {file.path}, or set TMPDIR elsewhere"
+            with writing(spool, file.size, remedy), tempfile.TemporaryFile(dir=spool) as copy:
                 shutil.copyfileobj(stream, copy, 1 << 20)
                 if copy.tell() != file.size:
                     raise FilesMissing(

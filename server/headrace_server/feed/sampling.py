@@ -206,7 +206,8 @@ class Stratified(Sampler):
         if fraction >= 0.5:
             logger.warning(
                 "stratified_sample rejects about %.0f %% of the examples to reach target_probs; "
-                "the source's own proportions are far from them",
+                "the source's own proportions are far from them.  weighted_resample repeats rare "
+                "examples instead: weigh each by the target over the share of its class",
                 100 * fraction,
             )
 

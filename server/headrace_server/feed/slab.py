@@ -9,7 +9,6 @@ again when the next block would lie in it.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import mmap
 import os
@@ -20,6 +19,7 @@ import numpy as np
 from headrace_proto.errors import LimitExceeded
 
 from ..core.arena import Arena, Block
+from .durable_file import FULL, room
 
 __all__ = ["Slab", "map_segment", "segment_name"]
 
@@ -82,11 +82,11 @@ class Slab:
             self._create(block.segment, size)
         except OSError as error:
             self._arena.free(block)
-            if error.errno != errno.ENOSPC:
+            if error.errno not in FULL:
                 raise
-            remedy = (
-                f"no room for a segment of {size} bytes in {self._directory}: make it larger "
-                "(in a container: --shm-size), or set slab_bytes lower"
+            remedy = f"no room for a segment of {size} bytes in {self._directory}: " + room(
+                self._directory,
+                "make it larger (in a container: --shm-size), or set slab_bytes lower",
             )
             if not self._arena.used_bytes:
                 raise LimitExceeded(remedy) from None

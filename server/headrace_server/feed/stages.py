@@ -20,6 +20,7 @@ from headrace_proto.errors import DataError
 from headrace_proto.schema import Field, schema_from_wire
 
 from ..pipeline.declaration import Stage
+from ..pipeline.forks import own
 from ..pipeline.naming import resolve
 from ..pipeline.selectors import RESERVED
 from .chunk import Chunk
@@ -180,9 +181,10 @@ class _Function:
     """A function of the user's, and how its faults are told."""
 
     def __init__(self, kind: str, name: str, vectorized: bool) -> None:
-        self.call: Callable[[Any], Any] = resolve(name)
-        if not callable(self.call):
-            raise TypeError(f"{kind}: {name} is a {type(self.call).__name__}, not a function")
+        function = own(resolve)(name)
+        if not callable(function):
+            raise TypeError(f"{kind}: {name} is a {type(function).__name__}, not a function")
+        self.call: Callable[[Any], Any] = own(function)
         self.vectorized = vectorized
         self.label = f"{kind} function {name}"
         self.reason = f"{kind}_failed"

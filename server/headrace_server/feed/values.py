@@ -13,6 +13,7 @@ import numpy as np
 
 from headrace_proto.errors import DataError
 
+from ..pipeline.forks import own
 from ..pipeline.naming import resolve
 from ..pipeline.selectors import selector_text
 from .chunk import Chunk
@@ -37,9 +38,10 @@ class Values:
         self._label = f"{stage}: {argument} ({selector_text(selector)})"
         self._function: Callable[[Any], Any] | None = None
         if self._kind == "function":
-            self._function = resolve(self._what)
-            if not callable(self._function):
-                raise TypeError(f"{self._label} is a {type(self._function).__name__}")
+            function = own(resolve)(self._what)
+            if not callable(function):
+                raise TypeError(f"{self._label} is a {type(function).__name__}")
+            self._function = own(function)
 
     def of(self, chunk: Chunk, bad: BadRecords) -> np.ndarray | None:
         """One number or bool per row; None where the whole chunk was bad and is skipped."""

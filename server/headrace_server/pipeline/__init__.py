@@ -1,6 +1,7 @@
 """The builder that users write, and the declaration it yields."""
 
 from .builder import Pipeline
+from .by_source import by_source
 from .declaration import Declaration, Feature
 from .initial import zeros
 from .sources import (
@@ -22,6 +23,7 @@ __all__ = [
     "Declaration",
     "Feature",
     "Pipeline",
+    "by_source",
     "fixed",
     "from_examples",
     "from_function",

@@ -13,6 +13,7 @@ from headrace_proto.schema import Field
 
 from .checks import checked_flag, checked_int
 from .declaration import Shape, Stage
+from .former import former
 from .selectors import Value, checked_value
 
 __all__ = ["MAX_BATCH_SIZE", "Bucketing", "read_bound"]
@@ -40,6 +41,7 @@ class Bucketing:
 
         def _with_shape(self: P, shape: Shape) -> P: ...
 
+    @former("num_buckets", tensors=0)
     def bucket(
         self: P,
         which_bucket: Value,
@@ -66,9 +68,11 @@ class Bucketing:
         ``input_length`` a batch is also full when its longest length times its rows would
         exceed that budget; ``batch_size=None`` leaves it to the budget alone.
 
-        A partition makes at most ``capacity`` batches ahead of the trainers, takes in at most
-        ``bucket_capacities`` rows at a time for a bucket, and holds at most
-        ``max_examples_in_flight`` rows that are in no batch.
+        A partition makes ``capacity`` batches ahead of the trainers, as far as 64 MiB of them (for
+        each 32 of a larger capacity), and its memory, reach.  It takes in at most
+        ``bucket_capacities`` rows at a time for a bucket, which then holds at most so many beside
+        the batch that it gathers; and holds at most ``max_examples_in_flight`` rows that are in no
+        batch.
         """
         self._open("bucket")
         known = self.fields
@@ -97,6 +101,7 @@ class Bucketing:
             )
         return _kept(self, keep_input, known)._with_shape(Shape("bucket", options))
 
+    @former("bucket_boundaries", tensors=1)
     def bucket_by_sequence_length(
         self: P,
         input_length: Value,

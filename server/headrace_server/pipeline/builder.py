@@ -29,6 +29,7 @@ from .checks import (
 )
 from .declaration import Declaration, Feature, Order, Policy, Shape, Source, Stage, jsonable
 from .examples import packed_fields
+from .former import former
 from .naming import name_of
 from .sequences import SEQUENCES, Sequencing, declared_by
 
@@ -154,6 +155,7 @@ class Pipeline(Sequencing):
 
     # Shape
 
+    @former("dynamic_pad")
     def batch(
         self,
         batch_size: int,

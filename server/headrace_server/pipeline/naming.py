@@ -2,6 +2,7 @@
 
     def in a module            package.module:function, package.module:Class.function
     def in a file that is run  /absolute/path/file.py:function
+    def that is given by its source text     a module that hs.run writes, see by_source.py
     lambda, local function, partial, bound method, callable object      refused, with the remedy
 
 A file is loaded once per process, as a module of a private name, so that ``if __name__ ==
@@ -17,6 +18,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import threading
 import traceback
@@ -24,10 +26,12 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-__all__ = ["load_file", "name_of", "resolve", "told_with_place"]
+__all__ = ["load_file", "name_of", "resolve", "stable_name", "told_with_place"]
 
 _REMEDY = "put a def at the top level of a module, and give that"
 _PREFIX = "headrace_file_"
+#: A module of by_source.py: its name ends in a digest of its text.
+_BY_SOURCE = re.compile(r"\b(headrace_source_\w+)_[0-9a-f]{12}(?=:)")
 _loading = threading.RLock()
 _paths: dict[str, str] = {}  # private module name -> file
 
@@ -41,6 +45,10 @@ def name_of(fn: Callable[..., Any] | str) -> str:
         raise TypeError(f"{fn!r:.80} is a {type(fn).__name__}: neither a function nor a name")
     if isinstance(fn, functools.partial):
         raise _refused(fn, "is a partial, which no import finds", "write a def that calls it")
+    from .by_source import is_by_source, name_by_source
+
+    if is_by_source(fn):
+        return name_by_source(fn)
     if inspect.ismethod(fn):
         raise _refused(fn, "is bound to an object, which stays in this process")
     module, qualname = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
@@ -83,8 +91,18 @@ def _place(fn: Any, module: str, holder: ModuleType | None) -> str:
         return str(spec.name)
     file = getattr(holder, "__file__", None)
     if not isinstance(file, str) or not os.path.isfile(file):
-        raise _refused(fn, "is defined in a session or a notebook's cell, which has no file")
+        raise _refused(
+            fn,
+            "is defined in a session or a notebook's cell, which has no file",
+            "write @hs.by_source above its def, or put it in a module (in a notebook: a cell that "
+            "begins with %%writefile my_functions.py) and import it from there",
+        )
     return os.path.abspath(file)
+
+
+def stable_name(text: str) -> str:
+    """A name, or a text with names, without what of them changes with a function's source text."""
+    return _BY_SOURCE.sub(r"\1", text)
 
 
 def _checked(name: str) -> str:

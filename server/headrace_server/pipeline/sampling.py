@@ -16,6 +16,7 @@ from ..core.copies import MAX_RATE
 from .bucketing import MAX_BATCH_SIZE, Bucketing
 from .checks import checked_flag, checked_int
 from .declaration import Shape, Stage
+from .former import former
 from .selectors import Value, checked_value
 
 __all__ = ["Sampling"]
@@ -39,6 +40,7 @@ class Sampling(Bucketing):
             dynamic_pad: bool = False,
         ) -> P: ...
 
+    @former("batch_size", tensors=0)
     def rejection_sample(
         self: P,
         accept_prob: Value,
@@ -58,6 +60,7 @@ class Sampling(Bucketing):
         sampled = self._with_stage(Stage("rejection_sample", options))
         return _batched(sampled, batch_size, allow_smaller_final_batch, dynamic_pad)
 
+    @former("init_probs", tensors=0)
     def stratified_sample(
         self: P,
         labels: Value,
@@ -92,6 +95,11 @@ class Sampling(Bucketing):
         sampled = self._with_stage(Stage("stratified_sample", options))
         return _batched(sampled, batch_size, allow_smaller_final_batch, dynamic_pad)
 
+    @former(
+        "batch_size",
+        tensors=0,
+        allow_smaller_final_batch="every batch is whole: it ends where a wanted class has ended",
+    )
     def stratified_sample_unknown_dist(
         self: P,
         labels: Value,
@@ -124,6 +132,7 @@ class Sampling(Bucketing):
         }
         return self._with_shape(Shape("stratified_sample_unknown_dist", options))
 
+    @former("rates", tensors=0)
     def resample_at_rate(self: P, rates: Value, *, seed: int = 0) -> P:
         """Repeat each example a Poisson number of times, with the mean that ``rates`` gives it.
 
@@ -133,6 +142,7 @@ class Sampling(Bucketing):
         selector = checked_value("rates", rates, self.fields, constant=(0, MAX_RATE))
         return self._with_stage(Stage("resample_at_rate", {"rates": selector, "seed": _seed(seed)}))
 
+    @former("overall_rate", tensors=0)
     def weighted_resample(
         self: P,
         weights: Value,

@@ -30,6 +30,7 @@ from .checks import (
     one_of,
 )
 from .declaration import Shape
+from .former import former
 from .initial import block_name, checked_states, declared_state
 from .sampling import Sampling
 from .selectors import Value, checked_value
@@ -51,6 +52,7 @@ P = TypeVar("P", bound="Sequencing")
 class Sequencing(Sampling):
     """Shapes of segments that follow one another with saved states."""
 
+    @former("batch_size", dynamic_pad="pad=True pads sequences to a multiple of num_unroll")
     def batch_sequences_with_states(
         self: P,
         input_key: str,
@@ -110,6 +112,15 @@ class Sequencing(Sampling):
         }
         return _shaped(self, options)
 
+    @former(
+        "allow_small_batch",
+        dynamic_pad="every sequence is a multiple of num_unroll long; "
+        "batch_sequences_with_states(pad=True) pads",
+        pad="every sequence is a multiple of num_unroll long; "
+        "batch_sequences_with_states(pad=True) pads",
+        make_keys_unique="batch_sequences_with_states has it",
+        make_keys_unique_seed="batch_sequences_with_states has it",
+    )
     def sequence_queueing_state_saver(
         self: P,
         batch_size: int,

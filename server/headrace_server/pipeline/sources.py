@@ -237,6 +237,11 @@ def read_npz(
         }
         checked_names("ragged", ragged, None)
     name = None if column is None else checked_name("column", column)
+    if name is not None and all(path.endswith(".npz") for path in checked_paths("paths", paths)):
+        raise ValueError(
+            f"column={name!r} names the array of a .npy file, and all paths end with .npz: arrays "
+            "have names there, features chooses among them"
+        )
     return _files("npz", paths, features, column=name, ragged=ragged)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from headrace_proto.clock import Deadline
 from headrace_proto.errors import HeadraceError, ServerError, code_of, from_code
 from headrace_proto.token import Token
 
@@ -25,6 +26,7 @@ logger = logging.getLogger("headrace.server")
 
 #: Snapshots that are made at the same time; more have to wait their turn outside.
 _MOST = 16
+_STOPPED = "the server was stopped"
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +56,7 @@ class Archive:
         self._changed = threading.Condition()
         self._tickets = 0
         self._making: dict[int, _Making] = {}
+        self._closed = False
 
     def ask(self, feed: str, session: int = 0, request: int = 0) -> int:
         """Begin a snapshot; its ticket.  A fault is answered as such."""
@@ -61,6 +64,8 @@ class Archive:
             self._tickets += 1
             ticket = self._tickets
             try:
+                if self._closed:
+                    raise ServerError(_STOPPED)
                 if len(self._making) >= _MOST:
                     raise ServerError(f"{_MOST} snapshots are being made: ask again later")
                 name, directory = self._shelf.begin(feed)
@@ -118,7 +123,9 @@ class Archive:
         """The token of a snapshot that was asked for here."""
         with self._changed:
             making = self._making[ticket]
-            done = self._changed.wait_for(lambda: making.done, timeout_s)
+            done = Deadline(timeout_s).wait(
+                lambda at_most_s: self._changed.wait_for(lambda: making.done, at_most_s)
+            )
             del self._making[ticket]
         if not done:
             raise ServerError(f"the snapshot of {making.feed!r} took longer than {timeout_s:g} s")
@@ -127,9 +134,10 @@ class Archive:
         return making.token.to_plain()
 
     def close(self) -> None:
-        """The server stops: who waits is told."""
+        """The server stops: every wait ends, and nothing more is begun."""
         with self._changed:
+            self._closed = True
             for making in self._making.values():
                 if not making.done:
-                    making.code, making.text = "server", "the server was stopped"
+                    making.code, making.text = "server", _STOPPED
             self._changed.notify_all()

@@ -30,6 +30,8 @@ from typing import Any, ClassVar
 
 import msgpack
 
+from headrace_proto.clock import Deadline
+
 __all__ = ["Child", "ParentPipe", "end", "environment"]
 
 _LAST_WORDS = 80
@@ -37,6 +39,9 @@ _READ_BYTES = 1 << 16
 _ORPHAN_CHECK_MS = 500
 #: What a process that was killed may take to be gone.
 _END_S = 5.0
+#: How long an order waits for a child to read its config, and how long an end for its readers.
+_CONFIG_S = 30.0
+_READERS_S = 5.0
 #: A line that is longer is handed on in pieces: a progress bar may never end its line.
 _LONGEST_LINE = 1 << 16
 #: What is read at most after a child's death; a pipe holds 64 KiB, unless others still write.
@@ -79,6 +84,11 @@ class ParentPipe:
     def fileno(self) -> int:
         return self._in.fileno()
 
+    @property
+    def filenos(self) -> tuple[int, int]:
+        """Both directions: what comes, and what is told."""
+        return self._in.fileno(), self._out.fileno()
+
     def read_orders(self) -> list[dict[str, Any]]:
         """Orders that have arrived, when the pipe is readable.  Ends the process on end-of-file."""
         data = self._in.read(_READ_BYTES)
@@ -114,7 +124,10 @@ class ParentPipe:
 
 
 class Child:
-    """The parent's end: one process, its events, its last words."""
+    """The parent's end: one process, its events, its last words.
+
+    OSError where it can not be started; nothing of it is left then.
+    """
 
     def __init__(
         self,
@@ -141,7 +154,12 @@ class Child:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self.pid = self._process.pid
-        self.pidfd = os.pidfd_open(self.pid)
+        try:
+            self.pidfd = os.pidfd_open(self.pid)
+        except OSError:
+            with self._process:  # closes its pipes and reaps it
+                self._process.kill()
+            raise
         self._on_event = on_event
         assert self._process.stdin and self._process.stdout and self._process.stderr
         out, err = self._process.stdout.fileno(), self._process.stderr.fileno()
@@ -222,7 +240,7 @@ class Child:
         """Send one order; a child that is gone does not mind."""
         stdin = self._process.stdin
         assert stdin is not None
-        self._config_sent.wait(30)
+        Deadline(_CONFIG_S).wait(self._config_sent.wait)
         with contextlib.suppress(BrokenPipeError, ValueError, OSError):
             stdin.write(json.dumps(values).encode() + b"\n")
             stdin.flush()
@@ -236,16 +254,20 @@ class Child:
 
     def wait(self, timeout_s: float) -> int | None:
         """The exit code, None when it still runs after the timeout."""
-        try:
-            return self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return None
+
+        def ended(at_most_s: float) -> bool:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(at_most_s)
+            return self._process.returncode is not None
+
+        Deadline(timeout_s).wait(ended)
+        return self._process.returncode
 
     def close(self) -> None:
         """After its death: join the readers, close the pipes."""
         assert self._process.stdin and self._process.stdout and self._process.stderr
         for thread in self._threads:  # each ends with the process
-            thread.join(5)
+            Deadline(_READERS_S).join(thread)
         if any(thread.is_alive() for thread in self._threads):
             return  # one waits for our own stderr, say, and to close under it would wait too
         with contextlib.suppress(BrokenPipeError):

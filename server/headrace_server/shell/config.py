@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,11 +24,21 @@ class FeedConfig:
     generation: int = 0  # how often it was taken back to a snapshot
     snapshot: str = ""  # the last one
     untouched: bool = False  # whether this life of the server began with that
+    functions: Any = None  # what is noted of its functions beside its state, see functions.py
+    may_change: bool = False  # whether they may do something else now
 
     @property
     def stateful(self) -> bool:
         """Whether its batches are of segments, with states."""
         return self.declaration.shape.kind == "sequences"
+
+    @property
+    def capacity(self) -> int | None:
+        """Batches that a partition may make ahead, where the pipeline says it."""
+        if self.stateful:  # there it counts examples
+            return None
+        capacity: int | None = self.declaration.shape.options.get("capacity")
+        return capacity
 
     @property
     def order(self) -> str:
@@ -37,7 +48,8 @@ class FeedConfig:
     def to_plain(self) -> Any:
         files = [file.to_plain() for file in self.files]
         rest = self.partitions, self.generation, self.snapshot, self.untouched
-        return [self.name, self.declaration.to_plain(), files, *rest]
+        functions = self.functions, self.may_change
+        return [self.name, self.declaration.to_plain(), files, *rest, *functions]
 
     @classmethod
     def from_plain(cls, plain: Any) -> FeedConfig:
@@ -61,15 +73,19 @@ class RunConfig:
     max_messages_per_s: int = 50_000  # of one trainer
     slab_bytes: int = 1024**3  # per worker
     segment_bytes: int = 16 * 1024**2
-    max_ahead: int = 32  # batches that a worker makes before they are taken …
+    max_ahead: int = 32  # batches that a worker makes ahead of a feed without a capacity …
     max_ahead_bytes: int = 64 * 1024**2  # … and their bytes; two are always allowed
     max_state_bytes: int = 1024**2  # of one example, where states are with the server
     index_directory: str | None = None
     state_directory: str | None = None  # where commits and states outlive processes
     durability: str = "off"
-    epoch: int = 0  # of this life, where there is a state directory
+    epoch: int = 0  # of this life, where there is a state directory …
+    starts: tuple[int, ...] = ()  # … the last ones that it knows, this one at the end …
+    start: int = 0  # … and the number of all of them: how people call this life
     record: str = "off"  # of the flight, where there is a state directory
     record_bytes: int = 256 * 1024**2  # of each feed
+    program: bytes = b""  # names the process that started the server
+    log_level: int = logging.INFO  # of the router, as in that process
     replay: Any = None  # plain data of a Replay: what is served instead of the pipeline
     keys: str | None = None  # the directory; the router alone reads what is in it
     python_path: tuple[str, ...] = field(default=())
@@ -86,6 +102,7 @@ class RunConfig:
         values = dict(plain)
         values["feeds"] = tuple(FeedConfig.from_plain(feed) for feed in plain["feeds"])
         values["binds"] = tuple(plain["binds"])
+        values["starts"] = tuple(plain["starts"])
         values["python_path"] = tuple(plain["python_path"])
         return cls(**values)
 

@@ -10,24 +10,28 @@ from __future__ import annotations
 import logging
 import secrets
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
 from headrace_proto.errors import ProtocolError
-from headrace_proto.messages import Delivery, Handed
+from headrace_proto.messages import Delivery, Handed, Hello
 from headrace_proto.schema import Field
 
 from ..core.dispatch import Dispatcher
+from ..core.farewell import Farewell
 from ..core.handover import Batch, Claim, Freed, Leave, Release, Save, Send, Taken, Want
-from ..core.keeping import KeepingDispatcher
-from ..core.segment_dispatch import SegmentDispatcher
+from ..core.keeping import Acknowledged, KeepingDispatcher
+from ..core.segment_dispatch import LANES_LOST, SegmentDispatcher
 from ..feed.segment_block import identity_in
 from ..feed.slab import map_segment
 from .config import FeedConfig, RunConfig
 from .copies import Copies
 from .counters import Counters
+from .descriptors import own
 from .flight import LeaseRecorder
 from .news import News, Worth
 from .rejoining import Rejoining
@@ -41,6 +45,7 @@ from .worker_messages import (
     Failed,
     Finished,
     Flush,
+    Flushed,
     Kept,
     Made,
     Opened,
@@ -49,7 +54,7 @@ from .worker_messages import (
     Waiting,
 )
 
-__all__ = ["Desk", "delivery_of"]
+__all__ = ["Desk", "Usage", "delivery_of"]
 
 logger = logging.getLogger("headrace.router")
 
@@ -91,14 +96,28 @@ def delivery_of(effect: Send, frame: int | None) -> Delivery:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How far a feed was used: times are Unix times, 0 where nothing was committed."""
+
+    finished: bool
+    batches: int
+    since: float
+    until: float
+
+
+def _known(at: float) -> float:
+    return at if isfinite(at) else 0.0
+
+
 class Desk:
     """One feed."""
 
-    def __init__(self, config: FeedConfig, run: RunConfig) -> None:
+    def __init__(self, config: FeedConfig, run: RunConfig, epoch: int = 0) -> None:
         self.name = config.name
         self.partitions = config.partitions
         # Tokens of an earlier server on this address must not be taken for ours.
-        epoch = run.epoch or secrets.randbits(31)
+        self.epoch = epoch = epoch or run.epoch or secrets.randbits(30)
         self.durable = run.state_directory is not None
         common = config.partitions, run.lease_ttl_s, run.max_credits, epoch
         self.dispatcher: Dispatcher
@@ -118,13 +137,16 @@ class Desk:
         self.closing_told = False
         self.retargets = Retargets(config.name, config.partitions)
         self.copies = Copies(config.name, config.partitions)
-        self.rejoining = Rejoining(config, self.durable)
+        self.rejoining = Rejoining(config, self.durable, run.starts)
+        self.farewell = Farewell(run.lease_ttl_s)
         self.counters = Counters(self.dispatcher)
         self._most_bad = config.declaration.policy.max_bad_examples
         self.flight = None if run.record == "off" else LeaseRecorder(run, config.name)
         self._run = run
         self._worth = Worth(config, run)
         self._opened: set[int] = set()
+        self._usages: list[tuple[int, float, float]] = []  # of earlier servers, by partition
+        self._used_from, self._used_upto = inf, -inf  # when, by this one (Unix time)
         self._finished: set[int] = set()
         self._cursors: dict[int, bytes] = {}
         self._waits: dict[int, str] = {}  # what a partition lacks for its next batch
@@ -139,6 +161,11 @@ class Desk:
     @property
     def over(self) -> bool:
         return self.failure is not None or self.dispatcher.ended
+
+    @property
+    def has_states_in_memory(self) -> bool:
+        """Whether the states of the feed are lost with its workers."""
+        return self.dispatcher.stateful and not self.durable and not self.over
 
     def open_partitions(self, worker: int) -> Iterator[tuple[Assign, bytes]]:
         """Orders for the partitions that a worker has to run, with cursors to go on from."""
@@ -165,7 +192,8 @@ class Desk:
             claimed: Handed = batch.meta["claimed"]
             return replace(claimed, token=token, number=batch.number)
         place: Place = batch.body
-        memory = map_segment(Path(self._run.directory) / place.segment)
+        with own():
+            memory = map_segment(Path(self._run.directory) / place.segment)
         block = memory[place.offset : place.offset + place.nbytes]
         told = identity_in(block, [column[0] for column in self.schema], place.columns)
         return Handed(token, batch.partition, batch.number, batch.rows, told)
@@ -176,7 +204,8 @@ class Desk:
         self.schema = self.schema or message.schema
         self.properties = dict(message.properties)
         if self.durable:
-            self.properties.update(durable=True, generation=self.rejoining.generation)
+            self.properties.update(durable=True, epoch=self._run.epoch)
+        self.properties["generation"] = self.rejoining.generation
         self.states_stay = message.properties.get("placement") == "trainer"
         states = message.properties.get("states", ())
         fields = [Field(dtype, tuple(shape)) for _, dtype, shape in states]
@@ -187,7 +216,25 @@ class Desk:
         goes_on = self.durable and not self.dispatcher.stateful
         if goes_on and message.partition not in self._opened:
             self.dispatcher.started(message.partition, message.next)
-        self._opened.add(message.partition)
+        if message.partition not in self._opened:
+            self._opened.add(message.partition)
+            if message.used:
+                self._usages.append(message.used)
+            if len(self._opened) == self.partitions and not self._usages:
+                self.rejoining.unused()
+
+    def touched(self) -> None:
+        """A trainer commits something."""
+        self.rejoining.touched()
+        self._used_upto = time.time()
+        self._used_from = min(self._used_from, self._used_upto)
+
+    def usage(self) -> Usage:
+        """How far this and earlier servers have come with the feed."""
+        of_others = [(self.dispatcher.counts["batches"], self._used_from, self._used_upto)]
+        batches, since, until = zip(*self._usages, *of_others, strict=True)
+        ended = self.failure is None and self.dispatcher.ended
+        return Usage(ended, sum(batches), _known(min(since)), _known(max(until)))
 
     def on_made(self, message: Made, cursor: bytes, worker: int, life: int) -> None:
         self._cursors[message.partition] = cursor
@@ -243,30 +290,50 @@ class Desk:
         if isinstance(self.dispatcher, KeepingDispatcher):
             self.dispatcher.claimed(message.token, message.verdict, message.number)
 
-    def on_hello(self, session: int, places: tuple[Handed, ...], held: tuple[int, ...]) -> None:
-        """A new session has these batches of an earlier server; those not held were saved."""
+    def on_hello(self, session: int, hello: Hello) -> None:
+        """A new session has batches of an earlier server; those not held were saved.
+
+        It knows of commits that were acknowledged, which must be in the state.
+        """
+        held = hello.held
         if self.durable and isinstance(self.dispatcher, KeepingDispatcher):
-            for place in sorted(places, key=lambda place: place.token):
+            last = dict(zip(hello.committed[::2], hello.committed[1::2], strict=False))
+            for partition, token in last.items():  # one question for each partition, not more
+                if partition < self.partitions and token >> 32 != self._run.epoch:
+                    self.dispatcher.recall(session, Acknowledged(token, partition))
+            for place in sorted(hello.batches, key=lambda place: place.token):
                 if place.partition < self.partitions:
                     self.dispatcher.claim(session, place, place.token not in held)
 
-    def on_flush(self, session: int, message: Any, block: bytes) -> str:
-        """A trainer hands over states of its lanes.  Why that can not be; empty if it can."""
+    def on_flush(self, session: int, message: Any, block: bytes) -> tuple[str, str]:
+        """A trainer hands over states of its lanes.
+
+        An error's code and text; empty where the worker answers.
+        """
         dispatcher = self.dispatcher
         if not isinstance(dispatcher, SegmentDispatcher):
-            return "this feed has no states"
-        batch = dispatcher.last_saved(session, message.token)
+            return "state", "this feed has no states"
+        token, rows = message.token, message.rows
+        batch = dispatcher.last_saved(session, token)
+        if batch is None and dispatcher.lost_lanes(session, token):
+            return "stale", LANES_LOST
         if batch is None:
-            return f"{message.token} is not the last batch that trainer {session} has saved"
-        rows = message.rows
+            return "state", f"{token} is not the last batch that trainer {session} has saved"
         if not rows or max(rows) >= batch.rows or len(set(rows)) < len(rows):
-            return f"the rows of a flush are not different ones of {batch.rows}: {rows!s:.80}"
+            text = f"the rows of a flush are not different ones of {batch.rows}: {rows!s:.80}"
+            return "state", text
         fault = self.states.fault_of_block(len(rows), message.columns, block)
-        if not fault:
-            order = self.name, batch.partition, batch.number, session, message.request
-            flush = Flush(*order, rows, message.columns, message.more)
-            dispatcher.flush(batch, (flush, block))
-        return fault
+        if fault:
+            return "state", fault
+        order = self.name, batch.partition, batch.number, session, message.request
+        flush = Flush(*order, rows, message.columns, message.more)
+        dispatcher.flush(session, message.request, batch, (flush, block))
+        return "", ""
+
+    def on_flushed(self, message: Flushed) -> None:
+        """A worker has kept the states of lanes that a trainer handed over."""
+        if isinstance(self.dispatcher, SegmentDispatcher):
+            self.dispatcher.flushed(message.session, message.request)
 
     def died(self, worker: int) -> None:
         """A worker died.  The states of segments were in its memory."""

@@ -21,6 +21,9 @@ import numpy as np
 
 from headrace_proto.errors import ServerError
 
+from ..feed.durable_file import writing
+from .rundir import MORE_SHARED_MEMORY
+
 __all__ = ["IDLE", "OPENING", "STARTING", "STEP", "Diary", "Entry", "Notebook", "Stillness"]
 
 STARTING, IDLE, OPENING, STEP = range(4)
@@ -120,13 +123,15 @@ class Notebook:
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
-        fd = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(fd, 0, _SIZE)  # or a write to a full file system would kill
+            with writing(self.path, _SIZE, MORE_SHARED_MEMORY):
+                fd = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+                try:
+                    os.posix_fallocate(fd, 0, _SIZE)  # or a write to a full file system would kill
+                finally:
+                    os.close(fd)
         except OSError as error:
-            raise ServerError(f"{self.path}: there is no room for {_SIZE} bytes: {error}") from None
-        finally:
-            os.close(fd)
+            raise ServerError(error.strerror) from None
         self._map = _mapped(self.path)
 
     def clear(self) -> None:
@@ -153,19 +158,17 @@ class Notebook:
 
 
 class Stillness:
-    """How long no beat has come, in time that the observer itself was awake for."""
+    """How long no beat has come, by the clock of the observer."""
 
     def __init__(self) -> None:
         self._beats = -1
-        self._looked = 0.0
-        self.still_s = 0.0
+        self._since = 0.0
 
-    def look(self, beats: int, now: float, between_s: float) -> float:
-        """Seconds without a beat; ``between_s`` lie between two looks, or nobody was looking."""
-        passed = min(now - self._looked, 2 * between_s)
-        self.still_s = self.still_s + passed if beats == self._beats else 0.0
-        self._beats, self._looked = beats, now
-        return self.still_s
+    def look(self, beats: int, now: float) -> float:
+        """Seconds without a beat, since the look that saw the last one."""
+        if beats != self._beats:
+            self._beats, self._since = beats, now
+        return now - self._since
 
 
 def _mapped(path: str) -> mmap.mmap:

@@ -18,13 +18,15 @@ import logging
 import re
 import select
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from headrace_proto import limits
 from headrace_proto.channel import Channel, address_of
 
-__all__ = ["Exchange", "TrainersExchange"]
+from .descriptors import aside, is_shortage, own
+
+__all__ = ["SPARE", "Exchange", "TrainersExchange"]
 
 logger = logging.getLogger("headrace.router")
 
@@ -33,15 +35,19 @@ Frame = bytes | memoryview
 _IDENTITY = re.compile(rb"[0-9]{1,9}-[0-9]{1,9}")  # worker-life
 #: What is kept for a trainer that does not read, which is sent headers only; then it is cut off.
 _MOST_KEPT = 128 * limits.MAX_HEADER_BYTES
-#: Connections of trainers at once beyond the sessions that there may be: some are about to end.
-_SPARE = 64
+#: Connections at once beyond those that there should be: strangers, and some that are about to end.
+SPARE = 16
+#: Connections that are accepted in one turn.
+_BURST = 64
 
 
 class Exchange:
     """All workers, by identity, which is the first message of each."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, most: int) -> None:
+        """``most``: connections at once; a new one ends the oldest that nobody uses."""
         self.path = path
+        self._most = most
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with address_of(path) as address:
@@ -56,6 +62,7 @@ class Exchange:
         self._channels: dict[int, Channel] = {}  # by file number
         self._names: dict[int, bytes] = {}
         self._numbers: dict[bytes, int] = {}
+        self._deaf = False  # nobody can be accepted now: descriptors are short
         self._waiting: set[int] = set()  # for which the poll tells when they can be written
 
     def fileno(self) -> int:
@@ -75,6 +82,12 @@ class Exchange:
                 self._write(number, channel)
             if events & ~select.EPOLLOUT:
                 yield from self._listen(number, channel)
+
+    def tick(self) -> None:
+        """Accept connections again, after descriptors were short."""
+        if self._deaf:
+            self._deaf = False
+            self._epoll.register(self._listener, select.EPOLLIN)
 
     def tell(self, identity: bytes, frames: Sequence[Frame]) -> bool:
         """Say something; False when nobody of this name is there."""
@@ -126,11 +139,26 @@ class Exchange:
         return ""
 
     def _accept(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                end, _ = self._listener.accept()
-                end.setblocking(False)
-                self._take(end)
+        for _ in range(_BURST):
+            try:
+                with own():
+                    end, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if is_shortage(error):  # the poll would return at once until there are some
+                    self._deaf = True
+                    self._epoll.unregister(self._listener)
+                    return
+                continue  # that one has gone
+            end = socket.socket(fileno=aside(end.detach()))
+            end.setblocking(False)
+            self._take(end)
+            if len(self._channels) > self._most:
+                self._drop(next(filter(self._is_unused, self._channels)))
+
+    def _is_unused(self, number: int) -> bool:
+        return number not in self._names
 
     def _take(self, end: socket.socket) -> None:
         self._add(Channel(end))
@@ -177,9 +205,10 @@ class TrainersExchange(Exchange):
     Whoever comes this way has still to prove which session is its own.
     """
 
-    def __init__(self, path: Path, most: int) -> None:
-        super().__init__(path)
-        self._most = most + _SPARE
+    def __init__(self, path: Path, trainers: int, is_used: Callable[[bytes], bool]) -> None:
+        """``is_used``: whether the connection of this name is that of a session."""
+        super().__init__(path, trainers + SPARE)
+        self._is_used = is_used
         self._count = itertools.count(1)
 
     def knows(self, identity: bytes) -> bool:
@@ -192,10 +221,10 @@ class TrainersExchange(Exchange):
         if number is not None:
             self._drop(number)
 
+    def _is_unused(self, number: int) -> bool:
+        return not self._is_used(self._names[number])
+
     def _take(self, end: socket.socket) -> None:
-        if len(self._channels) >= self._most:
-            end.close()
-            return
         self._add(Channel(end, limits.MAX_FRAMES, limits.MAX_UPLOAD_BYTES))
         # Nobody can choose such a name on a ZeroMQ socket, and those that it gives have 5 bytes.
         name = b"\0near-%d" % next(self._count)

@@ -36,6 +36,6 @@ def check_exposed(binds: Sequence[str], keys: object, insecure: bool) -> None:
         if not is_local(address):
             raise ValueError(
                 f"bind={address!r} can be reached from other machines, and without keys everybody "
-                "there could take batches: give keys=DIR (--keys DIR; headrace keygen DIR makes "
-                "them), or insecure=True (--insecure) where all of that network is trusted"
+                "there could take batches: give keys=DIR (headrace keygen DIR makes "
+                "them), or insecure=True where all of that network is trusted"
             )

@@ -101,8 +101,8 @@ class RowsRecorder(_Recorder):
     """What one life of a worker made of one feed."""
 
     def __init__(self, config: RunConfig, feed: str, worker: int, life: int) -> None:
-        super().__init__(config, feed, f"rows-{config.epoch:010d}-{worker:04d}-{life:06d}")
-        self._about = [FORMAT, "rows", feed, config.epoch, worker, life]
+        super().__init__(config, feed, f"rows-{config.start:010d}-{worker:04d}-{life:06d}")
+        self._about = [FORMAT, "rows", feed, config.start, worker, life]
         self._known: set[tuple[int, int]] = set()  # partition and chunk of sources in the file
         self._names: dict[str, int] = {}
 
@@ -175,8 +175,8 @@ class LeaseRecorder(_Recorder):
     """What the router of one life handed out of one feed."""
 
     def __init__(self, config: RunConfig, feed: str) -> None:
-        super().__init__(config, feed, f"leases-{config.epoch:010d}")
-        self._about = [FORMAT, "leases", feed, config.epoch]
+        super().__init__(config, feed, f"leases-{config.start:010d}")
+        self._about = [FORMAT, "leases", feed, config.start]
         self._trainers: dict[int, list[Any]] = {}
         self._joined: list[list[Any]] = []
         self._last_token = 0

@@ -12,6 +12,7 @@ removed when all together exceed the bound.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import struct
@@ -22,6 +23,9 @@ from typing import Any, BinaryIO, Final
 
 import msgpack
 import numpy as np
+
+from ..feed.durable_file import writing
+from .descriptors import aside, own
 
 __all__ = [
     "FORMAT",
@@ -42,6 +46,8 @@ _HEAD: Final = struct.Struct("<II")
 _OPEN_SHARE: Final = 4
 _LEAST_BYTES: Final = 1 << 16
 _MOST_BYTES: Final = 1 << 24
+#: Advice in the error of a full disk.
+_REMEDY: Final = "make room there, or set record_bytes lower, or record='off'"
 
 
 class FrameTooLarge(ValueError):
@@ -69,6 +75,7 @@ class FlightFile:
             max(limit_bytes // (_OPEN_SHARE * writers), _LEAST_BYTES), _MOST_BYTES
         )
         self._header = header
+        self._path = directory  # the present file
         self._count = 0
         self._fd = -1
         self._size = 0
@@ -84,29 +91,35 @@ class FlightFile:
             raise FrameTooLarge(
                 f"{nbytes} bytes; record_bytes={self._limit} bounds all that is kept"
             )
-        self._directory.mkdir(parents=True, exist_ok=True)
-        self._sweep(max(self._file_bytes, nbytes))
-        path = self._directory / f"{self._name}-{self._count:06d}{SUFFIX}"
-        self._count += 1
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._fd = os.open(path, flags, 0o600)
+        path = self._path = self._directory / f"{self._name}-{self._count:06d}{SUFFIX}"
+        with writing(path, nbytes, _REMEDY):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._sweep(max(self._file_bytes, nbytes))
+            self._count += 1
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with own():
+                self._fd = os.open(path, flags, 0o600)
+        self._fd = aside(self._fd)
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._size = 0
         self.write(frame(self._header()))
 
     def write(self, data: bytes) -> None:
         """Append whole frames.  OSError where it could not; the file then ends before them."""
-        written = os.write(self._fd, data)
-        if written != len(data):
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, self._size)
-            raise OSError(28, f"{written} of {len(data)} bytes could be written")
+        with writing(self._path, len(data), _REMEDY):
+            written = os.write(self._fd, data)
+            if written != len(data):
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._fd, self._size)
+                raise OSError(errno.ENOSPC, f"{written} of {len(data)} bytes could be written")
         self._size += written
 
     def _sweep(self, wanted: int) -> None:
         """Remove the oldest files that nobody writes, until there is room for so much."""
         found = []
-        for path in self._directory.glob(f"*{SUFFIX}"):
+        with own():
+            names = os.listdir(self._directory)
+        for path in (self._directory / name for name in names if name.endswith(SUFFIX)):
             with contextlib.suppress(FileNotFoundError):
                 status = path.stat()
                 found.append((status.st_mtime_ns, path, status.st_size))
@@ -126,7 +139,8 @@ class FlightFile:
 def _unlinked(path: Path) -> bool:
     """Remove a file unless its writer lives."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with own():
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:

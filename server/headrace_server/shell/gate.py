@@ -6,20 +6,17 @@
 
 ZeroMQ asks ZAP over a socket of the same context.  It is answered in the router's own poll, so no
 thread is needed for it; handshakes wait for one round at most.  Without keys there is no such
-socket.  Handshakes that ZeroMQ broke off itself are learnt from its monitor, ten times a second.
+socket.  ``connections`` tells which handshakes ZeroMQ broke off itself.
 Where both sides see that their keys do not fit, the first to hang up knows why; if that is the
 trainer, it is a broken handshake here.
 """
 
 from __future__ import annotations
 
-import itertools
-import struct
-from collections.abc import Iterator
-
 import zmq
 from zmq.utils import z85
 
+from .connections import Connections
 from .keyring import KeyRing
 from .refusals import Refusals
 from .sockets import waits
@@ -27,17 +24,13 @@ from .sockets import waits
 __all__ = ["Gate"]
 
 _ZAP = "inproc://zeromq.zap.01"
-_MONITOR = "inproc://headrace-handshakes"
 _DOMAIN = b"headrace"
-_EVENTS = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 #: Seconds between two looks at the trainers' keys.
 _LOOK_S = 1.0
 #: … and at least between two, however many strangers knock.
 _LEAST_LOOK_S = 0.1
-#: Events that are read in one turn; a storm of connections must not hold up the others.
-_BURST = 2000
 
-_BY_PROTOCOL = {
+_BY_PROTOCOL: dict[int, str] = {
     zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH: "mechanism",
     zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: "other_server_key",
 }
@@ -47,7 +40,11 @@ class Gate:
     """The gate of one public socket; without keys it lets everybody in."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes], keys: str | None
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        socket: zmq.Socket[bytes],
+        keys: str | None,
+        connections: Connections,
     ) -> None:
         self.refusals = Refusals()
         self._socket = socket
@@ -55,11 +52,8 @@ class Gate:
         self._looked = 0.0
         self._changed = False
         self._unanswered: list[list[bytes]] = []  # until the keys are looked at again
-        socket.monitor(_MONITOR, _EVENTS)
-        self._monitor = context.socket(zmq.PAIR)
-        self._monitor.linger = 0
-        self._monitor.rcvhwm = 0  # a full queue would hold up the thread that serves connections
-        self._monitor.connect(_MONITOR)
+        self._connections = connections
+        self._last: zmq.Frame | None = None  # it has what ZeroMQ knows of its connection
         self._zap: zmq.Socket[bytes] | None = None
         if self._ring is not None:
             self._zap = context.socket(zmq.ROUTER)
@@ -81,12 +75,23 @@ class Gate:
 
     def receive(self) -> tuple[str, bytes, list[bytes]]:
         """The next message: the public key that it came by, the connection, the frames."""
-        if self._ring is None:
-            connection, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            return "", connection, frames
-        parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-        connection, *frames = (part.bytes for part in parts)
-        return str(parts[-1].get("User-Id")), connection, frames
+        receive = self._socket.recv
+        connection = receive(zmq.NOBLOCK)
+        head = self._last = receive(zmq.NOBLOCK, copy=False)  # a Frame costs more than bytes do
+        frames = [head.bytes]
+        if head.more:
+            frames += self._socket.recv_multipart(zmq.NOBLOCK)
+        key = "" if self._ring is None else str(head.get("User-Id"))
+        return key, connection, frames
+
+    def belongs(self, session: int, now: float) -> None:
+        """The message that was received last opened or resumed a session."""
+        if self._last is not None:
+            self._connections.belongs(int(self._last.get(zmq.SRCFD)), session, now)
+
+    def left(self, session: int, now: float) -> None:
+        """A session has ended; the connection that it came by may end for others."""
+        self._connections.left(session, now)
 
     def name_of(self, key: str) -> str | None:
         """Who came by a key; None where it lets nobody in any more."""
@@ -131,8 +136,11 @@ class Gate:
 
     def tick(self, now: float) -> bool:
         """Count broken handshakes, look at the keys; whether others are let in now."""
-        for reason in itertools.islice(self._broken(), _BURST):
+        for kind, value in self._connections.take_broken():
+            reason = self._reason(kind, value)
             self.refusals.add(reason, "", _TEXTS[reason], now)
+        for _ in range(self._connections.take_ended()):
+            self.refusals.add("connections", "", _TEXTS["connections"], now)
         self.refusals.tick(now)
         self._look(now, _LEAST_LOOK_S if self._unanswered else _LOOK_S)
         if self._looked == now:
@@ -148,22 +156,17 @@ class Gate:
             self._looked = now
             self._changed = self._ring.refresh() or self._changed
 
-    def _broken(self) -> Iterator[str]:
-        """Why ZeroMQ broke off handshakes.  Whose they were it does not tell."""
-        while waits(self._monitor):
-            event, *_ = self._monitor.recv_multipart(zmq.NOBLOCK)
-            kind, value = struct.unpack("=HI", event[:6])
-            reason = "handshake"
-            if kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-                reason = _BY_PROTOCOL.get(value, reason)
-            if reason == "mechanism":
-                reason = "no_keys" if self.locked else "keys_not_used"
-            yield reason
+    def _reason(self, kind: int, value: int) -> str:
+        """Why ZeroMQ broke off a handshake.  Whose it was it does not tell."""
+        reason = "handshake"
+        if kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+            reason = _BY_PROTOCOL.get(value, reason)
+        if reason == "mechanism":
+            reason = "no_keys" if self.locked else "keys_not_used"
+        return reason
 
     def close(self) -> None:
         """Nothing is asked any more."""
-        self._socket.disable_monitor()
-        self._monitor.close()
         if self._zap is not None:
             self._zap.close()
 
@@ -177,5 +180,7 @@ _TEXTS = {
     "keys_not_used": "refused a trainer with keys: this server has none (keys=, --keys)",
     "other_server_key": "refused a trainer that takes this server for another: its copy of "
     "server.public is not this server's",
+    "connections": "ended a connection that no trainer uses, to make room for others: the limit of "
+    "open files (RLIMIT_NOFILE) allows no more",
     "handshake": "",  # every probe of a port is one
 }

@@ -25,6 +25,7 @@ from ..feed.sequencing import Sequencing
 from ..feed.shaping import Shaping
 from ..feed.stages import RowStages
 from ..pipeline.declaration import Declaration
+from ..pipeline.forks import OwnProcess
 from .diary import Diary
 
 __all__ = ["Guard", "Rehearsal"]
@@ -204,11 +205,13 @@ class _Step:
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
+        self._own = OwnProcess()
 
     def __enter__(self) -> None:
-        pass
+        self._own.__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self._own.__exit__()
         if kind is None:
             self._guard.step_passed()
 

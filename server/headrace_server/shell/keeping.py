@@ -15,8 +15,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace_proto.errors import code_of
+from headrace_proto.errors import ServerError, code_of
 
+from ..core.rewinding import BEGINNING
 from .archive import Archive
 from .config import FeedConfig
 from .durable import Durable
@@ -26,6 +27,10 @@ __all__ = ["Keeping"]
 logger = logging.getLogger("headrace.server")
 
 _Prepared = Callable[[FeedConfig], int]
+
+
+class _Over(ServerError):
+    """The life of the server in which something was asked for has ended."""
 
 
 class Keeping:
@@ -44,6 +49,7 @@ class Keeping:
         self._order = order
         self._note = note
         self._supervise = take_back
+        self._over = False
         self._handlers: dict[str, Callable[..., Any]] = {
             "snapshot": self._archive.ask,
             "copied": self._archive.copied,
@@ -67,19 +73,32 @@ class Keeping:
 
     def _take_back(self, feed: str, snapshot: str) -> None:
         """A trainer wants a feed to go on from a snapshot."""
-
-        def prepared(config: FeedConfig) -> int:
-            epoch = self._durable.prepare(config, snapshot)
-            logger.warning("feed %r is taken back to snapshot %s", feed, snapshot)
-            self._note("taken back", f"feed {feed!r} to snapshot {snapshot}")
-            return epoch
-
         try:
-            self._supervise(feed, prepared)
+            self.take_back(feed, snapshot)
+        except _Over:
+            return
         except Exception as error:
             refusal = {"code": code_of(error), "text": str(error)}
             self._order(order="not_taken_back", feed=feed, snapshot=snapshot, **refusal)
 
+    def take_back(self, feed: str, snapshot: str) -> None:
+        """Have a feed go on from a snapshot, in the next life of the server."""
+
+        def prepared(config: FeedConfig) -> int:
+            if self._over:
+                raise _Over(f"feed {feed!r} was not taken back: the server has restarted meanwhile")
+            epoch = self._durable.prepare(config, snapshot)
+            to = "its beginning" if snapshot == BEGINNING else f"snapshot {snapshot}"
+            logger.warning("feed %r is taken back to %s", feed, to)
+            self._note("taken back", f"feed {feed!r} to {to}")
+            return epoch
+
+        self._supervise(feed, prepared)
+
     def close(self) -> None:
-        """This life ends: who waits for a snapshot is told."""
+        """This life ends: who waits for a snapshot is told.
+
+        A feed that has not been taken back by now stays as it is: trainers ask the next life.
+        """
+        self._over = True
         self._archive.close()

@@ -28,6 +28,8 @@ from headrace_proto.keys import (
     parse_secret,
 )
 
+from .descriptors import is_shortage, own
+
 __all__ = ["TRAINERS", "KeyRing"]
 
 TRAINERS = "trainers"
@@ -75,11 +77,17 @@ class KeyRing:
 
     def refresh(self) -> bool:
         """Look at the trainers' keys again; whether others are let in now."""
-        seen = tuple(sorted(self._look()))
-        if seen == self._seen:
-            return False
-        self._seen = seen
-        before, self._names = self._names, {}
+        try:
+            seen = tuple(sorted(self._look()))
+            return seen != self._seen and self._take(seen)
+        except OSError as error:
+            if not is_shortage(error):
+                raise
+            return False  # nobody's key was taken away: it is looked at again
+
+    def _take(self, seen: tuple[_Seen, ...]) -> bool:
+        """Read the files of the keys; whether others are let in now."""
+        names: dict[str, str] = {}
         for name, *_ in seen:
             path = self.directory / TRAINERS / name
             try:
@@ -87,20 +95,26 @@ class KeyRing:
                 trainer = check_name("the name", name.removesuffix(PUBLIC))
                 key = parse_public(_read(path), str(path))
             except (OSError, ValueError) as error:
+                if isinstance(error, OSError) and is_shortage(error):
+                    raise
                 logger.warning("a trainer's key is not used: %s: %s", path, error)
                 continue
-            other = self._names.setdefault(key, trainer)
+            other = names.setdefault(key, trainer)
             if other != trainer:
                 logger.warning(
                     "trainers %s and %s have one key: both are %s", other, trainer, other
                 )
-        return self._names != before
+        before, self._names, self._seen = self._names, names, seen
+        return names != before
 
     def _look(self) -> Iterator[_Seen]:
         """What changes when a file does.  Links are followed: orchestrators swap what they name."""
         try:
-            names = os.listdir(self.directory / TRAINERS)
+            with own():
+                names = os.listdir(self.directory / TRAINERS)
         except OSError as error:
+            if is_shortage(error):
+                raise
             logger.warning("no trainer is let in: %s", error)
             return
         for name in names:
@@ -108,7 +122,9 @@ class KeyRing:
                 continue
             try:
                 status = os.stat(self.directory / TRAINERS / name)
-            except OSError:  # taken away at this moment
+            except OSError as error:  # taken away at this moment
+                if is_shortage(error):
+                    raise
                 continue
             yield name, status.st_mtime_ns, status.st_size, status.st_ino
 
@@ -120,5 +136,7 @@ def _check_mode(path: Path, where: str, secret: bool = False) -> None:
 
 
 def _read(path: Path) -> str:
-    with open(path, encoding="ascii", errors="replace") as file:
+    with own():
+        file = open(path, encoding="ascii", errors="replace")  # noqa: SIM115
+    with file:
         return file.read(_MOST_BYTES)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core import segment_dispatch
+from ..core.ahead import bounds
 from ..core.handover import Claim, Leave, Release, Save, Want
 from .config import FeedConfig, RunConfig
 from .worker_messages import Flush, Settled, Turn
@@ -48,8 +49,14 @@ class Worth:
     """
 
     def __init__(self, config: FeedConfig, run: RunConfig) -> None:
-        most = min(run.max_ahead, config.declaration.shape.options.get("capacity") or run.max_ahead)
-        share = min(run.max_ahead_bytes, run.slab_bytes // (2 * len(run.feeds)))
+        most, most_bytes = bounds(
+            config.capacity,
+            max(1, config.partitions // run.workers),
+            run.max_ahead,
+            run.max_ahead_bytes,
+            run.slab_bytes,
+        )
+        share = min(most_bytes, run.slab_bytes // (2 * len(run.feeds)))
         self._of_each = 1 / max(1, most // 16)
         self._taken = 1 / max(1, share // 4)
         self._freed = 1 / max(1, min(_FREED_BYTES, run.slab_bytes // 8))

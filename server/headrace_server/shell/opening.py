@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgpack
@@ -28,8 +28,10 @@ from ..feed.reader import BadRecords, IndexedReader, Reader
 from ..feed.sequence_feed import SequenceFeed
 from ..feed.slab import Slab
 from ..feed.sources import open_reader
+from ..pipeline.fingerprint import fingerprints
 from .config import FeedConfig
 from .diary import Diary
+from .functions import check_functions
 from .guard import Guard, Passed
 from .replaying import Replay, ReplayedBatches, ReplayedSegments
 from .stores import Stores
@@ -57,6 +59,9 @@ class Opener:
         max_state_bytes: int,
         record: str = "off",
         replay: Any = None,
+        feeds: Iterable[FeedConfig] = (),
+        told: Callable[[str, Any], None] = lambda feed, functions: None,
+        compares: bool = True,
     ) -> None:
         self._slab = slab
         self._stores = stores
@@ -68,6 +73,10 @@ class Opener:
         self._max_state_bytes = max_state_bytes
         self._record = record
         self._replay = None if replay is None else Replay.from_plain(replay)
+        self._feeds = tuple(feeds)
+        self._tell = told
+        self._compares = compares  # functions with what the state was made with
+        self._functions: dict[str, Any] | None = None  # by feed
         self._readers: dict[str, Reader] = {}
         self._bad: dict[str, BadRecords] = {}
         self.guards: dict[str, Guard] = {}
@@ -100,6 +109,7 @@ class Opener:
     def _reader(self, config: FeedConfig) -> Reader:
         reader = self._readers.get(config.name)
         if reader is None:
+            self._check_functions(config)
             skips = config.declaration.policy.on_bad_example == "skip"
             bad = BadRecords(skips, progress=self._diary.beat)
             source = config.declaration.source
@@ -117,6 +127,17 @@ class Opener:
             self._readers[config.name] = reader
             self._bad[config.name] = bad
         return reader
+
+    def _check_functions(self, config: FeedConfig) -> None:
+        """ConfigChanged where they are not those of the feed's state."""
+        if self._functions is None:  # of all feeds: none has run yet and changed a value of theirs
+            every = (config, *self._feeds)
+            self._functions = {one.name: fingerprints(one.declaration) for one in every}
+        functions = self._functions[config.name]
+        if functions:
+            if self._compares:
+                check_functions(config.name, config.functions, functions, config.may_change)
+            self._tell(config.name, functions)
 
     def _run_of(
         self, config: FeedConfig, order: Assign, reader: Reader, cursor: bytes

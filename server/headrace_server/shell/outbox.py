@@ -12,6 +12,7 @@ What can not be sent now is dropped: the lease, or the trainer's next Hello, bri
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,14 @@ from headrace_proto.messages import (
 
 from ..core.handover import Answer, Send
 from ..feed.slab import map_segment
+from .descriptors import own
 from .desk import Desk, delivery_of
 from .exchange import TrainersExchange
-from .sessions import SessionTable
+from .sessions import Session, SessionTable
 
 __all__ = ["Outbox"]
+
+logger = logging.getLogger("headrace.router")
 
 #: Items in one Deliver; more would not fit a header when batches have many columns.
 _PER_MESSAGE = 16
@@ -101,10 +105,15 @@ class Outbox:
             desk.dispatcher.pin(effect.batch, (session.number, effect.token))
             self._out.setdefault(session.number, []).append(delivery_of(effect, None))
             return
+        place = effect.batch.body
+        try:
+            memory = self._segment(place.segment)
+        except OSError as error:
+            logger.warning("a batch is not sent before its lease has ended: %s", error)
+            return
+        payload = memory[place.offset : place.offset + place.nbytes]
         told = self._answers.pop(session.number, _NOTHING)
         header = FROM_SERVER.encode(Deliver(session.number, (delivery_of(effect, 1),), *told))
-        place = effect.batch.body
-        payload = self._segment(place.segment)[place.offset : place.offset + place.nbytes]
         self._used = True
         try:
             tracker = self._socket.send_multipart(
@@ -177,7 +186,8 @@ class Outbox:
     def _segment(self, name: str) -> np.ndarray:
         memory = self._mapped.get(name)
         if memory is None:
-            memory = self._mapped[name] = map_segment(self._directory / name)
+            with own():
+                memory = self._mapped[name] = map_segment(self._directory / name)
         return memory
 
     def forget(self, number: int) -> None:
@@ -213,11 +223,22 @@ class Outbox:
             answer = Retargeted(number, request, sorted(since), fault[:1000])
             self.send(session.identity, answer)
 
-    def end(self, feed: str | None, code: str, text: str) -> None:
-        """Tell all trainers of a feed (None: of all) that it stops, and why."""
+    def end(self, feed: str, code: str, text: str) -> None:
+        """Tell all trainers of a feed that it stops, and why."""
         for session in self._sessions.present():
-            if feed in (None, session.feed):
+            if feed == session.feed:
                 self.send(session.identity, Ended(session.number, code, text[:8000]))
+
+    def stop(self, session: Session, desk: Desk, returns: bool) -> None:
+        """Tell a trainer that the server stops, and whether another will go on with the feed.
+
+        A trainer of a feed that is over is told its end again.
+        """
+        if desk.over:
+            code, text = desk.failure or ("", "")
+            self.send(session.identity, Ended(session.number, code, text[:8000]))
+        text = "the server was stopped"
+        self.send(session.identity, Ended(session.number, "lost", text, returns and not desk.over))
 
     def retire(self, segment: str) -> None:
         """A segment holds nothing any more: it goes from here, and trainers unmap it."""

@@ -8,7 +8,6 @@ that only makes work is not listened to any more (``conduct``).
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import zmq
 
 from headrace_proto import __version__, limits
+from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import (
     HeadraceError,
     NotAllowed,
@@ -50,11 +50,12 @@ from ..core.rewinding import Member
 from ..core.segment_dispatch import SegmentDispatcher
 from .conduct import Conduct
 from .config import RunConfig
+from .descriptors import is_shortage
 from .desk import Desk
 from .exchange import TrainersExchange
 from .gate import Gate
 from .outbox import Outbox
-from .rejoining import Later
+from .rejoining import PUT_BACK, Later, wanted_by
 from .sessions import Session, SessionTable
 from .sockets import waits
 
@@ -83,7 +84,9 @@ class Reception:
         sessions: SessionTable,
         outbox: Outbox,
         near: TrainersExchange,
+        clock: AwakeClock,
     ) -> None:
+        self._clock = clock
         self._config = config
         self._socket = socket
         self._gate = gate
@@ -129,7 +132,7 @@ class Reception:
     def _on_garbage(self, identity: bytes, error: HeadraceError) -> None:
         session = self._sessions.of_connection(identity)
         who = "a trainer" if session is None else session.who
-        self._conduct.bad(identity, who, error, time.monotonic())
+        self._conduct.bad(identity, who, error, self._clock())
         if session is not None and identity in self._conduct.muted:
             self._leave(session, self._desks[session.feed])
 
@@ -153,7 +156,7 @@ class Reception:
         session.messages += 1
         desk = self._desks[session.feed]
         dispatcher = desk.dispatcher
-        now = time.monotonic()
+        now = self._clock()
         dispatcher.seen(session.number, now)
         session.seen = now
         if isinstance(message, Step):
@@ -162,12 +165,15 @@ class Reception:
             dispatcher.window(session.number, message.window)
             dispatcher.renew(session.number, message.last_seq, frozenset(message.held), now)
             session.tally.blocked_s, session.tally.busy_s = message.blocked_s, message.busy_s
+            session.heard_end = message.ended
             # What the trainer does not map, though it was sent, got lost; or its release did.
             read = frozenset(message.mapped)
             for token, (seq, _) in list(session.mapped.items()):
                 if seq <= message.mapped_upto and token not in read:
                     self._unmap(session, desk, token)
-            self._outbox.send(identity, Pulse(session.number, desk.describe(now)[:1000]))
+            exhausted = dispatcher.exhausted(session.number, message.last_seq)
+            pulse = Pulse(session.number, desk.describe(now)[:1000], exhausted)
+            self._outbox.send(identity, pulse)
         elif isinstance(message, Attach):
             self._sessions.attach(session, message.proof)
         elif isinstance(message, Drain):
@@ -183,6 +189,7 @@ class Reception:
         elif isinstance(message, Snapshot):
             self._on_snapshot(session, desk, message.request)
         elif isinstance(message, Bye):
+            logger.info("%s left feed %r", session.who, desk.name)
             self._leave(session, desk)
 
     def _on_near(self, identity: bytes, attach: Attach) -> None:
@@ -198,7 +205,7 @@ class Reception:
 
     def _bears(self, identity: bytes) -> bool:
         """Whether a connection may say one thing more outside of its session."""
-        if self._conduct.bears(identity, time.monotonic()):
+        if self._conduct.bears(identity, self._clock()):
             return True
         session = self._sessions.of_connection(identity)
         if session is not None:
@@ -218,9 +225,10 @@ class Reception:
             code = "protocol" if isinstance(error, JoinRefused) else code_of(error)
             if code in _COUNTED:
                 text = f"refused a trainer: {error}"
-                self._gate.refusals.add(_COUNTED[code], "", text, time.monotonic())
+                self._gate.refusals.add(_COUNTED[code], "", text, self._clock())
             self._outbox.send(identity, Refused(code, str(error)))
             return
+        self._gate.belongs(session.number, self._clock())
         desk = self._desks[session.feed]
         self._outbox.send(
             identity,
@@ -238,6 +246,7 @@ class Reception:
                 resumed,
                 desk.properties,
                 str(self._near.path),
+                None if resumed else self._usage_told(session, desk, hello),
             ),
         )
         if desk.failure is not None:
@@ -260,35 +269,55 @@ class Reception:
         if name is None:
             raise NotAllowed(_REVOKED)
         desk = self._desk_of(hello.feed)
-        now = time.monotonic()
+        now = self._clock()
         session = self._sessions.resume(hello.nonce, desk.name, identity, key)
         if session is not None:
             session.seen = now
             desk.dispatcher.seen(session.number, now)
             return session, True
         members = (
-            Member(s.process, s.resumed, s.seen)
-            for s in self._sessions.present()
-            if s.feed == desk.name
+            Member(s.process, s.resumed, s.seen, s.uses and not desk.over)
+            for s in self._sessions.of_feed(desk.name)
+            if s.present
         )
         desk.rejoining.admit(hello, members, now)
         other = self._sessions.of_connection(identity)
         if other is not None:
             self._leave(other, self._desks[other.feed])
-        session = self._sessions.open(hello.nonce, desk.name, identity, key, name)
-        session.seen, session.process, session.resumed = now, hello.process, hello.resume
+        try:
+            session = self._sessions.open(hello.nonce, desk.name, identity, key, name)
+        except OSError as error:
+            if not is_shortage(error):
+                raise
+            raise Later(f"the server can open no file for a new trainer now: {error}") from None
+        session.seen, session.process, session.resumed = now, hello.process, wanted_by(hello)
         session.host = hello.host[:_LONGEST_HOST]
+        desk.farewell.back(hello.nonce)
         try:
             desk.dispatcher.join(session.number, now, hello.rank, hello.world_size)
         except JoinRefused:
             self._sessions.leave(session)
             raise
+        logger.info("%s joined feed %r", session.described, desk.name)
         desk.dispatcher.adopt(session.number, hello.held, now)
-        desk.on_hello(session.number, hello.batches, hello.held)
+        desk.on_hello(session.number, hello)
         if desk.flight is not None:
             about = hello.host, hello.rank, hello.world_size, hello.process
             desk.flight.joined(session.number, *about)
         return session, False
+
+    def _usage_told(self, session: Session, desk: Desk, hello: Hello) -> tuple[Any, ...] | None:
+        """How far others have used a feed, where a trainer that is new to it has to know."""
+        usage = desk.usage()
+        told = usage.finished, usage.batches, usage.since, usage.until
+        if desk.failure is not None or hello.generation >= 0:
+            return None
+        at_work = any(  # an earlier cell of a notebook is not, though it may not have left
+            s.uses and s.process != session.process for s in self._sessions.of_feed(desk.name)
+        )
+        if usage.finished or (usage.batches and not wanted_by(hello) and not at_work):
+            return told
+        return None
 
     def _desk_of(self, name: str) -> Desk:
         if not name and len(self._desks) == 1:
@@ -305,7 +334,7 @@ class Reception:
         for token in step.released:
             self._unmap(session, desk, token)
         if step.commits or step.saves:
-            desk.rejoining.touched()
+            desk.touched()
         dispatcher.commit(session.number, step.commits)
         for save in step.saves:
             self._on_save(session, desk, save, frames)
@@ -337,11 +366,11 @@ class Reception:
 
     def _on_flush(self, session: Session, desk: Desk, flush: Flush, frames: list[bytes]) -> None:
         """A trainer hands over the states of its lanes."""
-        fault = ""
+        code, text = "", ""
         if flush.rows:
-            fault = desk.on_flush(session.number, flush, frames[0] if frames else b"")
-        if fault:
-            self._outbox.flushed(session.number, flush.request, "state", fault)
+            code, text = desk.on_flush(session.number, flush, frames[0] if frames else b"")
+        if code:
+            self._outbox.flushed(session.number, flush.request, code, text)
         elif not flush.rows and not flush.more:
             self._outbox.flushed(session.number, flush.request)
 
@@ -370,13 +399,36 @@ class Reception:
             _, batch = session.mapped.pop(token)
             desk.dispatcher.unpin(batch, (session.number, token))
 
+    def send_away(self, desk: Desk, error: HeadraceError | None = None) -> None:
+        """End the sessions of a desk that is no more; nothing of its memory is used again.
+
+        Without an error its trainers greet again, and have another session.
+        """
+        for session in self._sessions.of_feed(desk.name):
+            if session.present:
+                if error is not None:
+                    told = Ended(session.number, code_of(error), str(error))
+                    self._outbox.send(session.identity, told)
+                self._leave(session, desk)
+            session.mapped.clear()
+
     def _leave(self, session: Session, desk: Desk) -> None:
         self._sessions.leave(session)
+        self._gate.left(session.number, self._clock())
         self._near.drop(session.identity)
         self._outbox.forget(session.number)
         desk.dispatcher.leave(session.number)
         if desk.flight is not None:
             desk.flight.left(session.number)
+
+    def rewound(self, number: int) -> None:
+        """A trainer knows of commits that are not in the state: it is told, and sent away."""
+        session = self._sessions.get(number)
+        if session is not None and session.present:
+            text = f"commits of this trainer are not in the state of feed {session.feed!r}: "
+            self._outbox.send(session.identity, Ended(number, "rewound", text + PUT_BACK))
+            logger.warning("%s of %r: its commits are gone", session.who, session.feed)
+            self._leave(session, self._desks[session.feed])
 
     # Time
 
@@ -398,7 +450,10 @@ class Reception:
                 and not self._outbox.send(session.identity, Pulse(session.number))
             ):
                 logger.warning("%s of %r is gone", session.who, session.feed)
-                self._leave(session, self._desks[session.feed])
+                desk = self._desks[session.feed]
+                if not session.heard_end:
+                    desk.farewell.lost(session.nonce, session.seen)
+                self._leave(session, desk)
         for session in self._sessions.dead():
             desk = self._desks[session.feed]
             if session.present:
@@ -423,12 +478,26 @@ class Reception:
                 if conduct.is_too_much(count, session.identity, session.who, now):
                     self._leave(session, self._desks[session.feed])
 
+    def all_heard(self, desk: Desk, now: float) -> bool:
+        """Whether no trainer is waited for that has not heard of the end of its feed."""
+        mine = (session for session in self._sessions.present() if session.feed == desk.name)
+        deaf = sum(not session.heard_end for session in mine)
+        began_ended = desk.durable and not desk.dispatcher.counts["batches"]
+        return desk.farewell.done(deaf, now, began_ended)
+
     def access(self) -> dict[str, Any]:
         """Who is let in, who is there, and who was refused."""
         present = Counter(session.name for session in self._sessions.present())
         return {**self._gate.told(), "present": dict(present)}
 
     def close(self) -> None:
-        """The server stops: say so, and give the words a moment to leave."""
-        self._outbox.end(None, "lost", "the server was stopped")
+        """The server stops: say so, and give the words a moment to leave.
+
+        The next server on its state directory goes on, so trainers are told to wait for it.  Those
+        of the program that stops the server are not: nobody else would start it.
+        """
+        durable = self._config.state_directory is not None
+        for session in self._sessions.present():
+            returns = durable and session.process != self._config.program
+            self._outbox.stop(session, self._desks[session.feed], returns)
         self._socket.linger = 300

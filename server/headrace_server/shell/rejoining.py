@@ -2,7 +2,7 @@
 
     Hello ─► admit() ─► the trainer is let in
                       ─► Later(why)           asked again with its next Hello
-                      ─► FeedRewound, ServerError
+                      ─► FeedRewound, FeedInUse, ServerError
 
 Having a feed taken back is the supervisor's: its processes are ended, and a next life begins.  What
 is to be said to it waits in ``asks``.
@@ -12,26 +12,54 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace_proto.errors import FeedRewound, HeadraceError, ServerError, from_code
+from headrace_proto.errors import (
+    FeedInUse,
+    FeedRewound,
+    HeadraceError,
+    ServerError,
+    from_code,
+)
 from headrace_proto.messages import Hello
 
-from ..core.rewinding import Judgement, Member, Rewinding
+from ..core.rewinding import BEGINNING, Judgement, Member, Rewinding
 from .config import FeedConfig
 
-__all__ = ["Later", "Rejoining"]
+__all__ = ["PUT_BACK", "Later", "Rejoining", "in_use", "wanted_by"]
+
+PUT_BACK = (
+    "the state directory is another one, or was put back to an earlier state (a backup, a copy).  "
+    "What this trainer did since is undone, and its rows go out again.  Begin anew from a model of "
+    "that state, or connect again to go on with the feed as it is"
+)
 
 
 class Later(Exception):
     """Not now; the text says what is waited for."""
 
 
+def wanted_by(hello: Hello) -> str:
+    """The snapshot that a trainer wants the feed to go on from; "" if it joins as the feed is."""
+    return BEGINNING if hello.restart else hello.resume
+
+
+def in_use(feed: str, trainers: str) -> FeedInUse:
+    """Why a feed is not started from its beginning."""
+    return FeedInUse(
+        f"feed {feed!r} can not be started from its beginning: {trainers}.  Close those trainers, "
+        f"or undo their work by headrace restart {feed} --force, "
+        f"Server.restart({feed!r}, force=True)"
+    )
+
+
 class Rejoining:
     """One feed's."""
 
-    def __init__(self, feed: FeedConfig, durable: bool) -> None:
+    def __init__(self, feed: FeedConfig, durable: bool, starts: tuple[int, ...] = ()) -> None:
         self._feed = feed.name
         self._durable = durable
-        self._machine = Rewinding(feed.generation, feed.snapshot, feed.untouched)
+        untouched = feed.untouched or not durable
+        known = starts if durable else ()
+        self._machine = Rewinding(feed.generation, feed.snapshot, untouched, known)
         self._asked = ""  # the snapshot that the supervisor was asked for
         self._refused: dict[str, HeadraceError] = {}  # by snapshot
         self.asks: list[str] = []
@@ -40,6 +68,22 @@ class Rejoining:
     def generation(self) -> int:
         return self._machine.generation
 
+    def unused(self) -> None:
+        """No earlier server has seen anything done."""
+        self._machine.untouched = self._machine.snapshot == BEGINNING
+
+    def rewound(self) -> FeedRewound:
+        """Return the error for trainers of the earlier state."""
+        if self._machine.snapshot == BEGINNING:
+            return FeedRewound(
+                f"feed {self._feed!r} was started again from its beginning: what this trainer did "
+                "is undone.  Connect again to train on it"
+            )
+        return FeedRewound(
+            f"feed {self._feed!r} was taken back to snapshot {self._machine.snapshot}: what this "
+            "trainer did since then is undone.  Begin anew from the model of that snapshot"
+        )
+
     def touched(self) -> None:
         """Something was committed."""
         self._machine.untouched = False
@@ -47,30 +91,44 @@ class Rejoining:
     def admit(self, hello: Hello, members: Iterable[Member], now: float) -> None:
         """Whether a trainer that has no session here is let in."""
         if self._machine.of_another_generation(hello.generation):
+            raise self.rewound()
+        tokens = (*hello.held, *(place.token for place in hello.batches))
+        start = self._machine.unknown_start([hello.epoch, *(token >> 32 for token in tokens)])
+        if start is not None:
             raise FeedRewound(
-                f"feed {self._feed!r} was taken back to snapshot {self._machine.snapshot}: what "
-                "this trainer did since then is undone.  Begin anew from the model of that snapshot"
+                f"the state of feed {self._feed!r} does not know start {start} of the server, "
+                f"under which this trainer has worked: {PUT_BACK}"
             )
-        if not hello.resume or hello.generation >= 0:
+        wanted = wanted_by(hello)
+        if not wanted or hello.generation >= 0:
             return
-        if not self._durable:
+        if not self._durable and wanted != BEGINNING:
             raise ServerError(
                 f"feed {self._feed!r} has no state directory (state_dir, --state-dir): there is no "
                 "snapshot to go on from"
             )
-        if hello.resume in self._refused:
-            raise self._refused.pop(hello.resume)
-        judgement = self._machine.judge(hello.nonce, hello.process, hello.resume, members, now)
+        if wanted in self._refused:
+            raise self._refused.pop(wanted)
+        judgement = self._machine.judge(hello.nonce, hello.process, wanted, members, now)
+        if judgement is Judgement.REFUSE:
+            raise in_use(self._feed, "other trainers use it")
+        if judgement is Judgement.WAIT and wanted == BEGINNING:
+            raise Later(
+                "other trainers may use the feed: it is started from its beginning once they are "
+                "given up"
+            )
         if judgement is Judgement.WAIT:
             raise Later(
                 "another trainer that goes on from the same snapshot may be at work: it is joined "
                 "once it is heard of, and otherwise the feed is taken back"
             )
         if judgement is Judgement.TAKE_BACK:
-            if self._asked != hello.resume:
-                self._asked = hello.resume
-                self.asks.append(hello.resume)
-            raise Later(f"the feed is being taken back to snapshot {hello.resume}")
+            if self._asked != wanted:
+                self._asked = wanted
+                self.asks.append(wanted)
+            if wanted == BEGINNING:
+                raise Later("the feed is being started from its beginning")
+            raise Later(f"the feed is being taken back to snapshot {wanted}")
 
     def refuse(self, snapshot: str, code: str, text: str) -> None:
         """The supervisor can not take the feed back."""

@@ -48,6 +48,11 @@ class Reports:
             self.over[event["feed"]] = (event["code"], event["text"])
             self._dropped[event["feed"]] = dict(event["dropped"])
 
+    def begin_anew(self, feed: str) -> None:
+        """A feed begins again: it is over no more."""
+        self.over.pop(feed, None)
+        self._dropped.pop(feed, None)
+
     def expect(self, request: int) -> None:
         """Somebody waits for the answer to this request."""
         self._awaited[request] = None

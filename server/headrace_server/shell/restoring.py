@@ -6,6 +6,8 @@
 Once ``COMPLETE`` lies in the new directory it is what holds, and the next start goes on with the
 change where it was cut off.  What was there before is kept until the next time.
 
+The beginning of a feed is a snapshot without stores.
+
 Each such change is a *generation* of the feed.  Trainers of an earlier one are not let in again:
 what they did since the snapshot is undone.
 """
@@ -22,10 +24,11 @@ from typing import Any
 
 from headrace_proto.errors import ServerError
 
-from ..feed.durable_file import sync_directory, write_durably
+from ..core.rewinding import BEGINNING
+from ..feed.durable_file import sync_directory, write_durably, writing
 from .config import FeedConfig
 from .omissions import Omissions
-from .statedir import StateDirectory, described
+from .statedir import STATES, StateDirectory, described
 
 __all__ = ["Resumption", "finish", "prepare", "resumption", "take_back"]
 
@@ -34,15 +37,19 @@ logger = logging.getLogger("headrace.server")
 _COMPLETE = "COMPLETE"
 _FLIGHT = "flight"
 _GENERATION = "generation.json"
-_BESIDE = ("feed.json", "quarantine.json")
+_BESIDE = ("feed.json", "functions.json", "quarantine.json")
 
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """How often a feed was taken back to a snapshot, and to which one last."""
+    """How often a feed was taken back to a snapshot, and to which one last.
+
+    ``before`` is the snapshot that it had gone on from before it was taken back to its beginning.
+    """
 
     generation: int = 0
     snapshot: str = ""
+    before: str = ""
 
 
 def resumption(state: Path, feed: str) -> Resumption:
@@ -50,36 +57,43 @@ def resumption(state: Path, feed: str) -> Resumption:
     file = state / "feeds" / feed / _GENERATION
     try:
         plain = json.loads(file.read_text())
-        return Resumption(int(plain["generation"]), str(plain["snapshot"]))
+        before = str(plain.get("before", ""))
+        return Resumption(int(plain["generation"]), str(plain["snapshot"]), before)
     except FileNotFoundError:
         return Resumption()
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ServerError(f"{file} is damaged: {error!r:.200}") from None
 
 
 def prepare(
     state: StateDirectory,
     feed: FeedConfig,
-    source: Path,
+    source: Path | None,
     snapshot: str,
     allow_change: bool = False,
 ) -> None:
     """Bring the snapshot that lies in ``source`` to where it can take the place of a feed's state.
 
+    None stands for the beginning.
     ConfigChanged where the feed is not what the snapshot is of.
     """
     feeds = state.path / "feeds"
     before = resumption(state.path, feed.name)
     new = feeds / f".{feed.name}.new"
     shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(parents=True)
-    for path in sorted(source.iterdir()):
-        if path.suffix == ".db" or path.name in _BESIDE:
-            shutil.copyfile(path, new / path.name)
-            _sync(new / path.name)
-    _follow_files(new / "feed.json", feed)
+    with writing(new):
+        new.mkdir(parents=True)
+    if source is not None:
+        for path in sorted(source.iterdir()):
+            if path.suffix in STATES or path.name in _BESIDE:
+                with writing(new / path.name, path.stat().st_size):
+                    shutil.copyfile(path, new / path.name)
+                    _sync(new / path.name)
+        _follow_files(new / "feed.json", feed)
     state.check_feed(feed, allow_change, new)
-    plain = {"generation": before.generation + 1, "snapshot": snapshot}
+    plain: dict[str, Any] = {"generation": before.generation + 1, "snapshot": snapshot}
+    if snapshot == BEGINNING:
+        plain["before"] = before.before if before.snapshot == BEGINNING else before.snapshot
     write_durably(new / _GENERATION, json.dumps(plain))
 
 

@@ -6,23 +6,28 @@
     supervisor      ─► orders               ─┤
     clock           ─► ticks                ─┘
 
+Time is that of one clock, which stands still while this process is suspended, so leases do not end
+because the server slept; and a round hears before it ticks.
+
 One thread, one poll, no wait but the poll.  A message that can not be sent now means a trainer
 that is gone or stuck: it is dropped, and the lease or the trainer's next Hello brings it again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import resource
+import os
 import select
 import sys
-import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import zmq
 
+from headrace_proto.clock import AwakeClock
 from headrace_proto.messages import Snapshotted
 
 from ..core.handover import (
@@ -32,15 +37,21 @@ from ..core.handover import (
     Freed,
     Leave,
     Release,
+    Rewound,
     Save,
     Send,
     Taken,
+    Unflushed,
     Want,
 )
+from ..core.rewinding import BEGINNING
+from ..core.segment_dispatch import LANES_LOST
 from .child import ParentPipe
 from .config import RunConfig
+from .connections import Connections
+from .descriptors import divide, own, undivide
 from .desk import Desk
-from .exchange import Exchange, TrainersExchange
+from .exchange import SPARE, Exchange, TrainersExchange
 from .gate import Gate
 from .news import News
 from .outbox import Outbox
@@ -88,30 +99,49 @@ class Router:
     def __init__(self, config: RunConfig, pipe: ParentPipe) -> None:
         self._config = config
         self._pipe = pipe
+        self._clock = AwakeClock(2 * _TICK_S)
         self._directory = Path(config.directory)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._public = public_router(self._context)
         self._workers: Exchange | None = None
         self._desks = {feed.name: Desk(feed, config) for feed in config.feeds}
         self._news: dict[tuple[int, int], News] = {}  # by worker and life
-        self._gate = Gate(self._context, self._public, config.keys)
-        self._sessions = SessionTable(self._directory, config.max_trainers)
-        self._near = TrainersExchange(self._directory / "trainers", config.max_trainers)
+        others = 2 * (config.workers + SPARE) + len(config.binds)
+        division = divide(others, config.max_trainers)
+        why = ""
+        if division.trainers < config.max_trainers:
+            why = (
+                f"the limit of open files ({division.limit}, RLIMIT_NOFILE) allows "
+                f"{division.trainers}, and max_trainers={config.max_trainers}"
+            )
+            logger.warning("%s: raise it (ulimit -n, LimitNOFILE=, ulimits: nofile)", why)
+        self._connections = Connections(self._context, self._public, division.connections)
+        self._gate = Gate(self._context, self._public, config.keys, self._connections)
+        self._sessions = SessionTable(self._directory, division.trainers, why)
+        self._near = TrainersExchange(
+            self._directory / "trainers",
+            division.trainers,
+            lambda identity: self._sessions.of_connection(identity) is not None,
+        )
         self._outbox = Outbox(self._directory, self._public, self._sessions, self._near)
         self._reception = Reception(
             *(config, self._public, self._gate, self._desks),
-            *(self._sessions, self._outbox, self._near),
+            *(self._sessions, self._outbox, self._near, self._clock),
         )
-        self._teller = Teller(config, self._desks, self._sessions, self._reception, pipe)
+        self._teller = Teller(
+            *(config, self._desks, self._sessions, self._reception, pipe, self._clock)
+        )
+        self._buried: set[str] = set()  # prefixes of segments of dead workers
         self._next_tick = 0.0
         self._told_open = False
         self._told_over: set[str] = set()
+        self._noted_over: set[str] = set()  # feeds whose end is in the log
         self._pausing = False
         self._stopping = False
 
     def bind(self) -> list[str]:
         """Bind all sockets; the addresses that trainers can use."""
-        self._workers = Exchange(self._directory / "workers")
+        self._workers = Exchange(self._directory / "workers", 2 * self._config.workers + SPARE)
         addresses = []
         for bind in self._config.binds:
             try:
@@ -129,21 +159,27 @@ class Router:
         questions = self._gate.questions
         by_zeromq = [self._public] if questions is None else [self._public, questions]
         numbers = [int(socket.getsockopt(zmq.FD)) for socket in by_zeromq]
+        connections = self._connections
         poller = select.epoll()
-        for number in (workers, near, pipe, *numbers):
+        for number in (workers, near, pipe, connections.fileno(), *numbers):
             poller.register(number, select.EPOLLIN)
         look = True
         while not self._stopping:
             # ZeroMQ's file numbers tell of changes only, and not of those that came while a socket
             # was used: after that it is looked at.  A look costs as much as a small message.
             at_most_s = 0.0 if look and any(map(waits, by_zeromq)) else _TICK_S
+            if connections.more:
+                at_most_s = 0.0
             ready = {number for number, _ in poller.poll(at_most_s)}
             changed = not ready.isdisjoint(numbers)
             heard = 0
             if workers in ready:
                 self._hear_workers()
+            if connections.more or connections.fileno() in ready:
+                connections.hear(self._clock())
+                connections.end_surplus(self._clock())
             if questions is not None and (look or changed):
-                self._gate.answer(time.monotonic())
+                self._gate.answer(self._clock())
             if near in ready:
                 self._reception.hear_near()
             if look or changed:
@@ -152,10 +188,14 @@ class Router:
             if pipe in ready:
                 for order in self._pipe.read_orders():
                     self._obey(order)
-            now = time.monotonic()
+            now = self._clock()
             if now >= self._next_tick:
                 self._next_tick = now + _TICK_S
+                connections.end_surplus(now)
                 self._reception.tick(now)
+                for exchange in (self._workers, self._near):
+                    exchange.tick()
+                self._retire_buried()
                 self._pipe.check_parent()
                 look = True
             self._act()
@@ -164,11 +204,14 @@ class Router:
     def close(self) -> None:
         self._reception.close()
         self._gate.close()
+        self._connections.close()
         self._public.close()
         self._near.close()
+        self._sessions.close()
         if self._workers is not None:
             self._workers.close()
         self._context.term()
+        undivide()
 
     # Workers
 
@@ -230,6 +273,7 @@ class Router:
         elif isinstance(message, Copied):
             desk.copies.answer(message)
         elif isinstance(message, Flushed):
+            desk.on_flushed(message)
             self._outbox.flushed(message.session, message.request)
 
     def _tell_worker(self, worker: int, life: int, message: Any, *payload: bytes) -> None:
@@ -267,8 +311,42 @@ class Router:
         elif kind == "not_taken_back":
             desk = self._desks[order["feed"]]
             desk.rejoining.refuse(order["snapshot"], order["code"], order["text"])
+        elif kind == "close":
+            self._desks[order["feed"]].close(order["cancel"])
+            self._pipe.tell("answer", request=order["request"])
+        elif kind == "users":
+            self._teller.tell_users(order["request"], order["feed"])
+        elif kind == "begin_anew":
+            self._begin_anew(order["feed"], order["generation"])
         elif kind == "stop":
             self._stopping = True
+
+    def _begin_anew(self, feed: str, generation: int) -> None:
+        """A feed in memory is as it was before its first batch.  All workers are replaced.
+
+        Other feeds go on as after a worker's death; those with states have none yet, see
+        ``Teller.tell_users``, and begin again, too.
+        """
+        self._hear_workers_out()
+        for old in list(self._desks.values()):
+            if old.name == feed:
+                self._replace(old, generation)
+                self._reception.send_away(old, self._desks[feed].rejoining.rewound())
+            elif old.has_states_in_memory:
+                self._replace(old, old.rejoining.generation)
+                self._reception.send_away(old)
+        for worker, life in list(self._news):
+            self._bury(worker, life)
+
+    def _replace(self, old: Desk, generation: int) -> None:
+        """Another desk in place of one, whose tokens are larger."""
+        config = next(one for one in self._config.feeds if one.name == old.name)
+        if generation != config.generation:
+            config = replace(config, generation=generation, snapshot=BEGINNING)
+        desk = self._desks[old.name] = Desk(config, self._config, old.epoch + 1)
+        desk.dispatcher.paused = old.dispatcher.paused
+        self._told_over.discard(old.name)
+        self._noted_over.discard(old.name)
 
     def _copy(self, desk: Desk, ticket: int, directory: str) -> None:
         """Have all stores of a feed copied."""
@@ -287,8 +365,21 @@ class Router:
         if self._news.pop((worker, life), None) is not None:
             for desk in self._desks.values():
                 desk.died(worker)
-        for path in self._directory.glob(f"slab-{worker}-{life}-*"):
-            self._retire(path.name)
+        self._buried.add(f"slab-{worker}-{life}-")
+        self._retire_buried()
+
+    def _retire_buried(self) -> None:
+        """Retire the segments of dead workers; later, where their directory can not be read now."""
+        if not self._buried:
+            return
+        with contextlib.suppress(OSError):
+            with own():
+                names = os.listdir(self._directory)
+            for prefix in self._buried:
+                for name in names:
+                    if name.startswith(prefix):
+                        self._retire(name)
+            self._buried.clear()
 
     def _retire(self, segment: str) -> None:
         if not any(desk.uses(segment) for desk in self._desks.values()):
@@ -331,6 +422,10 @@ class Router:
                 desk.on_turn(effect, self._config.worker_of(effect.batch.partition), self._news)
             elif isinstance(effect, (Want, Leave, Claim, Release)):
                 desk.on_turn(effect, self._config.worker_of(effect.partition), self._news)
+            elif isinstance(effect, Rewound):
+                self._reception.rewound(effect.session)
+            elif isinstance(effect, Unflushed):
+                self._outbox.flushed(effect.session, effect.request, "stale", LANES_LOST)
         for segment in desk.retired:
             self._retire(segment)  # of several feeds the last one's batch empties it
         desk.retired.clear()
@@ -358,12 +453,20 @@ class Router:
             self._outbox.end(desk.name, *desk.failure)
             for worker, life in self._news:
                 self._tell_worker(worker, life, Close(desk.name, abandon=True))
-        if desk.over and desk.name not in self._told_over:
+        if desk.over and desk.name not in self._noted_over:
+            self._noted_over.add(desk.name)
+            if desk.failure is None:
+                logger.info("feed %r has ended after %d batches", desk.name, desk.usage().batches)
+        if desk.over and desk.name not in self._told_over and self._has_said_goodbye(desk):
             self._told_over.add(desk.name)
             code, text = desk.failure or ("", "")
             self._pipe.tell(
                 "over", feed=desk.name, code=code, text=text, dropped=desk.counters.dropped()
             )
+
+    def _has_said_goodbye(self, desk: Desk) -> bool:
+        """Whether trainers know of the end of a feed.  A failure is reported at once."""
+        return desk.failure is not None or self._reception.all_heard(desk, self._clock())
 
     def _report(self) -> None:
         if not self._told_open and all(desk.opened for desk in self._desks.values()):
@@ -374,21 +477,12 @@ class Router:
             self._pipe.tell("idle")
 
 
-def _allow_files(number: int) -> None:
-    """A connection is an open file: let there be so many, as far as this user may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = number if hard == resource.RLIM_INFINITY else min(number, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
 def main() -> None:
     """Entry of the process."""
-    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     pipe = ParentPipe()
     config = RunConfig.from_plain(pipe.read_config()["run"])
+    logging.basicConfig(level=config.log_level, format="%(name)s: %(message)s")
     try:
-        _allow_files(2 * config.max_trainers + 512)
         router = Router(config, pipe)
         pipe.tell("ready", addresses=router.bind())
         try:

@@ -3,6 +3,7 @@
     /dev/shm/headrace-<uid>-<pid>-<id>/    mode 0700
         lock                           held by flock as long as the server lives
         workers                        the workers' socket
+        source/                        modules of functions that are given by their source text
         slab-<worker>-<life>-<n>       segments
         trainer-<session>              16 random bytes; a trainer on this host holds a shared flock
 
@@ -20,9 +21,15 @@ import secrets
 import shutil
 from pathlib import Path
 
-__all__ = ["RunDirectory", "is_locked", "sweep"]
+from ..feed.durable_file import writing
+
+__all__ = ["MORE_SHARED_MEMORY", "RunDirectory", "is_held", "is_locked", "sweep"]
 
 _PREFIX = "headrace"
+#: Advice in the error of full shared memory.
+MORE_SHARED_MEMORY = (
+    "make it larger (in a container: --shm-size), or let shared memory lie elsewhere (shm_dir)"
+)
 
 
 def _parent(shm_dir: str | None) -> Path:
@@ -39,11 +46,18 @@ def is_locked(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return is_held(fd)
     finally:
         os.close(fd)
+
+
+def is_held(fd: int) -> bool:
+    """Whether a lock on this open file is held through another opening of it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # held; or the kernel can not say now, which is no reason to believe it free
+        return True
+    fcntl.flock(fd, fcntl.LOCK_UN)
     return False
 
 
@@ -75,8 +89,9 @@ class RunDirectory:
         name = f"{_PREFIX}-{os.getuid()}-{os.getpid()}-{secrets.token_hex(4)}"
         sweep(parent)
         draft = parent / f".{name}"
-        draft.mkdir(mode=0o700)
-        self._fd = os.open(draft / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        with writing(draft, remedy=MORE_SHARED_MEMORY):
+            draft.mkdir(mode=0o700)
+            self._fd = os.open(draft / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         self.path = parent / name
         draft.rename(self.path)

@@ -3,7 +3,8 @@
 A session outlives a connection: the nonce that a trainer chose names it across reconnections.  Its
 file holds random bytes; a trainer that can tell them sees the same memory as the server, whatever
 containers lie between.  It holds a shared flock on the file for as long as it, or a tensor of its,
-uses the memory, so a free lock means that nothing of the trainer is left.
+uses the memory, so a free lock means that nothing of the trainer is left.  The server keeps the
+file open, for it looks at the lock ten times a second.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from headrace_proto.errors import LimitExceeded
 from headrace_proto.messages import Snapshotted
 
 from ..core.handover import Batch
+from ..feed.durable_file import writing
 from .counters import Tally
-from .rundir import is_locked
+from .descriptors import aside, own
+from .rundir import MORE_SHARED_MEMORY, is_held
 
 __all__ = ["Session", "SessionTable"]
 
@@ -38,6 +41,7 @@ class Session:
     identity: bytes
     proof: bytes
     path: Path
+    file: int = -1  # its open file, as long as the table has the session
     key: str = ""  # the public key that it came by, where the server has keys …
     name: str = ""  # … and whose that is
     local: bool = False
@@ -52,11 +56,22 @@ class Session:
     # By token: number of the delivery, and the batch that the trainer may be reading.
     mapped: dict[int, tuple[int, Batch]] = field(default_factory=dict)
     messages: int = 0  # in this second
+    heard_end: bool = False  # whether the trainer has acknowledged the end of its feed
 
     @property
     def who(self) -> str:
         """How it is called in a log."""
         return f"trainer {self.number} ({self.name})" if self.name else f"trainer {self.number}"
+
+    @property
+    def uses(self) -> bool:
+        """Whether the trainer still uses the feed: it has not heard its end."""
+        return self.present and not self.heard_end
+
+    @property
+    def described(self) -> str:
+        """The trainer and where it runs, in words."""
+        return f"{self.who} at {self.host}" if self.host else self.who
 
 
 class SessionTable:
@@ -65,8 +80,10 @@ class SessionTable:
     Of ``max_trainers`` there may be so many at once, past ones that have memory mapped included.
     """
 
-    def __init__(self, directory: Path, max_trainers: int = 4096) -> None:
+    def __init__(self, directory: Path, max_trainers: int = 4096, why: str = "") -> None:
+        """``why`` says what bounds them where it is not the option max_trainers."""
         self._max_trainers = max_trainers
+        self._why = why
         self._directory = directory
         self._by_number: dict[int, Session] = {}
         self._by_nonce: dict[bytes, Session] = {}
@@ -80,17 +97,20 @@ class SessionTable:
         if len(self._by_number) >= self._max_trainers:
             raise LimitExceeded(
                 f"this server has {len(self._by_number)} trainers, and takes no more: "
-                f"max_trainers={self._max_trainers}"
+                f"{self._why or f'max_trainers={self._max_trainers}'}"
             )
         number, self._next = self._next, self._next + 1
         proof = secrets.token_bytes(16)
         path = self._directory / f"trainer-{number}"
-        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(fd, proof)
-        finally:
-            os.close(fd)
-        session = Session(number, nonce, feed, identity, proof, path, key, name)
+        with writing(path, len(proof), MORE_SHARED_MEMORY):
+            with own():
+                fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(fd, proof)
+            except OSError:
+                os.close(fd)
+                raise
+        session = Session(number, nonce, feed, identity, proof, path, aside(fd), key, name)
         self._by_number[number] = session
         self._by_nonce[nonce] = session
         self._by_identity[identity] = session
@@ -131,7 +151,7 @@ class SessionTable:
         session.local = self._shares(session, proof)
 
     def _shares(self, session: Session, proof: bytes) -> bool:
-        return hmac.compare_digest(proof, session.proof) and is_locked(session.path)
+        return hmac.compare_digest(proof, session.proof) and is_held(session.file)
 
     def come_near(self, number: int, proof: bytes, identity: bytes) -> Session | None:
         """The session of a trainer that comes by a channel, from now on reached by that."""
@@ -145,6 +165,8 @@ class SessionTable:
     def leave(self, session: Session) -> None:
         """The trainer is gone; its memory may still be mapped."""
         session.present = False
+        if not session.local:
+            _close(session)
         if self._by_nonce.get(session.nonce) is session:
             del self._by_nonce[session.nonce]
         if self._by_identity.get(session.identity) is session:
@@ -153,11 +175,28 @@ class SessionTable:
     def dead(self) -> Iterator[Session]:
         """Sessions of which nothing is left, once each: nobody reads what they had mapped."""
         for session in list(self._by_number.values()):
-            gone = not is_locked(session.path) if session.local else not session.present
+            gone = not is_held(session.file) if session.local else not session.present
             if gone:
                 del self._by_number[session.number]
                 session.path.unlink(missing_ok=True)
+                _close(session)
                 yield session
+
+    def close(self) -> None:
+        """Close the files of all sessions."""
+        for session in self._by_number.values():
+            _close(session)
+        self._by_number.clear()
+
+    def of_feed(self, feed: str) -> list[Session]:
+        """The sessions of a feed, present or not."""
+        return [session for session in self._by_number.values() if session.feed == feed]
 
     def present(self) -> list[Session]:
         return [session for session in self._by_number.values() if session.present]
+
+
+def _close(session: Session) -> None:
+    if session.file >= 0:
+        os.close(session.file)
+        session.file = -1

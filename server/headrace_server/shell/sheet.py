@@ -19,6 +19,9 @@ import msgpack
 
 from headrace_proto.errors import ServerError
 
+from ..feed.durable_file import writing
+from .rundir import MORE_SHARED_MEMORY
+
 __all__ = ["Sheet", "SheetReader", "sheet_bytes"]
 
 _HEAD = struct.Struct("<II")
@@ -54,15 +57,15 @@ class SheetReader:
 
     def __init__(self, path: Path, nbytes: int) -> None:
         self.path = str(path)
-        fd = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(fd, 0, nbytes)  # or a write to a full file system would kill
+            with writing(self.path, nbytes, MORE_SHARED_MEMORY):
+                fd = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+                try:
+                    os.posix_fallocate(fd, 0, nbytes)  # or a write to a full file system would kill
+                finally:
+                    os.close(fd)
         except OSError as error:
-            raise ServerError(
-                f"{self.path}: there is no room for {nbytes} bytes: {error}"
-            ) from None
-        finally:
-            os.close(fd)
+            raise ServerError(error.strerror) from None
         self._map = _mapped(self.path)
         self._last: dict[str, Any] = {}
         self._past: dict[str, dict[str, float]] = {}

@@ -4,9 +4,9 @@
        ▲                                                                              │
        └────────────────────────────── the next life ◄──── forgiven() ◄──── vacate() ◄┘
 
-A worker hangs when no beat has come into its diary for a time in which its observer was awake; it
-has longer while it opens its sources.  Deaths that nothing explains are forgiven a few times within
-a window.
+A worker hangs when no beat has come into its diary for a time, by a clock that counts only while
+its observer looks; it has longer while it opens its sources.  Deaths that nothing explains are
+forgiven a few times within a window.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Slot:
         child, patience = self.child, self._patience
         if child is None or self._hung:
             return
-        still_s = self._stillness.look(self._notebook.beats(), now, patience.look_s)
+        still_s = self._stillness.look(self._notebook.beats(), now)
         entry = self._notebook.read()
         opens = entry.doing in (STARTING, OPENING)
         if still_s < (patience.opening_timeout_s if opens else patience.worker_timeout_s):

@@ -2,7 +2,7 @@
 
     state directory: snapshots/FEED/ID/     snapshot.json   what it is, and checksums of the others
                                             feed.json       what the feed was declared as
-                                            K.db            partition K
+                                            K.journal       partition K
                                             quarantine.json rows that are left out, if any
     anywhere else:   URL/FEED/ID/           the same, where copies are wanted
 
@@ -27,15 +27,16 @@ from typing import Any
 from headrace_proto.errors import ServerError
 from headrace_proto.token import SNAPSHOT, Token
 
-from ..feed.durable_file import sync_directory, write_durably
+from ..feed.durable_file import sync_directory, write_durably, writing
 from ..feed.extras import PackageMissing, require
 
 __all__ = ["Shelf", "SnapshotDamaged", "Stored"]
 
 _FORMAT = 1
 _LEAF = "snapshot.json"
-_BESIDE = ("feed.json", "quarantine.json")
+_BESIDE = ("feed.json", "functions.json", "quarantine.json")
 _PART = ".part"
+_REMEDY = "make room there, or keep fewer snapshots (keep_snapshots)"
 _STAMP = "%Y%m%dT%H%M%SZ"
 _READ_BYTES = 1 << 20
 
@@ -82,7 +83,8 @@ class Shelf:
         stamp = datetime.now(UTC).strftime(_STAMP)
         name = f"{stamp}-{secrets.token_hex(6)}"
         part = self._root / feed / f"{name}{_PART}"
-        part.mkdir(parents=True)
+        with writing(part, remedy=_REMEDY):
+            part.mkdir(parents=True)
         return name, part
 
     def finish(self, feed: str, name: str, epoch: int) -> Token:
@@ -94,7 +96,8 @@ class Shelf:
         for beside in _BESIDE:
             source = self._state / "feeds" / feed / beside
             if source.exists():
-                shutil.copyfile(source, part / beside)
+                with writing(part / beside, source.stat().st_size, _REMEDY):
+                    shutil.copyfile(source, part / beside)
         files = {}
         for path in sorted(part.iterdir()):
             _sync(path)
@@ -153,8 +156,9 @@ class Shelf:
         if not (whole / _LEAF).exists():
             part = self._root / feed / f"{name}{_PART}"
             shutil.rmtree(part, ignore_errors=True)
-            part.mkdir(parents=True)
             try:
+                with writing(part, remedy=_REMEDY):
+                    part.mkdir(parents=True)
                 if self._far is None or not self._far.get(feed, name, part):
                     raise ServerError(self._missing(feed, name))
                 epoch = _check(part, feed, name)
@@ -254,7 +258,8 @@ class _Far:
                 return False
             for path in self._system.ls(place, detail=False):
                 file = path.rsplit("/", 1)[-1]
-                self._system.get_file(path, str(directory / file))
+                with writing(directory / file, remedy=_REMEDY):
+                    self._system.get_file(path, str(directory / file))
         return True
 
     def remove(self, feed: str, name: str) -> None:

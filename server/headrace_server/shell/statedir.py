@@ -1,13 +1,15 @@
 """The state directory: what a server finds again when it is started anew.
 
 LOCK                          flock while a server lives: a second one is refused
-epoch                         how often a server was started here; fences off earlier tokens
+epoch                         number of the last start (fences off earlier tokens), those before
+                              it, and how many there were
 index/                        indexes of record files
 feeds/NAME/feed.json          what the feed was declared as, its files, its partitions
+feeds/NAME/functions.json     what its functions did, see functions.py
 feeds/NAME/quarantine.json    examples that are left out: they killed their workers, or on purpose
 feeds/NAME/flight/            which rows went to whom, see flight.py
 feeds/NAME/K.lock             POSIX lock of the worker that has partition K
-feeds/NAME/K.db               partition K, see store.py
+feeds/NAME/K.journal          partition K, see store.py
 feeds/NAME/generation.json    to which snapshot it was taken back last, see restoring.py
 snapshots/NAME/ID/            copies of all that, see snapshots.py
 """
@@ -25,24 +27,38 @@ from typing import Any
 
 from headrace_proto.errors import ServerError
 
-from ..feed.durable_file import write_durably
+from ..feed.durable_file import write_durably, writing
 from ..pipeline.declaration import jsonable
+from ..pipeline.naming import stable_name
 from .config import FeedConfig
+from .old_store import OLD_SUFFIX
 
 __all__ = [
+    "STATES",
+    "SUFFIX",
     "ConfigChanged",
     "StateDirectory",
     "compare_feed",
     "described",
+    "has_states",
     "partition_path",
 ]
 
+#: Suffix of a partition's file.
+SUFFIX = ".journal"
+#: … and what it may be instead, until it is opened.
+STATES = frozenset({SUFFIX, OLD_SUFFIX})
 _FORMAT = 1
 _FIELDS = frozenset({"format", "partitions", "pipeline", "files"})
 #: Tokens carry the epoch above 32 bits, and are below 2**63.
 _MOST_EPOCHS = 2**31 - 1
+#: A clock that is wrong may not use them up.
+_MOST_BY_CLOCK = _MOST_EPOCHS - 2**24
 #: Twice, so that a wrong digit does not become another number.
 _EPOCH = re.compile(r"([0-9]{1,10}) \1\s*")
+#: The last starts, which are noted in a line that is there twice, too.
+_STARTS = re.compile(r"[0-9]{1,10}( [0-9]{1,10})*")
+_MOST_STARTS = 1000
 _NEXT = "Resume from a snapshot, or move the state directory away to begin anew"
 
 
@@ -52,7 +68,12 @@ class ConfigChanged(ServerError, ValueError):
 
 def partition_path(directory: str | Path, feed: str, partition: int) -> Path:
     """The file of one partition's state."""
-    return Path(directory) / "feeds" / feed / f"{partition}.db"
+    return Path(directory) / "feeds" / feed / f"{partition}{SUFFIX}"
+
+
+def has_states(directory: Path) -> bool:
+    """Whether the state of a partition lies in a feed's directory."""
+    return any(path.suffix in STATES for path in directory.glob("*.*"))
 
 
 class StateDirectory:
@@ -61,11 +82,15 @@ class StateDirectory:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """ServerError when another server holds it."""
         self.path = Path(path).absolute()
+        self.starts: tuple[int, ...] = ()  # the last ones, this life's at the end
+        self.count = 0  # of all starts, this one included
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            with writing(self.path):
+                self.path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise ServerError(f"state_dir={str(self.path)!r} is not a directory") from None
-        self._lock = os.open(self.path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with writing(self.path / "LOCK"):
+            self._lock = os.open(self.path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -78,16 +103,22 @@ class StateDirectory:
             self.close()
             raise
 
-    def raise_epoch(self, beyond: int = 0) -> int:
-        """The number of this life, greater than ``beyond``; on the disk before it is returned."""
+    def raise_epoch(self, beyond: int = 0, at_least: int = 0) -> int:
+        """The number of this life, greater than ``beyond``; on the disk before it is returned.
+
+        ``at_least`` goes by the clock, so a directory that was put back to an earlier state gives
+        numbers beyond those of the starts that it has forgotten.
+        """
         file = self.path / "epoch"
         try:
             text = file.read_text()
         except FileNotFoundError:
-            text = "" if next(self.path.glob("feeds/[!.]*/*.db"), None) else "0 0"
+            text = "" if any(map(has_states, self.path.glob("feeds/[!.]*"))) else "0 0"
         except ValueError:
             text = ""
-        found = _EPOCH.fullmatch(text)
+        first, *told = text.splitlines() or [""]
+        count = _EPOCH.fullmatch(told.pop()) if len(told) == 3 else None
+        found = _EPOCH.fullmatch(first)
         before = max(int(found[1]), beyond) if found else _MOST_EPOCHS
         if before >= _MOST_EPOCHS:
             raise ServerError(
@@ -95,8 +126,14 @@ class StateDirectory:
                 f"{_MOST_EPOCHS}.  Write a number larger than any before into it, twice, or resume "
                 "from a snapshot"
             )
-        write_durably(file, f"{before + 1} {before + 1}\n")
-        return before + 1
+        number = before + 1
+        if number < at_least <= _MOST_BY_CLOCK:
+            number = at_least
+        self.starts = (*_starts(told, int(found[1]) if found else 0), number)[-_MOST_STARTS:]
+        self.count = 1 + (int(count[1]) if count else int(found[1]) if found else 0)
+        line = " ".join(map(str, self.starts)) + "\n"
+        write_durably(file, f"{number} {number}\n{line}{line}{self.count} {self.count}\n")
+        return number
 
     def check_feed(
         self, feed: FeedConfig, allow_change: bool = False, directory: Path | None = None
@@ -109,13 +146,33 @@ class StateDirectory:
         if compare_feed(self.path, feed, file, allow_change):
             return
         now = described(feed)
-        file.parent.mkdir(parents=True, exist_ok=True)
+        with writing(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
         write_durably(file, json.dumps(now, indent=1, sort_keys=True))
+
+    def with_partitions(self, feed: FeedConfig, directory: Path | None = None) -> FeedConfig:
+        """The feed with as many partitions as its state has, where there is one.
+
+        ``directory`` is where that lies, if not in its place.
+        """
+        known = _known((directory or self.path / "feeds" / feed.name) / "feed.json")
+        if known is None:
+            return feed
+        return dataclasses.replace(feed, partitions=int(known["partitions"]))
 
     def close(self) -> None:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def _starts(lines: list[str], last: int) -> tuple[int, ...]:
+    """The starts before this one; only the last where the file does not tell of others."""
+    if len(lines) == 2 and lines[0] == lines[1] and _STARTS.fullmatch(lines[0]):
+        starts = tuple(map(int, lines[0].split()))
+        if starts[-1] == last:
+            return starts
+    return (last,) if last else ()
 
 
 def compare_feed(state: Path, feed: FeedConfig, file: Path, allow_change: bool) -> bool:
@@ -162,7 +219,7 @@ def described(feed: FeedConfig) -> dict[str, Any]:
         "pipeline": pipeline,
         "files": [file.to_plain() for file in feed.files],
     }
-    described: dict[str, Any] = json.loads(json.dumps(whole, default=jsonable))
+    described: dict[str, Any] = json.loads(stable_name(json.dumps(whole, default=jsonable)))
     return described
 
 
@@ -171,7 +228,7 @@ def _known(file: Path) -> dict[str, Any] | None:
     try:
         known = json.loads(file.read_text())
     except FileNotFoundError:
-        if next(file.parent.glob("*.db"), None):
+        if has_states(file.parent):
             raise ServerError(f"{file} is gone, and states lie beside it. {_NEXT}") from None
         return None
     except ValueError as error:

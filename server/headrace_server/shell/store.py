@@ -1,25 +1,26 @@
-"""What of one partition survives: one SQLite file, one connection, one thread that owns it.
+"""The store of one partition: one journal, and one thread that writes it.
 
-    submit(change, ticket) ─► [ all that has gathered, merged ─► one transaction ] ─► take_done()
+    submit(change, ticket) ─► [ all that has gathered, merged ─► one record ] ─► take_done()
 
 A ticket is done when its change is committed, which is when a trainer may be told.  While one
-transaction is written the next gathers, so the disk sets the delay and not the rate.  A full disk
+record is written the next gathers, so the disk sets the delay and not the rate.  A full disk
 is waited out: nothing is told to be committed meanwhile, and nothing that was is lost.
 
-    durability "power"    a transaction is on the disk before it is told   (synchronous FULL)
+    durability "power"    a record is on the disk before it is told
                "process"  outlives any process; power loss may take the last seconds back
 
-Each row has a checksum, and a file is looked through whenever it is opened.  One that is empty, not
-ours or damaged is refused and left as it is.  What can not be told from a commit that the end cut
-short is damage to the very last one in the journal: that one is as if it had not been.
+Each record has a checksum, and a file is looked through whenever it is opened.  One that is empty,
+not ours or damaged is refused and left as it is.  Damage to the very last record can not be told
+from a commit that the end cut short: that one is as if it had not been.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
-import sqlite3
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -27,29 +28,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
 
 from ..core.changes import Change, Saved
-from ..feed.durable_file import sync_directory
-from .store_rows import SCHEMA, Merged, StoreDamaged, journal_fault, read_rows
+from ..feed.durable_file import FULL, room, writing
+from .journal import Journal, NoRoom, create, record_bytes
+from .ledger import Entry, Ledger, merged
+from .old_store import OLD_SUFFIX, read_old
 
-__all__ = ["DURABILITIES", "Store", "StoreDamaged", "copy_store"]
+__all__ = ["DURABILITIES", "TOKENS", "Store", "StoreDamaged"]
 
 logger = logging.getLogger("headrace.store")
 
 DURABILITIES = ("power", "process")
-VERSION = 1
-#: Marks a file as ours among those of SQLite ("hdrc").
-_APPLICATION = 0x68647263
 #: Tokens of the last commits, by which a trainer that asks again is answered as before.
-_TOKENS = 65_536
-_JOURNAL_BYTES = 64 * 1024**2
+TOKENS = 65_536
 _RETRY_S = 0.25
-_BUSY_S = 5.0
 _CLOSE_S = 10.0
-#: What goes by itself, or when somebody makes room: busy, locked, read-only, input or output, full,
-#: no file to be opened.
-_PASSING = frozenset({5, 6, 8, 10, 13, 14})
+#: Errors that pass by themselves, or when somebody makes room.
+_PASSING = frozenset(
+    (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE)
+)
+
+
+class StoreDamaged(ServerError):
+    """A file of states can not be trusted."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +67,8 @@ class _Copy:
 class Store:
     """One partition's file."""
 
-    def __init__(self, path: Path, durability: str, wake_fd: int = -1) -> None:
+    def __init__(self, path: Path, durability: str, wake_fd: int = -1, begun: bool = False) -> None:
+        """Open the file, or make it.  StoreDamaged where it had ``begun`` and is gone."""
         if durability not in DURABILITIES:
             raise ValueError(f"durability={durability!r} is none of {', '.join(DURABILITIES)}")
         self.path = path
@@ -77,10 +82,34 @@ class Store:
         self.commits = 0  # transactions of this life …
         self.committed_at = 0.0  # … and when the last one was done
         self._failure: BaseException | None = None
-        self._db = _open(path, durability)
-        last = self._db.execute("SELECT max(place) FROM token").fetchone()[0]
-        self._place = 0 if last is None else int(last)  # of the last token
+        self._ledger = Ledger(TOKENS)
+        self._journal = self._opened(durability == "power", begun)
         self._thread = threading.Thread(target=self._run, name="headrace-store", daemon=True)
+
+    def _opened(self, durable: bool, begun: bool) -> Journal:
+        new = self.path.with_name(self.path.name + ".new")
+        old = self.path.with_suffix(OLD_SUFFIX)
+        with _named(self.path):
+            if not self.path.exists():
+                if begun:  # an old store beside it would be of before
+                    raise ValueError("it is gone, and commits were stored in it")
+                if old.exists():
+                    parts = merged(read_old(old)).parts()
+                    create(self.path, [parts], record_bytes(sum(map(len, parts))))
+                else:
+                    create(self.path, [])
+            for one in old.parent.glob(f"{old.name}*"):  # with what SQLite keeps beside it
+                one.unlink()
+            new.unlink(missing_ok=True)  # of a lap that an end cut short
+            journal = Journal(self.path, durable)
+            try:
+                for record in journal.records:
+                    entry, states_at = Entry.parse(journal.read(record.place, record.nbytes))
+                    self._ledger.apply(entry, record.place + states_at)
+            except BaseException:
+                journal.close()
+                raise
+        return journal
 
     def load(self) -> Saved:
         """What is there: examples by insertion index, tokens as they came.
@@ -90,7 +119,7 @@ class Store:
         if self._thread.ident is not None:
             raise ValueError("load() comes before the first submit()")
         with _named(self.path):
-            return read_rows(self._db)
+            return self._ledger.saved(self._journal.read)
 
     def submit(self, change: Change, ticket: Any = None) -> None:
         """Commit a change, soon.  It belongs to the store from now on."""
@@ -124,7 +153,10 @@ class Store:
             if copy.withdrawn:
                 raise ServerError(f"no copy to {target} can be made now: {self.fault}")
         if copy.error is not None:
-            raise ServerError(f"{target}: {copy.error}") from copy.error
+            error = copy.error
+            if isinstance(error, OSError) and error.errno in FULL:
+                raise ServerError(f"{error.strerror}") from error  # it names the file
+            raise ServerError(f"{target}: {error}") from error
 
     def take_failure(self) -> None:
         """ServerError when the thread has ended for a reason that does not pass."""
@@ -140,10 +172,9 @@ class Store:
             self._closing = True
             self._changed.notify()
         if self._thread.ident is None:
-            self._db.close()
+            self._journal.close()
             return
-        self._thread.join(_CLOSE_S)
-        if self._thread.is_alive():
+        if not Deadline(_CLOSE_S).join(self._thread):
             logger.error("%s: the disk has not answered for %g s", self.path, _CLOSE_S)
 
     def _begin(self) -> None:
@@ -179,15 +210,15 @@ class Store:
                     copy.finished.set()
             self._wake()
         finally:
-            self._db.close()
+            self._journal.close()
 
     def _commit(self, batch: list[tuple[Change, Any]]) -> None:
-        merged = Merged(change for change, _ in batch)
+        entry = merged(change for change, _ in batch)
         while True:
             last = self._closing
             try:
                 with _named(self.path):
-                    self._transact(merged)
+                    self._write(entry)
                 break
             except _Passing as error:
                 if last:
@@ -203,30 +234,42 @@ class Store:
         if self.fault:
             logger.warning("%s: commits go on", self.path)
             self.fault = ""
-        self._place += len(merged.tokens)
         self.commits += 1
         self.committed_at = time.monotonic()
         with self._changed:
             self._done += [ticket for _, ticket in batch if ticket is not None]
         self._wake()
 
-    def _transact(self, merged: Merged) -> None:
-        db = self._db
-        db.execute("BEGIN IMMEDIATE")
+    def _write(self, entry: Entry) -> None:
+        """Append what has gathered, in the next lap where this one is full."""
+        if not entry:
+            return
+        parts = entry.parts()
         try:
-            merged.write(db, self._place, _TOKENS)
-            db.execute("COMMIT")
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
-            raise
+            place = self._journal.append(parts)
+        except NoRoom:
+            self._turn(sum(map(len, parts)))
+            place = self._journal.append(parts)
+        self._ledger.apply(entry, place + sum(map(len, parts[:-1])))
+
+    def _turn(self, next_bytes: int) -> None:
+        journal, ledger = self._journal, Ledger(TOKENS)
+        with journal.turn(self._ledger.table_bytes(), next_bytes) as table:
+            for entry in self._ledger.table(journal.read):
+                parts = entry.parts()
+                ledger.apply(entry, table.write(parts) + sum(map(len, parts[:-1])))
+        self._ledger = ledger
 
     def _copy(self, copy: _Copy) -> None:
         if not copy.withdrawn:
             try:
-                _backup(self._db, copy.target)
-            except (sqlite3.Error, OSError) as error:
+                if copy.target.exists():
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+                entries = self._ledger.table(self._journal.read)
+                nbytes = self._ledger.table_bytes()
+                with writing(copy.target, nbytes):
+                    create(copy.target, (entry.parts() for entry in entries), nbytes)
+            except (ValueError, OSError) as error:
                 copy.error = error
         copy.finished.set()
 
@@ -234,98 +277,6 @@ class Store:
         if self._wake_fd >= 0:
             with contextlib.suppress(OSError):
                 os.eventfd_write(self._wake_fd, 1)
-
-
-def copy_store(source: Path, target: Path) -> None:
-    """Copy a store that nobody has open, journal and all; checked, and left as it is."""
-    _check(source, durable=True)
-    with _named(source), _reading(source) as db:
-        read_rows(db)
-        _backup(db, target)
-
-
-def _backup(db: sqlite3.Connection, target: Path) -> None:
-    """Copy a database whole, or leave no file."""
-    with open(target, "xb"):
-        pass
-    try:
-        with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as other:
-            db.backup(other)
-        sync_directory(target.parent)
-    except BaseException:
-        target.unlink(missing_ok=True)
-        raise
-
-
-def _open(path: Path, durability: str) -> sqlite3.Connection:
-    if not path.exists():
-        _create(path)
-    _check(path, durability == "power")
-    with _named(path):
-        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_S)
-        try:
-            db.execute(f"PRAGMA synchronous = {'FULL' if durability == 'power' else 'NORMAL'}")
-            db.execute(f"PRAGMA journal_size_limit = {_JOURNAL_BYTES}")
-            db.execute("BEGIN IMMEDIATE")  # whether it can be written
-            db.execute("ROLLBACK")
-        except BaseException:
-            db.close()
-            raise
-    return db
-
-
-def _create(path: Path) -> None:
-    """An empty store, whole or not at all."""
-    if _journal(path).exists():
-        raise StoreDamaged(_advice(path, "it is gone, and its journal is there"))
-    new = path.with_name(path.name + ".new")
-    for left in path.parent.glob(new.name + "*"):
-        left.unlink()
-    with _named(path), contextlib.closing(sqlite3.connect(new, isolation_level=None)) as db:
-        for sql in SCHEMA.values():
-            db.execute(sql)
-        db.execute(f"PRAGMA user_version = {VERSION}")
-        db.execute(f"PRAGMA application_id = {_APPLICATION}")
-        db.execute("PRAGMA journal_mode = WAL")
-    os.replace(new, path)
-    sync_directory(path.parent)
-
-
-def _check(path: Path, durable: bool) -> None:
-    """Whether a file can be trusted.  Only reads: a refusal leaves all as it was found."""
-    with _named(path):
-        if not path.stat().st_size:
-            raise StoreDamaged("it is empty")
-        if durable and _journal(path).exists():
-            fault = journal_fault(_journal(path).read_bytes())
-            if fault:
-                raise StoreDamaged(fault)
-        with _reading(path) as db:
-            if db.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
-                raise StoreDamaged("it is no file of a headrace server")
-            version = db.execute("PRAGMA user_version").fetchone()[0]
-            if version != VERSION:
-                raise ServerError(
-                    f"{path} was written by another release of headrace (version {version} of the "
-                    f"file, this one reads {VERSION})"
-                )
-            found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
-            if found != "ok":
-                raise StoreDamaged(str(found))
-            schema = dict(db.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL"))
-            if schema != SCHEMA:
-                raise StoreDamaged("its tables are not those that were made")
-
-
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    uri = f"{path.absolute().as_uri()}?mode=ro"
-    with contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
-        yield db
-
-
-def _journal(path: Path) -> Path:
-    return path.with_name(path.name + "-wal")
 
 
 class _Passing(ServerError):
@@ -337,18 +288,13 @@ def _named(path: Path) -> Iterator[None]:
     """Errors with the file's name and what can be done."""
     try:
         yield
-    except StoreDamaged as error:
-        raise StoreDamaged(_advice(path, str(error))) from error.__cause__
-    except UnicodeDecodeError as error:  # of SQLite's own words, which cite the file
-        raise StoreDamaged(_advice(path, f"what is said of it is no text: {error}")) from error
-    except sqlite3.DatabaseError as error:
-        if (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _PASSING:
-            raise _Passing(f"{path}: {error}") from error
-        raise StoreDamaged(_advice(path, str(error))) from error
-
-
-def _advice(path: Path, fault: str) -> str:
-    return (
-        f"{path} is damaged: {fault}.  Nothing is guessed: resume from a snapshot, or move the "
-        "state directory away to begin anew"
-    )
+    except OSError as error:
+        if error.errno not in _PASSING:
+            raise
+        more = f"; {room(path)}" if error.errno in FULL else ""
+        raise _Passing(f"{path}: {error.strerror}{more}") from error
+    except (ValueError, struct.error) as error:
+        raise StoreDamaged(
+            f"{path} is damaged: {error}.  Nothing is guessed: resume from a snapshot, or move the "
+            "state directory away to begin anew"
+        ) from error

@@ -15,16 +15,20 @@ import fcntl
 import logging
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgpack
+
 from headrace_proto.errors import ServerError
 
 from ..core.changes import Change, Saved
-from .statedir import partition_path
-from .store import Store
+from ..feed.durable_file import writing
+from .statedir import SUFFIX, partition_path
+from .store import TOKENS, Store
 from .worker_messages import Copied, Copy, Waiting
 
 __all__ = ["Stores"]
@@ -49,6 +53,7 @@ class Stores:
         self._send = send
         self._stores: dict[_Name, Store] = {}
         self._locks: list[int] = []  # of their files, for as long as this process lives
+        self._used: dict[_Name, list[float]] = {}
         self._tokens: dict[_Name, set[int]] = {}  # of commits in earlier lives
         self._copied: deque[Copied] = deque()
         self._wake_fd = -1
@@ -71,12 +76,22 @@ class Stores:
         """Take over a partition's store, and what is in it."""
         assert self._directory is not None
         path = partition_path(self._directory, *name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._locks.append(_owned(path))
-        store = self._stores[name] = Store(path, self._durability, self._wake_fd)
+        with writing(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        lock = _owned(path)
+        self._locks.append(lock)
+        begun = os.fstat(lock).st_size > 0
+        store = self._stores[name] = Store(path, self._durability, self._wake_fd, begun)
         saved = store.load()
+        os.ftruncate(lock, 1)  # from now on a journal that is gone was there
         self._tokens[name] = set(saved.tokens)
+        if "used" in saved.meta:
+            self._used[name] = msgpack.unpackb(saved.meta["used"])
         return saved
+
+    def used(self, name: _Name) -> list[float] | None:
+        """Number of commits of all lives, and when the first and the last were; None if none."""
+        return self._used.get(name)
 
     def progress(self, name: _Name) -> list[Any] | None:
         """Transactions of this life, when the last one was, and what keeps others from being."""
@@ -86,6 +101,11 @@ class Stores:
     def knows(self, name: _Name, token: int) -> bool:
         """Whether this commit was kept in an earlier life, which died with its answer."""
         return token in self._tokens.get(name, ())
+
+    def lacks(self, name: _Name, token: int) -> bool:
+        """Whether this commit never was kept.  Of many commits the first ones are forgotten."""
+        tokens = self._tokens.get(name, set())
+        return token not in tokens and (len(tokens) < TOKENS or token > max(tokens))
 
     def keep(self, name: _Name, run: _Changing, token: int | None = None) -> None:
         """Have stored what has changed of a partition.
@@ -97,8 +117,16 @@ class Stores:
             changes = run.take_changes()
             if token is not None and changes:
                 changes[-1].tokens.append(token)
+                changes[-1].meta["used"] = self._count(name)
             for change in changes:
                 store.submit(change)
+
+    def _count(self, name: _Name) -> bytes:
+        """One more commit, at this time."""
+        now = time.time()
+        count, since, _ = self._used.get(name, (0, now, now))
+        self._used[name] = [count + 1, since, now]
+        return bytes(msgpack.packb(self._used[name]))
 
     def note(self, name: _Name, key: str, value: bytes) -> None:
         """Keep one value of a partition beside its examples."""
@@ -121,7 +149,7 @@ class Stores:
 
     def _copy(self, name: _Name, order: Copy) -> None:
         fault = ""
-        target = Path(order.directory, f"{order.partition}.db")
+        target = Path(order.directory, f"{order.partition}{SUFFIX}")
         try:
             if name not in self._stores:
                 raise ServerError("it is not open")
@@ -169,7 +197,8 @@ def _owned(path: Path) -> int:
     A worker that was asleep when its server was killed may write its last once it wakes, after
     another server has begun.  A lock of this kind is no child's, whatever user code forks.
     """
-    lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with writing(path.with_suffix(".lock")):
+        lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

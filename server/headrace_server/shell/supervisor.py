@@ -17,25 +17,29 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import select
 import threading
-import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import msgpack
 
-from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed
+from headrace_proto.clock import AwakeClock, Deadline
+from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed, code_of
 
+from ..core.rewinding import BEGINNING
+from ..pipeline.by_source import write_sources
 from .casualties import Casualties
 from .child import Child, end, environment
 from .chronicle import Chronicle
 from .config import FeedConfig, RunConfig
+from .deaths import DeathWatch
 from .durable import Durable
+from .functions import Heard
 from .keeping import Keeping
 from .overview import overview
+from .rejoining import in_use
 from .reports import Reports
 from .rundir import RunDirectory
 from .slots import FORGIVEN, WINDOW_S, Openings, Patience, Slot, end_of, obituary
@@ -45,6 +49,8 @@ __all__ = ["Supervisor"]
 logger = logging.getLogger("headrace.server")
 
 _BACKOFF_S = 0.1
+#: Between two attempts to start a worker that the system refuses: it has no process to spare, say.
+_RETRY_S = 1.0
 _STOP_S = 5.0
 
 
@@ -66,6 +72,7 @@ class Supervisor:
         self._config = replace(config, directory=str(directory.path))
         self._directory = directory
         self._patience = Patience(worker_timeout_s, max(worker_timeout_s, start_timeout_s))
+        self._clock = AwakeClock(2 * self._patience.look_s)  # of the watcher
         self._worker_memory_bytes = worker_memory_bytes
         self._casualties = Casualties(config)
         self._lock = threading.Condition()
@@ -84,8 +91,10 @@ class Supervisor:
         self.failure: HeadraceError | None = None
         self.draining = False  # whether nothing more is handed out
         self._chronicle = Chronicle()
-        self._wake_r, self._wake_w = os.pipe()
-        self._watcher: threading.Thread | None = None
+        self._functions: dict[str, Heard] = {}  # by feed
+        self._deaths = DeathWatch(
+            self._children, self._on_death, self._look_for_hung, self._patience.look_s
+        )
         try:
             self._start()
         except BaseException:
@@ -96,13 +105,14 @@ class Supervisor:
 
     def _start(self) -> None:
         timeout_s = self._start_timeout_s
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         if self._durable is not None:
             told = self._order, self._chronicle.note, self.take_back
             self._keeping = Keeping(self._durable, self._config.epoch, *told)
+        declarations = [feed.declaration for feed in self._config.feeds]
+        write_sources(declarations, self._directory.path)
         self._router = self._spawn("router", "headrace_server.shell.router", {})
-        self._watcher = threading.Thread(target=self._watch, name="headrace-watch", daemon=True)
-        self._watcher.start()
+        self._deaths.begin()
         diaries = [self._directory.path / f"diary-{i}" for i in range(self._config.workers)]
         partitions = sum(feed.partitions for feed in self._config.feeds)
         self._slots = [Slot(i, d, self._patience, partitions) for i, d in enumerate(diaries)]
@@ -124,27 +134,30 @@ class Supervisor:
     def _await(
         self,
         done: Callable[[], bool],
-        deadline: float,
+        deadline: Deadline,
         timeout_s: float,
         what: str,
         openings: Openings | None = None,
     ) -> None:
+
+        def over() -> bool:
+            return done() or self.failure is not None or self._stopping
+
         with self._lock:
-            while not done():
+            while True:
+                deadline.wait(lambda at_most_s: self._lock.wait_for(over, at_most_s))
+                if done():
+                    return
                 if self.failure is not None:
                     raise self.failure
                 if self._stopping:
                     raise ServerError("the server was stopped while it started")
-                left = deadline - time.monotonic()
-                if left <= 0 and openings is not None and openings.further():
-                    deadline += timeout_s
-                    continue
-                if left <= 0:
+                if openings is None or not openings.further():
                     at = "".join(f"; of worker {s.number}: {s.doing}" for s in self._slots[:4])
                     raise ServerError(
                         f"waited start_timeout_s={timeout_s:g} seconds in vain for {what}{at}"
                     )
-                self._lock.wait(left)
+                deadline = Deadline(timeout_s)
 
     def _spawn(self, name: str, module: str, extra: Mapping[str, Any]) -> Child:
         config = msgpack.packb({"run": self._config.to_plain(), **extra}, use_bin_type=True)
@@ -154,7 +167,9 @@ class Supervisor:
 
     def _fill(self, slot: Slot) -> None:
         with self._lock:
-            if self._stopping or slot not in self._slots:
+            if self._stopping or self._changing:
+                return
+            if slot not in self._slots or slot.child is not None:
                 return
             slot.begin()
             extra = {
@@ -166,7 +181,7 @@ class Supervisor:
                 "memory_bytes": self._worker_memory_bytes,
             }
             slot.child = self._spawn(slot.name, "headrace_server.shell.worker", extra)
-            self._wake()  # under the lock: after a stop the pipe's number may be another file's
+            self._deaths.wake()
 
     # Events
 
@@ -175,16 +190,48 @@ class Supervisor:
             kind = event.get("event")
             if kind == "passed":
                 self._casualties.passed(event["feed"], event["rows"])
+            elif kind == "take_back" and self._keeping is None:  # its beginning: else it is refused
+                target, feed = self._restart_for_trainer, event["feed"]
+                threading.Thread(target=target, args=(feed,), daemon=True).start()
+            elif kind == "functions":
+                self._hear_functions(child.name, event["feed"], event["functions"])
             elif self._keeping is None or not self._keeping.hear(event):
                 self._reports.hear(child.name, event)
                 if kind == "over" and event["code"]:
                     self._chronicle.note("feed failed", f"{event['feed']}: {event['text']}")
             self._lock.notify_all()
 
+    def _hear_functions(self, worker: str, feed: str, functions: dict[str, Any]) -> None:
+        heard = self._functions.setdefault(feed, Heard(functions))
+        changed = heard.again(functions)
+        if changed:
+            text = f"{worker} runs other functions of feed {feed!r} than those before it: {changed}"
+            logger.warning("%s", text)
+            self._chronicle.note("functions changed", text)
+        elif self._durable is not None:
+            try:
+                self._durable.note_functions(feed, heard)
+            except OSError as error:
+                logger.warning("a later start can not compare the functions of %r: %s", feed, error)
+
     # Snapshots
 
     def snapshot(self, feed: str | None, timeout_s: float) -> dict[str, Any]:
         """Take one; its token.  No name is that of the only feed."""
+        feed = self._named(feed)
+        if self._keeping is None:
+            raise ServerError(
+                f"feed {feed!r} has no state_dir: there is nothing to take a snapshot of"
+            )
+        try:
+            return self._keeping.snapshot(feed, timeout_s)
+        except ServerError:
+            if self.failure is not None:
+                raise self.failure from None
+            raise
+
+    def _named(self, feed: str | None) -> str:
+        """The feed of a name; no name is that of the only feed."""
         feeds = [one.name for one in self._config.feeds]
         if feed is None and len(feeds) == 1:
             feed = feeds[0]
@@ -192,11 +239,81 @@ class Supervisor:
             raise UnknownFeed(f"feed= is needed; this server has {', '.join(map(repr, feeds))}")
         if feed not in feeds:
             raise UnknownFeed(f"feed={feed!r:.120} is none of {', '.join(feeds)}")
-        if self._keeping is None:
+        return feed
+
+    # The end of a feed, and its beginning
+
+    def end(self, feed: str | None, cancel: bool = False) -> None:
+        """Close a feed's input for good; with ``cancel`` drop rows that are in no batch yet."""
+        self.ask("close", feed=self._named(feed), cancel=cancel)
+
+    def restart(self, feed: str | None, force: bool = False) -> None:
+        """Start a feed from its beginning.  FeedInUse where trainers use it, unless forced."""
+        feed = self._named(feed)
+        with self._lives:
+            if self._stopping:
+                raise ServerError("the server is stopping")
+            users = self.ask("users", feed=feed)["users"]
+            if users and not force:
+                raise in_use(feed, f"it is used by {', '.join(users)}")
+            if self._keeping is not None:
+                self._keeping.take_back(feed, BEGINNING)
+            else:
+                self._restart_in_memory(feed)
+            if self.failure is not None:
+                raise self.failure
+
+    def _restart_for_trainer(self, feed: str) -> None:
+        """A trainer has asked for it, and the router has found that none uses the feed."""
+        try:
+            with self._lives:
+                self._restart_in_memory(feed)
+        except HeadraceError as error:
+            refusal = {"code": code_of(error), "text": str(error)}
+            self._order(order="not_taken_back", feed=feed, snapshot=BEGINNING, **refusal)
+
+    def _restart_in_memory(self, feed: str) -> None:
+        """Replace what the router knows of a feed, and all workers.
+
+        Other feeds go on as after the death of a worker; where that is the end of one, because its
+        states are in a worker's memory, this is refused.
+        """
+        if self._stopping or self.failure is not None:
+            return
+        harmed = self.ask("users", feed=feed)["harmed"]
+        if harmed:
             raise ServerError(
-                f"feed {feed!r} has no state_dir: there is nothing to take a snapshot of"
+                f"feed {feed!r} can not be started from its beginning: without a state directory "
+                f"the states of feed {', '.join(map(repr, harmed))} would be lost, which are in "
+                "the memory of the same workers.  Give the server a state directory"
             )
-        return self._keeping.snapshot(feed, timeout_s)
+        logger.warning("feed %r is taken back to its beginning", feed)
+        self._chronicle.note("taken back", f"feed {feed!r} to its beginning")
+        anew = {
+            one.name: replace(one, generation=one.generation + 1, snapshot=BEGINNING)
+            for one in self._config.feeds
+            if one.name == feed
+        }
+        feeds = tuple(anew.get(one.name, one) for one in self._config.feeds)
+        self._config = replace(self._config, feeds=feeds)
+        self._order(order="begin_anew", feed=feed, generation=anew[feed].generation)
+        with self._or_fail(feed):
+            with self._lock:
+                self._reports.begin_anew(feed)
+                self._changing = True
+            try:
+                self._end_watch()
+                with self._lock:
+                    workers = [slot.child for slot in self._slots if slot.child is not None]
+                    for slot in self._slots:
+                        slot.vacate()
+                end(workers, 0.0)
+            finally:
+                with self._lock:
+                    self._changing = False
+            self._deaths.begin()
+            for slot in self._slots:
+                self._fill(slot)
 
     def take_back(self, feed: str, prepared: Callable[[FeedConfig], int]) -> None:
         """Begin the next life of the server, with a feed as it was prepared.
@@ -208,18 +325,24 @@ class Supervisor:
             if self._stopping or self.failure is not None:
                 return
             epoch = prepared(next(one for one in self._config.feeds if one.name == feed))
-            try:
+            with self._or_fail(feed):
                 self._end_life()
                 self._config = self._durable.take_back(self._config, feed, epoch)
                 self._begin_life()
-            except Exception as error:
-                logger.exception("the server could not begin anew")
-                with self._lock:
-                    self.failure = self.failure or ServerError(
-                        f"feed {feed!r} could not be taken back: {error}"
-                    )
-                    self._lock.notify_all()
-                self._end_life()
+
+    @contextlib.contextmanager
+    def _or_fail(self, feed: str) -> Iterator[None]:
+        """Let the server fail where an error leaves it between two lives."""
+        try:
+            yield
+        except Exception as error:
+            logger.exception("the server could not begin anew")
+            with self._lock:
+                if not self._stopping:
+                    text = f"feed {feed!r} could not be taken back: {error}"
+                    self.failure = self.failure or ServerError(text)
+                self._lock.notify_all()
+            self._end_life()
 
     def _end_life(self) -> None:
         with self._lock:
@@ -246,28 +369,16 @@ class Supervisor:
         if self.draining:
             self.begin_drain()
 
-    def _wake(self) -> None:
-        with contextlib.suppress(OSError):
-            os.write(self._wake_w, b"x")
+    def _end_watch(self) -> None:
+        """No child's death is noticed from now on, and none is started again."""
+        self._deaths.end()
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
 
-    def _watch(self) -> None:
-        """Wait for children to die, and look for workers that hang."""
-        while True:
-            children = {c.pidfd: c for c in self._children()}
-            poller = select.poll()  # select takes no number beyond 1023
-            for fd in (self._wake_r, *children):
-                poller.register(fd, select.POLLIN)
-            readable = [fd for fd, _ in poller.poll(int(self._patience.look_s * 1000))]
-            if self._wake_r in readable:
-                os.read(self._wake_r, 4096)
-            with self._lock:
-                if self._stopping or self._changing:
-                    return
-            for fd in readable:
-                if fd in children:
-                    self._on_death(children[fd])
-            for slot in self._slots:
-                slot.look(time.monotonic())
+    def _look_for_hung(self) -> None:
+        for slot in self._slots:
+            slot.look(self._clock())
 
     def _children(self) -> list[Child]:
         with self._lock:
@@ -284,6 +395,8 @@ class Supervisor:
             if slot is None:
                 self._router = None
                 self.failure = ServerError(words)
+                if self._keeping is not None:
+                    self._keeping.close()
                 self._lock.notify_all()
                 return
             life, entry = slot.vacate()
@@ -299,17 +412,27 @@ class Supervisor:
             self._chronicle.note("row left out", verdict.quarantined)
         if verdict.quarantined or verdict.failure is not None:
             slot.explain()
-        if verdict.expected or slot.forgiven(time.monotonic()):
-            timer = threading.Timer(_BACKOFF_S, self._fill, (slot,))
-            timer.daemon = True
-            self._timers.append(timer)
-            timer.start()
+        if verdict.expected or slot.forgiven(self._clock()):
+            self._fill_later(slot, _BACKOFF_S)
             return
         text = f"{words}\nIt died {FORGIVEN + 1} times within {WINDOW_S:.0f} s and is given up."
         with self._lock:  # before a feed's end can wake somebody who waits
             self.failure = ServerError(text)
             self._lock.notify_all()
         self._order(order="fail", code="server", text=text)
+
+    def _fill_later(self, slot: Slot, after_s: float) -> None:
+        def fill() -> None:
+            try:
+                self._fill(slot)
+            except OSError as error:
+                logger.warning("%s can not be started now: %s", slot.name, error)
+                self._fill_later(slot, _RETRY_S)
+
+        timer = threading.Timer(after_s, fill)
+        timer.daemon = True
+        self._timers.append(timer)
+        timer.start()
 
     def _order(self, **values: Any) -> None:
         with self._lock:
@@ -318,6 +441,16 @@ class Supervisor:
             router.order(**values)
 
     # While it runs, and the end
+
+    @property
+    def feeds(self) -> list[str]:
+        """The names of its feeds."""
+        return [feed.name for feed in self._config.feeds]
+
+    @property
+    def stopped(self) -> bool:
+        """Whether ``stop`` was called."""
+        return self._stopping
 
     @property
     def over(self) -> bool:
@@ -338,9 +471,7 @@ class Supervisor:
             reports.expect(request)
         self._order(order=order, request=request, **values)
         with self._lock:
-            self._lock.wait_for(
-                lambda: reports.answered(request) or self.failure is not None, timeout_s
-            )
+            self._wait_for(lambda: reports.answered(request) or self.failure is not None, timeout_s)
             answer = reports.take_answer(request)
             if self.failure is not None:
                 raise self.failure
@@ -362,7 +493,7 @@ class Supervisor:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until every feed is over, or the server has failed."""
         with self._lock:
-            return self._lock.wait_for(lambda: self.over or self.failure is not None, timeout_s)
+            return self._wait_for(lambda: self.over or self.failure is not None, timeout_s)
 
     def pids(self) -> dict[str, int]:
         """The living children by name."""
@@ -377,9 +508,13 @@ class Supervisor:
         """Hand out nothing more and wait for the commits of what is out.  Whether all came."""
         self.begin_drain()
         with self._lock:
-            return self._lock.wait_for(
-                lambda: self._reports.idle or self.failure is not None, timeout_s
-            )
+            return self._wait_for(lambda: self._reports.idle or self.failure is not None, timeout_s)
+
+    def _wait_for(self, done: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait under the lock, for as long as it takes without a timeout."""
+        if timeout_s is None:
+            return self._lock.wait_for(done)
+        return Deadline(timeout_s).wait(lambda at_most_s: self._lock.wait_for(done, at_most_s))
 
     def stop(self) -> None:
         """End all children and remove the shared memory.  Harmless when repeated.
@@ -395,27 +530,21 @@ class Supervisor:
             self._lock.notify_all()
         with self._lives:
             self._end_children()
-            os.close(self._wake_r)
-            os.close(self._wake_w)
+            self._deaths.close()
             self._finalizer()
 
     def _end_children(self, abruptly: bool = False) -> None:
-        """End the watcher, and then all that it watched.
+        """End the watch, and then all that was watched.
 
         Where that is abrupt trainers are told nothing: they look for the next life of the server.
         """
         if self._keeping is not None:
             self._keeping.close()
-        self._wake()
-        for timer in self._timers:
-            timer.cancel()
-        if self._watcher is not None:
-            self._watcher.join()
+        self._end_watch()
         with self._lock:
             router, self._router = self._router, None
             workers = [slot.child for slot in self._slots if slot.child is not None]
-            for slot in self._slots:
-                slot.child = None
+            self._slots = []  # a timer that has fired already finds no place to fill
         end(workers, 0.0)  # they hold nothing that a kill could hurt
         if router is not None:
             if not abruptly:

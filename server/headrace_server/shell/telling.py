@@ -9,9 +9,10 @@ Nothing of it is kept up to date while nobody asks.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from headrace_proto.clock import AwakeClock
 
 from .child import ParentPipe
 from .config import RunConfig
@@ -73,7 +74,9 @@ class Teller:
         sessions: SessionTable,
         reception: Reception,
         pipe: ParentPipe,
+        clock: AwakeClock,
     ) -> None:
+        self._clock = clock
         self._config = config
         self._desks = desks
         self._sessions = sessions
@@ -83,16 +86,29 @@ class Teller:
 
     def tell(self, request: int) -> None:
         """All of it."""
-        now, present = time.monotonic(), self._sessions.present()
+        now, present = self._clock(), self._sessions.present()
         feeds = {name: feed_told(desk, present, now) for name, desk in self._desks.items()}
         access = self._reception.access()
         self._pipe.tell("answer", request=request, feeds=feeds, access=access)
+
+    def tell_users(self, request: int, feed: str) -> None:
+        """Who uses a feed, and which others lose their states with the workers' memory."""
+        over = self._desks[feed].over
+        users = [s.described for s in self._sessions.of_feed(feed) if s.uses and not over]
+        harmed = [
+            name
+            for name, desk in self._desks.items()
+            if name != feed
+            and desk.has_states_in_memory
+            and (desk.usage().batches or desk.dispatcher.leased)
+        ]
+        self._pipe.tell("answer", request=request, users=users, harmed=harmed)
 
     def seek(self, order: Mapping[str, Any], workers: list[int]) -> Seek:
         """What these workers are to be asked, for somebody who asks where an example is."""
         feed, request = order["feed"], order["request"]
         asked = [] if self._desks[feed].over else workers
-        self._inspections.begin(request, feed, asked, time.monotonic())
+        self._inspections.begin(request, feed, asked, self._clock())
         return Seek(feed, request, bytes.fromhex(order["key"]))
 
     def found(self, message: Sought) -> None:
@@ -103,7 +119,7 @@ class Teller:
         """What has come to an end of it."""
         if not self._inspections:
             return
-        now = time.monotonic()
+        now = self._clock()
         for asked in self._inspections.take_done(now):
             desk, worker_of = self._desks[asked.feed], self._config.worker_of
             late = [p for p in range(desk.partitions) if worker_of(p) in asked.unheard]

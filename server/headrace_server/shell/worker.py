@@ -15,7 +15,7 @@ import select
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from ..core.arena import Block
 from ..feed.partition_feed import Blocked, Busy, Done, MadeBatch, PartitionFeed
 from ..feed.sequence_feed import Resting, SequenceFeed
 from ..feed.slab import Slab
+from ..pipeline.by_source import source_directory
+from ..pipeline.forks import OwnProcess, let_go_in_children
 from .announcing import Announcer
 from .child import ParentPipe
 from .commits import Commits
@@ -95,6 +97,7 @@ class Worker:
         sheet: Sheet,
         marks: Mapping[str, Any],
         passed: Passed,
+        functions: Callable[[str, Any], None] = lambda feed, functions: None,
     ) -> None:
         self._diary = diary
         self._feeds = {feed.name: feed for feed in config.feeds}
@@ -110,7 +113,15 @@ class Worker:
         self._announcer = Announcer(self._slab, self._commits, self._channel)
         index = config.index_directory or str(directory / "index")
         about = diary, marks, passed, config.max_state_bytes, config.record, config.replay
-        self._opener = Opener(self._slab, self._stores, index, *about)
+        self._opener = Opener(
+            self._slab,
+            self._stores,
+            index,
+            *about,
+            feeds=config.feeds,
+            told=functions,
+            compares=not life,  # later ones are compared with the first by the supervisor
+        )
         self._flight = {
             feed.name: RowsRecorder(config, feed.name, worker, life)
             for feed in (config.feeds if config.record != "off" else ())
@@ -129,6 +140,10 @@ class Worker:
         self._blocks: dict[tuple[str, int, int], Block] = {}
         bounds = config.max_ahead, config.max_ahead_bytes, config.slab_bytes
         self._ahead = Ahead(self._feeds, *bounds)
+
+    def fileno(self) -> int:
+        """The number of its socket to the router."""
+        return self._channel.fileno()
 
     def run(self) -> None:
         """Work until the process is ended."""
@@ -302,9 +317,12 @@ class Worker:
         self._resting.discard(name)
 
     def _claim(self, name: _Name, token: int, number: int, segments: bytes) -> None:
-        """A trainer has a batch of an earlier server."""
+        """A trainer has a batch of an earlier server, or (``number`` is -1) has committed it."""
         if self._stores.knows(name, token):
             self._send(Claimed(*name, token, "done"))
+            return
+        if number < 0:
+            self._send(Claimed(*name, token, "no" if self._stores.lacks(name, token) else "done"))
             return
         run = self._running.get(name) or self._made[name]
         known: int | None = None
@@ -326,8 +344,10 @@ class Worker:
             self._diary.begin(order.feed, order.partition, opening=True)
             run = self._opener.open(config, order, cursor)
             schema = schema_to_wire(run.schema)
+            name = order.feed, order.partition
             number = run.next_number if isinstance(run, PartitionFeed) else 0
-            self._send(Opened(order.feed, order.partition, schema, dict(run.properties), number))
+            told = schema, dict(run.properties), number, self._stores.used(name)
+            self._send(Opened(order.feed, order.partition, *told))
         except MemoryError:
             raise
         except Exception as error:
@@ -392,18 +412,28 @@ def main() -> None:
     pipe.watch()
     config = RunConfig.from_plain(plain["run"])
     sys.path[:0] = [path for path in config.python_path if path not in sys.path]
+    sys.path.append(str(source_directory(config.directory)))
     limit = plain["memory_bytes"]
     _bound_memory(limit)
 
     def passed(feed: str, rows: list[int]) -> None:
         pipe.tell("passed", feed=feed, rows=rows)
 
+    def functions(feed: str, found: Any) -> None:
+        pipe.tell("functions", feed=feed, functions=found)
+
     try:
         files = Diary(plain["diary"]), Sheet(plain["sheet"])
-        worker = Worker(config, plain["worker"], plain["life"], *files, plain["marks"], passed)
+        worker = Worker(
+            config, plain["worker"], plain["life"], *files, plain["marks"], passed, functions
+        )
+        let_go_in_children(*pipe.filenos, worker.fileno())
         pipe.tell("ready")
-        worker.run()
+        with OwnProcess():
+            worker.run()
     except BaseException as error:
+        if isinstance(error, BrokenPipeError):
+            time.sleep(_ALONE_S)  # a router that died ends us too, and says why
         text = f"{type(error).__name__}: {error}"
         if isinstance(error, MemoryError):
             text = f"it ran out of memory (worker_memory_bytes={limit or 'unbounded'}): {text}"

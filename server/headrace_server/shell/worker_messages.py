@@ -90,6 +90,7 @@ class Opened:
     schema: Plain
     properties: Plain = field(default_factory=dict)  # what trainers are told beside it
     next: Count = 0  # the first batch that an earlier server did not see done
+    used: Plain = None  # batches that earlier servers saw done, since when and until when
 
 
 @dataclass(frozen=True, slots=True)

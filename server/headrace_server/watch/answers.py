@@ -2,7 +2,7 @@
 
     GET /  /metrics  /healthz  /readyz[?feed=]  /status.json  /history.json[?since=]
     GET /inspect?key=[&feed=]
-    POST /drain  /snapshot[?feed=]
+    POST /drain  /snapshot[?feed=]  /end[?feed=&cancel=1]  /restart[?feed=&force=1]
 
 Reading is for whoever reaches the port.  Changing something is for those who could as well send a
 signal: a peer on this machine, or one that knows the token, if there is one.  A web page that
@@ -184,6 +184,22 @@ class Answers:
         except UnknownFeed as error:
             raise _Wrong(str(error)) from None
 
+    def _end(self, query: str) -> Response:
+        feed, cancel = _value(query, "feed"), _value(query, "cancel") == "1"
+        try:
+            self._watch.server.end(feed, cancel)
+        except UnknownFeed as error:
+            raise _Wrong(str(error)) from None
+        return _json({"ended": feed})
+
+    def _restart(self, query: str) -> Response:
+        feed, force = _value(query, "feed"), _value(query, "force") == "1"
+        try:
+            self._watch.server.restart(feed, force)
+        except UnknownFeed as error:
+            raise _Wrong(str(error)) from None
+        return _json({"restarted": feed})
+
     def _drain(self, query: str) -> Response:
         self._watch.server.begin_drain()
         return _json({"draining": True})
@@ -199,7 +215,12 @@ _GET = {
     "/inspect": "_inspect",
 }
 
-_POST = {"/drain": "_drain", "/snapshot": "_snapshot"}
+_POST = {
+    "/drain": "_drain",
+    "/snapshot": "_snapshot",
+    "/end": "_end",
+    "/restart": "_restart",
+}
 
 
 class _Wrong(ValueError):

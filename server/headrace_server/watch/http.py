@@ -1,10 +1,11 @@
-"""HTTP on a few threads: what is said is bounded in size, in time and in number.
+"""HTTP on a few threads: requests are bounded in size, in time and in number.
 
     accept ─► one of 16 threads ─► head (16 KiB, 5 s) ─► answer ─► sent (10 s) ─► closed
 
-One request a connection, and no body is read.  Whoever says more, says it too slowly or says
-nonsense is answered so, or cut off, and harms nobody but those who wait behind: no thread of a feed
-waits for one of these.
+One request a connection, and no body is read.  A peer that sends more, sends it too slowly or sends
+nonsense gets an error, or is cut off.  When all threads are taken, a new connection cuts off the
+one whose peer the server has waited for longest, so slow peers keep nobody else out.  No thread of
+a feed waits for one of these.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import threading
 import time
 
 from headrace_proto import __version__
+from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
 
 from .answers import Answers, Request, Response
@@ -32,8 +34,13 @@ _THREADS = 16
 _HEAD_BYTES = 16 * 1024
 _HEAD_S = 5.0
 _SEND_S = 10.0
-#: What a connection waits for a thread before it is cut off.
+#: Maximum wait of a new connection for a thread.
 _TURN_S = 2.0
+#: A peer that the server has waited for less long than this is not cut off for a new one: most
+#: requests are there within a millisecond, and many may come at once.
+_PATIENCE_S = 0.05
+#: Maximum wait for a peer to close its end after the answer was sent.
+_FINISH_S = 1.0
 _CLOSE_S = 15.0
 
 
@@ -58,6 +65,8 @@ class HttpService:
         self._turns = threading.BoundedSemaphore(_THREADS)
         self._closing = False
         self._open: set[socket.socket] = set()
+        #: Open connections whose peer must send or read something, and since when; oldest first.
+        self._slow: dict[socket.socket, float] = {}
         self._threads: set[threading.Thread] = set()
         self._lock = threading.Lock()
         self._acceptor = threading.Thread(target=self._accept, name="headrace-http", daemon=True)
@@ -92,7 +101,7 @@ class HttpService:
                 if not self._closing:
                     time.sleep(0.1)  # no file descriptors are left, say
                 continue
-            if self._closing or not self._turns.acquire(timeout=_TURN_S):
+            if self._closing or not Deadline(_TURN_S).wait(self._take_turn):
                 connection.close()
                 continue
             thread = threading.Thread(
@@ -104,25 +113,50 @@ class HttpService:
             with self._lock:
                 self._open.add(connection)
                 self._threads.add(thread)
-            thread.start()
+                self._slow[connection] = time.monotonic()
+            try:
+                thread.start()
+            except RuntimeError as error:  # the limit of processes is reached
+                logger.warning("a request from %s is not answered: %s", peer[0], error)
+                self._end(connection, thread)
+
+    def _take_turn(self, at_most_s: float) -> bool:
+        """Whether a thread is free for one more connection; where none is, cut off the slowest."""
+        if self._turns.acquire(blocking=False):
+            return True
+        with self._lock:
+            slowest, since = next(iter(self._slow.items()), (None, 0.0))
+            if slowest is not None and time.monotonic() - since >= _PATIENCE_S:
+                del self._slow[slowest]
+                with contextlib.suppress(OSError):
+                    slowest.shutdown(socket.SHUT_RDWR)
+        return self._turns.acquire(timeout=min(at_most_s, _PATIENCE_S))
 
     def _serve(self, connection: socket.socket, peer: str) -> None:
         try:
             with contextlib.suppress(OSError):
-                response, with_body = self._respond(connection, peer)
+                head = _head(connection)
+                with self._lock:
+                    self._slow.pop(connection, None)
+                response, with_body = self._respond(head, peer)
+                with self._lock:
+                    self._slow[connection] = time.monotonic()
                 connection.settimeout(_SEND_S)
                 connection.sendall(_wire(response, with_body))
                 connection.shutdown(socket.SHUT_WR)
                 _let_finish(connection)
         finally:
-            with self._lock:
-                self._open.discard(connection)
-                self._threads.discard(threading.current_thread())
-            connection.close()
-            self._turns.release()
+            self._end(connection, threading.current_thread())
 
-    def _respond(self, connection: socket.socket, peer: str) -> tuple[Response, bool]:
-        head = _head(connection)
+    def _end(self, connection: socket.socket, thread: threading.Thread) -> None:
+        with self._lock:
+            self._open.discard(connection)
+            self._slow.pop(connection, None)
+            self._threads.discard(thread)
+            connection.close()
+        self._turns.release()
+
+    def _respond(self, head: bytes | None, peer: str) -> tuple[Response, bool]:
         request = None if head is None else _parsed(head, peer)
         if request is None:
             return Response(400, b"this is no request that can be read\n"), True
@@ -135,18 +169,24 @@ class HttpService:
 
 def _head(connection: socket.socket) -> bytes | None:
     """A request up to the empty line; None where it is too long, or does not come in time."""
-    deadline = time.monotonic() + _HEAD_S
     head = bytearray()
-    while b"\r\n\r\n" not in head:
-        left = deadline - time.monotonic()
-        if left <= 0 or len(head) >= _HEAD_BYTES:
-            return None
-        connection.settimeout(left)
-        part = connection.recv(4096)
-        if not part:
-            return None
-        head += part
-    return bytes(head)
+
+    def ended(at_most_s: float) -> bool:
+        part = _received(connection, at_most_s)
+        head.extend(part or b"")
+        return part == b"" or b"\r\n\r\n" in head or len(head) >= _HEAD_BYTES
+
+    Deadline(_HEAD_S).wait(ended)
+    return bytes(head) if b"\r\n\r\n" in head else None
+
+
+def _received(connection: socket.socket, at_most_s: float) -> bytes | None:
+    """Some bytes of the peer, none of them at the end; None where nothing comes in time."""
+    connection.settimeout(at_most_s)
+    try:
+        return connection.recv(4096)
+    except (TimeoutError, BlockingIOError):
+        return None
 
 
 def _parsed(head: bytes, peer: str) -> Request | None:
@@ -184,7 +224,12 @@ def _wire(response: Response, with_body: bool) -> bytes:
 
 def _let_finish(connection: socket.socket) -> None:
     """Let the peer read what was sent: closing with unread bytes of its would cut that off."""
-    connection.settimeout(1.0)
     left = _HEAD_BYTES
-    while left > 0 and (part := connection.recv(4096)):
-        left -= len(part)
+
+    def ended(at_most_s: float) -> bool:
+        nonlocal left
+        part = _received(connection, at_most_s)
+        left -= len(part or b"")
+        return part == b"" or left <= 0
+
+    Deadline(_FINISH_S).wait(ended)

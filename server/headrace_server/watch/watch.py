@@ -43,6 +43,10 @@ class Watched(Protocol):
 
     def snapshot(self, feed: str | None, timeout_s: float) -> dict[str, Any]: ...
 
+    def end(self, feed: str | None, cancel: bool) -> None: ...
+
+    def restart(self, feed: str | None, force: bool) -> None: ...
+
 
 class Watch:
     """Of one server.  Any thread may ask."""

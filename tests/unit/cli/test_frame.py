@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -58,6 +60,71 @@ def test_what_a_command_raises_is_one_paragraph_and_an_exit_code(
     greet(raising(error))
     assert frame.main(["greet"]) == code
     assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--workers", "0"], "--workers 0 does not lie in"),
+        (["--partitions", "0"], "--partitions 0 does not lie in"),
+        (["--bind", "nowhere"], "--bind 'nowhere'"),
+        (
+            ["--bind", "tcp://0.0.0.0:*"],
+            "give --keys DIR (headrace keygen DIR makes them), or --insec",
+        ),
+        (["--state-dir", "/dev/null"], "--state-dir '/dev/null' is not a directory"),
+        (["--durability", "process"], "--durability 'process' needs a --state-dir"),
+        (["--allow-config-change"], "--allow-config-change needs a --state-dir"),
+        (["--resume", "{}"], "--resume "),
+        (["--snapshots", "file:///x"], "--snapshots 'file:///x' needs a --state-dir"),
+        (["--keep-snapshots", "2"], "--keep-snapshots 2 needs a --state-dir"),
+        (["--record", "rows"], "--record 'rows' needs a --state-dir"),
+        (["--record-bytes", "2000000"], "--record-bytes 2000000 needs a --state-dir"),
+        (["--max-state-bytes", "0"], "--max-state-bytes 0 does not lie in"),
+        (["--lease-ttl", "0"], "--lease-ttl 0.0 does not lie in"),
+        (["--max-trainers", "0"], "--max-trainers 0 does not lie in"),
+        (["--max-credits", "0"], "--max-credits 0 does not lie in"),
+        (["--max-messages-per-s", "0"], "--max-messages-per-s 0 does not lie in"),
+        (["--slab-bytes", "0"], "--slab-bytes 0 does not lie in"),
+        (["--shm-dir", "/absent"], "--shm-dir '/absent' is not a directory"),
+        (["--start-timeout", "0"], "--start-timeout 0.0 does not lie in"),
+        (["--worker-timeout", "0"], "--worker-timeout 0.0 does not lie in"),
+        (["--worker-memory-bytes", "0"], "--worker-memory-bytes 0 does not lie in"),
+        (["--http", "nowhere"], "--http 'nowhere'"),
+        (["--http-token-file", "x"], "--http-token-file 'x' needs --http"),
+        (["--keys", "/absent"], "--keys '/absent'"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_mistake_in_an_option_names_the_option(
+    words: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    feeds = tmp_path / "feeds.py"
+    feeds.write_text(
+        "import headrace_server as hs\nnumbers = hs.from_examples([{'a': 1}]).batch(1)\n"
+    )
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    try:
+        code = frame.main(["serve", f"{feeds}:numbers", "--bind", "tcp://127.0.0.1:*", *words])
+    finally:
+        for number, handler in zip((signal.SIGTERM, signal.SIGINT), handlers, strict=True):
+            signal.signal(number, handler)
+    assert code == 2
+    told = capsys.readouterr().err
+    assert text in told and "=" not in told.replace("http=", ""), told
+
+
+def test_an_error_of_the_users_file_names_what_it_says_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    feeds = tmp_path / "strange.py"
+    feeds.write_text(
+        "import headrace_server as hs\n"
+        "def records():\n"
+        "    return hs.read_tfrecord('x', {'a': hs.scalar('int64')}, record='none').batch(1)\n"
+    )
+    assert frame.main(["preview", f"{feeds}:records"]) == 2
+    assert "record='none' is not one of" in capsys.readouterr().err
 
 
 def test_a_fault_of_the_program_keeps_its_traceback(greet):

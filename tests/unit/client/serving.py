@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -131,6 +132,7 @@ class FakeLink:
         self.welcome(1)
         self.left = None
         self.explain = None
+        self.clock = time.monotonic
         self.saved = {}
 
     def welcome(self, number):
@@ -141,8 +143,8 @@ class FakeLink:
         if self.left:
             raise self.left
 
-    def save(self, token, columns, block):
-        kept = self.session.save(token, columns, block)
+    def save(self, token, columns, block, keys):
+        kept = self.session.save(token, columns, block, keys)
         if kept:
             self.saved[token] = (columns, block)
         return kept
@@ -210,6 +212,8 @@ class Serving(threading.Thread):
         super().__init__(daemon=True)
         self.told, self.batches, self.answer = told, list(batches), answer
         self.saved, self.flushes, self.returned, self.said_bye = {}, [], [], False
+        self.flush_code = ""  # how a flush is answered
+        self.max_credits = 64
         self.heard = threading.Condition()
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -236,7 +240,8 @@ class Serving(threading.Thread):
     def _on(self, message, frames):
         if isinstance(message, Hello):
             wire = schema_to_wire(schema_of(self.told))
-            self._say(Welcome(1, "t", 7, "f", wire, 0.2, 30.0, 64, "", "", False, self.told))
+            most = self.max_credits
+            self._say(Welcome(1, "t", 7, "f", wire, 0.2, 30.0, most, "", "", False, self.told))
         elif isinstance(message, Renew):
             self._say(Pulse(7, "segments whose states are not saved"))
             self._window = max(self._window, message.window)
@@ -245,7 +250,7 @@ class Serving(threading.Thread):
         elif isinstance(message, Flush):
             self.flushes.append((message, states_in(self.told, message.columns, frames[0])))
             if not message.more:
-                self._say(Flushed(7, message.request))
+                self._say(Flushed(7, message.request, self.flush_code, self.flush_code))
         elif isinstance(message, Bye):
             self.said_bye = True
         self._serve()
@@ -285,6 +290,7 @@ def served(told, batches, **options) -> Iterator[tuple[Serving, headrace.Feed]]:
     """A feed that is connected to such a server."""
     answer = options.pop("answer", None)
     server = Serving(told, batches, **({"answer": answer} if answer else {}))
+    server.max_credits = options.pop("max_credits", server.max_credits)
     server.start()
     feed = None
     try:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from headrace import driver as module
 from headrace.driver import Driver
 from headrace.requests import DrainInput
 from headrace.session import Session
-from headrace_proto.errors import ConnectionLost, ProtocolError
+from headrace_proto.clock import AwakeClock
+from headrace_proto.errors import ConnectionLost, LimitExceeded, ProtocolError
 from headrace_proto.messages import Bye, Drain, Ended, Hello, Pulse, Renew, Welcome
+from tests.shortage import no_descriptors
 
 from .peer import Peer
 
@@ -24,6 +28,21 @@ def driven(address: str) -> Iterator[Driver]:
         yield driver
     finally:
         driver.close()
+
+
+@pytest.mark.parametrize("free", [0, 4, 12])
+def test_a_process_without_descriptors_gets_an_error_that_names_the_limit(free: int, peer: Peer):
+    """With 4 of them libzmq would end the process."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with (
+        no_descriptors(free),
+        pytest.raises(LimitExceeded, match=r"needs 16 open files.*RLIMIT_NOFILE.*ulimit -n"),
+    ):
+        Driver(peer.address, Session("f", b"nonce", prefetch=2))
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == limits
+    with driven(peer.address) as driver:  # nothing is left of the first
+        peer.welcome()
+        until(driver, lambda s: s.welcome)
 
 
 def until(driver: Driver, what: Callable[[Session], object]) -> None:
@@ -127,6 +146,31 @@ def test_one_thread_at_a_time_has_the_socket_and_the_others_are_told(peer: Peer)
         assert not thread.is_alive()
 
 
+def test_a_thread_does_not_wait_for_a_socket_that_another_trainers_thread_uses(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+):
+    """TensorFlow's thread waits for a batch; the training thread waits for its commit's answer."""
+    monkeypatch.setattr("headrace.driver._TAKE_OVER_S", 60)
+    with driven(peer.address) as driver:
+        peer.welcome()
+        until(driver, lambda s: s.welcome)
+        take_over(driver)
+        got: list[bool] = []
+
+        def other() -> None:
+            with driver.changed:
+                got.append(driver.take_over())
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join(5)
+        assert got == [False]
+        driver.hand_back()
+        thread.join()
+        take_over(driver)
+        driver.hand_back()
+
+
 def test_what_is_said_now_is_said_by_this_thread_or_by_the_one_that_has_the_socket(peer: Peer):
     with driven(peer.address) as driver:
         peer.welcome()
@@ -177,6 +221,55 @@ def test_an_interruption_amid_a_message_is_a_lost_connection_and_the_socket_is_f
         driver.hand_back()
 
 
+def test_a_process_that_was_suspended_hears_the_server_before_it_judges_its_silence(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+):
+    """1 it is suspended for an hour, 2 it wakes, 3 a heartbeat is said at once and no Hello."""
+    now = [100.0]
+    monkeypatch.setattr(module, "AwakeClock", lambda: AwakeClock(1.0, lambda: now[0]))
+    with driven(peer.address) as driver:
+        peer.hear(Hello)
+        peer.say(Welcome(1, "t", 7, "f", [], 2.0, 30.0, 64))
+        until(driver, lambda s: s.welcome)
+        take_over(driver)
+        try:
+            driver.turn(0.0)
+            now[0] += 3600
+            driver.turn(0.0)
+            assert driver.session.connected
+            while not isinstance(said := peer.hear(object), Renew):
+                assert not isinstance(said, Hello)
+            for _ in range(4):
+                now[0] += 0.9
+                driver.turn(0.0)
+                assert driver.session.connected
+            now[0] += 0.9
+            driver.turn(0.0)
+            assert not driver.session.connected, "silence while it ran counts"
+        finally:
+            driver.hand_back()
+
+
+def test_what_came_while_a_process_was_suspended_is_heard_before_its_silence_is_judged(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+):
+    now = [100.0]
+    monkeypatch.setattr(module, "AwakeClock", lambda: AwakeClock(1.0, lambda: now[0]))
+    with driven(peer.address) as driver:
+        peer.welcome()  # by its heartbeat of 0.2 s half a second is silence
+        until(driver, lambda s: s.welcome)
+        take_over(driver)
+        try:
+            peer.say(Pulse(7, "while it slept"))
+            lane = driver._lane
+            assert lane is not None and lane.socket.poll(5000)
+            now[0] += 3600
+            driver.turn(1.0)
+            assert driver.session.waiting == "while it slept" and driver.session.connected
+        finally:
+            driver.hand_back()
+
+
 def test_memory_that_can_not_be_seen_from_here_is_none(peer: Peer):
     with driven(peer.address) as driver:
         peer.hear(Hello)
@@ -220,3 +313,11 @@ def test_a_thread_that_gets_the_socket_when_it_is_gone_lets_go_again(peer: Peer)
             driver._lane = None
         thread.join(5)
         assert got == [False] and not driver._io.locked()
+
+
+def test_an_attempt_to_connect_that_nobody_answers_ends_long_before_the_kernel_ends_it(peer: Peer):
+    with driven(peer.address) as driver:
+        peer.welcome()
+        until(driver, lambda s: s.welcome)
+        assert driver._lane is not None
+        assert 0 < driver._lane.socket.connect_timeout <= 10_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,8 +17,12 @@ from headrace_proto.messages import (
     Delivery,
     Ended,
     Outcome,
+    Pulse,
+    Renew,
     Retarget,
     Retargeted,
+    Snapshot,
+    Snapshotted,
     Step,
 )
 from headrace_proto.schema import Field, schema_to_wire
@@ -32,11 +37,11 @@ def batch(seq: int) -> tuple[Deliver, bytes]:
     return Deliver(7, (item,)), np.int64(seq).tobytes()
 
 
-def trained(peer: Peer, train: Callable[[headrace.Feed], Any]) -> threading.Thread:
+def trained(peer: Peer, train: Callable[[headrace.Feed], Any], **options: Any) -> threading.Thread:
     """A trainer in a thread, with two batches on their way to it."""
 
     def run() -> None:
-        with headrace.connect(peer.address, timeout=10) as feed:
+        with headrace.connect(peer.address, **{"timeout": 10, **options}) as feed:
             train(feed)
 
     thread = threading.Thread(target=run)
@@ -72,6 +77,27 @@ def test_asking_for_the_next_batch_commits_the_one_in_hand(peer: Peer):
     assert peer.hear(Bye) == Bye(7)
     thread.join(5)
     assert taken == [1, 2] and not thread.is_alive()
+
+
+def test_it_shows_that_its_server_is_away(peer: Peer):
+    shown: list[str] = []
+    begun = threading.Event()
+
+    def train(feed: headrace.Feed) -> None:
+        shown.append(repr(feed))
+        begun.set()
+        with feed._link._driver.changed:
+            while not feed._link.session.stopped:
+                feed._link._driver.wait_for_news(5)
+        shown.append(repr(feed))
+
+    thread = trained(peer, train)
+    assert begun.wait(10)
+    peer.say(Ended(7, "lost", "the server was stopped", returns=True))
+    thread.join(20)
+    assert not thread.is_alive()
+    states = ("open", "open, the server is away")
+    assert shown == [f"<headrace.Feed 'f' at {peer.address}: {state}>" for state in states]
 
 
 def test_leaving_with_a_batch_in_hand_commits_it(peer: Peer):
@@ -134,3 +160,149 @@ def test_a_feed_that_was_closed_is_not_used_again(peer: Peer):
     peer.hear(Bye)
     thread.join(5)
     assert told == ["closed"]
+
+
+# Explicit commits
+
+
+def test_asking_commits_nothing_and_a_commit_is_of_the_batch_that_is_named(peer: Peer):
+    told: list[str] = []
+
+    def train(feed: headrace.Feed) -> None:
+        first, second = next(feed), next(feed)
+        second.commit()
+        second.commit()
+        told.append("second")
+        feed.commit(first.token)
+        feed.commit([first, second.token])
+        told.append("first")
+
+    thread = trained(peer, train, commit="explicit")
+    assert commits(peer, 1) == [12] and commits(peer, 1) == [11]
+    thread.join(5)
+    assert told == ["second", "first"] and not thread.is_alive()
+
+
+def test_leaving_gives_back_what_was_not_committed_by_name(peer: Peer):
+    def train(feed: headrace.Feed) -> None:
+        feed.commit(next(feed))
+        next(feed)
+
+    thread = trained(peer, train, commit="explicit")
+    assert commits(peer, 1) == [11]
+    returned: tuple[int, ...] = ()
+    while not returned:
+        step = peer.hear(Step)
+        assert not step.commits
+        returned = step.returned
+    assert returned == (12,)
+    thread.join(5)
+
+
+def test_a_commit_of_a_batch_that_went_elsewhere_raises_there_and_once(peer: Peer):
+    told: list[str] = []
+
+    def train(feed: headrace.Feed) -> None:
+        first, second = next(feed), next(feed)
+        with pytest.raises(headrace.StaleLease):
+            first.commit()
+        first.commit()
+        feed.commit([first, second])
+        told.append("done")
+
+    thread = trained(peer, train, commit="explicit")
+    for outcome in (Outcome(7, (), (11,)), Outcome(7, (12,))):
+        while not peer.hear(Step).commits:
+            pass
+        peer.say(outcome)
+    thread.join(5)
+    assert told == ["done"]
+
+
+def test_what_can_not_be_committed_is_refused_before_anything_is_said(peer: Peer):
+    told: list[str] = []
+
+    def train(feed: headrace.Feed) -> None:
+        batch = next(feed)
+        with pytest.raises(
+            ValueError, match=r"commit\(\): a feed .* name them: feed.commit\(batch\)"
+        ):
+            feed.commit()
+        with pytest.raises(ValueError, match="token=99 is of no batch that this trainer holds"):
+            feed.commit([batch, 99])
+        with pytest.raises(TypeError, match="batches='11' is no batch and no token"):
+            feed.commit("11")
+        feed.commit(batch)
+        feed.close()
+        with pytest.raises(headrace.FeedClosed, match="connect again"):
+            batch.commit()
+        told.append("done")
+
+    thread = trained(peer, train, commit="explicit")
+    assert commits(peer, 1) == [11]
+    thread.join(5)
+    assert told == ["done"]
+
+
+def test_a_trainer_that_never_commits_is_told_what_it_holds_and_how_to_commit(peer: Peer):
+    told: list[str] = []
+
+    def train(feed: headrace.Feed) -> None:
+        kept = [next(feed), next(feed)]
+        with pytest.raises(headrace.DeadlineExceeded) as error:
+            next(feed)
+        told.append(str(error.value))
+        assert len(kept) == 2
+
+    thread = trained(peer, train, commit="explicit", timeout=1)
+    while not told:
+        with contextlib.suppress(AssertionError):  # it had its error meanwhile
+            peer.hear(Renew, 0.5)
+        peer.say(Pulse(7, "leases"))
+    thread.join(5)
+    assert (
+        "this trainer holds 2 batches.  It has taken 2 of them and committed none of these, the "
+        'first is batch 0/1: with commit="explicit" a batch is committed by feed.commit(batch)'
+    ) in told[0]
+
+
+def test_a_batch_whose_feed_is_gone_says_so(peer: Peer):
+    lost: list[Any] = []
+    thread = trained(peer, lambda feed: lost.append(next(feed)), commit="explicit")
+    thread.join(5)
+    with pytest.raises(headrace.FeedClosed, match="the feed of this batch is gone; connect again"):
+        lost[0].commit()
+
+
+def test_a_batch_can_be_committed_early_where_asking_commits_too(peer: Peer):
+    def train(feed: headrace.Feed) -> None:
+        next(feed).commit()
+        next(feed)
+
+    thread = trained(peer, train)
+    assert commits(peer, 2) == [11, 12]
+    thread.join(5)
+
+
+def test_a_snapshot_up_to_a_batch_commits_those_before_it_and_no_later_one(peer: Peer):
+    told: list[Any] = []
+
+    def train(feed: headrace.Feed) -> None:
+        first = next(feed)
+        next(feed)
+        told.append(feed.snapshot(upto=first))
+        feed.snapshot()
+
+    thread = trained(peer, train, commit="explicit")
+    assert commits(peer, 1) == [11]
+    for _ in range(2):
+        asked = peer.hear(Snapshot)
+        peer.say(Snapshotted(7, asked.request, {"t": 1}))
+    returned: tuple[int, ...] = ()
+    while not returned:
+        step = peer.hear(Step)
+        assert not step.commits
+        returned = step.returned
+    assert returned == (12,)
+    thread.join(5)
+    assert told == [{"t": 1}]

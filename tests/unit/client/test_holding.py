@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.holding import Attachment, BufferPool, hold
-from headrace_proto.errors import ProtocolError
+from headrace_proto.errors import LimitExceeded, ProtocolError
+from tests.shortage import no_descriptors
 
 PAGE = mmap.PAGESIZE
 SEGMENT = "slab-0-0-0"
@@ -252,6 +253,13 @@ def test_a_segment_is_mapped_once_and_costs_one_open_file(directory):
     blocks = [attachment.block(SEGMENT, i * PAGE, 64, lambda: None) for i in range(4)]
     assert len(os.listdir("/proc/self/fd")) <= before + 1
     assert blocks[1].ctypes.data - blocks[0].ctypes.data == PAGE
+
+
+def test_a_process_without_descriptors_gets_an_error_that_names_the_limit(directory):
+    memory = attach(directory)
+    with no_descriptors(), pytest.raises(LimitExceeded, match=r"shared memory.*RLIMIT_NOFILE"):
+        memory.block(SEGMENT, 0, 8, lambda: None)
+    assert memory.block(SEGMENT, 0, 8, lambda: None).nbytes == 8
 
 
 @pytest.mark.parametrize(

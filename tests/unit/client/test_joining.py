@@ -8,6 +8,8 @@ import pytest
 
 import headrace
 
+from .serving import properties, served
+
 
 @pytest.mark.parametrize(
     ("arguments", "kind", "text"),
@@ -17,8 +19,13 @@ import headrace
         ({"prefetch": 64}, ValueError, "prefetch=64 does not lie in 0 … 63"),
         ({"prefetch": 1.5}, TypeError, "prefetch=1.5 is not an integer"),
         ({"prefetch": True}, TypeError, "prefetch=True is not an integer"),
+        ({"commit": "auto"}, ValueError, "commit='auto' is not one of 'on_next', 'explicit'"),
+        ({"commit": None}, ValueError, "commit=None is not one of"),
         ({"rank": 0}, ValueError, "rank=0 and world_size=None: give both or neither"),
         ({"world_size": 2}, ValueError, "rank=None and world_size=2"),
+        ({"rank": "0", "world_size": 2}, TypeError, "rank='0' is not an integer"),
+        ({"rank": 0, "world_size": True}, TypeError, "world_size=True is not an integer"),
+        ({"feed": 7}, TypeError, "feed=7 is not the name of a feed"),
         ({"rank": 2, "world_size": 2}, ValueError, "rank=2 does not lie in 0"),
         ({"timeout": 0}, ValueError, "timeout=0 is not a positive number"),
         ({"timeout": math.nan}, ValueError, "timeout=nan is not a positive number"),
@@ -34,3 +41,11 @@ def test_an_argument_that_can_not_be_is_named_with_its_value_and_limit(arguments
 def test_an_address_that_is_none_is_refused(address):
     with pytest.raises(ValueError, match="address="):
         headrace.connect(address)
+
+
+@pytest.mark.parametrize(("prefetch", "told"), [(9, True), (8, True), (7, False)])
+def test_a_prefetch_beyond_what_the_server_lets_a_trainer_hold_is_said(prefetch, told, caplog):
+    with served(properties(), [], prefetch=prefetch, max_credits=8):
+        pass
+    warned = [line for line in caplog.messages if "at most 7 come beyond" in line]
+    assert bool(warned) == told and all(f"prefetch={prefetch}:" in line for line in warned)

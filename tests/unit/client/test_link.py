@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from headrace import driver
 from headrace.link import Link
 from headrace.requests import DrainInput, FlushStates, SetTargetProbs, StatesPart
 from headrace.session import Session
+from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded, FeedClosed, UnknownFeed
 from headrace_proto.messages import (
+    Deliver,
+    Delivery,
     Drain,
     Drained,
     Ended,
@@ -24,6 +30,7 @@ from headrace_proto.messages import (
     Renew,
     Retarget,
     Retargeted,
+    Welcome,
 )
 
 from .peer import Peer
@@ -91,6 +98,133 @@ def test_a_server_that_falls_silent_is_lost(peer: Peer):
             link.take()
 
 
+class Taking:
+    """A thread that waits for a batch, and what that came to."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.came: list[object] = []
+        self.thread = threading.Thread(target=self._take)
+        self.thread.start()
+
+    def _take(self) -> None:
+        try:
+            self.came.append(self._link.take())
+        except BaseException as error:
+            self.came.append(error)
+
+    def end(self) -> object:
+        self.thread.join(20)
+        return self.came[0]
+
+
+def test_a_server_that_is_away_for_minutes_is_waited_for(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+):
+    """1 the server is silent for more than 5 minutes, 2 it is greeted again, 3 it answers."""
+    monkeypatch.setattr(
+        driver, "AwakeClock", lambda: AwakeClock(1e6, lambda: 1e3 * time.monotonic())
+    )
+    with linked(peer.address, 1e5) as link:
+        peer.hear(Hello)
+        peer.say(Welcome(1, "t", 7, "f", [], 50.0, 1e3, 64))
+        link.open()
+        taking = Taking(link)
+        while link.session.silence(link.clock()) < 300 and taking.thread.is_alive():
+            peer.hear(Hello)
+        assert taking.thread.is_alive()
+        peer.say(Welcome(1, "t", 8, "f", [], 50.0, 1e3, 64))
+        peer.say(Ended(8))
+        assert taking.end() is None
+
+
+def test_a_timeout_counts_only_time_in_which_this_process_ran(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+):
+    """1 it sleeps three times for an hour, 2 its timeout of 5 s is not over, 3 then it is."""
+    machine, looks = [100.0], [0]
+
+    def now() -> float:
+        looks[0] += 1
+        return machine[0]
+
+    def seen() -> None:
+        last = looks[0]
+        while looks[0] < last + 4 and taking.thread.is_alive():
+            time.sleep(0.001)
+
+    monkeypatch.setattr(driver, "AwakeClock", lambda: AwakeClock(1.0, now))
+    with linked(peer.address, 5.0) as link:
+        peer.hear(Hello)
+        peer.say(Welcome(1, "t", 7, "f", [], 1.0, 30.0, 64))
+        link.open()
+        taking = Taking(link)
+        for _ in range(3):
+            machine[0] += 3600
+            seen()
+        assert taking.thread.is_alive()
+        while taking.thread.is_alive():
+            machine[0] += 0.9
+            seen()
+        error = taking.end()
+    assert isinstance(error, ConnectionLost)
+    told = r"heard of it for [4-6] s, .* timeout=5 s \(this process did not run for 10797 s more\)"
+    assert re.search(told, str(error)), error
+
+
+def test_a_process_that_wakes_beyond_its_deadline_hears_before_it_gives_up(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+):
+    """1 a wait of 0.8 s is suspended, 2 the answer comes, 3 it wakes beyond the deadline."""
+    machine = [100.0]
+    monkeypatch.setattr(driver, "AwakeClock", lambda: AwakeClock(1.0, lambda: machine[0]))
+    with linked(peer.address, 0.8) as link:
+        peer.welcome()
+        link.open()
+        turn = link._driver.turn
+
+        def suspended(at_most_s: float) -> None:
+            monkeypatch.undo()
+            machine[0] += 3600
+            peer.say(Ended(7))
+            lane = link._driver._lane
+            assert lane is not None and lane.socket.poll(5000)
+
+        monkeypatch.setattr(link._driver, "turn", suspended)
+        assert link.take() is None
+        assert link._driver.turn == turn
+
+
+@pytest.mark.parametrize("gets_it", [True, False])
+def test_news_that_come_while_a_thread_takes_the_socket_over_end_its_wait_at_once(
+    gets_it: bool, peer: Peer, monkeypatch: pytest.MonkeyPatch
+):
+    """1 a thread lets the lock go to take over, 2 the driver's own thread hears what it waits for,
+    3 the thread has the socket, or not, and has nothing to wait for."""
+    with linked(peer.address, 20) as link:
+        peer.welcome()
+        link.open()
+        driver = link._driver
+        real = driver.take_over
+        waited: list[object] = []
+
+        def take_over() -> bool:
+            peer.say(Ended(7))
+            while not link.session.finished:
+                assert driver.changed.wait(20)
+            while gets_it and not real():
+                driver.changed.wait(0.01)
+            return gets_it
+
+        with driver.changed:
+            driver._waiting += 1  # or nobody would tell this test
+        monkeypatch.setattr(driver, "take_over", take_over)
+        monkeypatch.setattr(driver, "turn", waited.append)
+        monkeypatch.setattr(driver, "wait_for_news", waited.append)
+        assert link.take() is None
+        assert waited == []
+
+
 def test_the_end_and_a_failure_reach_who_waits(peer: Peer):
     with linked(peer.address, 5) as link:
         peer.welcome()
@@ -103,6 +237,59 @@ def test_the_end_and_a_failure_reach_who_waits(peer: Peer):
         peer.say(Ended(7, "lost", "the server was stopped"))
         with pytest.raises(ConnectionLost, match="was stopped"):
             link.take()
+
+
+def stop(peer: Peer) -> None:
+    peer.say(Ended(7, "lost", "the server was stopped", returns=True))
+
+
+def test_who_waits_for_a_server_that_announced_its_return_is_served_by_the_next(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+):
+    """The log says both, so that nobody takes the wait for a hang."""
+    with linked(peer.address, 20) as link:
+        peer.welcome()
+        link.open()
+        stop(peer)
+        ended: list[object] = []
+        thread = threading.Thread(target=lambda: ended.append(link.take()))
+        thread.start()
+        peer.welcome()
+        peer.say(Ended(7))
+        thread.join(20)
+        assert ended == [None]
+    assert caplog.messages == [
+        f"the server at {peer.address} was stopped and announced its return: waiting for it",
+        f"the server at {peer.address} is back",
+    ]
+
+
+def test_the_deadline_says_that_the_server_was_stopped_and_announced_its_return(peer: Peer):
+    with linked(peer.address, 1.0) as link:
+        peer.welcome()
+        link.open()
+        stop(peer)
+        with pytest.raises(ConnectionLost, match="was stopped and announced its return") as error:
+            link.take()
+        assert "waited for a batch" in str(error.value) and "commits" not in str(error.value)
+
+
+def test_a_trainer_that_leaves_waits_less_and_says_how_many_commits_are_not_answered(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headrace.link._LEAVE_S", 0.3)
+    with linked(peer.address, 600) as link:
+        peer.welcome()
+        link.open()
+        link.settle()  # owes nothing: it does not wait
+        peer.say(Deliver(7, (Delivery(1, 5, 0, 0, 1, 0, [], {}, "", 0, 1),)), b"")
+        while link.take() is None:
+            pass
+        link.commit(5)
+        stop(peer)
+        link.left = True
+        with pytest.raises(ConnectionLost, match="not answered 1 commits of this trainer"):
+            link.settle()
 
 
 def test_closing_ends_the_wait_of_another_thread(peer: Peer):

@@ -143,14 +143,16 @@ def test_a_feed_that_was_left_takes_no_states_and_gives_its_batches_back():
 def test_a_batch_that_is_not_held_any_more_is_stale():
     hands = hands_of()
     hands.link.session.give_back(1)
-    with pytest.raises(StaleLease, match="these states do not count"):
+    with pytest.raises(StaleLease, match="these states do not count") as caught:
         hands.batches[0].save_state("lstm", VALUE)
+    keys = "00000_of_00002:k0, 00000_of_00002:k1"
+    assert str(caught.value).startswith(f"batch 0/1 (token 1, 2 rows: {keys}): its lease was lost")
 
 
 def test_with_states_in_the_trainer_a_batch_of_a_lost_session_is_stale_and_goes_back():
     hands = hands_of(properties(placement="trainer", order="lanes"))
     hands.link.welcome(2)
-    with pytest.raises(StaleLease, match="lost with its session"):
+    with pytest.raises(StaleLease, match=r"batch 0/1 \(token 1, .*k1\): .*lost"):
         hands.batches[0].save_state("lstm", VALUE)
     assert hands.link.session._returned == [1] and hands.link.saved == {}
 

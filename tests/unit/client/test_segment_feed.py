@@ -46,6 +46,19 @@ def test_saves_commit_batches_and_the_feed_ends_when_all_are():
         assert server.returned == []
 
 
+def test_explicit_commits_of_segments_are_the_saves_of_their_last_states():
+    with served(ONE, batches(ONE, 2), commit="explicit") as (server, feed):
+        first, second = next(feed), next(feed)
+        for refused in (lambda: feed.commit(first), lambda: feed.snapshot(upto=first)):
+            with pytest.raises(ValueError, match="committed by the save of its last state"):
+                refused()
+        save(first)
+        save(second)
+        feed.commit()
+        assert sorted(server.saved) == [1, 2]
+        assert next(feed, None) is None
+
+
 def test_large_states_go_out_without_a_copy_and_arrive_as_they_were_saved():
     told = properties((["lstm", "float32", [50_000]],))
     with served(told, batches(told, 6)) as (server, feed):
@@ -182,6 +195,22 @@ def test_states_are_handed_over_when_it_is_asked_for_and_training_goes_on():
         feed.flush_states()
         assert [flush.token for flush, _ in server.flushes] == [1]
         save(next(feed))
+
+
+def test_states_that_the_server_does_not_take_are_not_handed_over_again():
+    with served(KEPT, batches(KEPT, 2)) as (server, feed):
+        save(next(feed))
+        server.flush_code = "stale"
+        with pytest.raises(headrace.StaleLease):
+            feed.flush_states()
+        server.flush_code = ""
+        feed.flush_states()
+        assert [flush.token for flush, _ in server.flushes] == [1]
+        batch = next(feed)  # it was prefetched, and goes on from what was saved
+        assert batch.state("lstm").tolist() == VALUE.tolist()
+        save(batch)
+        feed.flush_states()
+        assert [flush.token for flush, _ in server.flushes] == [1, 2]
 
 
 def test_the_next_batch_waits_until_another_thread_saves_the_one_before():

@@ -6,6 +6,7 @@ network that is cut at any moment.  Every message goes through the codec.
 
 import random
 from collections import Counter, deque
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from headrace.requests import DrainInput, FlushStates, StatesPart
 from headrace.session import Received, Session
 from headrace_proto.errors import (
     Cancelled,
+    ConnectionLost,
     DataError,
     ProtocolError,
     ServerError,
@@ -46,6 +48,7 @@ from headrace_proto.messages import (
 )
 from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.handover import Answer, Batch, Finish, Freed, Send
+from tests.examples import some
 
 HEARTBEAT, TTL = 1.0, 10.0
 SCHEMA = [["x", "int64", [-1]]]
@@ -93,11 +96,52 @@ class Talk:
         return None if received is None else received.delivery.token
 
 
-def opened(prefetch=2):
-    talk = Talk(prefetch)
+def opened(prefetch=2, **options):
+    talk = Talk(prefetch, **options)
     assert len(talk.said()) == 1
     talk.hear(welcome())
     return talk
+
+
+# A server that stops
+
+
+def stopping(session=1):
+    return Ended(session, "lost", "the server was stopped", returns=True)
+
+
+def test_a_server_that_stops_and_will_be_back_is_greeted_until_it_is_and_hears_what_is_owed():
+    talk = opened()
+    talk.deliver(delivery(1, 11), delivery(2, 12))
+    talk.take(), talk.session.place(Handed(11, 0, 11, 1)), talk.session.commit(11)
+    talk.said()
+    talk.hear(stopping())
+    assert talk.session.stopped and talk.session.failure is None and not talk.session.connected
+    assert talk.take() is None and talk.session.unanswered == 1
+    (hello,) = talk.said(after_s=1.0)
+    assert isinstance(hello, Hello) and hello.batches == (Handed(11, 0, 11, 1),)
+    talk.hear(welcome(1, life="next"))
+    assert not talk.session.stopped and talk.session.connected
+    (step, *_) = talk.said()
+    assert step.commits == (11,) and step.returned == (12,)
+
+
+def test_a_server_that_stops_for_good_and_one_after_the_end_are_as_they_were():
+    talk = opened()
+    talk.hear(Ended(1, "lost", "the server was stopped"))
+    assert isinstance(talk.session.failed(), ConnectionLost)
+    talk = opened()
+    talk.hear(Ended(1), stopping())
+    assert talk.session.ended and not talk.session.stopped and talk.session.connected
+
+
+def test_the_end_and_a_failure_are_acknowledged_at_once():
+    for end in (Ended(1), Ended(1, "data", "file f: record 3")):
+        talk = opened()
+        assert not any(m.ended for m in talk.said(after_s=HEARTBEAT) if isinstance(m, Renew))
+        talk.hear(end)
+        (renew,) = talk.said()
+        assert renew.ended
 
 
 # Saved states
@@ -124,6 +168,38 @@ def test_a_save_goes_with_its_block_once_and_again_after_a_reconnection_until_it
     assert talk.session.settled and len(talk.session.refused) == 1
 
 
+def test_a_refused_save_names_the_batch_and_the_first_of_its_keys_also_in_another_session():
+    talk = opened()
+    few, many = delivery(1, 11), replace(delivery(2, 12), rows=9)
+    talk.hear(Deliver(1, (few, replace(many, frame=2))), frames=[b"11", b"12"])
+    talk.take(), talk.take()
+    talk.session.save(11, [], None, [b"00000_of_00002:a"])
+    talk.session.save(12, [], None, [b"00001_of_00002:b", b"\xff" + b"x" * 300])
+    talk.hear(Unknown(1))
+    talk.said()
+    talk.hear(welcome(2))
+    talk.hear(Outcome(2, (), (11,), [[12, "stale", "its lanes went to another trainer"]]))
+    stale, refused = map(str, talk.session.refused)
+    assert stale.startswith("batch 0/11 (token 11, 1 row: 00000_of_00002:a) was committed after")
+    keys = "00001_of_00002:b, \\xff" + "x" * 76 + ", …"
+    assert refused == f"batch 0/12 (token 12, 9 rows: {keys}): its lanes went to another trainer"
+    assert not talk.session._named, "what is answered is forgotten"
+
+
+def test_no_name_of_a_batch_is_kept_longer_than_the_batch():
+    talk = opened()
+    talk.deliver(*(delivery(i, 10 + i) for i in range(1, 5)))
+    talk.take(), talk.take(), talk.take()
+    talk.session.commit(11)
+    talk.session.give_back(12)
+    talk.hear(Outcome(1, (11,)))
+    assert sorted(talk.session._named) == [13, 14]
+    talk.hear(Unknown(1))
+    talk.said()
+    talk.hear(welcome(2))  # another session: 14, which was not taken, goes back
+    assert sorted(talk.session._named) == [13] == sorted(talk.session._held)
+
+
 def test_a_save_that_is_refused_for_a_reason_tells_it_and_a_strange_one_is_ignored():
     talk = opened()
     talk.deliver(delivery(1, 11))
@@ -131,7 +207,8 @@ def test_a_save_that_is_refused_for_a_reason_tells_it_and_a_strange_one_is_ignor
     talk.session.save(11, [], None)
     talk.hear(Outcome(1, (), (), [[11, "cancelled", "drained"], [12, "state", "not ours"]]))
     (error,) = talk.session.refused
-    assert isinstance(error, Cancelled) and str(error) == "drained" and talk.session.settled
+    assert isinstance(error, Cancelled) and talk.session.settled
+    assert str(error) == "batch 0/11 (token 11, 1 row): drained"
 
 
 def test_batches_carry_the_session_that_brought_them():
@@ -383,6 +460,7 @@ def test_a_stale_commit_is_told_once():
     talk.hear(Outcome(1, (), (11, 12)), Outcome(1, (), (11,)))
     (error,) = talk.session.refused  # 12 was never committed here
     assert isinstance(error, StaleLease) and "lease_ttl_s" in str(error)
+    assert str(error).startswith("batch 0/11 (token 11, 1 row) was committed after")
     assert talk.session.settled
 
 
@@ -562,6 +640,57 @@ def test_a_server_that_failed_before_it_knew_its_schema_can_say_why():
     assert str(talk.session.failure) == "no file matches"
 
 
+# Explicit commits
+
+
+def test_a_loop_that_holds_all_that_is_left_ends_before_it_has_committed():
+    """1 it holds two batches and asks, 2 a heartbeat asks why none comes, 3 none is left."""
+    talk = opened(explicit=True)
+    talk.said()
+    talk.deliver(delivery(1, 11), delivery(2, 12))
+    talk.take(), talk.take()
+    talk.said()
+    talk.session.want()
+    (renew,) = [m for m in talk.said() if isinstance(m, Renew)]
+    assert renew.held == (11, 12) and not talk.session.over
+    talk.hear(Pulse(1, "leases", True))
+    assert talk.session.over and not talk.session.ended
+    talk.session.commit(11), talk.session.commit(12)
+    assert not talk.session.over  # it waits for those of others, and may get their batches
+    talk.said()
+    talk.hear(Outcome(1, (11, 12)), Ended(1))
+    assert talk.session.over and talk.session.ended
+
+
+def test_a_batch_that_comes_back_from_another_trainer_is_not_missed():
+    talk = opened(explicit=True)
+    talk.deliver(delivery(1, 11))
+    talk.take()
+    talk.hear(Pulse(1, "leases", True))
+    talk.deliver(delivery(2, 12))
+    assert not talk.session.over and talk.take() == 12 and not talk.session.over
+    talk.hear(Pulse(1, "leases", True))
+    assert talk.session.over
+    talk.hear(welcome(2))  # another session: what it is told is to be seen
+    assert not talk.session.over
+
+
+def test_a_loop_that_commits_by_asking_ends_with_the_feed_only():
+    talk = opened()
+    talk.deliver(delivery(1, 11))
+    talk.take()
+    talk.said()
+    talk.session.want()
+    assert not [m for m in talk.said() if isinstance(m, Renew)]
+    talk.hear(Pulse(1, "leases", True))
+    assert not talk.session.over
+
+
+def test_a_session_that_goes_on_from_a_snapshot_commits_as_before():
+    assert opened(explicit=True).session.again("token").explicit
+    assert not opened().session.again("token").explicit
+
+
 # Back to back
 
 
@@ -615,7 +744,8 @@ class Server:
             for token, (seq, _) in list(mapped.items()):
                 if seq <= message.mapped_upto and token not in message.mapped:
                     self.unmap(number, token)
-            self.say(connection, Pulse(number, self.d.describe(self.now)))
+            exhausted = self.d.exhausted(number, message.last_seq)
+            self.say(connection, Pulse(number, self.d.describe(self.now), exhausted))
 
     def on_hello(self, connection, hello):
         for number, session in self.sessions.items():
@@ -799,7 +929,7 @@ class World:
             self.turn(calm=True)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=some(120), deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     local=st.booleans(),
@@ -817,7 +947,7 @@ def test_over_a_network_that_is_cut_every_batch_is_committed_once_and_all_memory
     assert all(len(t.numbers) == 1 for t in world.trainers), "no session was given up"
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=some(120), deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     local=st.booleans(),
@@ -895,6 +1025,21 @@ def test_hello_tells_of_batches_in_hand_and_of_those_that_are_not_answered():
     talk.hear(Outcome(2, (), (12,)))
     talk.session.lose()
     assert talk.said(1.0)[0].batches == (places[2],)
+
+
+def test_hello_tells_under_which_start_it_worked_and_the_last_commit_of_each_partition():
+    talk = opened(5)
+    talk.hear(replace(welcome(2, life="durable"), properties={"epoch": 8, "generation": 0}))
+    talk.deliver(*(delivery(n, 10 + n) for n in range(1, 6)))
+    for n, partition in enumerate((0, 1, 0, 0, 1), 1):
+        talk.take()
+        talk.session.place(Handed(10 + n, partition, n, 1))
+        talk.session.commit(10 + n)
+    talk.said()
+    talk.hear(Outcome(2, (13, 12, 11), (15,)))
+    talk.session.lose()
+    (hello,) = talk.said(1.0)
+    assert hello.epoch == 8 and hello.committed == (0, 13, 1, 12)
 
 
 def test_of_very_many_rows_as_many_batches_are_told_as_a_header_holds():

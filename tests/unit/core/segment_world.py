@@ -385,7 +385,7 @@ class World:
             last = self.d.last_saved(session, token)
             if self.ahead and last is not None and self.random.random() < 0.5:
                 rows = sorted({self.random.randrange(batch.rows) for _ in range(batch.rows)})
-                self.d.flush(last, (batch.number, rows))
+                self.d.flush(session, token, last, (batch.number, rows))
             self.act()
 
     def say_again(self, session):

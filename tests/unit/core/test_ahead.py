@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace_server.core.ahead import Ahead
+from headrace_server.core.ahead import Ahead, bounds
 
 
 @dataclass
@@ -100,3 +100,53 @@ def test_a_partition_at_its_capacity_lets_its_feed_rest_and_no_other():
     assert ahead.turn(running, ()) == ("b", 0)
     ahead.taken("a", 2)
     assert ahead.turn(running, ()) == ("a", 0)
+
+
+def made_until_it_rests(ahead: Ahead, running: dict[tuple[str, int], Run], nbytes: int) -> int:
+    count = 0
+    while (name := ahead.turn(running, ())) is not None:
+        ahead.made(name, nbytes)
+        running[name].next_number += 1
+        count += 1
+    return count
+
+
+def test_a_capacity_lets_each_partition_make_as_many_ahead_be_it_fewer_or_more():
+    for capacity, partitions in ((1, 2), (5, 1), (32, 2), (33, 1), (200, 1), (200, 3)):
+        ahead = Ahead(["a"], 32, 1 << 20, 1 << 30)
+        running = {("a", part): Run(capacity=capacity) for part in range(partitions)}
+        assert made_until_it_rests(ahead, running, 1) == capacity * partitions
+        assert {run.next_number for run in running.values()} == {capacity}
+
+
+def test_a_large_capacity_has_bytes_in_proportion_and_a_quarter_of_the_slab_at_most():
+    for capacity, slab, bytes_ahead in (
+        (16, 1 << 30, 3200),
+        (64, 1 << 30, 6400),
+        (64, 18000, 4500),
+    ):
+        assert bounds(capacity, 1, 32, 3200, slab) == (capacity, bytes_ahead)
+        ahead = Ahead(["a"], 32, 3200, slab)
+        made = made_until_it_rests(ahead, {("a", 0): Run(capacity=capacity)}, 900)
+        assert made == min(capacity, -(-bytes_ahead // 900))
+    assert bounds(None, 4, 32, 3200, 9000) == (32, 3200)
+    ahead = Ahead(["a", "b"], 32, 1 << 20, 400)  # each of several feeds keeps to its share
+    assert made_until_it_rests(ahead, {("a", 0): Run(capacity=500)}, 1) == 100
+
+
+def test_one_with_a_large_capacity_rests_until_a_quarter_of_that_was_taken():
+    ahead = Ahead(["a"], 32, 1 << 20, 1 << 30)
+    running = {("a", 0): Run(capacity=80)}
+    made_until_it_rests(ahead, running, 1)
+    for taken, turn in ((1, None), (19, None), (20, ("a", 0))):
+        ahead.taken("a", taken)
+        assert ahead.turn(running, ()) == turn
+
+
+def test_a_partition_that_has_ended_leaves_no_other_waiting_for_ever():
+    ahead = Ahead(["a"], 32, 1 << 20, 1 << 30)
+    running = {("a", 0): Run(capacity=3), ("a", 1): Run(capacity=3)}
+    assert made_until_it_rests(ahead, running, 1) == 6
+    del running["a", 0]
+    ahead.taken("a", 6)
+    assert made_until_it_rests(ahead, running, 1) == 3

@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from headrace_proto.errors import LimitExceeded
 from headrace_server.core.arena import Arena, Block
+from tests.examples import some
 
 PAGE = 4096
 
@@ -249,6 +250,6 @@ class ArenaMachine(RuleBasedStateMachine):
 
 
 ArenaMachine.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=50, deadline=None, derandomize=True
+    max_examples=some(80), stateful_step_count=50, deadline=None, derandomize=True
 )
 TestArenaMachine = ArenaMachine.TestCase

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from headrace_server.core.demand import Arrivals, LaneQueues
 from headrace_server.core.handover import Batch, Leave, Want
+from tests.examples import some
 
 
 def batch(partition, number, stripe=0):
@@ -136,7 +137,7 @@ def test_a_batch_out_of_its_order_is_refused_and_changes_nothing(kind):
 
 
 @given(data=st.data(), partitions=st.integers(1, 4))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=some(150), deadline=None)
 def test_never_more_is_asked_for_than_trainers_can_take_and_never_less(data, partitions):
     a = Arrivals(partitions)
     upto, made, ready, credits = [0] * partitions, [0] * partitions, 0, 0

@@ -21,6 +21,7 @@ from headrace_server.core.handover import (
     Taken,
 )
 from headrace_server.core.trainers import MAX_WORLD
+from tests.examples import some
 
 TTL = 10.0
 
@@ -738,7 +739,9 @@ class SharedHistories(RuleBasedStateMachine):
 
 
 TestSharedHistories = SharedHistories.TestCase
-TestSharedHistories.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestSharedHistories.settings = settings(
+    max_examples=some(200), stateful_step_count=50, deadline=None
+)
 
 
 # Coordinated mode
@@ -858,7 +861,7 @@ class Run:
         assert set(self.rank_of) <= set(self.finished)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=some(150), deadline=None)
 @given(seed=st.integers(0, 10**6), world=st.integers(1, 4), deaths=st.sampled_from([0.0, 0.1]))
 def test_each_rank_gets_one_batch_of_one_kind_in_each_round_and_all_finish_together(
     seed, world, deaths
@@ -876,7 +879,7 @@ def test_each_rank_gets_one_batch_of_one_kind_in_each_round_and_all_finish_toget
     assert run.d.dropped.get("incomplete_round", 0) == sum(incomplete.values())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=some(150), deadline=None)
 @given(seed=st.integers(0, 10**6), worlds=st.lists(st.integers(1, 4), min_size=2, max_size=4))
 def test_a_run_that_is_resumed_with_any_world_size_loses_incomplete_last_rounds_only(seed, worlds):
     run = Run(seed)
@@ -1095,3 +1098,48 @@ def test_how_each_lease_ended_that_was_not_committed_is_told_once():
     d.tick(100.0)
     later = {e.token: e.why for e in kinds(d.take_effects(), Returned)}
     assert later[held[1][1]] == "expired" and not set(later) & {t for t, _ in told}
+
+
+# Nothing is left
+
+
+def test_no_batch_is_left_when_all_are_committed_or_in_hands():
+    d = filled(3)
+    d.join(1, 0.0)
+    d.join(2, 0.0)
+    d.window(1, 2)
+    assert not d.exhausted(1, 2)
+    d.window(2, 1)
+    assert not d.exhausted(1, 2)  # another may be made
+    d.partition_ended(0)
+    assert d.exhausted(1, 2) and d.exhausted(2, 1)
+    assert not d.exhausted(1, 1)  # its second is on the way
+    assert not d.exhausted(9, 0)
+    d.leave(2)
+    assert not d.exhausted(1, 2)  # what it had comes back
+    d.window(1, 3)
+    assert d.exhausted(1, 3)
+
+
+def test_a_rank_has_no_batch_left_when_its_rounds_are_handed_out():
+    d = filled(5)
+    d.partition_ended(0)
+    d.join(1, 0.0, 0, 2)
+    d.join(2, 0.0, 1, 2)
+    d.window(1, 9)
+    assert d.exhausted(1, 2) and not d.exhausted(2, 0)
+    d.window(2, 9)
+    assert d.exhausted(2, 2)
+
+
+def test_uncommitted_batches_stay_with_a_trainer_for_as_long_as_it_says_so():
+    """Ten terms of a lease pass over three batches of a trainer that commits explicitly."""
+    d = filled(3)
+    d.join(1, 0.0)
+    d.window(1, 3)
+    tokens = tuple(e.token for e in kinds(d.take_effects(), Send))
+    for heartbeat in range(1, 40):
+        now = heartbeat * TTL / 4
+        assert d.renew(1, 3, frozenset(tokens), now) and d.tick(now) == []
+    d.commit(1, tokens[1:2])
+    assert d.counts["expired"] == 0 and kinds(d.take_effects(), Answer)[0].committed == tokens[1:2]

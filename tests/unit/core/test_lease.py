@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace_server.core.lease import LeaseTable, Verdict
+from tests.examples import some
 
 TTL = 10.0
 
@@ -244,4 +245,6 @@ class LeaseHistories(RuleBasedStateMachine):
 
 
 TestLeaseHistories = LeaseHistories.TestCase
-TestLeaseHistories.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestLeaseHistories.settings = settings(
+    max_examples=some(150), stateful_step_count=40, deadline=None
+)

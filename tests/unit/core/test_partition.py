@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from headrace_server.core.batch import PlainBatches
 from headrace_server.core.partition import VERSION, Partition, Rest, first_number
 from headrace_server.core.plan import Draft, Part, Plan, Read
+from tests.examples import some
 
 LIMITS = st.lists(st.integers(1, 7), min_size=1, max_size=5)
 
@@ -282,7 +283,7 @@ def test_a_partition_that_rests_is_closed_and_ends_when_its_shape_is_through(can
 # Going on elsewhere
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=some(60), deadline=None)
 @given(
     examples=st.integers(0, 20),
     batch_size=st.integers(1, 6),
@@ -310,7 +311,7 @@ def test_a_cursor_at_every_step_continues_the_same_stream(
             break
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=some(60), deadline=None)
 @given(examples=st.integers(0, 20), batch_size=st.integers(1, 6), limits=LIMITS, data=st.data())
 def test_a_snapshot_at_every_step_repeats_what_is_not_committed_and_goes_on(
     examples, batch_size, limits, data

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_server.core.permutation import MAX_LENGTH, Permutation
+from tests.examples import some
 
 SEEDS = st.integers(-(2**70), 2**70)
 
@@ -24,7 +25,7 @@ def chi_square(counts):
 
 
 @given(n=st.integers(0, 6000), seed=SEEDS, epoch=st.integers(0, 2**40))
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=some(150), deadline=None, derandomize=True)
 def test_every_example_has_one_position(n, seed, epoch):
     assert np.array_equal(np.sort(order(n, seed, epoch)), np.arange(n))
 
@@ -40,7 +41,7 @@ def test_the_smallest_lengths_work(n):
 
 
 @given(n=st.integers(1025, MAX_LENGTH), seed=SEEDS, data=st.data())
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=some(100), deadline=None, derandomize=True)
 def test_of_many_elements_different_positions_give_different_examples_in_range(n, seed, data):
     edges = {0, 1, n - 1, n - 2, isqrt(n), n // 2}
     drawn = data.draw(st.sets(st.integers(0, n - 1), max_size=50))

@@ -13,6 +13,7 @@ from headrace_server.core.plan import Plan, Read
 from headrace_server.core.segments import SegmentQueue
 from headrace_server.core.sequences import BEGUN, REFUSED
 from headrace_server.core.slots import Begun
+from tests.examples import some
 
 from .original_queue import FIRST, Feed, original_stream
 
@@ -21,7 +22,7 @@ CUTS = st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any)
 SIZES = st.tuples(st.integers(1, 5), st.none() | st.integers(0, 6), st.booleans()).map(
     lambda t: (t[0], None if t[1] is None else t[0] + t[1], t[2])
 )
-steadily = settings(max_examples=400, deadline=None, derandomize=True)
+steadily = settings(max_examples=some(400), deadline=None, derandomize=True)
 
 
 class Trainers:
@@ -135,7 +136,7 @@ def test_one_trainer_without_prefetch_gets_the_batches_of_the_original(sizes, co
     assert machine.dropped() == ({"remainder": left} if left else {})
 
 
-@settings(steadily, max_examples=200)
+@settings(steadily, max_examples=some(200))
 @given(SIZES, st.data())
 def test_keys_that_come_again_are_refused_and_let_in_as_by_the_original(sizes, data):
     batch_size, capacity, small = sizes

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from headrace_server.core.lanes import Lanes
 from headrace_server.core.segments import SegmentQueue
 from headrace_server.core.sequences import FIRST_INDEX, PARTITION_BITS
+from tests.examples import some
 
 MACHINES = pytest.mark.parametrize("machine_of", [SegmentQueue, Lanes])
 
@@ -214,7 +215,7 @@ def test_the_same_key_in_another_epoch_is_another_key(machine_of):
     assert machine.take_refused() == [] and drafts(machine) == [[0, 1], [2, 3]]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=some(100), deadline=None, derandomize=True)
 @given(st.lists(st.lists(st.sampled_from("abcd"), max_size=4), max_size=8), st.data())
 def test_of_examples_in_flight_no_two_have_one_key(chunks, data):
     machine = SegmentQueue(1, data.draw(st.none() | st.integers(1, 4)))

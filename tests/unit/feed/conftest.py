@@ -8,7 +8,9 @@ import pytest
 import reading
 from hypothesis import settings
 
-settings.register_profile("steady", derandomize=True, deadline=None, database=None)
+settings.register_profile(
+    "steady", settings.default, derandomize=True, deadline=None, database=None
+)
 settings.load_profile("steady")
 
 

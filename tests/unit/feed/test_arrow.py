@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import all_of, examples, indexed, opened
+from tests.examples import some
 
 from headrace_proto.errors import DataError, FilesMissing
 from headrace_proto.schema import Field
@@ -432,7 +433,7 @@ def tables(draw: st.DrawFn) -> pa.Table:
     )
 
 
-@settings(max_examples=40)
+@settings(max_examples=some(40))
 @given(tables(), st.integers(1, 5), st.sampled_from(WAYS[:3]))
 def test_any_table_comes_back(source: pa.Table, rows: int, way: dict[str, Any]) -> None:
     path = f"memory://{uuid.uuid4().hex}/a"

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import all_of, examples, opened
+from tests.examples import some
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
@@ -103,7 +104,7 @@ def test_neighbouring_rows_of_a_group_are_one_example(tmp_path: Path, name: str)
 CELLS = st.text("a,\"\n\r' é0", max_size=5)
 
 
-@settings(max_examples=80)
+@settings(max_examples=some(80))
 @given(
     st.lists(st.tuples(st.integers(0, 2), CELLS, st.integers(-9, 9)), max_size=12),
     st.booleans(),

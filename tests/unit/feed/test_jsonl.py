@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import all_of, examples, opened
+from tests.examples import some
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
@@ -83,7 +84,7 @@ def test_a_file_without_records_is_a_source_of_none(
     assert all_of(opened("jsonl", tmp_path / name)) == []
 
 
-@settings(max_examples=60)
+@settings(max_examples=some(60))
 @given(st.text("a \n\r", max_size=30), st.integers(1, 5))
 def test_lines_are_found_wherever_blocks_end(text: str, block: int) -> None:
     data = np.frombuffer(text.encode(), np.uint8)

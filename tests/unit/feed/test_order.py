@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import some
 
 from headrace_proto.schema import Field
 from headrace_server.core.permutation import Permutation
@@ -14,7 +15,7 @@ from headrace_server.feed.order import ORDINAL_BITS, PartitionReader
 from headrace_server.pipeline.declaration import Order
 
 FIELDS = {"x": Field("int64")}
-RUN = settings(max_examples=60, deadline=None, derandomize=True)
+RUN = settings(max_examples=some(60), deadline=None, derandomize=True)
 
 
 def chunk_of(file, numbers):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import some
 
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import DataError
@@ -293,7 +294,7 @@ def test_what_a_partition_makes_does_not_depend_on_who_runs_beside_it(
     assert [(together[k], feeds[k].dropped()) for k in range(partitions)] == alone
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(25))
 @given(data=st.data())
 def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
     data: st.DataObject, place: Callable[..., Place]

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from segment_player import Player, Taken, same_states
+from tests.examples import some
 
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import aligned_bytes, arrange, strings_at
@@ -212,7 +213,7 @@ def test_the_length_is_clipped_to_each_segment_and_the_total_is_told_as_it_is(
     assert [t["@total_length"].tolist() for t in batches] == [lengths] * 3
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(60))
 @given(
     steps=st.lists(st.integers(1, 23), min_size=1, max_size=25),
     unroll=st.integers(1, 25),

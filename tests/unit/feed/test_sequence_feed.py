@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from segment_player import Player, Taken, no_states, same_states
+from tests.examples import some
 
 from headrace_proto.errors import DataError
 from headrace_server import pipeline as hs
@@ -205,7 +206,7 @@ def test_proportions_change_from_the_next_batch_on(tmp_path: Path):
 # Room
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(40))
 @given(seed=st.integers(0, 2**32), pages=st.integers(1, 4), kind=st.sampled_from(ORDERS))
 def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
     seed: int, pages: int, kind: tuple[str, str], tmp_path: Path
@@ -417,7 +418,7 @@ def test_nothing_piles_up_while_all_that_comes_is_refused(tmp_path: Path):
     assert calls == 200 and player.feed.dropped() == {"bad:duplicate_key": 999}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(80))
 @given(
     numbers=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=40),
     batch_size=st.integers(1, 3),

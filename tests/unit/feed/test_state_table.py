@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from segment_player import Player, Taken, no_states
+from tests.examples import some
 
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_server import pipeline as hs
@@ -360,7 +361,7 @@ def test_the_states_of_an_example_that_ends_are_not_kept(tmp_path: Path):
     assert player.feed._after == {} == player.feed._out
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(80))
 @given(
     steps=st.lists(st.integers(1, 6), min_size=1, max_size=20),
     batch_size=st.integers(1, 4),

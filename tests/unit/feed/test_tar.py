@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import all_of, examples, opened
+from tests.examples import some
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
@@ -118,7 +119,7 @@ def test_what_belongs_to_no_example_is_passed_over(tmp_path: Path) -> None:
     ]
 
 
-@settings(max_examples=40)
+@settings(max_examples=some(40))
 @given(
     st.lists(
         st.tuples(st.text("ab/é", min_size=1, max_size=150), st.binary(max_size=1100)),

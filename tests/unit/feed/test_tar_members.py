@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import some
 
 from headrace_server.feed.sources.tar_members import DamagedTar, Member, Members
 
@@ -32,7 +33,7 @@ def walked(content: bytes, byte: int = 0) -> list[tuple[Member, bytes]]:
     return found
 
 
-@settings(max_examples=60)
+@settings(max_examples=some(60))
 @given(
     st.lists(
         st.tuples(st.text("ab.é/", min_size=1, max_size=90), st.binary(max_size=1030)), max_size=4
@@ -59,7 +60,7 @@ def test_a_walk_may_pass_over_contents(style: int) -> None:
     assert (second.name, members.data()) == ("b", b"y" * 513)
 
 
-@settings(max_examples=60)
+@settings(max_examples=some(60))
 @given(st.integers(0, 4095), st.integers(0, 255), st.sampled_from(STYLES))
 def test_damage_ends_the_walk_or_changes_a_member_but_does_nothing_worse(
     at: int, byte: int, style: int

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import some
 from tfrecord_writer import all_rows, example, feature, frame, opened, rows_of, write
 
 from headrace_proto.errors import DataError, FilesMissing
@@ -485,7 +486,9 @@ def tf():  # type: ignore[no-untyped-def]
 
 
 FEW = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=some(25),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 WAYS = st.sampled_from(["", "GZIP", "ZLIB"])
 KINDS = {"ints": "int64_list", "floats": "float_list", "texts": "bytes_list"}
@@ -516,7 +519,9 @@ TF_WANTED = {
 
 @pytest.mark.tf
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=some(25),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     records=st.lists(tf_rows(), min_size=1, max_size=5), way=st.sampled_from(["", "GZIP", "ZLIB"])
@@ -545,7 +550,9 @@ def test_what_tensorflow_writes_is_read(tf, tmp_path: Path, records, way: str) -
 
 @pytest.mark.tf
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=some(25),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
 def test_what_we_read_is_what_tensorflow_parses(tf, tmp_path: Path, data) -> None:

@@ -123,6 +123,7 @@ def test_a_function_is_named_with_its_arguments():
         (lambda: hs.read_csv("a", header="x"), TypeError, "header='x'"),
         (lambda: hs.read_csv("a", group_by=1), TypeError, "group_by=1"),
         (lambda: hs.read_npz("a", ragged=["x"]), TypeError, "ragged="),
+        (lambda: hs.read_npz(["a.npz"], column="x"), ValueError, "all paths end with .npz"),
         (lambda: hs.from_function(rows, np.zeros(2)), TypeError, r"args\[0\]=.* is a ndarray"),
         (lambda: hs.from_function(rows, {1: 2}), TypeError, "keys are strings"),
         (lambda: hs.from_function(rows, n=2**70), ValueError, r"kwargs\['n'\]=.* too large"),

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from headrace_proto import checks, messages
 from headrace_proto.codec import Registry
 from headrace_server.shell import worker_messages
+from tests.examples import some
 
 #: The same examples in every run: a failure stays until it is repaired.
-steady = settings(derandomize=True, deadline=None, database=None, max_examples=60)
+steady = settings(derandomize=True, deadline=None, database=None, max_examples=some(60))
 
 REGISTRIES: tuple[Registry, ...] = (
     messages.FROM_TRAINER,

@@ -17,6 +17,7 @@ from headrace_proto.layout import (
     arrange,
     array_at,
     check_slot,
+    first_strings,
     strings_at,
 )
 
@@ -214,6 +215,8 @@ def test_offsets_that_lie_are_refused(offsets):
     array_at(block, Slot("int64", (count + 1,), 0, 0))[:] = offsets
     with pytest.raises(ProtocolError, match="offsets of an array of strings"):
         strings_at(block, slot)
+    with pytest.raises(ProtocolError, match="offsets of an array of strings"):
+        first_strings(block, 0, slot.nbytes, count, count)
 
 
 @pytest.mark.parametrize(
@@ -233,3 +236,5 @@ def test_strings_of_one_length_and_of_several_come_as_they_were(texts: list[byte
     block = aligned_bytes(nbytes)
     write_strings(block, slot, texts)
     assert strings_at(block, slot).tolist() == texts
+    for upto in range(5):
+        assert first_strings(block, slot.offset, slot.nbytes, len(texts), upto) == texts[:upto]

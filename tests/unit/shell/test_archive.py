@@ -41,7 +41,7 @@ def test_a_trainers_snapshot_is_made_of_copies_and_told_to_it(shelf: Shelf):
     ticket = archive.ask("speech", session=3, request=8)
     copy = router.next()
     assert (copy["order"], copy["ticket"], copy["feed"]) == ("copy", ticket, "speech")
-    Path(copy["directory"], "0.db").write_bytes(b"store")
+    Path(copy["directory"], "0.journal").write_bytes(b"store")
     archive.copied(ticket, "", "")
     answer = router.next()
     assert (answer["order"], answer["session"], answer["request"]) == ("snapshotted", 3, 8)
@@ -77,7 +77,7 @@ def test_an_operators_snapshot_is_waited_for(shelf: Shelf):
     router = Router()
     archive = Archive(shelf, 1, router)
     ticket = archive.ask("speech")
-    Path(router.next()["directory"], "0.db").write_bytes(b"store")
+    Path(router.next()["directory"], "0.journal").write_bytes(b"store")
     archive.copied(ticket, "", "")
     assert archive.wait(ticket, 10)["feed"] == "speech"
     refused = archive.ask("speech")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import select
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import psutil
 import pytest
 
 from headrace_server.shell.child import Child
@@ -155,6 +157,24 @@ def play(environment: dict[str, str]) -> Iterator[Callable[..., Played]]:
         if one.child.exit_code() is None:
             one.child.kill()
             one.ended()
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children()}
+
+
+def test_a_child_that_can_not_be_watched_is_ended_at_once(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    def full(pid: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    before, open_before = children(), sorted(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "pidfd_open", full)
+    with pytest.raises(OSError, match="Too many open files"):
+        Played("echo", None, environment)
+    assert sorted(os.listdir("/proc/self/fd")) == open_before
+    assert children() == before
 
 
 def gone(pid: int, timeout_s: float = 10) -> bool:

@@ -45,6 +45,10 @@ RUN = RunConfig(
     durability="process",
     epoch=2**30,
     keys="/keys",
+    program=b"program",
+    log_level=30,
+    starts=(5, 6),
+    start=2,
     python_path=("/a", "/b"),
 )
 

@@ -9,10 +9,21 @@ import numpy as np
 import pytest
 
 from headrace_proto.errors import HeadraceError
-from headrace_proto.messages import FROM_SERVER, Ended, Handed
+from headrace_proto.messages import FROM_SERVER, Ended, Handed, Hello
 from headrace_proto.messages import Flush as TrainersFlush
 from headrace_server import pipeline as hs
-from headrace_server.core.handover import Answer, Claim, Freed, Leave, Save, Send, Taken, Want
+from headrace_server.core.handover import (
+    Answer,
+    Claim,
+    Freed,
+    Leave,
+    Rewound,
+    Save,
+    Send,
+    Taken,
+    Want,
+)
+from headrace_server.core.keeping import Acknowledged
 from headrace_server.shell.config import FeedConfig, RunConfig
 from headrace_server.shell.desk import Desk, delivery_of
 from headrace_server.shell.news import News
@@ -413,7 +424,7 @@ def test_a_flush_goes_to_the_worker_after_the_save_of_its_batch_and_before_the_l
     assert at.desk.states_stay
     at.save()
     flush = TrainersFlush(TRAINER, 5, at.tokens[0], (0, 2), GOOD)
-    assert at.desk.on_flush(TRAINER, flush, states([0, 3, 16])) == ""
+    assert at.desk.on_flush(TRAINER, flush, states([0, 3, 16])) == ("", "")
     at.desk.dispatcher.leave(TRAINER)
     saved, flushed, left = at.told(0)
     assert saved.saves == [[0, 0, [], at.tokens[0]]] and not saved.leaves
@@ -427,7 +438,10 @@ def test_a_flush_that_can_not_be_one_is_told_why_and_goes_nowhere():
     token, block = at.tokens[0], states([0, 3, 16])
 
     def fault(rows: tuple[int, ...] = (0, 1), columns: Any = GOOD, token: int = token) -> str:
-        return at.desk.on_flush(TRAINER, TrainersFlush(TRAINER, 5, token, rows, columns), block)
+        flush = TrainersFlush(TRAINER, 5, token, rows, columns)
+        code, text = at.desk.on_flush(TRAINER, flush, block)
+        assert code == ("state" if text else "")
+        return text
 
     assert f"{token} is not the last batch that trainer 1 has saved" in fault()
     at.save()
@@ -438,10 +452,29 @@ def test_a_flush_that_can_not_be_one_is_told_why_and_goes_nowhere():
     assert "a state of shape" in fault((0, 1, 2))
     assert "is not the last" in fault(token=token + 1)
     assert at.told(0) == [] and fault() == ""
-    assert desk().on_flush(1, TrainersFlush(1, 1, 1, (0,), []), b"") == "this feed has no states"
+    none = desk().on_flush(1, TrainersFlush(1, 1, 1, (0,), []), b"")
+    assert none == ("state", "this feed has no states")
+
+
+def test_a_flush_is_stale_and_no_mistake_when_its_worker_has_restarted():
+    at = Segments("lanes", "trainer")
+    at.desk.durable = True
+    at.make(0, 0)
+    at.make(0, 1)
+    saved, in_hand = at.tokens
+    at.save()
+    at.desk.dispatcher.restarted(0)
+    for token in (saved, in_hand):
+        flush = TrainersFlush(TRAINER, 5, token, (0,), GOOD)
+        code, text = at.desk.on_flush(TRAINER, flush, states([0, 3, 16]))
+        assert code == "stale" and "the worker of their partition has restarted" in text
 
 
 # A server that is started anew
+
+
+def hello_of(*batches: Handed, held: tuple[int, ...] = (), committed: Any = ()) -> Hello:
+    return Hello(1, 1, "t", "", b"n", held=held, batches=batches, committed=committed)
 
 
 def durable(partitions: int = 2) -> Desk:
@@ -455,10 +488,10 @@ def durable(partitions: int = 2) -> Desk:
 
 
 def test_a_feed_that_outlives_its_server_says_so_and_one_in_memory_does_not():
-    assert durable().properties == {"durable": True, "generation": 0}
+    assert durable().properties == {"durable": True, "generation": 0, "epoch": 7}
     memory = desk()
     memory.on_opened(Opened("default", 0, SCHEMA))
-    assert memory.properties == {}
+    assert memory.properties == {"generation": 0}
 
 
 def test_the_very_first_batch_may_have_been_done_under_an_earlier_server():
@@ -486,14 +519,32 @@ def test_batches_of_an_earlier_server_are_asked_for_and_its_word_is_heard():
     d = durable()
     d.dispatcher.join(TRAINER, 0.0)
     here, strange = Handed(5, 1, 4, 4), Handed(6, 2, 4, 4)
-    d.on_hello(TRAINER, (here, strange), (here.token,))
+    d.on_hello(TRAINER, hello_of(here, strange, held=(here.token,)))
     assert d.dispatcher.take_effects() == [Claim(1, here)]
     d.on_claimed(Claimed("default", 1, 5, "done"))
     d.dispatcher.commit(TRAINER, (5,))
     assert d.dispatcher.take_effects() == [Answer(TRAINER, (5,), ())]
     memory = desk()
-    memory.on_hello(TRAINER, (here,), (here.token,))
+    memory.on_hello(TRAINER, hello_of(here, held=(here.token,)))
     assert memory.dispatcher.take_effects() == []
+
+
+def test_commits_that_an_earlier_server_has_acknowledged_must_be_known_to_the_worker():
+    d = durable()
+    d.dispatcher.join(TRAINER, 0.0)
+    told = (0, 6 << 32, 1, 7 << 32 | 1, 2, 5, 1)
+    d.on_hello(TRAINER, hello_of(committed=told))
+    assert d.dispatcher.take_effects() == [Claim(0, Acknowledged(6 << 32, 0))], "one is its own"
+    d.on_claimed(Claimed("default", 0, 6 << 32, "no"))
+    assert d.dispatcher.take_effects() == [Rewound(TRAINER)]
+
+
+def test_a_hello_with_many_commits_asks_a_worker_once_for_each_partition():
+    d = durable()
+    told = tuple(number for token in range(1, 1000) for number in (token % 2, token))
+    d.on_hello(TRAINER, hello_of(committed=told))
+    asked = [effect for effect in d.dispatcher.take_effects() if isinstance(effect, Claim)]
+    assert sorted(effect.place.token for effect in asked) == [998, 999]
 
 
 def test_a_partition_with_a_store_is_run_after_its_end_and_told_what_it_had_made():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from headrace_proto.errors import ServerError
 from headrace_proto.token import Token
 from headrace_server import pipeline as hs
+from headrace_server.shell import durable as module
 from headrace_server.shell.config import FeedConfig, RunConfig
 from headrace_server.shell.durable import Durable
 
@@ -22,8 +25,16 @@ def config(batch_size: int = 4) -> RunConfig:
 
 def snapshot(durable: Durable, epoch: int) -> str:
     name, directory = durable.shelf.begin("a")
-    (directory / "0.db").write_bytes(b"early")
+    (directory / "0.journal").write_bytes(b"early")
     return durable.shelf.finish("a", name, epoch).snapshot
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """How far the clock is."""
+    now = [0]
+    monkeypatch.setattr(module, "_by_clock", lambda: now[0])
+    return now
 
 
 @pytest.fixture
@@ -53,11 +64,11 @@ def test_a_feed_that_goes_on_from_a_snapshot_is_of_the_next_generation(tmp_path:
     durable = opened(tmp_path, "power")
     life = durable.begin(config(), {})
     name = snapshot(durable, life.epoch)
-    (tmp_path / "feeds" / "a" / "0.db").write_bytes(b"late")
+    (tmp_path / "feeds" / "a" / "0.journal").write_bytes(b"late")
     epoch = durable.prepare(life.feeds[0], name)
-    assert (tmp_path / "feeds" / "a" / "0.db").read_bytes() == b"late"
+    assert (tmp_path / "feeds" / "a" / "0.journal").read_bytes() == b"late"
     after = durable.take_back(life, "a", max(epoch, 7))
-    assert (tmp_path / "feeds" / "a" / "0.db").read_bytes() == b"early"
+    assert (tmp_path / "feeds" / "a" / "0.journal").read_bytes() == b"early"
     assert after.epoch == 8
     told = [(f.name, f.generation, f.snapshot, f.untouched) for f in after.feeds]
     assert told == [("a", 1, name, True), ("b", 0, "", False)]
@@ -81,7 +92,49 @@ def test_what_can_not_be_gone_on_from_leaves_all_as_it_is(tmp_path: Path, opened
     durable = opened(tmp_path, "power")
     life = durable.begin(config(), {})
     name = snapshot(durable, life.epoch)
-    (tmp_path / "feeds" / "a" / "0.db").write_bytes(b"late")
+    (tmp_path / "feeds" / "a" / "0.journal").write_bytes(b"late")
     with pytest.raises(ServerError, match="batch_size was 4 and is 5"):
         durable.begin(config(5), {"a": Token("a", name)})
-    assert (tmp_path / "feeds" / "a" / "0.db").read_bytes() == b"late"
+    assert (tmp_path / "feeds" / "a" / "0.journal").read_bytes() == b"late"
+
+
+def test_a_feed_keeps_the_partitions_of_its_state_or_of_its_snapshot(tmp_path: Path, opened: Any):
+    def parted(number: int) -> RunConfig:
+        feeds = tuple(replace(feed, partitions=number) for feed in config().feeds)
+        return replace(config(), feeds=feeds)
+
+    durable = opened(tmp_path / "one", "process")
+    life = durable.begin(parted(3), {})
+    name = snapshot(durable, life.epoch)
+    again = durable.begin(parted(5), {}, keep_partitions=True)
+    assert [feed.partitions for feed in again.feeds] == [3, 3]
+    with pytest.raises(ServerError, match="partitions was 3 and is 5"):
+        durable.begin(parted(5), {})
+    other = opened(tmp_path / "two", "process")
+    shutil.copytree(tmp_path / "one" / "snapshots", tmp_path / "two" / "snapshots")
+    token = Token("a", name)
+    life = other.begin(parted(5), {"a": token}, keep_partitions=True)
+    assert [feed.partitions for feed in life.feeds] == [3, 5]  # "b" is new there
+
+
+def test_a_directory_that_was_put_back_gives_no_epoch_again_and_does_not_know_what_it_forgot(
+    tmp_path: Path, opened: Any, clock: Any
+):
+    """1. Two starts, a copy, two more starts; the copy is put back, and started.
+    2. Its epoch is beyond all of them, and the two are not among its starts.
+    """
+    state, copy = tmp_path / "state", tmp_path / "copy"
+    epochs = []
+    for clock[0] in (100, 200, 300, 300):
+        held = opened(state, "power")
+        epochs.append(held.begin(config(), {}).epoch)
+        held.close()
+        if epochs[-1] == 200:
+            shutil.copytree(state, copy)
+    assert epochs == [100, 200, 300, 301]
+    shutil.rmtree(state)
+    shutil.copytree(copy, state)
+    clock[0] = 400
+    life = opened(state, "power").begin(config(), {})
+    assert life.epoch == 400 and life.starts == (100, 200, 400)
+    assert RunConfig.from_plain(life.to_plain()) == life

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.shortage import no_descriptors
 
 from headrace_proto.channel import Channel
-from headrace_server.shell.exchange import Exchange, TrainersExchange
+from headrace_server.shell.exchange import SPARE, Exchange, TrainersExchange
 
 LIMIT_S = 20.0
 BIG = 50_000_000
@@ -37,7 +38,7 @@ class Place:
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "workers"
-        self.exchange = Exchange(self.path)
+        self.exchange = Exchange(self.path, 100)
         self.heard: list[Said] = []
         self._ends: list[Any] = []
 
@@ -549,7 +550,7 @@ def short_directory(size: int) -> Iterator[Path]:
 def test_a_path_that_is_taken_or_missing_is_an_error_that_keeps_no_socket(place: Place):
     files = len(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match="Address already in use"):
-        Exchange(place.path)
+        Exchange(place.path, 100)
     with pytest.raises(FileNotFoundError):
         Channel.connect(place.path.parent / "nobody", [b"0-0"])
     assert len(os.listdir("/proc/self/fd")) == files
@@ -582,7 +583,7 @@ def test_a_worker_that_is_ready_before_its_router_waits_for_it(tmp_path: Path):
         target=lambda: connected.append(Channel.connect(path, [b"0-0"], patience_s=30))
     )
     worker.start()
-    exchange = Exchange(path)
+    exchange = Exchange(path, 100)
     worker.join(30)
     poll = select.poll()
     poll.register(exchange, select.POLLIN)
@@ -600,7 +601,7 @@ def test_a_worker_that_is_ready_before_its_router_waits_for_it(tmp_path: Path):
 
 
 def test_a_trainer_that_reads_nothing_is_cut_off_before_much_is_kept_for_it(tmp_path: Path):
-    exchange = TrainersExchange(tmp_path / "trainers", 4)
+    exchange = TrainersExchange(tmp_path / "trainers", 4, lambda name: True)
     trainer = Channel.connect(exchange.path, [b"hello"])
     assert list(exchange.hear()) == []  # it was let in
     ((name, said),) = exchange.hear()
@@ -613,3 +614,52 @@ def test_a_trainer_that_reads_nothing_is_cut_off_before_much_is_kept_for_it(tmp_
     assert len(trainer.receive()) >= 1  # what had left before can still be read
     trainer.close()
     exchange.close()
+
+
+# Too many connections, too few descriptors
+
+
+def test_strangers_make_room_for_others_and_those_that_said_who_they_are_stay(tmp_path: Path):
+    place = Place(tmp_path)
+    try:
+        worker = place.worker(b"0-0")
+        strangers = [place.stranger(b"") for _ in range(150)]
+        place.hear_out()
+        assert len(place.exchange._channels) == 100
+        assert strangers[0].recv(1) == b"" and worker.receive() == [] and not worker.ended
+        assert place.exchange.tell(b"0-0", [b"still here"])
+        assert place.worker(b"1-0") and place.exchange.tell(b"1-0", [b"x"])
+    finally:
+        place.close()
+
+
+def test_a_channel_of_a_session_outlives_any_number_of_silent_ones(tmp_path: Path):
+    used: set[bytes] = set()
+    exchange = TrainersExchange(tmp_path / "trainers", 1, used.__contains__)
+    trainer = Channel.connect(exchange.path, [b"hello"])
+    while not used:
+        used.update(name for name, _ in exchange.hear())
+    silent = [Channel.connect(exchange.path, [b"x"]) for _ in range(100)]
+    while ready(exchange, 0):
+        list(exchange.hear())
+    (name,) = used
+    assert exchange.tell(name, [b"still here"]) and len(exchange._channels) == 1 + SPARE
+    for channel in (trainer, *silent):
+        channel.close()
+    exchange.close()
+
+
+def test_an_exchange_without_descriptors_waits_and_accepts_when_there_are_some(tmp_path: Path):
+    place = Place(tmp_path)
+    try:
+        worker = place.worker(b"0-0")
+        late = place.stranger(b"")
+        with no_descriptors():
+            place.hear_out()  # and it is not always ready
+            assert place.exchange.tell(b"0-0", [b"meanwhile"])
+        place.exchange.tick()
+        place.hear_out()
+        assert len(place.exchange._channels) == 2 and not worker.ended
+        late.close()
+    finally:
+        place.close()

@@ -20,7 +20,7 @@ from headrace_server.shell.flight_rows import Recorded
 
 
 def config(state: Path) -> RunConfig:
-    return RunConfig((), "", (), state_directory=str(state), epoch=1, record="rows")
+    return RunConfig((), "", (), state_directory=str(state), start=1, record="rows")
 
 
 def trace() -> Trace:

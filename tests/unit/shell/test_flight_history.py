@@ -21,8 +21,8 @@ from headrace_server.shell.flight_leases import Leases
 from headrace_server.shell.flight_rows import BatchId, Recorded
 
 
-def config(state: Path, epoch: int = 1, nbytes: int = 1 << 20) -> RunConfig:
-    about = {"state_directory": str(state), "epoch": epoch, "record": "rows"}
+def config(state: Path, start: int = 1, nbytes: int = 1 << 20) -> RunConfig:
+    about = {"state_directory": str(state), "start": start, "record": "rows"}
     return RunConfig((), "", (), record_bytes=nbytes, **about)  # type: ignore[arg-type]
 
 

@@ -14,6 +14,7 @@ import zmq
 
 from headrace.keys import load_keys
 from headrace_server.cli.keygen import make_pair
+from headrace_server.shell.connections import Connections
 from headrace_server.shell.gate import Gate
 from headrace_server.shell.sockets import public_router
 
@@ -30,7 +31,9 @@ class House:
         self.context: Any = zmq.Context()
         self.outside: Any = zmq.Context()
         self.public = public_router(self.context)
-        self.gate = Gate(self.context, self.public, None if keys is None else str(keys))
+        self.connections = Connections(self.context, self.public, 100)
+        at = None if keys is None else str(keys)
+        self.gate = Gate(self.context, self.public, at, self.connections)
         self.port = self.public.bind_to_random_port("tcp://127.0.0.1")
         self._trainers: list[Any] = []
 
@@ -57,6 +60,7 @@ class House:
         while time.monotonic() < deadline:
             if self.gate.questions is not None:
                 self.gate.answer(time.monotonic())
+            self.connections.hear(time.monotonic())
             self.gate.tick(time.monotonic())
             if self.public.poll(10):
                 key, _, frames = self.gate.receive()
@@ -74,6 +78,7 @@ class House:
             trainer.close()
         self.outside.term()
         self.gate.close()
+        self.connections.close()
         self.public.close()
         self.context.term()
 
@@ -183,9 +188,10 @@ def test_a_change_of_keys_is_told_once(locked: House, keys: Path):
 def test_a_storm_of_broken_handshakes_is_read_in_turns_and_holds_up_nobody(
     locked: House, keys: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("headrace_server.shell.gate._BURST", 10)
+    monkeypatch.setattr("headrace_server.shell.connections._BURST", 10)
     for _ in range(200):
         locked.knock_raw(greeting(b"CURVE")[:5]).close()
+    locked.connections.hear(time.monotonic())
     locked.gate.tick(time.monotonic())
     assert locked.gate.refusals.counts.total() <= 10
     locked.knock(keys)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
 def made(supervisor: Supervisor) -> str:
     assert supervisor.keeping.hear({"event": "snapshot", "feed": "a", "session": 3, "request": 1})
     copy = supervisor.orders.get(timeout=10)
-    Path(copy["directory"], "0.db").write_bytes(b"store")
+    Path(copy["directory"], "0.journal").write_bytes(b"store")
     told = {"event": "copied", "ticket": copy["ticket"], "code": "", "text": ""}
     assert supervisor.keeping.hear(told)
     answer = supervisor.orders.get(timeout=10)
@@ -75,3 +76,32 @@ def test_what_can_not_be_gone_back_to_is_refused(supervisor: Supervisor):
 def test_other_words_are_not_for_here(supervisor: Supervisor):
     assert not supervisor.keeping.hear({"event": "over"})
     assert not supervisor.keeping.hear({})
+
+
+def test_what_a_trainer_asked_of_a_life_that_has_ended_is_not_done_in_the_next(
+    supervisor: Supervisor,
+):
+    """1. A feed is to be taken back; 2. another has the server restart first."""
+    name = made(supervisor)
+    waits, ended = threading.Event(), threading.Event()
+    done = threading.Event()
+
+    def take_back(feed: str, prepared: Any) -> None:
+        waits.set()
+        ended.wait(10)
+        try:
+            prepared(FEED)
+        finally:
+            done.set()
+
+    supervisor.keeping._supervise = take_back
+    assert supervisor.keeping.hear({"event": "take_back", "feed": "a", "snapshot": name})
+    assert waits.wait(10)
+    supervisor.keeping.close()
+    ended.set()
+    assert done.wait(10)
+    assert supervisor.notes == []
+    for thread in threading.enumerate():
+        if thread.name == "headrace-keeping":
+            thread.join(10)
+    assert supervisor.orders.empty()  # the next router was not asked: it has nothing to refuse

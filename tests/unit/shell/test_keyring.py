@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.shortage import no_descriptors
 
 from headrace_proto.keys import parse_public
 from headrace_server.cli.keygen import make_pair
@@ -142,3 +143,16 @@ def test_the_secret_is_in_no_text_of_the_ring(keys: Path):
     assert ring.secret.text not in repr(ring) + repr(vars(ring))
     assert ring.secret.text in (keys / "server.secret").read_text()
     assert os.fspath(keys) == str(ring.directory)
+
+
+def test_a_shortage_of_descriptors_takes_no_key_away(keys: Path, tmp_path: Path):
+    ring = KeyRing(keys)
+    _, bob = make_pair(tmp_path / "bob", "bob")
+    with no_descriptors():
+        assert not ring.refresh() and ring.names == ["alice"]
+    shutil.copy(bob, keys / "trainers")
+    seen = tuple(sorted(ring._look()))
+    with no_descriptors(), pytest.raises(OSError, match="Too many open files"):
+        ring._take(seen)
+    assert ring.names == ["alice"]
+    assert ring.refresh() and ring.names == ["alice", "bob"]

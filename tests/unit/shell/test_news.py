@@ -184,6 +184,7 @@ def test_a_part_of_what_may_be_ahead_is_worth_a_message_and_room_where_it_is_sca
     assert worth(max_ahead=3).taken(1, False) == worth(capacity=1).taken(1, False) == 1
     assert worth(max_ahead=160).taken(1, False) == 1 / 10
     assert worth(max_ahead=160, capacity=64).taken(1, False) == 1 / 4
+    assert worth(capacity=160).taken(1, False) == 1 / 10
     assert worth(max_ahead_bytes=4000).taken(500, False) == 1 / 2
     assert worth(slab_bytes=8000).freed(500, False) == 1 / 2
     assert worth().freed(2**22, False) == 1, "it is still warm"

@@ -88,9 +88,9 @@ def test_what_segments_wait_for_is_added_over_partitions(slots: list[Slot]):
 def test_of_stores_the_last_commit_counts_and_every_fault_is_told(slots: list[Slot]):
     now = time.monotonic()
     write(slots[0], entry(0, committed_at=now - 50, fault=""), commits=3)
-    write(slots[1], entry(1, committed_at=now - 2, fault="1.db: disk is full"), commits=4)
+    write(slots[1], entry(1, committed_at=now - 2, fault="1.journal: disk is full"), commits=4)
     store = told(slots)["feeds"]["a"]["store"]
-    assert store["commits"] == 7 and store["faults"] == ["1.db: disk is full"]
+    assert store["commits"] == 7 and store["faults"] == ["1.journal: disk is full"]
     assert 2 <= store["since_commit_s"] < 10
     write(slots[0], entry(0, committed_at=0.0, fault=""))
     write(slots[1], entry(1, committed_at=0.0, fault=""))

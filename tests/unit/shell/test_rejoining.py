@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from headrace_proto.errors import FeedRewound, ServerError
-from headrace_proto.messages import Hello
+from headrace_proto.errors import FeedInUse, FeedRewound, ServerError
+from headrace_proto.messages import Handed, Hello
 from headrace_server import pipeline as hs
-from headrace_server.core.rewinding import Member
+from headrace_server.core.rewinding import BEGINNING, Member
 from headrace_server.shell.config import FeedConfig
 from headrace_server.shell.rejoining import Later, Rejoining
 
@@ -32,6 +34,21 @@ def test_a_trainer_of_before_is_told_that_its_work_is_undone():
     with pytest.raises(FeedRewound, match=f"was taken back to snapshot {S}"):
         desk.admit(hello(generation=1), [], 1.0)
     desk.admit(hello(generation=2), [], 1.0)
+
+
+@pytest.mark.parametrize(
+    "of_start_7",
+    [{"epoch": 7}, {"held": (7 << 32,)}, {"batches": (Handed(7 << 32 | 1, 0, 0, 4),)}],
+)
+def test_a_trainer_of_a_start_that_the_state_does_not_know_is_told_that_its_work_is_undone(
+    of_start_7,
+):
+    first = hello(generation=0)
+    desk = Rejoining(feed(), durable=True, starts=(5, 6, 8))
+    with pytest.raises(FeedRewound, match=r"does not know start 7 of the server.*put back"):
+        desk.admit(replace(first, **of_start_7), [], 1.0)
+    desk.admit(replace(first, epoch=6, held=(6 << 32 | 1,)), [], 1.0)
+    Rejoining(feed(), durable=False).admit(replace(first, **of_start_7), [], 1.0)
 
 
 def test_a_trainer_that_reconnects_does_not_ask_again():
@@ -64,3 +81,36 @@ def test_what_was_committed_counts_against_joining():
 def test_without_a_state_directory_there_is_nothing_to_go_on_from():
     with pytest.raises(ServerError, match="has no state directory"):
         Rejoining(feed(), durable=False).admit(hello(S), [], 1.0)
+
+
+def restarting(generation: int = -1) -> Hello:
+    return Hello(1, 1, "1", "f", b"n", process=b"p", generation=generation, restart=True)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_feed_is_started_from_its_beginning_unless_others_use_it(durable: bool):
+    desk = Rejoining(feed(), durable)
+    desk.unused()
+    desk.admit(restarting(), [Member(b"q", "", 0.9)], 1.0)
+    desk.touched()
+    with pytest.raises(Later, match="other trainers may use the feed"):
+        desk.admit(restarting(), [Member(b"q", "", 0.9)], 1.0)
+    with pytest.raises(FeedInUse, match="headrace restart f --force"):
+        desk.admit(restarting(), [Member(b"q", "", 2.9)], 3.0)
+    with pytest.raises(Later, match="is being started from its beginning"):
+        desk.admit(restarting(), [], 4.0)
+    assert desk.asks == [BEGINNING]
+    desk.admit(restarting(generation=0), [Member(b"q", "", 2.9)], 5.0)  # it reconnects
+
+
+def test_a_trainer_of_before_the_restart_is_told_so():
+    desk = Rejoining(feed(1, BEGINNING), durable=False)
+    with pytest.raises(FeedRewound, match="started again from its beginning"):
+        desk.admit(hello(generation=0), [], 1.0)
+
+
+def test_a_feed_that_was_taken_back_to_a_snapshot_is_not_at_its_beginning():
+    desk = Rejoining(feed(1, S), durable=True)
+    desk.unused()
+    with pytest.raises(Later, match="is being taken back to snapshot"):
+        desk.admit(hello(S), [], 1.0)

@@ -12,6 +12,7 @@ import pytest
 
 from headrace_proto.errors import ServerError
 from headrace_server import pipeline as hs
+from headrace_server.core.rewinding import BEGINNING
 from headrace_server.feed.manifest import DataFile
 from headrace_server.shell import restoring
 from headrace_server.shell.config import FeedConfig
@@ -38,7 +39,7 @@ def stored(directory: StateDirectory, content: bytes) -> Path:
     """A feed's state, as a server leaves it."""
     directory.check_feed(feed())
     path = directory.path / "feeds" / "plain"
-    (path / "0.db").write_bytes(content)
+    (path / "0.journal").write_bytes(content)
     return path
 
 
@@ -53,7 +54,7 @@ def take_back(
 def snapshot(directory: StateDirectory) -> tuple[Path, str]:
     shelf = Shelf(directory.path)
     name, part = shelf.begin("plain")
-    shutil.copyfile(directory.path / "feeds" / "plain" / "0.db", part / "0.db")
+    shutil.copyfile(directory.path / "feeds" / "plain" / "0.journal", part / "0.journal")
     shelf.finish("plain", name, 1)
     return shelf.fetch("plain", name)[0], name
 
@@ -61,12 +62,12 @@ def snapshot(directory: StateDirectory) -> tuple[Path, str]:
 def test_the_state_is_that_of_the_snapshot_and_what_was_there_is_kept(directory: StateDirectory):
     path = stored(directory, b"early")
     source, name = snapshot(directory)
-    (path / "0.db").write_bytes(b"late")
-    (path / "0.db-wal").write_bytes(b"journal of late")
+    (path / "0.journal").write_bytes(b"late")
+    (path / "0.journal-wal").write_bytes(b"journal of late")
     assert take_back(directory, feed(), source, name) == Resumption(1, name)
-    assert (path / "0.db").read_bytes() == b"early"
-    assert sorted(p.name for p in path.iterdir()) == ["0.db", "feed.json", "generation.json"]
-    assert (path.parent / ".plain.old" / "0.db").read_bytes() == b"late"
+    assert (path / "0.journal").read_bytes() == b"early"
+    assert sorted(p.name for p in path.iterdir()) == ["0.journal", "feed.json", "generation.json"]
+    assert (path.parent / ".plain.old" / "0.journal").read_bytes() == b"late"
     assert resumption(directory.path, "plain") == Resumption(1, name)
     assert take_back(directory, feed(), source, name).generation == 2
 
@@ -116,7 +117,7 @@ def test_wherever_it_is_cut_off_the_next_start_finds_the_old_or_the_new(
             except Cut:
                 cut = True
         finish(directory.path)
-        content = (path / "0.db").read_bytes()
+        content = (path / "0.journal").read_bytes()
         was = resumption(directory.path, "plain").snapshot
         assert (content, was) in ((b"late", ""), (b"early", name))
         assert not list(path.parent.glob(".*.new"))
@@ -144,16 +145,16 @@ def test_another_pipeline_or_other_files_are_refused_and_nothing_is_done(
 ):
     path = stored(directory, b"early")
     source, name = snapshot(directory)
-    (path / "0.db").write_bytes(b"late")
+    (path / "0.journal").write_bytes(b"late")
     other = (DataFile("/mnt/a.csv", 11, "8"), DataFile("/mnt/b.csv", 20, "9"))
     with pytest.raises(ConfigChanged, match=r"a\.csv is not of the feed any more"):
         take_back(directory, feed(other), source, name)
     with pytest.raises(ConfigChanged, match="batch_size was 4 and is 5"):
         take_back(directory, feed(batch_size=5), source, name)
     finish(directory.path)
-    assert (path / "0.db").read_bytes() == b"late"
+    assert (path / "0.journal").read_bytes() == b"late"
     take_back(directory, feed(batch_size=5), source, name, allow_change=True)
-    assert (path / "0.db").read_bytes() == b"early"
+    assert (path / "0.journal").read_bytes() == b"early"
 
 
 def test_rows_that_have_killed_workers_since_stay_out(directory: StateDirectory):
@@ -164,3 +165,19 @@ def test_rows_that_have_killed_workers_since_stay_out(directory: StateDirectory)
     take_back(directory, feed(), source, name)
     rows = json.loads((path / "quarantine.json").read_text())
     assert rows == [[1, "before"], [7, "since"]]
+
+
+def test_the_beginning_has_no_stores_and_keeps_what_kills(directory: StateDirectory):
+    path = stored(directory, b"late")
+    source, name = snapshot(directory)
+    take_back(directory, feed(), source, name)
+    (path / "quarantine.json").write_text(json.dumps([[7, "killed"]]))
+    prepare(directory, feed(), None, BEGINNING)
+    restoring.take_back(directory, "plain")
+    assert resumption(directory.path, "plain") == Resumption(2, BEGINNING, name)
+    names = sorted(p.name for p in path.iterdir())
+    assert names == ["feed.json", "generation.json", "quarantine.json"]
+    directory.check_feed(feed())
+    prepare(directory, feed(), None, BEGINNING)
+    restoring.take_back(directory, "plain")
+    assert resumption(directory.path, "plain") == Resumption(3, BEGINNING, name)

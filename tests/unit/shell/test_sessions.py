@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.shortage import no_descriptors
 
 from headrace_proto.errors import LimitExceeded
 from headrace_server.shell.sessions import Session, SessionTable
@@ -180,3 +181,40 @@ def test_a_session_goes_on_for_whoever_has_its_key_and_for_nobody_else(tmp_path:
     assert table.resume(b"1", "feed", b"b", "key of bob") is None
     assert table.resume(b"1", "feed", b"b") is None
     assert table.resume(b"1", "feed", b"b", "key of alice") is session
+
+
+def test_locks_are_looked_at_without_opening_a_file(tmp_path: Path, holders: list[Holder]):
+    table = SessionTable(tmp_path)
+    session, holder = local(table, holders)
+    with no_descriptors():
+        assert list(table.dead()) == []
+        with pytest.raises(OSError, match="Too many open files"):
+            table.open(b"m", "feed", b"another connection")
+        holder.let_go()
+        assert list(table.dead()) == [session] and not session.path.exists()
+    assert table.open(b"m", "feed", b"another connection").number > session.number
+    table.close()
+
+
+def test_a_trainer_that_has_left_costs_a_descriptor_only_while_its_memory_may_be_mapped(
+    tmp_path: Path, holders: list[Holder]
+):
+    table = SessionTable(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    table.leave(table.open(b"far", "feed", b"c"))
+    assert len(os.listdir("/proc/self/fd")) == before
+    near, holder = local(table, holders)
+    table.leave(near)
+    assert len(os.listdir("/proc/self/fd")) == before + 2  # the holder has one
+    holder.let_go()
+    assert len(list(table.dead())) == 2
+    assert len(os.listdir("/proc/self/fd")) == before
+    table.close()
+
+
+def test_what_bounds_the_trainers_is_named_where_it_is_not_the_option(tmp_path: Path):
+    table = SessionTable(tmp_path, 1, "the limit of open files is 100")
+    table.open(b"a", "f", b"a")
+    with pytest.raises(LimitExceeded, match=r"1 trainers.*the limit of open files is 100"):
+        table.open(b"b", "f", b"b")
+    table.close()

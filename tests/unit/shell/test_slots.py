@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from headrace_proto.clock import AwakeClock
 from headrace_server.shell import slots as module
 from headrace_server.shell.child import Child
 from headrace_server.shell.diary import IDLE, STARTING, STEP, Diary
@@ -100,6 +101,23 @@ def test_a_worker_whose_diary_gets_no_beat_is_ended_and_that_is_told(
     assert place.end(-signal.SIGABRT) == text and f"worker-3-0 {text}" in caplog.messages
     place.looks(117, 140)
     assert len(caplog.messages) == 1, "it is ended once"
+
+
+def test_a_worker_is_not_ended_because_its_observer_slept(place: Place):
+    """1. Both stand still for an hour; 2. the observer looks first; 3. the worker has its time."""
+    machine = [100.0]
+    clock = AwakeClock(2 * PATIENCE.look_s, lambda: machine[0])
+    place.worker.begin("speech", 1)
+    place.look(clock())
+    machine[0] += 3600
+    place.look(clock())
+    for _ in range(5):
+        machine[0] += PATIENCE.look_s
+        place.look(clock())
+    assert alive(place)
+    machine[0] += PATIENCE.look_s
+    place.look(clock())
+    assert place.code == -signal.SIGABRT and "no progress for 8 s" in place.end(None)
 
 
 def test_a_worker_has_longer_while_it_opens_its_sources(place: Place):

@@ -22,7 +22,7 @@ def state(tmp_path: Path) -> Path:
 
 def made(shelf: Shelf, content: bytes = b"store", epoch: int = 3) -> str:
     name, directory = shelf.begin(FEED)
-    (directory / "0.db").write_bytes(content)
+    (directory / "0.journal").write_bytes(content)
     return shelf.finish(FEED, name, epoch).snapshot
 
 
@@ -30,7 +30,7 @@ def test_what_was_stored_is_found_again(tmp_path: Path):
     shelf = Shelf(state(tmp_path))
     name = made(shelf)
     directory, epoch = Shelf(tmp_path / "state").fetch(FEED, name)
-    assert (directory / "0.db").read_bytes() == b"store"
+    assert (directory / "0.journal").read_bytes() == b"store"
     assert (directory / "feed.json").read_text() == '{"a": 1}'
     assert not (directory / "quarantine.json").exists()
     assert epoch == 3
@@ -43,7 +43,7 @@ def test_what_was_stored_is_found_again(tmp_path: Path):
 def test_one_that_was_not_finished_is_not_there_and_is_swept(tmp_path: Path):
     shelf = Shelf(state(tmp_path))
     name, directory = shelf.begin(FEED)
-    (directory / "0.db").write_bytes(b"half")
+    (directory / "0.journal").write_bytes(b"half")
     assert shelf.stored(FEED) == []
     with pytest.raises(ServerError, match=f"there is no snapshot {name}.*the last ones: none"):
         shelf.fetch(FEED, name)
@@ -59,7 +59,7 @@ def test_one_that_is_abandoned_leaves_nothing(tmp_path: Path):
     assert not directory.exists()
 
 
-@pytest.mark.parametrize("file", ["0.db", "feed.json", "snapshot.json"])
+@pytest.mark.parametrize("file", ["0.journal", "feed.json", "snapshot.json"])
 def test_every_flipped_byte_is_found(tmp_path: Path, file: str):
     shelf = Shelf(state(tmp_path))
     name = made(shelf)
@@ -81,8 +81,8 @@ def test_every_flipped_byte_is_found(tmp_path: Path, file: str):
 def test_a_file_that_is_gone_is_named(tmp_path: Path):
     shelf = Shelf(state(tmp_path))
     name = made(shelf)
-    (shelf.fetch(FEED, name)[0] / "0.db").unlink()
-    with pytest.raises(SnapshotDamaged, match=r"0\.db is gone"):
+    (shelf.fetch(FEED, name)[0] / "0.journal").unlink()
+    with pytest.raises(SnapshotDamaged, match=r"0\.journal is gone"):
         shelf.fetch(FEED, name)
 
 
@@ -105,12 +105,12 @@ def test_only_the_newest_are_kept_where_that_is_asked_for(tmp_path: Path):
 def test_a_copy_far_away_serves_another_machine(tmp_path: Path):
     url = f"file://{tmp_path}/far/"
     name, directory = (shelf := Shelf(state(tmp_path), url)).begin(FEED)
-    (directory / "0.db").write_bytes(b"store")
+    (directory / "0.journal").write_bytes(b"store")
     token = shelf.finish(FEED, name, 9)
     assert token.url == url.rstrip("/")
     other = Shelf(tmp_path / "other", url)
     found, epoch = other.fetch(FEED, token.snapshot)
-    assert (found / "0.db").read_bytes() == b"store"
+    assert (found / "0.journal").read_bytes() == b"store"
     assert epoch == 9
     assert found.is_relative_to(tmp_path / "other")
 

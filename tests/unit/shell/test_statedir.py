@@ -105,6 +105,32 @@ def test_each_start_has_a_higher_number(tmp_path: Path):
         directory.close()
 
 
+def test_a_number_follows_the_clock_where_that_is_further_and_can_be_right(tmp_path: Path):
+    directory = StateDirectory(tmp_path)
+    numbers = [directory.raise_epoch(0, now) for now in (50, 50, 7, 0, 2**31 - 2, 60)]
+    assert numbers == [50, 51, 52, 53, 54, 60]
+    assert directory.raise_epoch(70, 65) == 71
+    assert directory.starts == (*numbers, 71)
+    assert directory.count == 7
+    directory.close()
+
+
+@pytest.mark.parametrize("lines", ["", "1 2 3\n", "1 2 3\n1 2 4\n", "1 2\n1 2\n", "x\nx\n"])
+def test_starts_that_are_not_told_twice_are_not_known(lines: str, directory: StateDirectory):
+    (directory.path / "epoch").write_text(f"3 3\n{lines}")
+    assert directory.raise_epoch() == 4
+    assert directory.starts == (3, 4)
+
+
+def test_the_last_starts_are_known_and_not_all(
+    directory: StateDirectory, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headrace_server.shell.statedir._MOST_STARTS", 3)
+    for _ in range(5):
+        directory.raise_epoch()
+    assert directory.starts == (3, 4, 5)
+
+
 KILLED = """
 import os, sys
 from headrace_server.shell.statedir import StateDirectory
@@ -127,7 +153,7 @@ print(epoch, flush=True)
 
 def test_a_kill_at_any_line_never_gives_a_number_twice(tmp_path: Path):
     given, killed = [0], 0
-    for at in range(1, 60, 2):
+    for at in range(1, 80, 2):
         process = child(KILLED, tmp_path)
         out, error = process.communicate(f"{at}\n")
         assert error == ""
@@ -281,4 +307,4 @@ def test_feeds_are_apart(directory: StateDirectory):
     directory.check_feed(feed())
     directory.check_feed(dataclasses.replace(feed(partitions=9), name="other"))
     directory.check_feed(feed())
-    assert partition_path("/s", "a", 3) == Path("/s/feeds/a/3.db")
+    assert partition_path("/s", "a", 3) == Path("/s/feeds/a/3.journal")

@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -75,9 +76,29 @@ def test_a_message_is_told_when_all_that_was_kept_before_it_is_committed(
     one.stores.close()
     two = keeping(tmp_path)
     saved = two.stores.open(A)
-    assert saved.done == [1, 2, 4] and saved.meta == {"closing": b"cancel"}
+    assert saved.done == [1, 2, 4] and saved.meta.pop("closing") == b"cancel"
+    assert saved.meta.keys() == {"used"}
     assert two.stores.knows(A, 70) and not two.stores.knows(A, 71)
+    assert two.stores.lacks(A, 71) and not two.stores.lacks(A, 70)
     assert not two.stores.open(B).done and not two.stores.knows(B, 70)
+
+
+def test_commits_are_counted_over_all_lives_and_times_tell_since_when(
+    tmp_path: Path, keeping: Open
+):
+    one = keeping(tmp_path)
+    one.stores.open(A)
+    assert one.stores.used(A) is None
+    began = time.time()
+    one.stores.keep(A, Changed(Change(done=[1])), 70)
+    one.stores.keep(A, Changed(Change(done=[2])))
+    one.stores.close()
+    two = keeping(tmp_path)
+    two.stores.open(A)
+    assert two.stores.used(A)[0] == 1
+    two.stores.keep(A, Changed(Change(done=[3])), 71)
+    count, since, until = two.stores.used(A)
+    assert count == 2 and began <= since < until <= time.time()
 
 
 def test_a_commit_that_was_refused_leaves_no_token(tmp_path: Path, keeping: Open):
@@ -98,6 +119,20 @@ def test_a_store_that_is_damaged_is_not_taken_over(tmp_path: Path, keeping: Open
         keeping(tmp_path).stores.open(A)
 
 
+def test_a_journal_that_was_there_and_is_gone_is_refused_and_named(tmp_path: Path, keeping: Open):
+    one = keeping(tmp_path)
+    one.stores.open(A)
+    one.stores.close()
+    path = partition_path(tmp_path, *A)
+    path.rename(tmp_path / "moved")
+    for _ in range(2):
+        with pytest.raises(StoreDamaged, match=r"0\.journal is damaged: it is gone, and commits"):
+            keeping(tmp_path).stores.open(A)
+    assert not path.exists()
+    (tmp_path / "moved").rename(path)
+    keeping(tmp_path).stores.open(A)
+
+
 def test_a_store_that_can_not_go_on_is_named_with_why_and_the_others_go_on(
     tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch
 ):
@@ -105,10 +140,10 @@ def test_a_store_that_can_not_go_on_is_named_with_why_and_the_others_go_on(
     for name in (A, B):
         one.stores.open(name)
 
-    def broken(merged: object) -> None:
+    def broken(entry: object) -> None:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(one.stores._stores[A], "_transact", broken)
+    monkeypatch.setattr(one.stores._stores[A], "_write", broken)
     one.stores.tell(A, "never")
     one.wait()
     [(name, error)] = one.stores.tell_committed()
@@ -126,14 +161,14 @@ def test_a_disk_without_room_is_told_as_what_a_partition_waits_for(
     one = keeping(tmp_path)
     one.stores.open(A)
     store = one.stores._stores[A]
-    write, room = store._transact, threading.Event()
+    write, room = store._write, threading.Event()
 
-    def transact(merged: Any) -> None:
+    def waits(entry: Any) -> None:
         if not room.is_set():
             raise _Passing("the disk is full")
-        write(merged)
+        write(entry)
 
-    monkeypatch.setattr(store, "_transact", transact)
+    monkeypatch.setattr(store, "_write", waits)
     one.stores.tell(A, "told")
     one.wait()
     assert one.stores.tell_committed() == [] and len(one.sent) == 1
@@ -176,3 +211,18 @@ def test_a_store_belongs_to_one_process_and_the_next_waits_for_its_end(
         finally:
             log.removeFilter(ends)
     assert "waits for the end of a worker of an earlier server" in caplog.text
+
+
+def test_a_commit_that_is_older_than_those_that_are_remembered_may_have_been_kept(
+    tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch
+):
+    for module in ("store", "stores"):
+        monkeypatch.setattr(f"headrace_server.shell.{module}.TOKENS", 3)
+    one = keeping(tmp_path)
+    one.stores.open(A)
+    for token in (70, 74, 72, 75):
+        one.stores.keep(A, Changed(Change(done=[token])), token)
+    one.stores.close()
+    two = keeping(tmp_path)
+    two.stores.open(A)
+    assert [token for token in range(69, 78) if two.stores.lacks(A, token)] == [76, 77]

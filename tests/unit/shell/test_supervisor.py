@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import signal
@@ -12,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.shortage import no_descriptors
 
 import headrace
+from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
 from headrace_server import pipeline as hs
+from headrace_server.shell import supervisor as module
 from headrace_server.shell.config import FeedConfig, RunConfig
 from headrace_server.shell.rundir import RunDirectory
 from headrace_server.shell.supervisor import Supervisor
@@ -85,6 +89,32 @@ def test_a_worker_that_dies_comes_back_as_its_next_life(start: Start):
     assert supervisor.failure is None
 
 
+def test_an_answer_is_waited_for_in_time_in_which_this_process_ran(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+):
+    """1. The router stands still; 2. so does this process, for an hour; 3. it wakes first."""
+    slept, looks, answers = [0.0], [0], []
+
+    def now() -> float:
+        looks[0] += 1
+        return time.monotonic() + slept[0]
+
+    supervisor = start()
+    router = supervisor.pids()["router"]
+    monkeypatch.setattr(module, "Deadline", functools.partial(Deadline, source=now))
+    os.kill(router, signal.SIGSTOP)
+    thread = threading.Thread(target=lambda: answers.append(supervisor.ask("stats", 8.0)))
+    thread.start()
+    try:
+        eventually(lambda: looks[0] >= 3)
+        slept[0], last = 3600.0, looks[0]
+        eventually(lambda: looks[0] >= last + 2 or not thread.is_alive())
+    finally:
+        os.kill(router, signal.SIGCONT)
+    thread.join(20)
+    assert answers and "default" in answers[0]["feeds"]
+
+
 def test_the_fourth_death_within_the_window_is_the_last(start: Start):
     supervisor = start()
     for life in range(4):
@@ -130,6 +160,84 @@ def test_a_stop_while_a_worker_is_being_replaced_leaves_none_behind(start: Start
         eventually(lambda s=supervisor: "worker-0-0" not in s.pids())
         supervisor.stop()  # its successor is due in a tenth of a second
         assert supervisor.pids() == {} and all(map(gone, pids))
+
+
+def test_a_worker_that_can_not_be_started_now_is_started_later(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(module, "_RETRY_S", 0.1)
+    supervisor = start()
+    spawn, refusals = supervisor._spawn, [OSError(11, "no process to spare")] * 2
+
+    def refused(*args: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return spawn(*args)
+
+    monkeypatch.setattr(supervisor, "_spawn", refused)
+    os.kill(supervisor.pids()["worker-0-0"], signal.SIGKILL)
+    eventually(lambda: "worker-0-1" in supervisor.pids())
+    assert caplog.text.count("worker-0-1 can not be started now: [Errno 11]") == 2
+    assert rows(supervisor) == list(range(12))
+
+
+def test_a_worker_is_started_again_as_soon_as_there_are_descriptors(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(module, "_RETRY_S", 0.05)
+    supervisor = start()
+    with no_descriptors():
+        os.kill(supervisor.pids()["worker-0-0"], signal.SIGKILL)
+        eventually(lambda: caplog.text.count("worker-0-1 can not be started now: [Errno 24]") > 1)
+        assert sorted(supervisor.pids()) == ["router"] and supervisor.failure is None
+    assert rows(supervisor) == list(range(12)) and supervisor.failure is None
+    eventually(lambda: sorted(supervisor.pids()) == ["router", "worker-0-1"])
+
+
+def test_a_restart_of_a_feed_that_fails_halfway_is_the_failure_of_the_server(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+):
+    supervisor = start()
+    pids = supervisor.pids()
+
+    def refused(*args: Any) -> Any:
+        raise OSError(11, "no process to spare")
+
+    monkeypatch.setattr(supervisor, "_spawn", refused)
+    with pytest.raises(ServerError, match=r"'default' could not be taken back: .*no process to"):
+        supervisor.restart("default")
+    assert supervisor.wait(20) and supervisor.pids() == {} and all(map(gone, pids.values()))
+
+
+def test_no_worker_of_a_life_that_has_ended_is_started(start: Start):
+    """1. A worker has died; 2. that life ends; 3. the timer of the worker comes too late."""
+    supervisor = start()
+    (slot,) = supervisor._slots
+    supervisor._changing = True
+    slot.child, child = None, slot.child
+    supervisor._fill(slot)
+    assert slot.child is None
+    slot.child, supervisor._changing = child, False
+    supervisor._end_life()
+    slot.child = None
+    supervisor._fill(slot)
+    assert slot.child is None and supervisor.pids() == {}
+
+
+def test_functions_that_can_not_be_noted_do_not_end_the_reading_of_a_worker(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    class Full:
+        def note_functions(self, feed: str, heard: Any) -> None:
+            raise OSError(28, "no room")
+
+    supervisor = start()
+    monkeypatch.setattr(supervisor, "_durable", Full())
+    (slot,) = supervisor._slots
+    assert slot.child is not None
+    event = {"event": "functions", "feed": "default", "functions": {}}
+    supervisor._on_event(slot.child, event)
+    assert "can not compare the functions of 'default': [Errno 28] no room" in caplog.text
 
 
 def test_stops_from_several_threads_are_one(start: Start):
@@ -179,7 +287,7 @@ def test_what_is_left_of_a_stopped_supervisor_answers_and_does_nothing(start: St
     supervisor = start()
     supervisor.stop()
     supervisor._order(order="pause")
-    supervisor._wake()
+    supervisor._deaths.wake()
     assert not supervisor.over and supervisor.outcome() == {} and not supervisor.wait(0)
 
 

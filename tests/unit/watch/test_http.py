@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from headrace_proto.clock import Deadline
 from headrace_server.watch import http as module
 from headrace_server.watch.http import HttpService
 
@@ -137,6 +139,89 @@ def test_many_that_say_nothing_keep_others_out_for_no_longer_than_their_own_time
     finally:
         for connection in idle:
             connection.close()
+
+
+def test_slow_peers_keep_nobody_out_while_they_last(
+    service: HttpService, monkeypatch: pytest.MonkeyPatch
+):
+    """Each may hold a thread for ten minutes, and there are more of them than threads."""
+    monkeypatch.setattr(module, "_HEAD_S", 600.0)
+    monkeypatch.setattr(module, "_TURN_S", 20.0)
+    slow = [socket.create_connection(place(service), timeout=20) for _ in range(24)]
+    try:
+        for connection in slow:
+            with contextlib.suppress(OSError):  # it was cut off
+                connection.sendall(b"G")
+        for _ in range(3):
+            assert asked(service)[0] == 200
+        assert slow[0].recv(1) == b""  # the slowest was the first to go
+    finally:
+        for connection in slow:
+            connection.close()
+
+
+def test_a_peer_that_has_just_come_is_not_cut_off_for_the_next_one(
+    service: HttpService, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("_HEAD_S", "_TURN_S", "_PATIENCE_S"):
+        monkeypatch.setattr(module, name, 600.0)
+    first = [socket.create_connection(place(service), timeout=20) for _ in range(module._THREADS)]
+    last = socket.create_connection(place(service), timeout=20)
+    try:
+        first[0].settimeout(0.2)
+        with pytest.raises(TimeoutError):  # nothing ends it
+            first[0].recv(1)
+        for connection in [*first, last]:
+            connection.settimeout(20)
+            connection.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        for connection in [*first, last]:
+            assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+            connection.close()
+    finally:
+        for connection in [*first, last]:
+            connection.close()
+
+
+def test_a_peer_that_goes_on_after_its_answer_is_cut_off(
+    service: HttpService, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "_FINISH_S", 0.3)
+    with socket.create_connection(place(service), timeout=20) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            for _ in range(200):
+                connection.sendall(b"G")
+                time.sleep(0.02)
+            raise AssertionError("it was not cut off within 4 s")
+
+
+def test_a_request_that_was_under_way_in_a_suspension_is_answered(
+    service: HttpService, monkeypatch: pytest.MonkeyPatch
+):
+    """The clock jumps on by an hour amid the head."""
+    ahead, looks = 0.0, 0
+
+    def clock() -> float:
+        nonlocal looks
+        looks += 1
+        return time.monotonic() + ahead
+
+    monkeypatch.setattr(module, "_HEAD_S", 20.0)
+    monkeypatch.setattr(module, "Deadline", functools.partial(Deadline, source=clock))
+    with socket.create_connection(place(service), timeout=20) as connection:
+        connection.sendall(b"GET /healthz")
+        wait_until(lambda: looks > 5)  # three of them are of the wait for a thread
+        ahead, seen = 3600.0, looks
+        wait_until(lambda: looks > seen + 1)
+        connection.sendall(b" HTTP/1.1\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+def wait_until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def test_many_at_once_are_all_answered(service: HttpService):

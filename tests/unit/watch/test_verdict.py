@@ -54,7 +54,11 @@ def test_where_nothing_of_that_is_so_the_routers_words_stand():
 
 
 def test_a_full_disk_comes_before_all_that_follows_from_it():
-    store = {"faults": ["0.db: database or disk is full"], "commits": 0, "since_commit_s": None}
+    store = {
+        "faults": ["0.journal: database or disk is full"],
+        "commits": 0,
+        "since_commit_s": None,
+    }
     level, where, text = judged(0.9, share("states"), store=store)
     assert (level, where) == ("bad", "store") and "disk is full" in text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed
+from headrace_proto.errors import FeedInUse, HeadraceError, ServerError, UnknownFeed
 
 from .statuses import feed, worker
 
@@ -44,6 +44,19 @@ class Watched:
         if self.failure is not None:
             raise self.failure
         return {"headrace": 1, "feed": feed or "a", "snapshot": "20260102T030405Z-0123456789ab"}
+
+    def end(self, feed: str | None, cancel: bool) -> None:
+        self.asked.append({"end": self._known(feed), "cancel": cancel})
+
+    def restart(self, feed: str | None, force: bool) -> None:
+        if feed == "used" and not force:
+            raise FeedInUse("trainer 3 at gpu7 uses it")
+        self.asked.append({"restart": self._known(feed), "force": force})
+
+    def _known(self, feed: str | None) -> str | None:
+        if feed == "absent":
+            raise UnknownFeed("feed='absent' is none of a")
+        return feed
 
     def fail(self, text: str) -> None:
         self.failure = ServerError(text)

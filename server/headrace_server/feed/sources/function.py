@@ -13,6 +13,7 @@ the iterator from example n on instead.  Iterables must give the same examples e
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
@@ -26,6 +27,7 @@ from headrace_server.feed.index_cache import IndexCache
 from headrace_server.feed.manifest import DataFile
 from headrace_server.feed.reader import BadRecords, Reader
 from headrace_server.pipeline.declaration import Source
+from headrace_server.pipeline.forks import own, own_iterator
 
 from .inference import PROBED
 from .parts import Kept, PartsReader, Rows, empty_columns
@@ -45,7 +47,7 @@ def open_reader(
     name = options["function"]
     factory = _Factory(
         name,
-        resolve(name),
+        own(resolve)(name),
         tuple(options.get("args") or ()),
         dict(options.get("kwargs") or {}),
         options.get("shards"),
@@ -90,7 +92,7 @@ class _Factory:
             if self._counts:
                 kwargs["num_shards"] = self.shards
         try:
-            return self._function(*self._args, **kwargs)
+            return own(self._function)(*self._args, **kwargs)
         except Exception as error:
             raise DataError(_failed(self.name, "when it was called", error)) from error
 
@@ -110,7 +112,8 @@ class _SequencePart:
 
     def __init__(self, name: str, examples: Any, bad: BadRecords) -> None:
         self._name, self._examples, self._bad = name, examples, bad
-        self.rows = len(examples)
+        self.rows = own(len)(examples)
+        self._get = own(operator.getitem)
 
     def probe(self, wanted: int) -> list[Mapping[str, Any]]:
         rows: list[Mapping[str, Any]] = []
@@ -124,7 +127,7 @@ class _SequencePart:
 
     def _row(self, number: int) -> Mapping[str, Any]:
         try:
-            row = self._examples[number]
+            row = self._get(self._examples, number)
         except Exception as error:
             raise DataError(_failed(self._name, f"for record {number}", error)) from error
         if not isinstance(row, Mapping):
@@ -212,9 +215,9 @@ class _Streams:
         try:
             iterator: Iterator[Any]
             if begin and hasattr(made, "iter_from"):
-                iterator = iter(made.iter_from(begin))
+                iterator = own_iterator(own(made.iter_from)(begin))
             else:
-                iterator = iter(made)
+                iterator = own_iterator(made)
                 next(islice(iterator, begin, begin), None)  # goes past those given before
             return iterator
         except Exception as error:

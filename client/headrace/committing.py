@@ -1,0 +1,239 @@
+"""Which batches of a plain feed a trainer has taken, and which of them are committed.
+
+    take 1 ── take 2 ── take 3 ──►   the order of the feed
+    on_next:   asking for 2 commits 1; one batch is in hand
+    explicit:  commit(2) commits 2 alone; upto(2) commits 1 and 2, and leaves 3 open
+
+A batch is named by its token.  Nothing is sent from here: the methods give the tokens to commit or
+to give back.  TensorFlow asks for batches in threads of its own, so all of it is under a lock.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .batch import Batch
+
+__all__ = ["Commits", "DatasetRun", "tokens_of"]
+
+#: Committed batches that are remembered, so that a second commit of one is known for what it is.
+_REMEMBERED = 10_000
+
+_REMEDY = (
+    'connect with commit="explicit" and commit each batch when it is trained, by '
+    "feed.commit(batch) or, in Keras' fit, by the callback headrace.keras.CommitTrained(feed)"
+)
+
+
+@dataclass(slots=True)
+class DatasetRun:
+    """One iteration over ``as_dataset()``: its batches that are not committed, oldest first."""
+
+    tokens: deque[int] = field(default_factory=deque)
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    order: int  # counts the batches that this trainer took
+    partition: int
+    number: int
+
+
+class Commits:
+    """The batches in one trainer's hands, of one session of a feed."""
+
+    def __init__(self, explicit: bool) -> None:
+        self.explicit = explicit
+        self._lock = threading.Lock()
+        self._open: dict[int, _Taken] = {}  # in the order in which they were taken
+        self._done: OrderedDict[int, _Taken] = OrderedDict()  # the last that were committed
+        self._count = 0
+        self._last_done: _Taken | None = None  # of those committed the one taken last
+        self._memory: list[weakref.ref[Any]] = []  # of the batch in hand, and of the one before
+        self._runs: list[DatasetRun] = []
+        self._warned = False
+
+    def take(self, batch: Batch, memory: np.ndarray | None = None) -> None:
+        """A batch is in the trainer's hands.  ``memory`` is what its arrays lie in."""
+        with self._lock:
+            self._count += 1
+            self._open[batch.token] = _Taken(self._count, batch.partition, batch.number)
+            if memory is not None and not self.explicit:
+                owner = memory.base if isinstance(memory.base, np.ndarray) else memory
+                self._memory = [*self._memory[-1:], weakref.ref(owner)]
+
+    def on_next(self) -> list[int]:
+        """The tokens that asking for another batch commits."""
+        return [] if self.explicit else self.in_hand()
+
+    def in_hand(self) -> list[int]:
+        """All open batches, which count as committed from here on."""
+        with self._lock:
+            return self._settle(list(self._open))
+
+    def commit(self, tokens: Iterable[int]) -> list[int]:
+        """Settle these tokens; the ones that were not committed before.
+
+        ValueError, and nothing is changed, where one is of no batch that this trainer took.
+        """
+        with self._lock:
+            wanted = list(dict.fromkeys(tokens))
+            for token in wanted:
+                self._find("commit", token)
+            return self._settle([token for token in wanted if token in self._open])
+
+    def for_snapshot(self, upto: Any, feed: Any = None) -> list[int]:
+        """The tokens that a snapshot commits: all in hand, or those up to one batch."""
+        if upto is None:
+            return self.on_next()
+        tokens = tokens_of("upto", upto, feed)
+        if len(tokens) != 1:
+            raise ValueError(f"upto={upto!r:.120} are {len(tokens)} batches; name the last one")
+        return self._upto(tokens[0])
+
+    def _upto(self, token: int) -> list[int]:
+        """The open batches up to and with this one.
+
+        ValueError where a batch that was taken later is committed: no snapshot can leave it out.
+        """
+        with self._lock:
+            here, last = self._find("snapshot(upto=…)", token), self._last_done
+            if last is not None and last.order > here.order:
+                remedy = "" if self.explicit else f" by asking for the next one: {_REMEDY}"
+                raise ValueError(
+                    f"snapshot(upto=…): batch {last.partition}/{last.number}, taken after "
+                    f"{here.partition}/{here.number}, is committed already{remedy}"
+                )
+            return self._settle([t for t, b in self._open.items() if b.order <= here.order])
+
+    def give_back(self) -> list[int]:
+        """All open batches; they are in nobody's hands from here on."""
+        with self._lock:
+            tokens = list(self._open)
+            self._open.clear()
+            return tokens
+
+    # as_dataset
+
+    def begin_run(self, run: DatasetRun) -> list[int]:
+        """An iteration over a dataset begins.  Explicit: tokens to give back.
+
+        They are what TensorFlow fetched ahead in earlier iterations and nobody trained on.
+        """
+        with self._lock:
+            left = [token for old in self._runs if old.closed for token in old.tokens]
+            self._runs = [*(old for old in self._runs if not old.closed), run]
+            if not self.explicit:
+                return []
+            return [token for token in left if self._open.pop(token, None) is not None]
+
+    def fetched(self, run: DatasetRun, token: int) -> None:
+        """TensorFlow has fetched a batch in an iteration over a dataset."""
+        with self._lock:
+            while run.tokens and run.tokens[0] not in self._open:
+                run.tokens.popleft()
+            run.tokens.append(token)
+
+    def oldest(self, number: int) -> list[int]:
+        """The oldest open batches of the last iteration over a dataset, to be committed."""
+        with self._lock:
+            run = self._runs[-1] if self._runs else DatasetRun()
+            tokens: list[int] = []
+            while run.tokens and len(tokens) < number:
+                token = run.tokens.popleft()
+                if token in self._open:
+                    tokens.append(token)
+            return self._settle(tokens)
+
+    # Words
+
+    def doubt(self) -> str:
+        """Why a snapshot may hold batches that are not trained yet; once, and empty if it can not.
+
+        Of batches that asking for the next one commits this can be seen: TensorFlow iterates, or
+        the memory of the batch before the one in hand is still read.
+        """
+        with self._lock:
+            if self.explicit or self._warned:
+                return ""
+            if any(not run.closed for run in self._runs):
+                why = "TensorFlow fetches batches ahead of the loop that trains on as_dataset()"
+            elif len(self._memory) == 2 and self._memory[0]() is not None:
+                why = "the batch before the last one is still in use, so the loop may fetch ahead"
+            else:
+                return ""
+            self._warned = True
+            return (
+                f"snapshot(): {why}, and asking for a batch commits the one before: the snapshot "
+                f"may hold batches that are not trained yet.  For exact checkpoints {_REMEDY}; "
+                "snapshot(upto=batch) names the last trained one"
+            )
+
+    def explain(self, now: float = 0.0) -> str:
+        """Name the batches that this trainer has not committed, for the text of a deadline."""
+        with self._lock:
+            if not self._open:
+                return ""
+            first = next(iter(self._open.values()))
+            count = len(self._open)
+        return (
+            f".  It has taken {count} of them and committed none of these, the first is batch "
+            f'{first.partition}/{first.number}: with commit="explicit" a batch is committed by '
+            "feed.commit(batch) or batch.commit(), and by nothing else"
+        )
+
+    # Under the lock
+
+    def _find(self, what: str, token: int) -> _Taken:
+        known = self._open.get(token) or self._done.get(token)
+        if known is None:
+            raise ValueError(
+                f"{what}: token={token} is of no batch that this trainer holds: it was taken in "
+                "another session, before the feed was taken back to a snapshot, or was given back"
+            )
+        return known
+
+    def _settle(self, tokens: list[int]) -> list[int]:
+        for token in tokens:
+            done = self._done[token] = self._open.pop(token)
+            if self._last_done is None or done.order > self._last_done.order:
+                self._last_done = done
+            if len(self._done) > _REMEMBERED:
+                self._done.popitem(last=False)
+        return tokens
+
+
+def tokens_of(name: str, batches: Any, feed: Any = None) -> list[int]:
+    """The tokens of a batch of this feed, a token, or several of them.  Errors name the argument.
+
+    Each feed counts its tokens by itself: by its token alone the batch of another feed may pass
+    for one of this feed.
+    """
+    if isinstance(batches, Batch):
+        if batches._feed is not None and batches._feed() is not feed:
+            raise ValueError(
+                f"{name}={batches!r:.120}: token={batches.token} is of no batch that this trainer "
+                f"holds: it was taken from another feed or by another connection than {feed!r}.  "
+                "batch.commit() commits it where it came from"
+            )
+        return [batches.token]
+    if not isinstance(batches, (str, bytes, bool)):
+        try:
+            return [operator.index(batches)]
+        except TypeError:
+            pass
+        if isinstance(batches, Iterable) and not isinstance(batches, Mapping):
+            return [token for one in batches for token in tokens_of(name, one, feed)]
+    raise TypeError(
+        f"{name}={batches!r:.120} is no batch and no token, which is an integer: give a batch of "
+        "this feed, its batch.token, or a list of them"
+    )

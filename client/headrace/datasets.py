@@ -1,0 +1,39 @@
+"""Check the arguments of ``feed.as_dataset``, before TensorFlow is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .feed import Feed
+
+__all__ = ["checked"]
+
+
+def checked(feed: Feed, facts: Sequence[str], tokens: bool) -> list[str]:
+    """The facts that the elements of a dataset hold.  ValueError where there can be no dataset."""
+    wanted = [facts] if isinstance(facts, str) else list(facts)
+    _ = feed.schema
+    if feed._saving is not None:
+        if wanted:
+            raise ValueError(f"facts={facts!r}: a batch of segments tells all that is known of it")
+        if feed._saving.lanes is not None:
+            raise ValueError(
+                "as_dataset(): the states of this feed stay with the trainer, and TensorFlow asks "
+                "for batches before the ones before them are saved; declare the feed with "
+                "state_placement='server', or iterate over the feed"
+            )
+    for name in wanted:
+        if name not in feed.facts:
+            known = ", ".join(feed.facts) or "none"
+            raise ValueError(f"facts: the feed does not tell {name!r} of its rows; {known}")
+        if name in feed.schema:
+            raise ValueError(f"facts: {name!r} is a column of the feed too")
+    if tokens and "token" in feed.schema:
+        raise ValueError("tokens=True: the feed has a column 'token' too; select other columns")
+    if feed._framework.name != "tf":
+        raise ValueError(
+            f'as_dataset() needs framework="tf"; this feed has {feed._framework.name!r}'
+        )
+    return wanted

@@ -1,0 +1,46 @@
+"""Whether the end of a feed has reached its trainers, so that the server may go.
+
+present, and has not acknowledged the end ─┐
+away: its connection is lost               ├─► waited for, a lease's time at most
+of the server before: may be on its way    ┘
+has acknowledged, left, died, was given up ──► not waited for
+"""
+
+from __future__ import annotations
+
+__all__ = ["Farewell"]
+
+#: Trainers of an earlier server greet this one every second.
+_RETURN_S = 3.0
+
+
+class Farewell:
+    """One feed's.  Trainers are named by their nonces."""
+
+    def __init__(self, lease_ttl_s: float) -> None:
+        self._ttl_s = lease_ttl_s
+        self._away: dict[bytes, float] = {}  # until when each may come back
+        self._ended_at: float | None = None
+
+    def lost(self, trainer: bytes, seen: float) -> None:
+        """The connection of a trainer that was last heard of at ``seen`` is gone."""
+        self._away = {one: until for one, until in self._away.items() if until > seen}
+        self._away[trainer] = seen + self._ttl_s
+
+    def back(self, trainer: bytes) -> None:
+        """A trainer is there again."""
+        self._away.pop(trainer, None)
+
+    def done(self, deaf: int, now: float, began_ended: bool = False) -> bool:
+        """Whether nobody is waited for, now that the feed has ended.
+
+        ``deaf`` trainers are present and have not acknowledged it.  ``began_ended``: it had ended
+        before this server started.
+        """
+        if self._ended_at is None:
+            self._ended_at = now
+        if now >= self._ended_at + self._ttl_s:
+            return True
+        if began_ended and now < self._ended_at + _RETURN_S:
+            return False
+        return not deaf and not any(until > now for until in self._away.values())

@@ -1,0 +1,102 @@
+"""Arguments of the TensorFlow functions that are not here: the error says what takes their place.
+
+    bucket(…, num_threads=4)       TypeError: bucket() has no argument num_threads: …
+    bucket([x, y], which, 32, 5)   TypeError: bucket() takes no tensors: …
+    bucket(which, 32, 5, 1, 32)    the error of the value, and from where on positions differ
+
+Arguments are told by name and by kind; one number where another is meant can not be told.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+__all__ = ["former"]
+
+_COLUMNS = "a batch holds all columns of the pipeline; .select(names) chooses among them"
+_THREADS = "hs.run(workers=…, partitions=…) takes its place (--workers, --partitions)"
+_QUEUE = "there is no such queue here"
+_IS = "it is "
+#: Of all functions; another name only where the function has that.
+_GONE = {
+    "tensors": _COLUMNS,
+    "inputs": _COLUMNS,
+    "num_threads": _THREADS,
+    "threads_per_queue": _THREADS,
+    "queue_threads": _THREADS,
+    "prebatch_threads": _THREADS,
+    "queue_capacity": _QUEUE,
+    "prebatch_capacity": _QUEUE,
+    "name": "nothing is named in a graph; a feed has a name: hs.run({name: pipeline})",
+    "scope": "nothing is named in a graph; a feed has a name: hs.run({name: pipeline})",
+    "shared_name": "trainers that connect to one feed share it; hs.run({name: pipeline}) names it",
+    "shapes": "the schema says them: the features of the source, or map(…, schema=…)",
+    "tensor_shapes": "the schema says them: the features of the source, or map(…, schema=…)",
+    "enqueue_many": "sources give single examples, and each is judged by itself",
+    "back_prop": "there is no graph to go back through",
+    "runtime_checks": "values are always checked; a wrong one is a DataError",
+    "accept_prob_fn": "it is accept_prob",
+    "length": "it is input_length",
+    "dynamic_pad": "it is for batches: give it to the shape",
+    "capacity": "there is no queue to bound here; slab_bytes of hs.run bounds what is made ahead",
+    "bucket_capacities": "only bucket and bucket_by_sequence_length have buckets",
+    "seed": "nothing is drawn here; shuffle(seed=…) draws the order of the examples",
+    "keep_input": "filter(fn) before it drops examples",
+    "pad": "it is dynamic_pad",
+    "allow_small_batch": "it is allow_smaller_final_batch",
+    "allow_smaller_final_batch": "it is allow_small_batch",
+}
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def former(alike: str, tensors: int | None = None, **own: str) -> Callable[[F], F]:
+    """A method with errors for who knows the TensorFlow function of its name.
+
+    Up to ``alike`` positions are those of TensorFlow, less the tensors, which stood at ``tensors``.
+    ``own`` are further arguments that are gone, by name.
+    """
+
+    def decorated(method: F) -> F:
+        call = f"{method.__name__}()"
+        known = list(inspect.signature(method).parameters)[1:]
+        gone = {
+            name: why
+            for name, why in {**_GONE, **own}.items()
+            if name not in known and (not why.startswith(_IS) or why.removeprefix(_IS) in known)
+        }
+        agree = known.index(alike) + 1
+
+        @functools.wraps(method)
+        def checked(self: Any, *args: Any, **named: Any) -> Any:
+            for name in named:
+                if name in gone:
+                    raise TypeError(f"{call} has no argument {name}: {gone[name]}")
+            if tensors is not None and len(args) > tensors and _are_tensors(args[tensors]):
+                raise TypeError(
+                    f"{call} takes no tensors, such as {args[tensors]!r:.80}: {_COLUMNS}"
+                )
+            try:
+                return method(self, *args, **named)
+            except (TypeError, ValueError) as error:
+                if len(args) <= agree:
+                    raise
+                hint = (
+                    f"After {alike} positions are not those of tf.contrib.training, whose "
+                    "threads, queues and names are gone: give what follows by name"
+                )
+                raise type(error)(f"{error}.  {hint}") from None
+
+        return checked  # type: ignore[return-value]
+
+    return decorated
+
+
+def _are_tensors(value: Any) -> bool:
+    """Whether a value can only be the tensors of an example: columns, in a dict or a list."""
+    if isinstance(value, Mapping):
+        return True
+    return isinstance(value, (list, tuple)) and any(not isinstance(v, int) for v in value)

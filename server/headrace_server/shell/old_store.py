@@ -1,0 +1,70 @@
+"""Stores of headrace before it had journals: one SQLite file for each partition, read once.
+
+0.db (and 0.db-wal) ─► read_old() ─► Change ─► 0.journal
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..core.changes import Change, Example
+
+__all__ = ["OLD_SUFFIX", "read_old"]
+
+OLD_SUFFIX = ".db"
+_APPLICATION = 0x68647263
+_VERSION = 1
+_NUMBERS = struct.Struct("<3q")
+_EXAMPLE = struct.Struct("<8q")
+
+
+def read_old(path: Path) -> Iterator[Change]:
+    """All that an old store holds.  ValueError where it can not be trusted."""
+    try:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+            marks = [db.execute(f"PRAGMA {of}").fetchone()[0] for of in _PRAGMAS]
+            if marks != [_APPLICATION, _VERSION, "ok"]:
+                raise ValueError(f"it is no store that this release converts: {marks}")
+            yield from _changes(db)
+    except (sqlite3.Error, TypeError, ValueError, struct.error) as error:
+        raise ValueError(f"{path.name}, of an earlier release, is damaged: {error}") from error
+
+
+_PRAGMAS = ("application_id", "user_version", "quick_check(1)")
+
+
+def _changes(db: sqlite3.Connection) -> Iterator[Change]:
+    for line, index, chunk, row, segment, count, crc, key, state in _rows(db, "example"):
+        numbers = (line, index, chunk, row, segment, count, len(key), len(state))
+        _check(crc == zlib.crc32(state, zlib.crc32(key, zlib.crc32(_EXAMPLE.pack(*numbers)))))
+        yield Change(put=[Example(line, index, chunk, row, segment, count, key, state)])
+    for name, crc, value in _rows(db, "meta"):
+        _check(crc == _crc(zlib.crc32(name.encode()), value))
+        yield Change(meta={name: value})
+    for number, crc, value in _rows(db, "chunk"):
+        _check(crc == _crc(number, value))
+        yield Change(chunks={number: value})
+    for number, crc in _rows(db, "done"):
+        _check(crc == _crc(number))
+        yield Change(done=[number])
+    for place, token, crc in _rows(db, "token ORDER BY place"):
+        _check(crc == _crc(token, place=place))
+        yield Change(tokens=[token])
+
+
+def _rows(db: sqlite3.Connection, table: str) -> Iterator[tuple]:
+    yield from db.execute(f"SELECT * FROM {table}")
+
+
+def _crc(number: int, data: bytes = b"", place: int = 0) -> int:
+    return zlib.crc32(data, zlib.crc32(_NUMBERS.pack(place, number, len(data))))
+
+
+def _check(sound: bool) -> None:
+    if not sound:
+        raise ValueError("a row fails its checksum")

@@ -1,0 +1,150 @@
+"""No option is accepted and then ignored: each is read where it is said to take effect.
+
+    argument of a public function   read in the function's body
+    option of a command             read by the command
+    entry of a declaration          read where chunks and batches are made, or by the machines
+    field of the server's settings  read by a process of the server
+
+It is not shown here that reading has the right effect: that is for the tests of each part.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace_server as hs
+from headrace_server.cli import asking
+from headrace_server.cli.settings import CONFIG
+from headrace_server.cli.table import COMMANDS, command
+from headrace_server.shell.config import FeedConfig, RunConfig
+
+SERVER = Path(hs.__file__).parent
+
+
+def _public(of: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Functions, and methods of classes, that a module shows."""
+    for name in of.__all__:
+        thing = getattr(of, name)
+        if inspect.isfunction(thing):
+            yield f"{of.__name__}.{name}", thing
+        elif inspect.isclass(thing) and not issubclass(thing, BaseException):
+            for base in inspect.getmro(thing):
+                for method, function in vars(base).items():
+                    public = not method.startswith("_") or method == "__init__"
+                    if public and inspect.isfunction(function) and "headrace" in base.__module__:
+                        yield f"{of.__name__}.{name}.{method}", function
+
+
+FUNCTIONS = dict([*_public(hs), *_public(headrace)])
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_every_argument_of_a_public_function_is_read(name: str) -> None:
+    function = inspect.unwrap(FUNCTIONS[name])
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError):  # what dataclasses make of their fields
+        return
+    body = tree.body[0]
+    assert isinstance(body, (ast.FunctionDef, ast.AsyncFunctionDef))
+    read = {node.id for node in ast.walk(body) if isinstance(node, ast.Name)}
+    arguments = set(inspect.signature(function).parameters) - {"self", "cls"}
+    if name.endswith("__exit__"):
+        return
+    assert arguments <= read, f"{name} ignores {sorted(arguments - read)}"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_of_a_command_is_read(name: str) -> None:
+    asked = command(name)
+    module = inspect.getmodule(asked.run)
+    assert module is not None
+    text = "".join(
+        inspect.getsource(part)
+        for part in {module, *(m for m in map(inspect.getmodule, vars(module).values()) if m)}
+        if part.__name__.startswith("headrace_server.cli")
+    )
+    everyone = r"|getattr\(options, option\.name\)" if name == "bench" else ""
+    asker = r"|Asker\(options\)"
+    for option in asked.options:
+        reads = rf"options\.{option.name}\b|getattr\(options, \"{option.name}\"{everyone}"
+        if option in (asking.HTTP, asking.TOKEN):
+            reads += asker
+        if option is not CONFIG:  # which says where options are read from
+            assert re.search(reads, text), f"headrace {name} ignores {option.flag}"
+
+
+FEATURES = {
+    "k": hs.scalar("bytes"),
+    "i": hs.scalar("int64"),
+    "p": hs.scalar("float32"),
+    "x": hs.sequence("float32"),
+}
+RECORDS = hs.read_tfrecord("/data/a", FEATURES)
+#: Together they have every source, stage and shape.
+PIPELINES = [
+    hs.read_csv("/data/a.csv", {"i": hs.scalar("int64")}).batch(2),
+    hs.read_npz("/data/a.npy", column="i", ragged={"x": "at"}).batch(2),
+    hs.from_function("module:function", 1, shards=2, two=2).batch(2),
+    hs.from_examples([{"i": 1}]).batch(2),
+    RECORDS.shuffle(1)
+    .repeat(2)
+    .map("m:f", schema=FEATURES)
+    .filter("m:f")
+    .select(["i", "x", "p", "k"])
+    .bucket("i", 2, 2, keep_input="i"),
+    RECORDS.rejection_sample("p").resample_at_rate("p").bucket_by_sequence_length("x", 2, [5]),
+    RECORDS.stratified_sample("i", [0.5, 0.5]).weighted_resample("p", 1.0).batch(2),
+    RECORDS.stratified_sample_unknown_dist("i", [0.5, 0.5], 2),
+    RECORDS.batch_sequences_with_states("k", ["x"], ["i"], "i", {"h": np.zeros(2)}, 4, 2),
+]
+
+
+@cache
+def _keys_read() -> frozenset[str]:
+    """Strings by which something is looked up, in all that reads and makes batches."""
+    keys: set[str] = set()
+    paths = [SERVER / "pipeline" / "bucketing.py"]  # for its ``read_bound``
+    for folder in ("feed", "core", "shell"):
+        paths += (SERVER / folder).rglob("*.py")
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text())):
+            sought: list[ast.expr] = []
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+                sought = [node.slice]
+            elif isinstance(node, ast.Call):
+                sought = list(node.args)
+            keys |= {str(n.value) for n in sought if isinstance(n, ast.Constant)}
+    return frozenset(keys)
+
+
+def _options(pipeline: hs.Pipeline) -> Iterator[tuple[str, str]]:
+    declaration = pipeline.declaration()
+    for part in (declaration.source, *declaration.stages, declaration.shape):
+        yield from ((part.kind, key) for key in part.options)
+
+
+def test_every_entry_of_a_declaration_is_read() -> None:
+    entries = {entry for pipeline in PIPELINES for entry in _options(pipeline)}
+    assert {kind for kind, _ in entries} >= {"csv", "npz", "function", "bucket", "sequences", "map"}
+    ignored = sorted(entry for entry in entries if entry[1] not in _keys_read())
+    assert not ignored, ignored
+
+
+@pytest.mark.parametrize("kind", [RunConfig, FeedConfig])
+def test_every_setting_of_a_server_is_read(kind: type) -> None:
+    text = "".join(path.read_text() for path in SERVER.rglob("*.py") if path.name != "config.py")
+    for field in dataclasses.fields(kind):
+        assert re.search(rf"\.{field.name}\b", text), f"{kind.__name__}.{field.name} is ignored"

@@ -1,0 +1,198 @@
+"""Explicit commits: a checkpoint has the rows that were trained, however far a loop has fetched."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+import headrace_server as hs
+
+from .loops import ahead
+
+LOOPS = Path(__file__).with_name("loops.py")
+
+
+def plain(rows: int = 60) -> hs.Pipeline:
+    return hs.from_examples([{"i": i} for i in range(rows)]).shuffle(seed=3).batch(3)
+
+
+def bucketed() -> hs.Pipeline:
+    examples = [{"i": i, "n": 1 + i * 7 % 23} for i in range(80)]
+    return (
+        hs.from_examples(examples)
+        .shuffle(seed=5)
+        .bucket_by_sequence_length("n", 4, [6, 12, 18], allow_smaller_final_batch=True)
+    )
+
+
+def rows_of(batches: Any) -> list[int]:
+    return [int(i) for batch in batches for i in batch["i"]]
+
+
+def killed(address: str, loops: list[str]) -> dict[str, tuple[list[int], list[int], Any]]:
+    """What each loop trained before its checkpoint, and after; and the checkpoint."""
+    command = [sys.executable, str(LOOPS), address, *loops]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == -9, ended.stderr
+    told: dict[str, tuple[list[int], list[int], Any]] = {}
+    for line in map(json.loads, ended.stdout.splitlines()):
+        before, after, token = told.get(line["feed"], ([], [], None))
+        if "token" in line:
+            token = line["token"]
+        else:
+            (before if token is None else after).extend(line["rows"])
+        told[line["feed"]] = before, after, token
+    return told
+
+
+@pytest.mark.parametrize(
+    "loops",
+    [
+        ["plain@plain", "one_ahead@plain", "one_ahead@bucketed", "upto@bucketed"],
+        pytest.param(["dataset@plain", "fit@bucketed"], marks=pytest.mark.tf),
+    ],
+    ids=["numpy", "tf"],
+)
+def test_a_killed_loop_goes_on_with_the_first_row_that_it_had_not_trained(
+    loops: list[str], tmp_path: Path
+):
+    if "fit@bucketed" in loops:
+        pytest.importorskip("tensorflow")
+    shapes = {"plain": plain, "bucketed": bucketed}
+    feeds = {loop.replace("@", "-"): shapes[loop.partition("@")[2]]() for loop in loops}
+    whole: dict[str, list[int]] = {}
+    with hs.run({n: shapes[n]() for n in shapes}, partitions=3) as server:
+        for shape in shapes:
+            with headrace.connect(server.address, feed=shape, timeout=60) as feed:
+                whole[shape] = rows_of(feed)
+    with hs.run(feeds, partitions=3, state_dir=tmp_path) as server:
+        told = killed(server.address, loops)
+        for name, (before, after, token) in told.items():
+            expected = whole[name.partition("-")[2]]
+            assert before == expected[: len(before)]
+            assert after == expected[len(before) : len(before) + len(after)]
+            with headrace.connect(server.address, resume=token, timeout=60) as feed:
+                assert sorted(before + rows_of(feed)) == sorted(expected), name
+    assert sorted(told) == sorted(feeds)
+    assert all(before and after for before, after, _ in told.values())
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[hs.Server]:
+    """Feeds for one test each, with leases of a second and little credit."""
+    feeds = {name: plain() for name in ("one", "two", "ranks", "deadline", "again")}
+    with hs.run(feeds, partitions=2, lease_ttl_s=1.0, max_credits=4) as server:
+        yield server
+
+
+def joined(server: hs.Server, feed: str, **options: Any) -> headrace.Feed:
+    named = {"feed": feed, "commit": "explicit", "timeout": 60, **options}
+    return headrace.connect(server.address, **named)
+
+
+def trained(feed: headrace.Feed, count: int = 1) -> list[int]:
+    rows: list[int] = []
+    with feed:
+        for batch in ahead(feed, count):
+            rows += batch["i"].tolist()
+            batch.commit()
+    return rows
+
+
+def test_a_loop_that_fetches_ahead_ends_with_its_last_batch_uncommitted(server: hs.Server):
+    assert sorted(trained(joined(server, "one"))) == list(range(60))
+
+
+@pytest.mark.parametrize("feed", ["two", "ranks"])
+def test_several_loops_that_fetch_ahead_do_not_wait_for_each_other_for_ever(
+    feed: str, server: hs.Server
+):
+    ranks = [{"rank": rank, "world_size": 2} if feed == "ranks" else {} for rank in (0, 1)]
+    feeds = [joined(server, feed, **rank) for rank in ranks]
+    rows: list[int] = []
+    threads = [threading.Thread(target=lambda f=f: rows.extend(trained(f, 2))) for f in feeds]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(rows) == list(range(60))
+
+
+def test_uncommitted_batches_outlive_their_lease_and_too_many_of_them_are_named(server: hs.Server):
+    with joined(server, "deadline", timeout=2.5) as feed:
+        held = [next(feed) for _ in range(4)]
+        with pytest.raises(headrace.DeadlineExceeded) as error:
+            next(feed)
+        assert (
+            "this trainer holds 4 batches, as many as the server's max_credits=4 allows.  It has "
+            "taken 4 of them and committed none of these, the first is batch 0/0"
+        ) in str(error.value)
+        feed.commit(held)
+        counts = server.stats()["deadline"]
+        assert (counts["batches"], counts["expired"], counts["stale"]) == (4, 0, 0)
+        assert next(feed).number == 2
+
+
+def test_what_was_not_committed_comes_again_and_its_old_batch_is_refused(server: hs.Server):
+    with joined(server, "again") as feed:
+        first, second = next(feed), next(feed)
+        second.commit()
+    with joined(server, "again") as feed:
+        again = next(feed)
+        assert again["i"].tolist() == first["i"].tolist()
+        with pytest.raises(ValueError, match=f"token={first.token} is of no batch that this"):
+            feed.commit(first)
+        again.commit()
+        assert (next(feed).partition, feed.name) == (0, "again")
+
+
+def test_a_snapshot_of_a_loop_that_commits_by_asking_warns_where_it_has_fetched_ahead(
+    tmp_path: Path,
+):
+    with hs.run(plain(), state_dir=tmp_path) as server:
+        with headrace.connect(server.address, timeout=60) as feed:
+            batch = next(feed)
+            feed.snapshot()
+            following = next(feed)  # and the one before is still in hand
+            exact = feed.snapshot(upto=batch)
+            with pytest.warns(UserWarning, match=r'fetch ahead.*connect with commit="explicit"'):
+                feed.snapshot()
+            feed.snapshot()
+            next(feed)
+            with pytest.raises(ValueError, match="is committed already by asking for the next one"):
+                feed.snapshot(upto=batch)
+        with headrace.connect(server.address, resume=exact, commit="explicit", timeout=60) as feed:
+            again = next(feed)
+            assert again["i"].tolist() == following["i"].tolist()
+            feed.load_state_dict(exact)
+            with pytest.raises(ValueError, match="before the feed was taken back to a snapshot"):
+                again.commit()
+            again = next(feed)
+            again.commit()
+            assert again["i"].tolist() == following["i"].tolist()
+            assert rows_of([next(feed)]) != rows_of([again])
+
+
+def test_a_batch_is_committed_at_the_feed_that_it_came_from_only(tmp_path: Path):
+    """With a state directory the first batches of two feeds have the same token."""
+    with (
+        hs.run({"a": plain(), "b": plain()}, state_dir=tmp_path) as server,
+        joined(server, "a") as a,
+        joined(server, "b") as b,
+    ):
+        of_a, of_b = next(a), next(b)
+        assert of_a.token == of_b.token
+        for wrong in (lambda: b.commit(of_a), lambda: b.snapshot(upto=of_a)):
+            with pytest.raises(ValueError, match=r"=<Batch 0/0 .* from another feed"):
+                wrong()
+        assert server.stats()["b"]["batches"] == 0
+        of_b.commit()
+        assert server.stats()["b"]["batches"] == 1

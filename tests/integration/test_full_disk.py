@@ -1,0 +1,193 @@
+"""An error of a full disk says which file, how much room there is, and what to do.
+
+A small file system of its own is filled to the last page; whatever the server writes is then
+written there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace_server as hs
+from headrace_proto.errors import LimitExceeded, ServerError
+from headrace_server.arguments import index_directory
+from headrace_server.cli.keygen import _write
+from headrace_server.core.changes import Change, Example
+from headrace_server.feed.arrow_part import ArrowPart
+from headrace_server.feed.durable_file import write_durably
+from headrace_server.feed.index_cache import IndexCache
+from headrace_server.feed.manifest import DataFile
+from headrace_server.feed.slab import Slab
+from headrace_server.pipeline import scalar
+from headrace_server.shell.config import FeedConfig
+from headrace_server.shell.diary import Notebook
+from headrace_server.shell.flight_files import FlightFile, frame
+from headrace_server.shell.restoring import prepare
+from headrace_server.shell.rundir import RunDirectory
+from headrace_server.shell.sessions import SessionTable
+from headrace_server.shell.sheet import SheetReader
+from headrace_server.shell.snapshots import Shelf
+from headrace_server.shell.statedir import StateDirectory
+from headrace_server.shell.store import Store
+
+PAGE = 4096
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A file system without room for one more byte; names it still has room for."""
+    disk = tmp_path_factory.mktemp("disk")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted: {mounted.stderr.decode().strip()}")
+    try:
+        (disk / "feeds" / "f").mkdir(parents=True)
+        (disk / "feeds" / "f" / "feed.json").write_text("{}" + " " * 3 * PAGE)
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.fixture
+def full(disk: Path) -> Iterator[Path]:
+    ballast = disk / "ballast"
+    with open(ballast, "wb", buffering=0) as out, contextlib.suppress(OSError):
+        while True:
+            out.write(bytes(PAGE))
+    yield disk
+    ballast.unlink()
+
+
+def flight(disk: Path) -> None:
+    file = FlightFile(disk / "flight", "rows-1", 1 << 20, 1, lambda: ["header"])
+    file.begin(3 * PAGE)
+    file.write(frame(bytes(2 * PAGE)))
+
+
+def snapshot(disk: Path) -> None:
+    shelf = Shelf(disk)
+    name, _ = shelf.begin("f")
+    shelf.finish("f", name, 1)
+
+
+def taken_back(disk: Path) -> None:
+    state = StateDirectory(disk)
+    try:
+        feed = FeedConfig("f", hs.from_examples([{"a": 1}]).batch(1).declaration(), (), 1)
+        prepare(state, feed, disk / "feeds" / "f", "s")
+    finally:
+        state.close()
+
+
+def converted(disk: Path) -> None:
+    with ArrowPart(disk / "part-00000.arrow", {"a": scalar("int64").field}):
+        pass
+
+
+def session(disk: Path) -> None:
+    SessionTable(disk, 9).open(b"n" * 16, "f", b"who")
+
+
+@pytest.mark.parametrize(
+    ("write", "names"),
+    [
+        (lambda disk: write_durably(disk / "small", "x" * 99), "small: .* 99 bytes"),
+        (flight, r"flight/rows-1-000000\.flight: .*record_bytes"),
+        (snapshot, r"snapshots/f/.*part/feed\.json: .*bytes.*keep_snapshots"),
+        (taken_back, r"feeds/\.f\.new/feed\.json: .* bytes"),
+        (converted, r"part-00000\.arrow\.part: .*run the conversion again"),
+        (session, "trainer-1: .* 16 bytes.*--shm-size"),
+        (lambda disk: Notebook(disk / "diary"), "diary: .* bytes.*--shm-size"),
+        (lambda disk: SheetReader(disk / "sheet", PAGE), "sheet: .* 4096 bytes.*--shm-size"),
+        (lambda disk: Store(disk / "0.journal", "power"), r"0\.journal: "),
+        (lambda disk: _write(disk / "a.secret", "secret"), r"a\.secret: .* 6 bytes"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_can_not_be_written_names_its_file_the_room_and_the_remedy(
+    full: Path, write: Callable[[Path], Any], names: str
+) -> None:
+    with pytest.raises(Exception, match=names) as caught:
+        write(full)
+    text = str(caught.value)
+    assert str(full) in text and re.search(r"\b\d+ bytes free: make ", text), text
+
+
+def test_no_part_of_a_conversion_is_left_when_its_end_does_not_fit(full: Path) -> None:
+    with pytest.raises(OSError, match="no room"):
+        converted(full)
+    assert not list(full.glob("part-*"))
+
+
+def test_an_index_that_does_not_fit_is_kept_in_memory_and_said_where_it_should_be(
+    full: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = IndexCache(str(full / "index"))
+    with caplog.at_level(logging.WARNING):
+        found = cache.get(
+            DataFile("/data/a", 1, "s"), "k", lambda: {"at": np.arange(5 * PAGE // 8)}
+        )
+    assert len(found["at"]) == 5 * PAGE // 8
+    (line,) = caplog.messages
+    assert str(full / "index") in line and f"for {5 * PAGE} bytes" in line and "make room" in line
+
+
+def test_a_slab_that_does_not_fit_says_how_much_there_is(full: Path) -> None:
+    with pytest.raises(LimitExceeded, match=r"segment of 65536 bytes in .*: .* 0 bytes free: make"):
+        Slab(full, 0, 0, 1 << 20, 1 << 16).allocate(PAGE)
+
+
+def test_commits_that_wait_for_room_say_so_and_a_copy_that_does_not_fit_too(disk: Path) -> None:
+    store = Store(disk / "1.journal", "process")
+    try:
+        store.submit(Change(put=[Example(n, n, 0, 0, 0, 1, b"", bytes(9000)) for n in range(40)]))
+        ballast = disk / "ballast"
+        store.copy_to(disk / "early.journal")  # after it all is committed
+        (disk / "early.journal").unlink()
+        with open(ballast, "wb") as out:
+            os.posix_fallocate(out.fileno(), 0, _free(disk) - 8 * PAGE)
+        with pytest.raises(
+            ServerError, match=r"copy\.journal: there is no room .* bytes: .*make room"
+        ):
+            store.copy_to(disk / "copy.journal")
+        assert not (disk / "copy.journal").exists()
+        ballast.unlink()
+    finally:
+        store.close()
+
+
+def _free(disk: Path) -> int:
+    found = os.statvfs(disk)
+    return found.f_bavail * found.f_frsize
+
+
+def test_a_directory_for_indexes_and_a_run_directory_name_the_place_without_inodes(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / "few"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m,nr_inodes=1", "tmpfs", str(place)],
+        capture_output=True,
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted: {mounted.stderr.decode().strip()}")
+    try:
+        with pytest.raises(OSError, match=r"few/index: .* no room for another file \(inodes\)"):
+            index_directory(place)
+        with pytest.raises(OSError, match=r"few/\.headrace-.* \(inodes\): make it larger"):
+            RunDirectory(str(place))
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)

@@ -1,0 +1,75 @@
+"""Strangers hold connections open at a server with few descriptors: trainers do not notice."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+import headrace
+from headrace_server.cli.keygen import make_pair
+from tests.trials.held import flood, opening
+
+from .honest import honest_trainer
+from .processes import serve
+
+FILES = 256
+ROWS = 12_000
+FEEDS = f"""
+import headrace_server as hs
+
+
+def feed():
+    return hs.from_examples([{{"i": k}} for k in range({ROWS})]).batch(10)
+"""
+
+
+def until(true: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("keys", [False, True], ids=["open", "keys"])
+def test_trainers_get_in_and_go_on_while_strangers_hold_more_than_a_server_can_open(
+    keys: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over_tcp: None
+) -> None:
+    (tmp_path / "feeds.py").write_text(FEEDS)
+    if keys:
+        make_pair(tmp_path / "keys", None)
+        make_pair(tmp_path / "keys", "trainer")
+        monkeypatch.setenv("HEADRACE_KEYS", str(tmp_path / "keys"))
+    limited = ["sh", "-c", f'ulimit -n {FILES}; exec "$0" "$@"']
+    process, address = serve(
+        tmp_path, "feeds.py:feed", "--http", "127.0.0.1:0", "--workers", "1", before=limited
+    )
+    with process:
+        page = (process.next_line() or "").split()[-1]
+
+        def refused() -> int:
+            with urllib.request.urlopen(f"{page}/status.json", timeout=20) as answer:
+                return int(json.load(answer)["access"]["refused"].get("connections", 0))
+
+        children = psutil.Process(process.pid).children(recursive=True)
+        router = next(c for c in children if "headrace_server.shell.router" in c.cmdline())
+        port = urlsplit(address).port
+        assert port is not None
+        with (
+            honest_trainer(SimpleNamespace(address=address), ROWS),  # type: ignore[arg-type]
+            flood(port, opening("silent", keys), 10**6, 300, 300),
+            flood(port, opening("greeted", keys), 10**6, 300, 300),
+        ):
+            until(refused)  # from now on all that the server has for strangers is taken
+            for _ in range(3):
+                with headrace.connect(address, commit="explicit", timeout=20) as newcomer:
+                    assert next(newcomer).rows == 10
+        assert router.num_fds() < FILES

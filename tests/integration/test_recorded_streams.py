@@ -1,0 +1,20 @@
+"""Every feed gives the very stream that was recorded, whatever serves it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from .recorded import PARTITIONS, PATH, streams
+
+
+@pytest.mark.parametrize("partitions", PARTITIONS)
+def test_every_feed_gives_the_recorded_stream(partitions: int) -> None:
+    recorded = json.loads(PATH.read_text())[str(partitions)]
+    found = streams(partitions, workers=partitions)
+    assert sorted(found) == sorted(recorded)
+    for name, stream in recorded.items():
+        same = [one == other for one, other in zip(found[name], stream, strict=False)]
+        assert all(same), f"{name}: batch {same.index(False)} is another one"
+        assert len(found[name]) == len(stream), name

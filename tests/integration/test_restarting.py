@@ -1,0 +1,183 @@
+"""A feed starts again from its beginning in three ways, with and without a state directory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+import headrace_server as hs
+from headrace_server.cli import main
+
+from .processes import serve, trainer
+
+ROWS = list(range(40))
+
+
+def numbers() -> Any:
+    return hs.from_examples([{"i": i} for i in ROWS]).batch(4)
+
+
+def segments() -> Any:
+    examples = [{"k": f"{k}", "v": [1.0] * 6} for k in range(8)]
+    return hs.from_examples(examples).batch_sequences_with_states(
+        input_key="k",
+        input_sequences=["v"],
+        input_context=[],
+        input_length=None,
+        initial_states={"s": hs.zeros((), "float32")},
+        num_unroll=3,
+        batch_size=4,
+    )
+
+
+@pytest.fixture(params=["memory", "state directory"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[hs.Server]:
+    state = tmp_path / "state" if request.param == "state directory" else None
+    feeds = {"a": numbers(), "b": numbers(), "s": segments()}
+    with hs.run(
+        feeds, partitions=2, workers=2, state_dir=state, http="127.0.0.1:0", lease_ttl_s=20
+    ) as server:
+        yield server
+
+
+def joined(server: hs.Server, feed: str, **options: Any) -> headrace.Feed:
+    return headrace.connect(server.address, feed=feed, **{"timeout": 60, **options})
+
+
+def rest(feed: headrace.Feed) -> list[int]:
+    return [i for batch in feed for i in batch["i"].tolist()]
+
+
+def trained(feed: headrace.Feed) -> list[float]:
+    """The states that the sequences of a feed of segments end with."""
+    ends: list[float] = []
+    for batch in feed:
+        state = batch.state("s") + batch.sequences["v"].sum(axis=1, dtype="float32")
+        ends += state[batch.last].tolist()
+        batch.save_state("s", state)
+    return ends
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [r.getMessage() for r in caplog.records if r.name == "headrace"]
+    caplog.clear()
+    return found
+
+
+def test_a_feed_starts_again_by_the_server_the_command_and_a_trainer(
+    server: hs.Server, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+):
+    caplog.set_level(logging.WARNING, "headrace")
+    beside = joined(server, "b", prefetch=0)
+    of_b = next(beside)["i"].tolist()
+
+    # Partly used, then finished: both are told, and a fresh feed and one at work are not.
+    with joined(server, "a", prefetch=0) as feed:
+        first = next(feed)["i"].tolist()
+        joined(server, "a", prefetch=0).close()
+    assert warnings(caplog) == []
+    with joined(server, "a", restart=False) as feed:
+        (told,) = warnings(caplog)
+        assert "goes on where others left it: 1 batch was committed from 20" in told
+        assert "connect(restart=True) or headrace restart a" in told
+        assert sorted(first + rest(feed)) == ROWS
+    with joined(server, "a") as feed:
+        assert rest(feed) == []
+        (told,) = warnings(caplog)
+        assert "feed 'a'" in told and "it is finished, 10 batches were committed from" in told
+
+    # The server.  What had ended goes on, in the same order.
+    with joined(server, "a") as feed:
+        warnings(caplog)
+        assert rest(feed) == []
+        server.restart("a")  # a trainer that has heard the end uses it no more
+    with joined(server, "a", prefetch=0) as feed:
+        batch = next(feed)
+        assert warnings(caplog) == [] and batch["i"].tolist() == first
+
+        # It is refused while the feed is used, unless it is forced.
+        with pytest.raises(headrace.FeedInUse, match="it is used by trainer"):
+            server.restart("a")
+        http = ["--http", str(server.http_address)]
+        assert main(["restart", "a", *http]) == 1
+        assert "it is used by trainer" in capsys.readouterr().err
+        assert main(["restart", "a", "--force", *http]) == 0
+        with pytest.raises(headrace.FeedRewound, match="started again from its beginning"):
+            rest(feed)
+    with trainer(server.address, "--feed", "a", "--hold", "1", "--timeout", "60") as other:
+        assert other.wait_for("batch")["rows"] == first
+        other.wait_for("holding")
+        mine = joined(server, "a", prefetch=0)  # so that something is committed
+        next(mine)
+        assert next(mine).token > batch.token
+
+        # A trainer: refused while others use the feed, not for the own process.
+        with pytest.raises(headrace.FeedInUse, match="other trainers use it"):
+            joined(server, "a", restart=True)
+        other.kill()
+    with joined(server, "a", restart=True, prefetch=0) as feed:
+        assert next(feed)["i"].tolist() == first
+        with pytest.raises(headrace.FeedRewound):
+            rest(mine)
+        joined(server, "a", restart=True).close()  # nothing was committed: it is joined
+        rows = first + rest(feed)
+    mine.close()
+    assert sorted(rows) == ROWS
+
+    # Other feeds have lost nothing, and got nothing twice.
+    of_b += rest(beside)
+    beside.close()
+    assert sorted(of_b) == ROWS
+    for _ in range(2):
+        with joined(server, "s", restart=True) as feed:
+            assert trained(feed) == [6.0] * 8
+    with pytest.raises(headrace.UnknownFeed):
+        server.restart("x")
+
+
+def test_states_in_memory_are_not_lost_by_the_restart_of_another_feed():
+    with hs.run({"a": numbers(), "s": segments()}) as server:
+        with joined(server, "a") as feed:
+            rest(feed)
+        with joined(server, "s", prefetch=0) as feed:
+            batch = next(feed)
+            batch.save_state("s", batch.state("s"))
+            feed.commit()
+            with pytest.raises(headrace.ServerError, match="the states of feed 's' would be lost"):
+                server.restart("a")
+            with pytest.raises(headrace.ServerError, match="the states of feed 's' would be lost"):
+                joined(server, "a", restart=True)
+
+
+def test_an_ended_feed_stays_closed_until_it_is_restarted(tmp_path: Path):
+    endless = hs.from_examples([{"i": i} for i in range(8)]).repeat().batch(4)
+    with hs.run(endless, state_dir=tmp_path) as server, joined(server, "default") as feed:
+        next(feed)
+        server.end()
+        assert set(rest(feed)) <= set(range(8)) and server.wait(30)
+    with hs.run(endless, state_dir=tmp_path) as server:
+        with joined(server, "default") as feed:
+            assert rest(feed) == []
+        with joined(server, "default", restart=True, prefetch=0) as feed:
+            assert [next(feed)["i"].tolist()[0] for _ in range(4)] == [0, 4, 0, 4]
+
+
+def test_the_log_of_the_server_tells_of_trainers_and_of_the_end(tmp_path: Path):
+    (tmp_path / "feeds.py").write_text(
+        "import headrace_server as hs\n"
+        "few = hs.from_examples([{'i': i} for i in range(8)]).batch(4)\n"
+    )
+    process, address = serve(tmp_path, "feeds.py:few", "--exit-when-done")
+    with process:
+        with headrace.connect(address, timeout=60) as feed:
+            assert rest(feed) == list(range(8))
+        assert process.finish() == 0
+    said = process.output()
+    assert "trainer 1 at " in said and "joined feed 'few'" in said
+    assert "trainer 1 left feed 'few'" in said
+    assert "feed 'few' has ended after 2 batches" in said

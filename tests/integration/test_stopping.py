@@ -1,0 +1,136 @@
+"""A server that stops is waited for where it will be back; a feed that is over is told to all."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import headrace
+import headrace_server as hs
+from tests.chaos.proxy import Proxy
+
+from .processes import serve, trainer
+
+FEEDS = """
+import numpy as np
+import headrace_server as hs
+
+plain = hs.from_examples([{"i": i} for i in range(200)]).batch(5)
+segments = hs.from_examples(
+    [{"key": f"{k}", "x": np.arange(12, dtype=np.float32)} for k in range(16)]
+).batch_sequences_with_states(
+    input_key="key", input_sequences=["x"], input_context=[], input_length=None,
+    initial_states={"sum": hs.zeros((), "float32")}, num_unroll=3, batch_size=4,
+)
+both = {"plain": plain, "segments": segments}
+few = hs.from_examples([{"i": i} for i in range(8)]).batch(4)
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "feeds.py").write_text(FEEDS)
+    return tmp_path
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_trainers_go_on_after_a_planned_restart(way: str, here: Path):
+    """Both feeds are in the middle when SIGTERM comes; nothing is lost, and nothing comes twice."""
+    options = ["feeds.py:both", "--state-dir", "state", "--bind", free_address()]
+    begun, rows, sums = threading.Barrier(3), [], []
+
+    def train(name: str) -> None:
+        with headrace.connect(options[-1], feed=name, timeout=60) as feed:
+            for step, batch in enumerate(feed):
+                if name == "plain":
+                    rows.extend(batch["i"].tolist())
+                else:
+                    state = batch.state("sum") + batch.sequences["x"].sum(axis=1)
+                    sums.extend(state[batch.last].tolist())
+                    batch.save_state("sum", state)
+                if step == 2:
+                    begun.wait(60)
+
+    with ThreadPoolExecutor(2) as pool:
+        first, _ = serve(here, *options)
+        with first:
+            loops = [pool.submit(train, name) for name in ("plain", "segments")]
+            begun.wait(60)
+            first.signal(signal.SIGTERM)
+            assert first.finish(60) == 0
+            done = len(rows)
+        second, _ = serve(here, *options)
+        with second:
+            for loop in loops:
+                loop.result(60)
+            second.signal(signal.SIGTERM)
+            assert second.finish(60) == 0
+    assert 0 < done < 200 and sorted(rows) == list(range(200))
+    assert sums == [66.0] * 16
+
+
+def test_the_program_of_an_embedded_server_is_told_its_end_at_once_and_others_wait(here: Path):
+    pipeline = hs.from_examples([{"i": i} for i in range(40)]).batch(4)
+    address = free_address()
+    with hs.run(pipeline, state_dir=here / "s", bind=address):
+        mine = headrace.connect(address, prefetch=0, timeout=600)
+        rows = next(mine)["i"].tolist()
+        other = trainer(address, "--pause", "0.05", "--prefetch", "0", "--timeout", "60")
+        other.wait_for("batch")
+    with pytest.raises(headrace.ConnectionLost, match="the server was stopped"):
+        next(mine)
+    mine.close()
+    with other, hs.run(pipeline, state_dir=here / "s", bind=address) as server:
+        assert other.finish(60) == 0 and server.wait(20)
+        rows += [row for some in other.rows() for row in some]
+    assert set(rows) == set(range(40)) and len(rows) <= 44
+
+
+def test_without_a_state_directory_a_stop_is_final(here: Path):
+    server, address = serve(here, "feeds.py:plain")
+    with server, trainer(address, "--hold", "1") as one:
+        one.wait_for("holding")
+        waiting = headrace.connect(address, prefetch=0, timeout=600)
+        server.signal(signal.SIGTERM)
+        server.signal(signal.SIGINT)
+        with pytest.raises(headrace.ConnectionLost, match="the server was stopped"):
+            list(waiting)
+        waiting.close()
+        assert server.finish(60) == 0
+
+
+def test_exit_when_done_waits_for_those_who_have_not_heard_of_the_end(over_tcp: None, here: Path):
+    """One trainer's way back is cut and one is stopped while others finish the feed."""
+    server, address = serve(here, "feeds.py:few", "--exit-when-done")
+    proxy = Proxy(int(address.rpartition(":")[2]))
+    one, two = (headrace.connect(address, prefetch=0, timeout=60) for _ in range(2))
+    rows = next(one)["i"].tolist() + next(two)["i"].tolist()
+    with server, trainer(address, "--prefetch", "0", "--timeout", "60") as late:
+        late.wait_for("joined")
+        cut = headrace.connect(proxy.address, prefetch=0, timeout=60)
+        proxy.drop("down")
+        late.signal(signal.SIGSTOP)
+        one.close()
+        assert list(two) == [] and sorted(rows) == list(range(8))
+        two.close()
+        with pytest.raises(queue.Empty):
+            server.finish(1.5)
+        proxy.heal()
+        assert list(cut) == []
+        cut.close()
+        with pytest.raises(queue.Empty):
+            server.finish(1.5)
+        late.signal(signal.SIGCONT)
+        assert late.finish() == 0 and server.finish() == 0
+    proxy.close()

@@ -1,0 +1,233 @@
+"""Which batches count as committed: by asking for the next, by name, and up to one of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.batch import Batch, NumpyFramework
+from headrace.committing import Commits, DatasetRun, tokens_of
+from headrace.holding import BufferPool
+from headrace_proto.messages import Delivery
+
+
+def batch(token: int) -> Batch:
+    item = Delivery(token, token, 0, token, 1, 8, [], {}, "", 0, 1)
+    return Batch(item, {}, np.zeros(0, np.uint8), NumpyFramework())
+
+
+def after(taken: int, explicit: bool = True) -> Commits:
+    """Batches 1, 2 … were taken, as a loop takes them."""
+    commits = Commits(explicit)
+    for token in range(1, taken + 1):
+        commits.on_next()
+        commits.take(batch(token))
+    return commits
+
+
+def test_asking_for_the_next_batch_commits_the_one_in_hand_or_nothing():
+    assert after(3, explicit=False).on_next() == [3]
+    assert after(3).on_next() == []
+
+
+def test_a_commit_is_of_the_named_batches_only_and_a_second_one_says_nothing():
+    commits = after(4)
+    assert commits.commit([3, 3]) == [3]
+    assert commits.commit([3, 1]) == [1]
+    assert commits.commit([]) == []
+    assert commits.give_back() == [2, 4]
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+def test_a_token_of_no_batch_here_is_an_error_that_changes_nothing(explicit: bool):
+    commits = after(2, explicit)
+    with pytest.raises(ValueError, match="token=9 is of no batch that this trainer holds: it was"):
+        commits.commit([2, 9])
+    with pytest.raises(ValueError, match=r"snapshot\(upto=…\): token=9 is of no batch"):
+        commits.for_snapshot(9)
+    assert commits.commit([2]) == [2]
+
+
+def test_a_batch_that_was_given_back_can_not_be_committed():
+    commits = after(1)
+    assert commits.give_back() == [1]
+    with pytest.raises(ValueError, match="or was given back"):
+        commits.commit([1])
+
+
+def test_up_to_a_batch_are_those_taken_before_it_that_are_open():
+    commits = after(5)
+    commits.commit([2])
+    assert commits.for_snapshot(batch(4)) == [1, 3, 4]
+    assert commits.for_snapshot(4) == []
+    assert commits.for_snapshot(None) == []
+    assert commits.give_back() == [5]
+
+
+def test_the_order_is_that_of_taking_whatever_the_tokens_are():
+    """A batch that another trainer gave back has an early number, and comes late."""
+    commits = Commits(True)
+    for token in (8, 3, 5):
+        commits.take(batch(token))
+    assert commits.for_snapshot(3) == [8, 3]
+
+
+def test_no_snapshot_can_leave_out_a_batch_that_is_committed():
+    commits = after(3)
+    commits.commit([3])
+    with pytest.raises(ValueError, match=r"batch 0/3, taken after 0/2, is committed already$"):
+        commits.for_snapshot(2)
+    commits = after(3, explicit=False)
+    assert commits.for_snapshot(2) == []  # the one in hand stays in hand
+    with pytest.raises(ValueError, match=r'0/2, taken after 0/1, .* commit="explicit"'):
+        commits.for_snapshot(1)
+    assert commits.for_snapshot(3) == [3]
+
+
+def test_a_snapshot_up_to_several_batches_is_refused():
+    with pytest.raises(ValueError, match=r"upto=\[1, 2\] are 2 batches; name the last one"):
+        after(2).for_snapshot([1, 2])
+
+
+@given(st.integers(1, 8), st.lists(st.integers(1, 8), max_size=8), st.booleans())
+def test_every_batch_that_was_taken_is_committed_or_given_back_once(
+    taken: int, named: list[int], explicit: bool
+):
+    commits = Commits(explicit)
+    ended: list[int] = []
+    for token in range(1, taken + 1):
+        ended += commits.on_next()
+        commits.take(batch(token))
+    for token in named:
+        if token <= taken:
+            ended += commits.commit([token])
+    ended += commits.give_back()
+    assert sorted(ended) == list(range(1, taken + 1))
+
+
+# TensorFlow's iterations
+
+
+def run_of(commits: Commits, tokens: range) -> DatasetRun:
+    run = DatasetRun()
+    commits.begin_run(run)
+    for token in tokens:
+        commits.take(batch(token))
+        commits.fetched(run, token)
+    return run
+
+
+def test_the_oldest_batch_of_an_iteration_is_the_one_that_was_trained():
+    commits = Commits(True)
+    run_of(commits, range(1, 6))
+    assert commits.oldest(1) == [1]
+    commits.commit([2])
+    assert commits.oldest(2) == [3, 4]
+    assert commits.oldest(2) == [5]
+    assert commits.oldest(1) == []
+
+
+def test_what_an_iteration_left_goes_back_when_the_next_begins_and_not_while_it_may_be_trained():
+    commits = Commits(True)
+    commits.take(batch(9))  # by the loop itself
+    first = run_of(commits, range(1, 4))
+    assert commits.oldest(1) == [1]
+    second = DatasetRun()
+    assert commits.begin_run(second) == []  # it is not closed yet
+    first.closed = True
+    assert commits.begin_run(DatasetRun()) == [2, 3]
+    assert commits.oldest(1) == []
+    assert commits.commit([9]) == [9]
+
+
+def test_an_iteration_remembers_no_batch_that_was_committed_by_its_token():
+    commits = Commits(True)
+    run = run_of(commits, range(1, 3))
+    commits.commit([1, 2])
+    commits.take(batch(3))
+    commits.fetched(run, 3)
+    assert list(run.tokens) == [3]
+
+
+# Words
+
+
+def test_a_snapshot_while_tensorflow_iterates_is_doubted_once_and_names_the_remedy():
+    commits = Commits(False)
+    run = run_of(commits, range(1, 3))
+    doubt = commits.doubt()
+    assert doubt.startswith("snapshot(): TensorFlow fetches batches ahead of the loop")
+    assert 'connect with commit="explicit"' in doubt and "CommitTrained(feed)" in doubt
+    assert commits.doubt() == ""
+    run.closed = True
+    assert Commits(False).doubt() == "" == after(3, explicit=False).doubt()
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_a_snapshot_is_doubted_while_the_batch_before_the_one_in_hand_is_read(pooled: bool):
+    """One fetched ahead: the loop trains on a batch that asking for another has committed."""
+    commits = Commits(False)
+    memory: list[Any] = []
+    for token in (1, 2, 3):
+        block = BufferPool().buffer(64) if pooled else np.zeros(64, np.uint8)
+        memory = [*memory[-1:], block[:8].view("int64")]
+        commits.take(batch(token), block)
+        del block
+        doubted = bool(commits.doubt())
+        assert doubted == (token == 2)  # and not again
+    plain = Commits(False)
+    for token in (1, 2, 3):
+        block = BufferPool().buffer(64) if pooled else np.zeros(64, np.uint8)
+        column = block[:8].view("int64")
+        plain.take(batch(token), block)
+        assert plain.doubt() == "" and len(column) == 1
+
+
+def test_explicit_commits_are_never_doubted():
+    commits = Commits(True)
+    run_of(commits, range(1, 3))
+    assert commits.doubt() == ""
+
+
+def test_the_text_of_a_deadline_says_how_many_batches_are_not_committed_and_how_to():
+    commits = after(3)
+    commits.commit([1])
+    assert commits.explain() == (
+        ".  It has taken 2 of them and committed none of these, the first is batch 0/2: with "
+        'commit="explicit" a batch is committed by feed.commit(batch) or batch.commit(), and by '
+        "nothing else"
+    )
+    assert after(0).explain() == ""
+
+
+class _Scalar(SimpleNamespace):
+    def __index__(self) -> int:
+        return 7
+
+
+@pytest.mark.parametrize(
+    ("given", "tokens"),
+    [
+        (7, [7]),
+        (np.int64(7), [7]),
+        (np.array(7), [7]),
+        (_Scalar(), [7]),
+        (batch(7), [7]),
+        ([batch(7), 8], [7, 8]),
+        (np.array([7, 8]), [7, 8]),
+        ((), []),
+    ],
+)
+def test_a_batch_a_token_or_several_of_them_are_taken(given: Any, tokens: list[int]):
+    assert tokens_of("batches", given) == tokens
+
+
+@pytest.mark.parametrize("wrong", ["7", b"7", 7.0, True, {"x": 1}, [1.5], object()])
+def test_anything_else_is_named_with_its_value(wrong: Any):
+    with pytest.raises(TypeError, match=r"=.* is no batch and no token, which is an integer"):
+        tokens_of("batches", wrong)

@@ -1,0 +1,105 @@
+"""A child that user code forks ends where that code returns, and does no harm before."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from headrace_server.pipeline import forks
+from headrace_server.pipeline.forks import OwnProcess, own, own_iterator
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+
+def forked(_: object = None) -> int:
+    """The child's number in the parent; 0, or what is raised, in the child."""
+    return os.fork()
+
+
+def forked_and_left(_: object = None) -> int:
+    pid = os.fork()
+    if not pid:
+        sys.exit(7)
+    return pid
+
+
+def forked_and_ended(_: object = None) -> int:
+    pid = os.fork()
+    if not pid:
+        os._exit(9)
+    return pid
+
+
+def forking_rows() -> Iterator[int]:
+    yield os.fork()
+
+
+class Examples:
+    def __getitem__(self, number: int) -> int:
+        return os.fork()
+
+
+def in_context() -> int:
+    with OwnProcess():
+        return os.fork()
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (lambda: own(forked)(1), 1),
+        (lambda: own(forked_and_left)(1), 1),
+        (lambda: own(forked_and_ended)(1), 9),
+        (lambda: next(own_iterator(forking_rows())), 1),
+        (lambda: own(Examples.__getitem__)(Examples(), 0), 1),
+        (in_context, 1),
+    ],
+)
+def test_only_the_process_that_forked_comes_back(
+    call: Callable[[], int], code: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        pid = call()
+    except BaseException:
+        pid = 0
+    if not pid:
+        os._exit(42)  # it came back
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == code
+    told = capfd.readouterr().err
+    assert (f"process {pid} was forked in" in told) is (code == 1)
+
+
+def test_a_function_keeps_its_name_its_signature_and_what_it_raises() -> None:
+    def named(a: int, *, b: int = 2) -> float:
+        """Its text."""
+        return a / b
+
+    wrapped = own(named)
+    assert wrapped.__name__ == "named" and wrapped.__doc__ == "Its text."
+    assert wrapped(1) == 0.5
+    with pytest.raises(ZeroDivisionError):
+        wrapped(1, b=0)
+    assert list(own_iterator([1, 2])) == [1, 2]
+
+
+def test_a_child_has_no_hold_of_what_it_is_not_to_touch(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers: list[Callable[[], Any]] = []
+    monkeypatch.setattr(
+        forks.os, "register_at_fork", lambda *, after_in_child: handlers.append(after_in_child)
+    )
+    ours, theirs = os.pipe()
+    forks.let_go_in_children(theirs)
+    pid = os.fork()
+    if not pid:
+        handlers[0]()
+        os.write(theirs, b"a word of the child")
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.write(theirs, b"ours")
+    os.close(theirs)
+    assert os.read(ours, 100) == b"ours"
+    os.close(ours)

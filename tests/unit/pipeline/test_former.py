@@ -1,0 +1,161 @@
+"""Who knows the TensorFlow functions is told by name what became of an argument."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import pytest
+
+import headrace_server as hs
+
+FEATURES = {"k": hs.scalar("bytes"), "x": hs.scalar("int64"), "v": hs.sequence("float32")}
+SOURCE = hs.read_tfrecord("/data/a-*.tfrecord", FEATURES)
+SEGMENTS: dict[str, Any] = {
+    "input_key": "k",
+    "input_sequences": ["v"],
+    "input_context": [],
+    "input_length": "x",
+    "initial_states": {"h": hs.zeros((2,))},
+    "num_unroll": 5,
+    "batch_size": 4,
+}
+#: Calls that are right, and the arguments of the TensorFlow function of that name.
+CALLS: dict[str, tuple[dict[str, Any], str]] = {
+    "bucket": (
+        {"which_bucket": "x", "batch_size": 4, "num_buckets": 3},
+        """tensors which_bucket batch_size num_buckets num_threads capacity bucket_capacities shapes
+        dynamic_pad allow_smaller_final_batch keep_input shared_name name""",
+    ),
+    "bucket_by_sequence_length": (
+        {"input_length": "v", "batch_size": 4, "bucket_boundaries": [3, 9]},
+        """input_length tensors batch_size bucket_boundaries num_threads capacity bucket_capacities
+        shapes dynamic_pad allow_smaller_final_batch keep_input shared_name name""",
+    ),
+    "stratified_sample": (
+        {"labels": "x", "target_probs": [0.5, 0.5], "batch_size": 4},
+        """tensors labels target_probs batch_size init_probs enqueue_many queue_capacity
+        threads_per_queue name""",
+    ),
+    "stratified_sample_unknown_dist": (
+        {"labels": "x", "probs": [0.5, 0.5], "batch_size": 4},
+        "tensors labels probs batch_size enqueue_many queue_capacity threads_per_queue name",
+    ),
+    "rejection_sample": (
+        {"accept_prob": 0.5, "batch_size": 4},
+        """tensors accept_prob_fn batch_size queue_threads enqueue_many prebatch_capacity
+        prebatch_threads runtime_checks name""",
+    ),
+    "resample_at_rate": ({"rates": 2.0}, "inputs rates scope seed back_prop"),
+    "weighted_resample": (
+        {"weights": "x", "overall_rate": 1.0},
+        "inputs weights overall_rate scope mean_decay warmup seed",
+    ),
+    "batch_sequences_with_states": (
+        SEGMENTS,
+        """input_key input_sequences input_context input_length initial_states num_unroll batch_size
+        num_threads capacity allow_small_batch pad make_keys_unique make_keys_unique_seed name""",
+    ),
+    "sequence_queueing_state_saver": (
+        SEGMENTS,
+        """batch_size num_unroll input_length input_key input_sequences input_context initial_states
+        capacity allow_small_batch name""",
+    ),
+}
+
+
+@pytest.mark.parametrize("method", CALLS)
+def test_every_argument_of_the_original_is_here_or_the_error_says_what_became_of_it(
+    method: str,
+) -> None:
+    right, original = CALLS[method]
+    call = getattr(SOURCE, method)
+    call(**right)
+    here = inspect.signature(call).parameters
+    for name in original.split():
+        if name in here:
+            continue
+        with pytest.raises(TypeError) as caught:
+            call(**right, **{name: 1})
+        why = str(caught.value).partition(f"{method}() has no argument {name}: ")[2]
+        assert len(why) > 15 and "unexpected" not in why, caught.value
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "why"),
+    [
+        ("bucket", {"num_threads": 2}, r"hs\.run\(workers=…, partitions=…\)"),
+        ("bucket", {"shapes": [[]]}, "the schema says them"),
+        ("bucket", {"allow_small_batch": True}, "it is allow_smaller_final_batch"),
+        ("rejection_sample", {"accept_prob_fn": len}, "it is accept_prob"),
+        ("stratified_sample", {"enqueue_many": True}, "single examples"),
+        ("stratified_sample", {"queue_capacity": 9}, "no such queue"),
+        ("batch_sequences_with_states", {"dynamic_pad": True}, "pad=True pads sequences"),
+        ("batch_sequences_with_states", {"length": "x"}, "it is input_length"),
+        ("batch_sequences_with_states", {"seed": 1}, r"shuffle\(seed=…\)"),
+        ("sequence_queueing_state_saver", {"pad": True}, r"batch_sequences_with_states\(pad=True"),
+        ("resample_at_rate", {"back_prop": True}, "no graph"),
+        ("weighted_resample", {"scope": "x"}, r"hs\.run\({name: pipeline}\)"),
+    ],
+)
+def test_the_error_names_what_takes_its_place(method: str, given: Any, why: str) -> None:
+    with pytest.raises(
+        TypeError, match=rf"^{method}\(\) has no argument {next(iter(given))}: .*{why}"
+    ):
+        getattr(SOURCE, method)(**{**CALLS[method][0], **given})
+
+
+def test_what_is_no_argument_of_anything_stays_pythons_error() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        SOURCE.bucket("x", 4, 3, colour="red")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'allow_small_batch'"):
+        SOURCE.resample_at_rate(2.0, allow_small_batch=True)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("method", "args"),
+    [
+        ("bucket", (["x", "v"], "x", 4, 3)),
+        ("bucket", ({"x": 1}, "x", 4, 3)),
+        ("bucket_by_sequence_length", ("v", ["x", "v"], 4, [3, 9])),
+        ("stratified_sample", (["v"], "x", [0.5, 0.5], 4)),
+        ("stratified_sample_unknown_dist", (["v"], "x", [0.5, 0.5], 4)),
+        ("rejection_sample", (["v"], 0.5, 4)),
+        ("resample_at_rate", (["v"], 1.0)),
+        ("weighted_resample", ({"v": 1}, "x", 1.0)),
+    ],
+)
+def test_tensors_by_position_are_told_from_the_arguments_that_are_here(
+    method: str, args: Any
+) -> None:
+    with pytest.raises(TypeError, match=rf"{method}\(\) takes no tensors, .*all columns"):
+        getattr(SOURCE, method)(*args)
+
+
+@pytest.mark.parametrize(
+    ("method", "args", "alike"),
+    [
+        ("bucket", ("x", 4, 3, 1, 32), "num_buckets"),
+        ("bucket_by_sequence_length", ("v", 4, [3, 9], 1, 32), "bucket_boundaries"),
+        ("stratified_sample_unknown_dist", ("x", [0.5, 0.5], 4, False), "batch_size"),
+        ("stratified_sample", ("x", [0.5, 0.5], 4, None, False), "init_probs"),
+        ("rejection_sample", (0.5, 4, 1), "batch_size"),
+        ("weighted_resample", ("x", 1.0, None, 0.999), "overall_rate"),
+        ("resample_at_rate", (1.0, None, 7), "rates"),
+        ("batch_sequences_with_states", (*SEGMENTS.values(), 3, 1000), "batch_size"),
+    ],
+)
+def test_positions_that_are_not_those_of_the_original_are_told(
+    method: str, args: Any, alike: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=rf"After {alike} positions are not"):
+        getattr(SOURCE, method)(*args)
+
+
+def test_an_error_of_what_stands_where_it_did_says_nothing_of_positions() -> None:
+    with pytest.raises(TypeError) as caught:
+        SOURCE.bucket("x", "4", 3)  # type: ignore[arg-type]
+    assert not re.search("positions", str(caught.value))
+    sizes = SOURCE.bucket_by_sequence_length("v", [4, 2, 1], [3, 9])
+    assert sizes.declaration().shape.options["batch_sizes"] == [4, 2, 1]

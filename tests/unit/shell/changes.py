@@ -1,0 +1,61 @@
+"""Random changes of a partition, and what they come to."""
+
+from __future__ import annotations
+
+import random
+
+from headrace_server.core.changes import Change, Example, Saved
+
+
+class Model:
+    """What a store should hold, as dicts."""
+
+    def __init__(self) -> None:
+        self.examples: dict[int, Example] = {}
+        self.chunks: dict[int, bytes] = {}
+        self.meta: dict[str, bytes] = {}
+        self.numbers: set[int] = set()
+        self.tokens: list[int] = []
+
+    def apply(self, change: Change) -> None:
+        self.examples.update((e.line, e) for e in change.put)
+        for line in change.drop:
+            self.examples.pop(line, None)
+        self.chunks.update(change.chunks)
+        for number in change.drop_chunks:
+            self.chunks.pop(number, None)
+        self.numbers.update(change.done)
+        if change.base is not None:
+            self.numbers = {n for n in self.numbers if n >= change.base}
+        self.meta.update(change.meta)
+        self.tokens += change.tokens
+
+    @property
+    def saved(self) -> Saved:
+        examples = sorted(self.examples.values(), key=lambda e: e.index)
+        return Saved(self.meta, examples, self.chunks, sorted(self.numbers), self.tokens)
+
+
+def example(chance: random.Random, line: int) -> Example:
+    segment = chance.randrange(9)
+    state = chance.randbytes(chance.choice([0, 1, 100, 5000]))
+    index = line - 2**63 + (chance.randrange(4096) << 51)
+    return Example(line, index, line // 7, line % 7, segment, 9, chance.randbytes(5), state)
+
+
+def random_change(chance: random.Random) -> Change:
+    """Over few lines and numbers, so that each is put and dropped again and again."""
+
+    def some(most: int) -> list[int]:
+        return chance.sample(range(40), chance.randrange(most))
+
+    return Change(
+        put=[example(chance, line) for line in some(8)],
+        drop=some(4),
+        done=some(6),
+        base=chance.randrange(40) if chance.random() < 0.3 else None,
+        chunks={number: chance.randbytes(20) for number in some(4)},
+        drop_chunks=some(4),
+        meta={name: chance.randbytes(9) for name in chance.sample("abç", chance.randrange(3))},
+        tokens=[chance.randrange(2**62) for _ in range(chance.randrange(3))],
+    )
