@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zmq
 
 import headrace
 import headrace_server as hs
@@ -216,6 +217,20 @@ def test_a_session_is_not_spoken_for_by_another_channel(served: Any):
         number = feed._link.session.welcome.session  # type: ignore[union-attr]
         with stranger(path, wire(FROM_TRAINER.encode(Renew(number, 0, 0)))) as end:
             assert type(FROM_SERVER.decode(end.recv(65536)[12:])).__name__ == "Unknown"
+
+
+def test_a_trainer_that_is_gone_before_its_channel_is_heard_has_left(served: Any):
+    """Nobody waits for it, as for one whose connection was lost: it has let its file go."""
+    server, path = served
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger, dealer.rcvtimeo = 0, 10_000
+        dealer.connect(server.address)
+        dealer.send(FROM_TRAINER.encode(Hello(*limits.PROTOCOL, "t", "", b"short of time")))
+        welcome = FROM_SERVER.decode(dealer.recv())
+        proof = Path(welcome.session_file).read_bytes()
+        with stranger(path, wire(FROM_TRAINER.encode(Attach(welcome.session, proof)))) as end:
+            assert hung_up(end)
+        assert server.stats()["default"]["trainers"] == []
 
 
 def test_the_proof_without_the_lock_is_not_enough(served: Any):

@@ -68,6 +68,7 @@ class KeepingDispatcher(Dispatcher):
         self._kept_tokens: dict[int, _Keeping] = {}  # the same by token
         self._claims: dict[int, Claimed] = {}  # by token
         self._recalled: dict[int, tuple[int, Acknowledged]] = {}  # by token, with the session
+        self._doubted: dict[int, list[tuple[int, Any]]] = {}  # sessions of these: saves since
         self._early: dict[int, Any] = {}  # payload of saves of claims without an answer
         self._last_claims: dict[tuple[int, int], int] = {}  # of each plain batch the last holder's
         self._first_token = epoch << 32  # those before it are of earlier servers
@@ -93,16 +94,39 @@ class KeepingDispatcher(Dispatcher):
         self._say_claim(token, saved)
 
     def recall(self, session: int, commit: Acknowledged) -> None:
-        """A new session was told that this is kept: if the worker does not know it, it is gone."""
+        """A new session was told that this is kept: if the worker does not know it, it is gone.
+
+        Until the worker has answered the session is given nothing, and what it saves waits.
+        """
         self._recalled[commit.token] = session, commit
+        self._doubted.setdefault(session, [])
         self._effects.append(Claim(commit.partition, commit))
 
     def _forsake(self, session: int) -> None:
         """A trainer counts on what is undone: nothing that it saved is to count."""
+        self._doubted[session] = []  # until it has left
         for token, claim in self._claims.items():
             if claim.session == session:
                 self._early.pop(token, None)
         self._effects.append(Rewound(session))
+
+    def _is_asked_of(self, session: int) -> bool:
+        """Whether a commit that this session counts on is being looked for."""
+        return any(asking == session for asking, _ in self._recalled.values())
+
+    def leave(self, session: int) -> None:
+        super().leave(session)
+        if not self._is_asked_of(session):
+            self._doubted.pop(session, None)
+
+    def _believe(self, session: int) -> None:
+        """What a trainer counts on is there, as far as it was asked for."""
+        if self._is_asked_of(session):
+            return
+        for token, payload in self._doubted.pop(session, ()):
+            self.save(session, token, payload)
+        self._trainers.ask(session)
+        self._deal()
 
     def _say_claim(self, token: int, saved: bool) -> None:
         self._say_claims(self._claims[token].place.partition, [token])
@@ -142,6 +166,8 @@ class KeepingDispatcher(Dispatcher):
         session, _ = self._recalled.pop(token, (None, None))
         if session is not None and verdict == "no":
             self._forsake(session)
+        elif session is not None:
+            self._believe(session)
         claim = self._claims.get(token)
         if claim is None:
             return
@@ -277,6 +303,9 @@ class KeepingDispatcher(Dispatcher):
             claim.session = session
             self._early[token] = payload
             return
+        if session in self._doubted:
+            self._doubted[session].append((token, payload))
+            return
         keeping = self._kept_tokens.get(token)
         if keeping is not None:  # said again, and not yet answered
             keeping.sessions.add(session)
@@ -300,6 +329,8 @@ class KeepingDispatcher(Dispatcher):
         self._deal()
 
     def _held_by(self, session: int) -> int:
+        if session in self._doubted:
+            return self._trainers.max_window
         beyond = self._unkept[session] - self._trainers.max_window
         return super()._held_by(session) + max(0, beyond)
 

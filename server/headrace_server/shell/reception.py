@@ -200,6 +200,9 @@ class Reception:
         if session is None:  # it comes by the public address again, and is told what it is there
             self._near.drop(identity)
             return
+        if not session.local:  # it has closed since, or shares no locks: then it greets again
+            self._leave(session, self._desks[session.feed])
+            return
         # What was sent by the public socket last may come later than what is sent here first.
         self._desks[session.feed].dispatcher.resend(session.number, attach.last_seq)
 

@@ -148,17 +148,14 @@ class SessionTable:
 
     def attach(self, session: Session, proof: bytes) -> None:
         """Believe that a trainer shares the host when it can tell what is in its file."""
-        session.local = self._shares(session, proof)
-
-    def _shares(self, session: Session, proof: bytes) -> bool:
-        return hmac.compare_digest(proof, session.proof) and is_held(session.file)
+        session.local = _proves(session, proof) and is_held(session.file)
 
     def come_near(self, number: int, proof: bytes, identity: bytes) -> Session | None:
         """The session of a trainer that comes by a channel, from now on reached by that."""
         session = self._by_number.get(number)
-        if session is None or not session.present or not self._shares(session, proof):
+        if session is None or not session.present or not _proves(session, proof):
             return None
-        session.local = True
+        session.local = is_held(session.file)
         self._move(session, identity)
         return session
 
@@ -194,6 +191,11 @@ class SessionTable:
 
     def present(self) -> list[Session]:
         return [session for session in self._by_number.values() if session.present]
+
+
+def _proves(session: Session, proof: bytes) -> bool:
+    """Whether a trainer can tell what is in the file of its session."""
+    return hmac.compare_digest(proof, session.proof)
 
 
 def _close(session: Session) -> None:

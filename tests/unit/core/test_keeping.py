@@ -188,6 +188,21 @@ def test_a_trainer_whose_acknowledged_commit_is_not_known_is_sent_away_and_commi
     assert at.take() == []
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_trainer_is_given_nothing_before_its_acknowledged_commits_are_found(known):
+    at = At(made=2)
+    at.join(1, window=4)
+    at.d.recall(1, Acknowledged(OLD + 1, 0))
+    at.d.recall(1, Acknowledged(OLD + 2, 0))
+    at.make(2)
+    at.d.commit(1, (OLD + 7,))
+    at.d.claimed(OLD + 1, "done", 0)
+    assert at.take(Send, Answer, Rewound) == []
+    at.d.claimed(OLD + 2, "done" if known else "no", 0)
+    told = at.take(Send, Answer, Rewound)
+    assert {type(e) for e in told} == ({Send, Answer} if known else {Rewound})
+
+
 @pytest.mark.parametrize("verdict_first", [False, True])
 def test_nobody_else_is_given_a_claimed_batch_whatever_comes_first(verdict_first):
     at = At()
