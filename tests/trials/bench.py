@@ -150,7 +150,7 @@ class Bench:
         self.router._near.close()
         self.socket: Any = _Socket()
         self.reception = self.router._reception
-        self.router._public = self.reception._socket = gate._socket = self.socket
+        self.router._public = gate._socket = self.socket
         self.router._outbox._socket = self.socket
         gate._monitor = _Socket()  # of which nothing comes
         self.workers: Any = _Workers()

@@ -13,6 +13,8 @@ trainer, it is a broken handshake here.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import zmq
 from zmq.utils import z85
 
@@ -21,7 +23,7 @@ from .keyring import KeyRing
 from .refusals import Refusals
 from .sockets import waits
 
-__all__ = ["Gate"]
+__all__ = ["Door", "Gate"]
 
 _ZAP = "inproc://zeromq.zap.01"
 _DOMAIN = b"headrace"
@@ -36,6 +38,27 @@ _BY_PROTOCOL: dict[int, str] = {
 }
 
 
+class Door(Protocol):
+    """The way by which trainers' messages come, and the connections that they come by."""
+
+    @property
+    def refusals(self) -> Refusals: ...
+
+    def waits(self) -> bool: ...
+
+    def receive(self) -> tuple[str, bytes, list[bytes]]: ...
+
+    def belongs(self, session: int, now: float) -> None: ...
+
+    def left(self, session: int, now: float) -> None: ...
+
+    def name_of(self, key: str) -> str | None: ...
+
+    def told(self) -> dict[str, object]: ...
+
+    def tick(self, now: float) -> bool: ...
+
+
 class Gate:
     """The gate of one public socket; without keys it lets everybody in."""
 
@@ -46,7 +69,7 @@ class Gate:
         keys: str | None,
         connections: Connections,
     ) -> None:
-        self.refusals = Refusals()
+        self._refusals = Refusals()
         self._socket = socket
         self._ring = None if keys is None else KeyRing(keys)
         self._looked = 0.0
@@ -64,6 +87,11 @@ class Gate:
             socket.zap_domain = _DOMAIN
 
     @property
+    def refusals(self) -> Refusals:
+        """Who was refused, and why."""
+        return self._refusals
+
+    @property
     def locked(self) -> bool:
         """Whether keys are asked for."""
         return self._ring is not None
@@ -72,6 +100,10 @@ class Gate:
     def questions(self) -> zmq.Socket[bytes] | None:
         """What the router polls, and ``answer`` reads."""
         return self._zap
+
+    def waits(self) -> bool:
+        """Whether ``receive`` has a message."""
+        return waits(self._socket)
 
     def receive(self) -> tuple[str, bytes, list[bytes]]:
         """The next message: the public key that it came by, the connection, the frames."""

@@ -12,8 +12,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-import zmq
-
 from headrace_proto import __version__, limits
 from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import (
@@ -53,11 +51,10 @@ from .config import RunConfig
 from .descriptors import is_shortage
 from .desk import Desk
 from .exchange import TrainersExchange
-from .gate import Gate
+from .gate import Door
 from .outbox import Outbox
 from .rejoining import PUT_BACK, Later, wanted_by
 from .sessions import Session, SessionTable
-from .sockets import waits
 
 __all__ = ["Reception"]
 
@@ -78,8 +75,7 @@ class Reception:
     def __init__(
         self,
         config: RunConfig,
-        socket: zmq.Socket[bytes],
-        gate: Gate,
+        gate: Door,
         desks: Mapping[str, Desk],
         sessions: SessionTable,
         outbox: Outbox,
@@ -88,7 +84,6 @@ class Reception:
     ) -> None:
         self._clock = clock
         self._config = config
-        self._socket = socket
         self._gate = gate
         self._conduct = Conduct(config.max_messages_per_s, gate.refusals, outbox.send)
         self._desks = desks
@@ -102,7 +97,7 @@ class Reception:
     def hear(self, burst: int) -> int:
         """Take what trainers have sent by the public socket; how many messages came."""
         for heard in range(burst):
-            if not waits(self._socket):
+            if not self._gate.waits():
                 return heard
             key, identity, frames = self._gate.receive()
             self._take(identity, frames, key)
@@ -494,7 +489,7 @@ class Reception:
         return {**self._gate.told(), "present": dict(present)}
 
     def close(self) -> None:
-        """The server stops: say so, and give the words a moment to leave.
+        """The server stops: tell all trainers.
 
         The next server on its state directory goes on, so trainers are told to wait for it.  Those
         of the program that stops the server are not: nobody else would start it.
@@ -503,4 +498,3 @@ class Reception:
         for session in self._sessions.present():
             returns = durable and session.process != self._config.program
             self._outbox.stop(session, self._desks[session.feed], returns)
-        self._socket.linger = 300
