@@ -8,16 +8,15 @@ was made and not announced when a worker dies is made again by the next.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from headrace_proto.channel import Channel
 from headrace_proto.errors import ProtocolError
 
 from ..feed.partition_feed import MadeBatch
 from ..feed.slab import Slab
 from .commits import Commits
-from .worker_messages import FROM_WORKER, Further, Made, Removed
+from .worker_messages import Further, Made, Removed
 
 __all__ = ["Announcer"]
 
@@ -41,10 +40,10 @@ class _Run(Protocol):
 class Announcer:
     """The announcements of one worker."""
 
-    def __init__(self, slab: Slab, commits: Commits, channel: Channel) -> None:
+    def __init__(self, slab: Slab, commits: Commits, send: Callable[..., None]) -> None:
         self._slab = slab
         self._commits = commits
-        self._channel = channel
+        self._send = send
         self._ready: dict[_Name, tuple[_Run, list[MadeBatch]]] = {}
         self._batches = self._columns = 0
 
@@ -70,13 +69,11 @@ class Announcer:
         failed = []
         for name, (run, batches) in ready.items():
             try:
-                header = FROM_WORKER.encode(self._message(name, run, batches))
+                self._send(self._message(name, run, batches), run.cursor())
             except ProtocolError as error:  # of a great many columns, say
                 failed.append((name, error))
-            else:
-                self._channel.send([header, run.cursor()])
         if self._slab.removed:
-            self._channel.send([FROM_WORKER.encode(Removed(tuple(self._slab.removed)))])
+            self._send(Removed(tuple(self._slab.removed)))
             self._slab.removed.clear()
         return failed
 

@@ -1,10 +1,7 @@
-"""A worker process: runs whole partitions and announces their batches to the router.
+"""A worker process: its partitions make batches, and the router or the process itself leases them.
 
-    orders of the router ─► [ the partition whose turn it is: a step ] × n ─► announcements
-
-How a partition comes to be is in ``opening.py``, whose turn it is in ``core/ahead.py``, how its
-batches are told in ``announcing.py``, what its trainers bring back in ``commits.py``, and what
-outlives the worker in ``stores.py``.
+routed    channel to the router ─► orders ─► partitions ─► announcements
+owner     the process leases its batches itself, see owner.py
 """
 
 from __future__ import annotations
@@ -15,382 +12,73 @@ import select
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from headrace_proto.channel import Channel
-from headrace_proto.errors import HeadraceError, ProtocolError, ServerError, code_of
-from headrace_proto.schema import schema_to_wire
+from headrace_proto.errors import ServerError
 
-from ..core.ahead import Ahead
-from ..core.arena import Block
-from ..feed.partition_feed import Blocked, Busy, Done, MadeBatch, PartitionFeed
-from ..feed.sequence_feed import Resting, SequenceFeed
-from ..feed.slab import Slab
 from ..pipeline.by_source import source_directory
 from ..pipeline.forks import OwnProcess, let_go_in_children
-from .announcing import Announcer
 from .child import ParentPipe
-from .commits import Commits
 from .config import RunConfig
 from .diary import Diary
-from .flight import RowsRecorder
-from .guard import Passed
-from .inspections import sought
-from .opening import Opener
-from .reporter import Reporter
+from .partitions import Life, Partitions
 from .sheet import Sheet
-from .stores import Stores
-from .worker_messages import (
-    FROM_ROUTER,
-    FROM_WORKER,
-    Assign,
-    Claimed,
-    Close,
-    Copy,
-    Dry,
-    Failed,
-    Finished,
-    Flush,
-    Opened,
-    Retarget,
-    Retargeted,
-    Seek,
-    Settled,
-    Starved,
-    Turn,
-    Up,
-    Waiting,
-)
+from .worker_messages import FROM_ROUTER, FROM_WORKER, Up
 
-__all__ = ["Worker", "main"]
-
-logger = logging.getLogger("headrace.worker")
+__all__ = ["RoutedWorker", "main"]
 
 _IDLE_MS = 1000
 #: What a worker that the router listens to no more waits for its end.
 _ALONE_S = 5.0
 #: A router that starts at the same time is waited for; the supervisor's patience ends before.
 _ROUTER_S = 600.0
-#: A partition that has made nothing for so long says what it lacks, and once more after as long.
-_SILENT_S = 1.0
 #: Where memory runs out the kernel is to take a worker, which can be replaced, and not the router.
 _OOM_SCORE = b"500"
 
-#: A batch that is ready waits no longer than this for others that are announced with it.
-_GATHER_S = 0.001
 
-_Name = tuple[str, int]
+class RoutedWorker:
+    """A worker whose trainers are the router's."""
 
-
-class Worker:
-    """One life of one worker."""
-
-    def __init__(
-        self,
-        config: RunConfig,
-        worker: int,
-        life: int,
-        diary: Diary,
-        sheet: Sheet,
-        marks: Mapping[str, Any],
-        passed: Passed,
-        functions: Callable[[str, Any], None] = lambda feed, functions: None,
-    ) -> None:
-        self._diary = diary
-        self._feeds = {feed.name: feed for feed in config.feeds}
-        self._worker = worker
-        self._life = life
-        directory = Path(config.directory)
-        self._slab = Slab(directory, worker, life, config.slab_bytes, config.segment_bytes)
-        who = b"%d-%d" % (worker, life)
-        self._channel = Channel.connect(directory / "workers", [who], _ROUTER_S)
-        self._stores = Stores(config.state_directory, config.durability, self._send)
-        self._reporter = Reporter(sheet, self._slab, self._stores.progress)
-        self._commits = Commits(self._stores, self._send)
-        self._announcer = Announcer(self._slab, self._commits, self._channel)
-        index = config.index_directory or str(directory / "index")
-        about = diary, marks, passed, config.max_state_bytes, config.record, config.replay
-        self._opener = Opener(
-            self._slab,
-            self._stores,
-            index,
-            *about,
-            feeds=config.feeds,
-            told=functions,
-            compares=not life,  # later ones are compared with the first by the supervisor
-        )
-        self._flight = {
-            feed.name: RowsRecorder(config, feed.name, worker, life)
-            for feed in (config.feeds if config.record != "off" else ())
-        }
-        self._guards = self._opener.guards
-        self._running: dict[_Name, PartitionFeed | SequenceFeed] = {}
-        self._resting: set[_Name] = set()  # those that wait for trainers
-        self._starved: set[_Name] = set()  # of these: those that have said so
-        self._spoke: dict[_Name, float] = {}  # when a partition last made or said something
-        self._failed: set[str] = set()
-        self._made: dict[_Name, PartitionFeed | SequenceFeed] = {}  # those that make no more
+    def __init__(self, life: Life) -> None:
+        who = b"%d-%d" % (life.worker, life.number)
+        path = Path(life.config.directory) / "workers"
+        self._channel = Channel.connect(path, [who], _ROUTER_S)
+        self._partitions = Partitions(life, self._send)
         self._poller = select.poll()
         self._poller.register(self._channel, select.POLLIN)
-        if self._stores.durable:
-            self._poller.register(self._stores, select.POLLIN)
-        self._blocks: dict[tuple[str, int, int], Block] = {}
-        bounds = config.max_ahead, config.max_ahead_bytes, config.slab_bytes
-        self._ahead = Ahead(self._feeds, *bounds)
+        if self._partitions.stores.durable:
+            self._poller.register(self._partitions.stores, select.POLLIN)
+        self._send(Up(life.worker, life.number))
 
-    def fileno(self) -> int:
-        """The number of its socket to the router."""
-        return self._channel.fileno()
+    @property
+    def filenos(self) -> list[int]:
+        """Numbers of files that a child of this process must not have."""
+        return [self._channel.fileno()]
 
     def run(self) -> None:
         """Work until the process is ended."""
-        self._send(Up(self._worker, self._life))
+        partitions, poll = self._partitions, self._poller.poll
         while True:
-            self._diary.idle()
-            name = self._ahead.turn(self._running, self._resting)
-            self._reporter.look(self._running, self._made)
-            if name is None:
-                what_for = "states" if self._starved else "trainers"
-                heard = dict(self._reporter.rest(what_for, self._poller.poll, _IDLE_MS))
-            else:
-                heard = dict(self._poller.poll(0))
-            if self._stores.fileno() in heard:
-                for failed, error in self._stores.tell_committed():
-                    self._fail(*failed, error)
+            name = partitions.turn()
+            heard = dict(partitions.rest(poll, _IDLE_MS) if name is None else poll(0))
+            if partitions.stores.fileno() in heard:
+                partitions.tell_committed()
             if self._channel.fileno() in heard:
                 self._hear()
-            elif name is not None:
-                self._work(name)
-                self._commits.tell_kept()
-            else:
-                self._commits.tell_kept()
-                self._tell_of_rest()
-
-    def _work(self, name: _Name) -> None:
-        """Steps in turn, as long as each makes a batch and the first can wait for the others."""
-        until = time.monotonic() + _GATHER_S
-        turn: _Name | None = name
-        while turn is not None:
-            made = self._step(turn)
-            if made is None:
-                break
-            run = self._running[turn]
-            self._note_made(turn, run, made)
-            self._spoke[turn] = now = time.monotonic()
-            if now >= until or self._announcer.full or not isinstance(run, PartitionFeed):
-                break
-            turn = self._ahead.turn(self._running, self._resting)
-        self._announce()
-
-    def _step(self, name: _Name) -> MadeBatch | None:
-        """One step of a partition, and the batch that it has made."""
-        feed, partition = name
-        run = self._running[name]
-        try:
-            with self._guards[feed].step(partition):
-                step = run.advance()
-        except MemoryError:
-            raise  # the next life has all of it again, and it is known what was read
-        except Exception as error:
-            self._announce()
-            self._fail(feed, partition, error)
-            return None
-        if isinstance(run, SequenceFeed):
-            self._note_rest(name, run, step is Resting)
-        if isinstance(step, MadeBatch):
-            return step
-        self._announce()
-        if name not in self._running:  # what was announced did not fit, and its feed has failed
-            return None
-        if step is Busy:
-            self._tell_what_lacks(name, run.waits_for())
-        elif step is Done:
-            self._made[name] = self._running.pop(name)
-            self._stores.keep(name, run)
-            self._stores.tell(name, Finished(feed, partition, run.dropped(), run.stats()))
-        elif step is Blocked:
-            full = f"the slab of worker {self._worker} is full: {self._slab.used_bytes} bytes wait "
-            self._tell_what_lacks(name, f"{full}for trainers (slab_bytes bounds it)")
-            if self._reporter.rest("slab", self._poller.poll, _IDLE_MS):
-                self._hear()  # only news from the router can free a block
-        return None
-
-    def _note_rest(self, name: _Name, run: SequenceFeed, rests: bool) -> None:
-        """A partition of segments may have to wait for trainers, who are to know."""
-        if rests:
-            self._resting.add(name)
-            if run.starved and name not in self._starved:
-                self._starved.add(name)
-                self._send(Starved(*name))
-        else:
-            self._starved.discard(name)
-        for stripe in run.take_dry():
-            self._send(Dry(name[0], stripe))
-
-    def _tell_of_rest(self) -> None:
-        for name in self._resting:
-            run = self._running[name]
-            assert isinstance(run, SequenceFeed)
-            self._tell_what_lacks(name, run.waits_for(), run.oldest_out())
-
-    def _tell_what_lacks(self, name: _Name, text: str, batch: int | None = None) -> None:
-        now = time.monotonic()
-        if now - self._spoke.setdefault(name, now) < _SILENT_S:
-            return
-        self._spoke[name] = now
-        if text:
-            self._send(Waiting(*name, text[:1000], -1 if batch is None else batch))
-
-    def _note_made(self, name: _Name, run: PartitionFeed | SequenceFeed, made: MadeBatch) -> None:
-        """It is to be announced."""
-        feed, partition = name
-        if made.trace is not None:
-            self._flight[feed].made(partition, made.number, made.rows, made.trace)
-        self._blocks[feed, partition, made.number] = made.block
-        if isinstance(run, PartitionFeed):  # others make what is wanted
-            self._ahead.made(name, made.nbytes)
-        self._announcer.add(name, run, made)
-
-    def _announce(self) -> None:
-        """Tell the router of all batches that are ready."""
-        for name, error in self._announcer.tell():
-            self._fail(*name, error)
+                continue
+            if name is not None:
+                partitions.work(name)
+            partitions.tell_kept(rests=name is None)
 
     def _hear(self) -> None:
         for header, *payload in self._channel.receive():
-            self._obey(FROM_ROUTER.decode(header), payload)
+            self._partitions.obey(FROM_ROUTER.decode(header), payload)
         if self._channel.ended:
             time.sleep(_ALONE_S)  # a router that died ends us too
             raise ServerError("the router has closed this worker's channel")
-
-    def _obey(self, message: Any, payload: list[bytes]) -> None:
-        if isinstance(message, Settled):
-            self._settle(message)
-        elif isinstance(message, Turn):
-            self._take_turn(message, payload)
-        elif isinstance(message, Flush):
-            name = message.feed, message.partition
-            self._commits.flush(name, self._running.get(name), message, payload)
-        elif isinstance(message, Assign):
-            self._assign(message, payload[0])
-        elif isinstance(message, Close):
-            self._close(message)
-        elif isinstance(message, Retarget):
-            self._retarget(message)
-        elif isinstance(message, Seek):
-            runs = {**self._running, **self._made}
-            self._send(sought(message, self._worker, runs))
-        elif isinstance(message, Copy):
-            self._stores.copy(message)
-        else:
-            raise ProtocolError(f"a worker does not understand {type(message).__name__}")
-
-    def _settle(self, news: Settled) -> None:
-        for feed, partition, number in news.freed:
-            self._slab.free(self._blocks.pop((feed, partition, number)))
-            run = self._running.get((feed, partition))
-            if run is not None:
-                run.committed(number)
-        for feed, taken in news.taken:
-            self._ahead.taken(feed, taken)
-
-    def _take_turn(self, turn: Turn, payload: list[bytes]) -> None:
-        name = turn.feed, turn.partition
-        running = self._running.get(name)
-        run = running or self._made.get(name)
-        if run is None:
-            return
-        for number in turn.releases:
-            if isinstance(running, SequenceFeed):
-                running.release(number)
-        for token, number, segments in turn.claims:
-            self._claim(name, token, number, segments)
-        self._commits.save(name, run, turn.saves, payload)
-        if isinstance(running, SequenceFeed):
-            for upto, stripe in turn.wants:
-                running.want(upto, stripe)
-            for stripe in turn.leaves:
-                running.leave(stripe)
-        self._resting.discard(name)
-
-    def _claim(self, name: _Name, token: int, number: int, segments: bytes) -> None:
-        """A trainer has a batch of an earlier server, or (``number`` is -1) has committed it."""
-        if self._stores.knows(name, token):
-            self._send(Claimed(*name, token, "done"))
-            return
-        if number < 0:
-            self._send(Claimed(*name, token, "no" if self._stores.lacks(name, token) else "done"))
-            return
-        run = self._running.get(name) or self._made[name]
-        known: int | None = None
-        if isinstance(run, PartitionFeed):
-            known = run.claim(number)
-        elif name in self._running:
-            with self._guards[name[0]].step(name[1]):
-                known = run.claim(segments)
-        if known is None:
-            self._send(Claimed(*name, token, "no"))
-        else:
-            self._send(Claimed(*name, token, "yes", known))
-
-    def _assign(self, order: Assign, cursor: bytes) -> None:
-        config = self._feeds[order.feed]
-        if order.feed in self._failed:
-            return
-        try:
-            self._diary.begin(order.feed, order.partition, opening=True)
-            run = self._opener.open(config, order, cursor)
-            schema = schema_to_wire(run.schema)
-            name = order.feed, order.partition
-            number = run.next_number if isinstance(run, PartitionFeed) else 0
-            told = schema, dict(run.properties), number, self._stores.used(name)
-            self._send(Opened(order.feed, order.partition, *told))
-        except MemoryError:
-            raise
-        except Exception as error:
-            self._fail(order.feed, order.partition, error)
-            return
-        self._running[order.feed, order.partition] = run
-
-    def _fail(self, feed: str, partition: int, error: Exception) -> None:
-        """A feed can not go on.  Only what nobody foresaw brings its traceback along."""
-        text = str(error)
-        if not isinstance(error, HeadraceError):
-            text = f"{type(error).__name__}: {text}"
-            logger.error("%s", "".join(traceback.format_exception(error)))
-        self._send(Failed(feed, partition, code_of(error), text[:8000]))
-        self._halt(feed)
-
-    def _halt(self, feed: str) -> None:
-        self._failed.add(feed)
-        for name in [name for name in self._running if name[0] == feed]:
-            del self._running[name]
-            self._resting.discard(name)
-
-    def _close(self, order: Close) -> None:
-        if order.abandon:
-            self._halt(order.feed)
-        for name, run in self._running.items():
-            if name[0] == order.feed:
-                run.close(order.cancel)
-                if not order.abandon:
-                    self._stores.note(name, "closing", b"cancel" if order.cancel else b"close")
-        self._resting = {name for name in self._resting if name[0] != order.feed}
-
-    def _retarget(self, order: Retarget) -> None:
-        for (feed, partition), run in self._running.items():
-            if feed != order.feed:
-                continue
-            fault = ""
-            try:
-                told = dict(order.since).get(partition, 0)
-                since = run.set_target_probs(list(order.probs), told)
-            except Exception as error:  # whatever a trainer's numbers bring out
-                since, fault = 0, str(error)
-            self._send(Retargeted(feed, partition, order.request, since, fault, run.stats()))
 
     def _send(self, message: object, *payload: bytes) -> None:
         self._channel.send([FROM_WORKER.encode(message), *payload])
@@ -423,11 +111,18 @@ def main() -> None:
         pipe.tell("functions", feed=feed, functions=found)
 
     try:
-        files = Diary(plain["diary"]), Sheet(plain["sheet"])
-        worker = Worker(
-            config, plain["worker"], plain["life"], *files, plain["marks"], passed, functions
+        life = Life(
+            config=config,
+            worker=plain["worker"],
+            number=plain["life"],
+            diary=Diary(plain["diary"]),
+            sheet=Sheet(plain["sheet"]),
+            marks=plain["marks"],
+            passed=passed,
+            functions=functions,
         )
-        let_go_in_children(*pipe.filenos, worker.fileno())
+        worker = RoutedWorker(life)
+        let_go_in_children(*pipe.filenos, *worker.filenos)
         pipe.tell("ready")
         with OwnProcess():
             worker.run()

@@ -45,8 +45,11 @@ class Bench:
         self.here, self.there = Channel(here), Channel(there)
         self.slab = Slab(directory, 0, 0, 8 * PAGE, 4 * PAGE)
         commits = Commits(Stores(None, "off", lambda message: None), lambda message: None)
-        self.announcer = Announcer(self.slab, commits, self.here)
+        self.announcer = Announcer(self.slab, commits, self.send)
         self.runs: dict[int, Run] = {}
+
+    def send(self, message: object, *payload: bytes) -> None:
+        self.here.send([FROM_WORKER.encode(message), *payload])
 
     def make(self, partition: int = 0, columns: int = 1, pages: int = 1) -> MadeBatch:
         run = self.runs.setdefault(partition, Run())

@@ -1,0 +1,382 @@
+"""The partitions of one worker at work: each step makes a batch, or says what it lacks.
+
+    orders ─► [ the partition whose turn it is: a step ] × n ─► announcements
+
+How a partition comes to be is in ``opening.py``, whose turn it is in ``core/ahead.py``, how its
+batches are told in ``announcing.py``, what its trainers bring back in ``commits.py``, and what
+outlives the worker in ``stores.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace_proto.errors import HeadraceError, ProtocolError, code_of
+from headrace_proto.schema import schema_to_wire
+
+from ..core.ahead import Ahead
+from ..core.arena import Block
+from ..feed.partition_feed import Blocked, Busy, Done, MadeBatch, PartitionFeed
+from ..feed.sequence_feed import Resting, SequenceFeed
+from ..feed.slab import Slab
+from .announcing import Announcer
+from .commits import Commits
+from .config import RunConfig
+from .diary import Diary
+from .flight import RowsRecorder
+from .guard import Passed
+from .inspections import sought
+from .opening import Opener
+from .reporter import Reporter
+from .sheet import Sheet
+from .stores import Stores
+from .worker_messages import (
+    Assign,
+    Claimed,
+    Close,
+    Copy,
+    Dry,
+    Failed,
+    Finished,
+    Flush,
+    Opened,
+    Retarget,
+    Retargeted,
+    Seek,
+    Settled,
+    Starved,
+    Turn,
+    Waiting,
+)
+
+__all__ = ["Life", "Partitions"]
+
+logger = logging.getLogger("headrace.worker")
+
+#: A partition that has made nothing for so long says what it lacks, and once more after as long.
+_SILENT_S = 1.0
+#: A batch that is ready waits no longer than this for others that are announced with it.
+_GATHER_S = 0.001
+
+_Name = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One life of a worker, as the supervisor begins it."""
+
+    config: RunConfig
+    worker: int
+    number: int
+    diary: Diary
+    sheet: Sheet
+    marks: Mapping[str, Any]
+    passed: Passed
+    functions: Callable[[str, Any], None]
+
+
+class Partitions:
+    """Those of one life of one worker."""
+
+    def __init__(self, begun: Life, send: Callable[..., None]) -> None:
+        """``send(message, *payload)`` tells the router, or the house in this process."""
+        config, worker, life, diary = begun.config, begun.worker, begun.number, begun.diary
+        self._diary = diary
+        self._send = send
+        self._feeds = {feed.name: feed for feed in config.feeds}
+        self._worker = worker
+        self._life = life
+        directory = Path(config.directory)
+        self._slab = Slab(directory, worker, life, config.slab_bytes, config.segment_bytes)
+        self._stores = Stores(config.state_directory, config.durability, self._send)
+        self._reporter = Reporter(begun.sheet, self._slab, self._stores.progress)
+        self._commits = Commits(self._stores, self._send)
+        self._announcer = Announcer(self._slab, self._commits, send)
+        index = config.index_directory or str(directory / "index")
+        about = (
+            diary,
+            begun.marks,
+            begun.passed,
+            config.max_state_bytes,
+            config.record,
+            config.replay,
+        )
+        self._opener = Opener(
+            self._slab,
+            self._stores,
+            index,
+            *about,
+            feeds=config.feeds,
+            told=begun.functions,
+            compares=not life,  # later ones are compared with the first by the supervisor
+        )
+        self._flight = {
+            feed.name: RowsRecorder(config, feed.name, worker, life)
+            for feed in (config.feeds if config.record != "off" else ())
+        }
+        self._guards = self._opener.guards
+        self._running: dict[_Name, PartitionFeed | SequenceFeed] = {}
+        self._resting: set[_Name] = set()  # those that wait for trainers
+        self._starved: set[_Name] = set()  # of these: those that have said so
+        self._spoke: dict[_Name, float] = {}  # when a partition last made or said something
+        self._failed: set[str] = set()
+        self._made: dict[_Name, PartitionFeed | SequenceFeed] = {}  # those that make no more
+        self._full = False  # whether the slab has no room for the next batch
+        self._blocks: dict[tuple[str, int, int], Block] = {}
+        bounds = config.max_ahead, config.max_ahead_bytes, config.slab_bytes
+        self._ahead = Ahead(self._feeds, *bounds)
+
+    @property
+    def stores(self) -> Stores:
+        """The stores of its partitions."""
+        return self._stores
+
+    def turn(self) -> _Name | None:
+        """The partition that makes the next batch; None where the worker has to wait."""
+        self._diary.idle()
+        name = None if self._full else self._ahead.turn(self._running, self._resting)
+        self._reporter.look(self._running, self._made)
+        return name
+
+    def rest(self, poll: Callable[[int], Any], at_most_ms: int) -> Any:
+        """Wait by ``poll``, and note what for; what that returns."""
+        what_for = "slab" if self._full else "states" if self._starved else "trainers"
+        self._full = False
+        return self._reporter.rest(what_for, poll, at_most_ms)
+
+    def tell_committed(self) -> None:
+        """Tell what the stores have written."""
+        for failed, error in self._stores.tell_committed():
+            self._fail(*failed, error)
+
+    def tell_kept(self, rests: bool) -> None:
+        """Tell what was kept, and, where the worker rests, what its partitions lack."""
+        self._commits.tell_kept()
+        if rests:
+            self._tell_of_rest()
+
+    def work(self, name: _Name) -> None:
+        """Steps in turn, as long as each makes a batch and the first can wait for the others."""
+        until = time.monotonic() + _GATHER_S
+        turn: _Name | None = name
+        while turn is not None:
+            made = self._step(turn)
+            if made is None:
+                break
+            run = self._running[turn]
+            self._note_made(turn, run, made)
+            self._spoke[turn] = now = time.monotonic()
+            if now >= until or self._announcer.full or not isinstance(run, PartitionFeed):
+                break
+            turn = self._ahead.turn(self._running, self._resting)
+        self._announce()
+
+    def _step(self, name: _Name) -> MadeBatch | None:
+        """One step of a partition, and the batch that it has made."""
+        feed, partition = name
+        run = self._running[name]
+        try:
+            with self._guards[feed].step(partition):
+                step = run.advance()
+        except MemoryError:
+            raise  # the next life has all of it again, and it is known what was read
+        except Exception as error:
+            self._announce()
+            self._fail(feed, partition, error)
+            return None
+        if isinstance(run, SequenceFeed):
+            self._note_rest(name, run, step is Resting)
+        if isinstance(step, MadeBatch):
+            return step
+        self._announce()
+        if name not in self._running:  # what was announced did not fit, and its feed has failed
+            return None
+        if step is Busy:
+            self._tell_what_lacks(name, run.waits_for())
+        elif step is Done:
+            self._made[name] = self._running.pop(name)
+            self._stores.keep(name, run)
+            self._stores.tell(name, Finished(feed, partition, run.dropped(), run.stats()))
+        elif step is Blocked:
+            full = f"the slab of worker {self._worker} is full: {self._slab.used_bytes} bytes wait "
+            self._tell_what_lacks(name, f"{full}for trainers (slab_bytes bounds it)")
+            self._full = True  # only trainers can free a block
+        return None
+
+    def _note_rest(self, name: _Name, run: SequenceFeed, rests: bool) -> None:
+        """A partition of segments may have to wait for trainers, who are to know."""
+        if rests:
+            self._resting.add(name)
+            if run.starved and name not in self._starved:
+                self._starved.add(name)
+                self._send(Starved(*name))
+        else:
+            self._starved.discard(name)
+        for stripe in run.take_dry():
+            self._send(Dry(name[0], stripe))
+
+    def _tell_of_rest(self) -> None:
+        for name in self._resting:
+            run = self._running[name]
+            assert isinstance(run, SequenceFeed)
+            self._tell_what_lacks(name, run.waits_for(), run.oldest_out())
+
+    def _tell_what_lacks(self, name: _Name, text: str, batch: int | None = None) -> None:
+        now = time.monotonic()
+        if now - self._spoke.setdefault(name, now) < _SILENT_S:
+            return
+        self._spoke[name] = now
+        if text:
+            self._send(Waiting(*name, text[:1000], -1 if batch is None else batch))
+
+    def _note_made(self, name: _Name, run: PartitionFeed | SequenceFeed, made: MadeBatch) -> None:
+        """It is to be announced."""
+        feed, partition = name
+        if made.trace is not None:
+            self._flight[feed].made(partition, made.number, made.rows, made.trace)
+        self._blocks[feed, partition, made.number] = made.block
+        if isinstance(run, PartitionFeed):  # others make what is wanted
+            self._ahead.made(name, made.nbytes)
+        self._announcer.add(name, run, made)
+
+    def _announce(self) -> None:
+        """Tell the router of all batches that are ready."""
+        for name, error in self._announcer.tell():
+            self._fail(*name, error)
+
+    def obey(self, message: Any, payload: list[bytes]) -> None:
+        """Do what the router says."""
+        if isinstance(message, Settled):
+            self._settle(message)
+        elif isinstance(message, Turn):
+            self._take_turn(message, payload)
+        elif isinstance(message, Flush):
+            name = message.feed, message.partition
+            self._commits.flush(name, self._running.get(name), message, payload)
+        elif isinstance(message, Assign):
+            self._assign(message, payload[0])
+        elif isinstance(message, Close):
+            self._close(message)
+        elif isinstance(message, Retarget):
+            self._retarget(message)
+        elif isinstance(message, Seek):
+            runs = {**self._running, **self._made}
+            self._send(sought(message, self._worker, runs))
+        elif isinstance(message, Copy):
+            self._stores.copy(message)
+        else:
+            raise ProtocolError(f"a worker does not understand {type(message).__name__}")
+
+    def _settle(self, news: Settled) -> None:
+        for name in news.freed:
+            self.free(*name)
+        for feed, taken in news.taken:
+            self._ahead.taken(feed, taken)
+
+    def free(self, feed: str, partition: int, number: int) -> None:
+        """Nobody needs the bytes of a batch any more."""
+        self._slab.free(self._blocks.pop((feed, partition, number)))
+        run = self._running.get((feed, partition))
+        if run is not None:
+            run.committed(number)
+
+    def _take_turn(self, turn: Turn, payload: list[bytes]) -> None:
+        name = turn.feed, turn.partition
+        running = self._running.get(name)
+        run = running or self._made.get(name)
+        if run is None:
+            return
+        for number in turn.releases:
+            if isinstance(running, SequenceFeed):
+                running.release(number)
+        for token, number, segments in turn.claims:
+            self._claim(name, token, number, segments)
+        self._commits.save(name, run, turn.saves, payload)
+        if isinstance(running, SequenceFeed):
+            for upto, stripe in turn.wants:
+                running.want(upto, stripe)
+            for stripe in turn.leaves:
+                running.leave(stripe)
+        self._resting.discard(name)
+
+    def _claim(self, name: _Name, token: int, number: int, segments: bytes) -> None:
+        """A trainer has a batch of an earlier server, or (``number`` is -1) has committed it."""
+        if self._stores.knows(name, token):
+            self._send(Claimed(*name, token, "done"))
+            return
+        if number < 0:
+            self._send(Claimed(*name, token, "no" if self._stores.lacks(name, token) else "done"))
+            return
+        run = self._running.get(name) or self._made[name]
+        known: int | None = None
+        if isinstance(run, PartitionFeed):
+            known = run.claim(number)
+        elif name in self._running:
+            with self._guards[name[0]].step(name[1]):
+                known = run.claim(segments)
+        if known is None:
+            self._send(Claimed(*name, token, "no"))
+        else:
+            self._send(Claimed(*name, token, "yes", known))
+
+    def _assign(self, order: Assign, cursor: bytes) -> None:
+        config = self._feeds[order.feed]
+        if order.feed in self._failed:
+            return
+        try:
+            self._diary.begin(order.feed, order.partition, opening=True)
+            run = self._opener.open(config, order, cursor)
+            schema = schema_to_wire(run.schema)
+            name = order.feed, order.partition
+            number = run.next_number if isinstance(run, PartitionFeed) else 0
+            told = schema, dict(run.properties), number, self._stores.used(name)
+            self._send(Opened(order.feed, order.partition, *told))
+        except MemoryError:
+            raise
+        except Exception as error:
+            self._fail(order.feed, order.partition, error)
+            return
+        self._running[order.feed, order.partition] = run
+
+    def _fail(self, feed: str, partition: int, error: Exception) -> None:
+        """A feed can not go on.  Only what nobody foresaw brings its traceback along."""
+        text = str(error)
+        if not isinstance(error, HeadraceError):
+            text = f"{type(error).__name__}: {text}"
+            logger.error("%s", "".join(traceback.format_exception(error)))
+        self._send(Failed(feed, partition, code_of(error), text[:8000]))
+        self._halt(feed)
+
+    def _halt(self, feed: str) -> None:
+        self._failed.add(feed)
+        for name in [name for name in self._running if name[0] == feed]:
+            del self._running[name]
+            self._resting.discard(name)
+
+    def _close(self, order: Close) -> None:
+        if order.abandon:
+            self._halt(order.feed)
+        for name, run in self._running.items():
+            if name[0] == order.feed:
+                run.close(order.cancel)
+                if not order.abandon:
+                    self._stores.note(name, "closing", b"cancel" if order.cancel else b"close")
+        self._resting = {name for name in self._resting if name[0] != order.feed}
+
+    def _retarget(self, order: Retarget) -> None:
+        for (feed, partition), run in self._running.items():
+            if feed != order.feed:
+                continue
+            fault = ""
+            try:
+                told = dict(order.since).get(partition, 0)
+                since = run.set_target_probs(list(order.probs), told)
+            except Exception as error:  # whatever a trainer's numbers bring out
+                since, fault = 0, str(error)
+            self._send(Retargeted(feed, partition, order.request, since, fault, run.stats()))
