@@ -2,25 +2,28 @@
 
     Segments + Offers of their chunks + states ─► SegmentBlock ─► fill(block)
 
-Columns of numbers have the same place in every batch of as many rows, so places are reckoned once;
-strings, which differ in size, come after them.
+Places of columns depend on nothing but the fields, counts of rows and sizes of strings, so they are
+reckoned once for each of these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from headrace_proto.dtypes import BYTES
+from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import ALIGNMENT, Slot, arrange, array_at
 from headrace_proto.schema import Field
 
 from ..core.slots import Segments
 from .columns import Column, Ragged, RaggedStrings, Strings
 from .sequencing import Offer
+from .stretches import window as windows_of
 from .trace import States
 
 __all__ = [
@@ -35,29 +38,98 @@ __all__ = [
 _Group = tuple[Offer, np.ndarray | slice, np.ndarray]  # an offer, places in the batch, rows of it
 
 
+_Array = tuple[tuple[int, ...], np.dtype, int]  # shape, dtype, offset
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """Where the columns of numbers lie in batches of the same counts, and where they end."""
+
+    slots: Mapping[str, Slot]
+    nbytes: int
+    arrays: Mapping[str, _Array]
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where every column lies in batches of the same sizes."""
+
+    slots: list[Slot]  # in the order of the fields
+    nbytes: int
+    arrays: Mapping[str, _Array]
+    strings: Mapping[str, Slot]
+
+    def array(self, block: np.ndarray, name: str) -> np.ndarray:
+        """A column of numbers, as a view of its block."""
+        shape, dtype, offset = self.arrays[name]
+        return np.ndarray(shape, dtype, block, offset)
+
+
+#: Columns that are fields of the batch itself.
+_OF_BATCH = {
+    "@sequence": "segments",
+    "@sequence_count": "counts",
+    "@insertion_index": "indices",
+    "@lane": "lanes",
+    "@starts": "starts",
+}
+#: Batches of so many different sizes have their places remembered.
+_MOST_KNOWN = 256
+
+
 class BlockLayout:
-    """Where the columns of a feed's batches lie."""
+    """Where the columns of a feed's batches lie, and where each of them is taken from."""
 
     def __init__(self, fields: Mapping[str, Field], num_unroll: int) -> None:
         self.fields = dict(fields)
         self.num_unroll = num_unroll
-        self._numbers = [n for n, f in fields.items() if f.dtype != BYTES]
-        self._known: dict[tuple[int, int, int], tuple[dict[str, Slot], int]] = {}
+        numbers = [n for n, f in fields.items() if f.dtype != BYTES]
+        self.strings = [n for n, f in fields.items() if f.dtype == BYTES]
+        self.of_batch = [(n, _OF_BATCH[n]) for n in numbers if n in _OF_BATCH]
+        self.sequences = [(n, n[10:]) for n in numbers if n.startswith("sequences:")]
+        self.extra = [n for n in numbers if n.startswith("state:") or n == "@state_of"]
+        known = {*_OF_BATCH, *self.extra, *(n for n, _ in self.sequences)}
+        self.of_offers = [n for n in numbers if n not in known]
+        self._numbers = numbers
+        self._of_numbers: dict[tuple[int, int, int], _Numbers] = {}
+        self._known: dict[tuple[int, ...], _Places] = {}
 
-    def numbers(self, rows: int, starts: int, states: int) -> tuple[dict[str, Slot], int]:
-        """The columns of numbers of a batch of so many rows, and where they end."""
-        key = rows, starts, states
+    def places(self, rows: int, starts: int, states: int, texts: Sequence[int]) -> _Places:
+        """Those of a batch of so many rows; ``texts``: bytes of its strings by column."""
+        key = rows, starts, states, *texts
         known = self._known.get(key)
         if known is None:
-            if len(self._known) > 256:
+            if len(self._known) > _MOST_KNOWN:
                 self._known.clear()
-            specs = [
-                (self.fields[n].dtype, (self._rows(n, key), *self._inner(n)), 0)
-                for n in self._numbers
-            ]
-            slots, end = arrange(specs)
-            known = self._known[key] = dict(zip(self._numbers, slots, strict=True)), end
+            known = self._known[key] = self._placed((rows, starts, states), texts)
         return known
+
+    def _placed(self, counts: tuple[int, int, int], texts: Sequence[int]) -> _Places:
+        """Numbers have the same places whatever the strings, which come after them."""
+        numbers = self._of_numbers.get(counts)
+        if numbers is None:
+            if len(self._of_numbers) > _MOST_KNOWN:
+                self._of_numbers.clear()
+            numbers = self._of_numbers[counts] = self._numbers_placed(counts)
+        placed, end = dict(numbers.slots), numbers.nbytes
+        strings = {}
+        for name, size in zip(self.strings, texts, strict=True):
+            shape = self._rows(name, counts), *self._inner(name)
+            nbytes = 8 * (prod(shape) + 1) + size
+            placed[name] = strings[name] = Slot(BYTES, shape, end, nbytes)
+            end += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        return _Places([placed[name] for name in self.fields], end, numbers.arrays, strings)
+
+    def _numbers_placed(self, counts: tuple[int, int, int]) -> _Numbers:
+        shapes = [(self._rows(n, counts), *self._inner(n)) for n in self._numbers]
+        dtypes = [self.fields[n].dtype for n in self._numbers]
+        slots, end = arrange([(d, shape, 0) for d, shape in zip(dtypes, shapes, strict=True)])
+        places = [
+            (shape, numpy_dtype(d), slot.offset)
+            for d, shape, slot in zip(dtypes, shapes, slots, strict=True)
+        ]
+        by_name = dict(zip(self._numbers, slots, strict=True))
+        return _Numbers(by_name, end, dict(zip(self._numbers, places, strict=True)))
 
     def _rows(self, name: str, counts: tuple[int, int, int]) -> int:
         if name in ("@starts", "@state_of"):
@@ -87,73 +159,64 @@ class SegmentBlock:
         self._layout = layout
         self._groups = groups(batch.chunks, batch.rows, offers)
         self._extra = extra
-        slots, end = layout.numbers(self.rows, len(batch.starts), states)
-        placed = dict(slots)
-        self._texts: dict[str, tuple[list[bytes], Slot]] = {}
-        for name, field in layout.fields.items():
-            if field.dtype == BYTES:
-                texts = self._strings(name)
-                rows = states if name.startswith("state:") else self.rows
-                shape = (rows, *(d or 0 for d in field.shape[1:]))
-                nbytes = 8 * (len(texts) + 1) + sum(map(len, texts))
-                slot = Slot(BYTES, shape, end, nbytes)
-                end += -(-nbytes // ALIGNMENT) * ALIGNMENT
-                placed[name] = slot
-                self._texts[name] = texts, slot
-        self.slots = [placed[name] for name in layout.fields]
-        self._placed = placed
-        self.nbytes = end
+        self._texts = [self._strings(name) for name in layout.strings]
+        sizes = [sum(map(len, texts)) for texts in self._texts]
+        self._places = layout.places(self.rows, len(batch.starts), states, sizes)
+        self.slots = self._places.slots
+        self.nbytes = self._places.nbytes
 
     def fill(self, block: np.ndarray) -> None:
         """Write the batch into its block (uint8, at least ``nbytes``)."""
-        batch, unroll = self.batch, self._layout.num_unroll
-        for name, slot in self._placed.items():
-            if slot.dtype == BYTES:
-                write_strings(block, slot, self._texts[name][0])
-                continue
-            out = array_at(block, slot)
-            extra = self._extra.get(name)
-            if isinstance(extra, tuple):
-                table, taken = extra
-                np.take(table, taken, axis=0, out=out, mode="clip")
-            elif extra is not None:
-                out[...] = extra
-            elif name.startswith("sequences:"):
-                for offer, places, rows in self._groups:
-                    column = offer.sequences[name[10:]]
-                    assert isinstance(column, Ragged)
-                    _windows(block, slot, column, places, rows, batch.segments[places] * unroll)
-            elif name == "@sequence":
-                out[:] = batch.segments
-            elif name == "@sequence_count":
-                out[:] = batch.counts
-            elif name == "@insertion_index":
-                out[:] = batch.indices
-            elif name == "@lane":
-                out[:] = batch.lanes
-            elif name == "@starts":
-                out[:] = batch.starts
+        self.fill_examples(block)
+        self.fill_extra(block, self._extra)
+
+    def fill_extra(self, block: np.ndarray, extra: Mapping[str, Any]) -> None:
+        """Write the columns of numbers that are not the examples' own: states."""
+        for name in self._layout.extra:
+            out = self._places.array(block, name)
+            column = extra[name]
+            if isinstance(column, tuple):
+                table, taken = column
+                table.take(taken, 0, out, "clip")
             else:
-                for offer, places, rows in self._groups:
-                    out[places] = self._values(name, offer, places, rows)
+                out[...] = column
+
+    def fill_examples(self, block: np.ndarray) -> None:
+        """Write all columns but those."""
+        batch, layout, places = self.batch, self._layout, self._places
+        for texts, slot in zip(self._texts, places.strings.values(), strict=True):
+            write_strings(block, slot, texts)
+        for name, of_it in layout.of_batch:
+            places.array(block, name)[:] = getattr(batch, of_it)
+        outs = [(name, places.array(block, name)) for name in layout.of_offers]
+        for offer, at, rows in self._groups:
+            begins = batch.segments[at] * layout.num_unroll
+            for name, out in outs:
+                out[at] = self._values(name, offer, rows, begins)
+            for name, source in layout.sequences:
+                column = offer.sequences[source]
+                assert isinstance(column, Ragged)
+                shape, dtype, offset = places.arrays[name]
+                window = dtype.itemsize * prod(shape[1:])
+                if window:
+                    _windows(block, offset, shape[0], window, column, at, rows, begins)
 
     def states(self, block: np.ndarray) -> States:
         """The states of a batch that was written, and which of its rows they are of."""
-        names = [n for n in self._placed if n.startswith("state:") or n == "@state_of"]
-        slots = {name: self._placed[name] for name in names}
+        slots = dict(zip(self._layout.fields, self.slots, strict=True))
         return {
             name: (slot.shape, block[slot.offset : slot.offset + slot.nbytes].tobytes())
             for name, slot in slots.items()
+            if name.startswith("state:") or name == "@state_of"
         }
 
-    def _values(self, name: str, offer: Offer, places: Any, rows: np.ndarray) -> np.ndarray:
+    def _values(self, name: str, offer: Offer, rows: np.ndarray, begins: np.ndarray) -> np.ndarray:
         if name == "@total_length":
             totals: np.ndarray = offer.totals[rows]
             return totals
         if name == "@length":
-            unroll = self._layout.num_unroll
-            left = offer.totals[rows] - self.batch.segments[places] * unroll
-            clipped: np.ndarray = np.minimum(np.maximum(left, 0), unroll)
+            left: np.ndarray = offer.totals[rows] - begins
+            clipped: np.ndarray = np.minimum(np.maximum(left, 0), self._layout.num_unroll)
             return clipped
         if name.startswith("context:"):
             column = offer.context[name[8:]]
@@ -170,6 +233,9 @@ class SegmentBlock:
             array = extra[0][extra[1]] if isinstance(extra, tuple) else extra
             flat: list[bytes] = array.reshape(-1).tolist()
             return flat
+        if name == "@key" and len(self._groups) == 1:
+            ((offer, _, rows),) = self._groups
+            return [offer.keys[row] for row in rows.tolist()]
         out: list[list[bytes]] = [[]] * self.rows
         segments = self.batch.segments.tolist()
         for offer, places, rows in self._groups:
@@ -207,26 +273,42 @@ def groups(chunks: np.ndarray, rows: np.ndarray, offers: Mapping[int, Offer]) ->
     return found
 
 
+#: Bytes per window from which copying one by one beats an index, which copies them twice.
+_LONG_WINDOW = 8192
+
+
 def _windows(
     block: np.ndarray,
-    slot: Slot,
+    offset: int,
+    count: int,
+    window: int,
     column: Ragged,
     places: Any,
     rows: np.ndarray,
     begins: np.ndarray,
 ) -> None:
-    """Copy a window of each row to its place, zeros after its end."""
-    window = slot.nbytes // max(1, slot.shape[0])
-    item = column.item_bytes
+    """Copy a window of each row to its place among ``count`` of them, zeros after its end."""
+    item, raw = column.item_bytes, column.raw
     starts = column.starts[rows] + begins * item
-    sizes = np.minimum((column.extents[rows, 0] - begins) * item, window)
-    numbers = range(len(rows)) if isinstance(places, slice) else places.tolist()
-    out, raw = block.data, column.raw.data
-    for place, start, size in zip(numbers, starts.tolist(), sizes.tolist(), strict=True):
-        at = slot.offset + place * window
-        out[at : at + size] = raw[start : start + size]
+    sizes = (column.extents[rows, 0] - begins) * item
+    alone = (sizes < window).nonzero()[0]
+    if window > _LONG_WINDOW or window > raw.size:
+        alone = np.arange(len(rows))
+    else:
+        whole = starts.copy()
+        whole[alone] = 0  # any bytes: these are written once more, one by one
+        out = np.ndarray((count,), f"V{window}", block, offset)
+        out[places] = windows_of(raw, window)[whole]
+    numbers = alone if isinstance(places, slice) else places[alone]
+    target, source = block.data, raw.data
+    for place, start, size in zip(
+        numbers.tolist(), starts[alone].tolist(), sizes[alone].tolist(), strict=True
+    ):
+        at, end = offset + place * window, offset + place * window + window
+        size = min(size, window)
+        target[at : at + size] = source[start : start + size]
         if size < window:
-            block[at + size : at + window] = 0
+            block[at + size : end] = 0
 
 
 def write_strings(block: np.ndarray, slot: Slot, texts: list[bytes]) -> None:
@@ -234,10 +316,14 @@ def write_strings(block: np.ndarray, slot: Slot, texts: list[bytes]) -> None:
     count = len(texts)
     offsets = np.ndarray((count + 1,), np.int64, block, slot.offset)
     offsets[0] = 0
-    offsets[1:] = np.fromiter(accumulate(map(len, texts)), np.int64, count)
+    lengths = list(map(len, texts))
+    if count and lengths.count(lengths[0]) == count:  # as keys mostly are
+        np.multiply(np.arange(count + 1), lengths[0], out=offsets)
+    else:
+        offsets[1:] = list(accumulate(lengths))
     start = slot.offset + 8 * (count + 1)
     text = b"".join(texts)
-    block[start : start + len(text)] = np.frombuffer(text, np.uint8)
+    block.data[start : start + len(text)] = text
 
 
 def state_array(column: Column, rows: np.ndarray) -> np.ndarray:

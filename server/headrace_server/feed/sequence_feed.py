@@ -29,7 +29,7 @@ from .keeper import Keeper
 from .leaving_out import EndedLines, LeftOut
 from .partition_feed import Blocked, Busy, Done, MadeBatch
 from .reader import BadRecords, Reader
-from .segment_block import BlockLayout, SegmentBlock, groups
+from .segment_block import BlockLayout, SegmentBlock
 from .sequencing import Offer, Sequencing
 from .slab import Slab
 from .state_table import KeptStates, StateTable, arrays_of, packed_states, unpacked_states
@@ -178,7 +178,8 @@ class SequenceFeed:
             rows = rows[:0]
         arrays = arrays_of(self._cutting.states, block, columns) if len(rows) else []
         if len(rows):
-            self._table.put(batch.slots[rows], arrays, rows)
+            # Those that have ended too: nothing reads their slots before they begin anew.
+            self._table.put(batch.slots, arrays)
         if self._keeper is not None:
             going = [keys[row] for row in rows.tolist()]
             states = packed_states(arrays, rows) if arrays else []
@@ -341,12 +342,11 @@ class SequenceFeed:
         slots = self.machine.resume(begun)
         packed = [saved.examples[i].state for i in kept.tolist()]
         states = unpacked_states(self._cutting.states, packed)
-        rows = np.arange(len(slots))
         if self._cutting.at_trainer:
-            self._kept.put(slots, states, rows)
+            self._kept.put(slots, states, np.arange(len(slots)))
         else:
             self._table.grow(self.machine.slots)
-            self._table.put(slots, states, rows)
+            self._table.put(slots, states)
 
     def claim(self, segments: bytes) -> int | None:
         """A trainer has these segments from an earlier life: the number of its batch, from here on.
@@ -404,10 +404,7 @@ class SequenceFeed:
             extra, states = self._kept.columns(batch, self._offers)
         else:
             self._table.grow(self.machine.slots)
-            first = np.flatnonzero(batch.segments == 0)
-            slots, rows = batch.slots[first], batch.rows[first]
-            for offer, places, of_it in groups(batch.chunks[first], rows, self._offers):
-                self._table.begin(slots[places], offer, of_it)
+            self._table.begin(batch, self._offers)
             extra, states = self._table.columns(batch.slots), len(batch)
         return SegmentBlock(self._layout, batch, self._offers, extra, states)
 

@@ -6,7 +6,7 @@ KeptStates   states at the trainers: only what they have handed over, by slot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgpack
@@ -16,7 +16,7 @@ from headrace_proto.codec import pack
 from headrace_proto.layout import Slot, array_at, strings_at
 
 from ..core.slots import Segments
-from .segment_block import state_array
+from .segment_block import groups, state_array
 from .sequencing import Offer, State
 
 __all__ = ["KeptStates", "StateTable", "arrays_of", "packed_states", "unpacked_states"]
@@ -89,11 +89,16 @@ class StateTable:
                 grown[: len(table)] = table
                 self._tables[i] = grown
 
-    def begin(self, slots: np.ndarray, offer: Offer, rows: np.ndarray) -> None:
+    def begin(self, batch: Segments, offers: Mapping[int, Offer]) -> None:
         """Examples whose first segment is taken have their initial states."""
+        first = (batch.segments == 0).nonzero()[0]
+        if not len(first):
+            return
+        slots = batch.slots[first]
         for state, table in zip(self._states, self._tables, strict=True):
             if state.column is not None:
-                table[slots] = state_array(offer.initial[state.name], rows)
+                for offer, places, rows in groups(batch.chunks[first], batch.rows[first], offers):
+                    table[slots[places]] = state_array(offer.initial[state.name], rows)
             elif state.constant is not None:
                 table[slots] = state.constant
             else:
@@ -105,10 +110,10 @@ class StateTable:
             "state:" + s.name: (t, slots) for s, t in zip(self._states, self._tables, strict=True)
         }
 
-    def put(self, slots: np.ndarray, arrays: Iterable[np.ndarray], rows: np.ndarray) -> None:
-        """Save rows of a batch's states under these slots."""
+    def put(self, slots: np.ndarray, arrays: Iterable[np.ndarray]) -> None:
+        """Save states under these slots, a row each."""
         for table, array in zip(self._tables, arrays, strict=True):
-            table[slots] = array[rows]
+            table[slots] = array
 
 
 class KeptStates:

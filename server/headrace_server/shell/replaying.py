@@ -25,7 +25,7 @@ from ..feed.assemble import Assembly
 from ..feed.chunk import Chunk
 from ..feed.partition_feed import Blocked, Busy, Done, MadeBatch, PartitionFeed
 from ..feed.reader import BadRecords, Reader
-from ..feed.segment_block import SegmentBlock, groups
+from ..feed.segment_block import SegmentBlock
 from ..feed.sequence_feed import Resting, SequenceFeed
 from ..feed.sequencing import Offer, State
 from ..feed.slab import Slab
@@ -241,12 +241,12 @@ class ReplayedSegments(SequenceFeed):
         states = self._cutting.states
         if self._cutting.at_trainer:
             batch = replace(batch, starts=np.arange(len(batch), dtype=np.int64))
-            fresh = replace(batch, segments=np.zeros_like(batch.segments))
+        fresh = replace(batch, segments=np.zeros_like(batch.segments))
+        if self._cutting.at_trainer:
             return batch, *KeptStates(states).columns(fresh, offers)
         table = StateTable(states)
         table.grow(len(batch))
-        for offer, places, rows in groups(batch.chunks, batch.rows, offers):
-            table.begin(batch.slots[places], offer, rows)
+        table.begin(fresh, offers)
         return batch, table.columns(batch.slots), len(batch)
 
     def take_dry(self) -> list[int]:

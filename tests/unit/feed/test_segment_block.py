@@ -281,7 +281,7 @@ def test_facts_of_stages_follow_their_rows_into_every_segment(tmp_path: Path):
     assert stats["segments"] == {"in_flight": 0, "rewound": 0}
 
 
-def test_columns_of_numbers_have_one_place_per_count_of_rows_and_places_do_not_pile_up():
+def test_places_are_reckoned_once_for_the_same_sizes_and_do_not_pile_up():
     fields = {
         "@key": Field(BYTES, (None,)),
         "@sequence": Field("int32", (None,)),
@@ -289,13 +289,19 @@ def test_columns_of_numbers_have_one_place_per_count_of_rows_and_places_do_not_p
         "state:s": Field("float32", (None, 3)),
     }
     layout = BlockLayout(fields, 2)
-    slots, end = layout.numbers(5, 2, 1)
-    assert list(slots) == ["@sequence", "@starts", "state:s"]
-    assert [slot.shape for slot in slots.values()] == [(5,), (2,), (1, 3)] and end == 192
-    assert layout.numbers(5, 2, 1)[0] is slots
+    places = layout.places(5, 2, 1, [7])
+    assert [(s.shape, s.offset, s.nbytes) for s in places.slots] == [
+        ((5,), 192, 8 * 6 + 7),
+        ((5,), 0, 20),
+        ((2,), 64, 8),
+        ((1, 3), 128, 12),
+    ]
+    assert places.nbytes == 256 and layout.places(5, 2, 1, [7]) is places
+    other = layout.places(5, 2, 1, [17])
+    assert other.nbytes == 320 and other.arrays is places.arrays
     for rows in range(2000):
-        assert layout.numbers(rows, 0, rows)[0]["state:s"].shape == (rows, 3)
-    assert len(layout._known) < 300
+        assert layout.places(rows, 0, rows, [rows]).slots[3].shape == (rows, 3)
+    assert len(layout._known) < 300 > len(layout._of_numbers)
 
 
 @given(st.lists(st.binary(max_size=9), max_size=9))

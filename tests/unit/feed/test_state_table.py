@@ -428,7 +428,7 @@ def test_constants_are_read_from_plain_data_and_blanks_are_zero():
 def test_a_table_grows_and_never_shrinks():
     table = StateTable([plain("n", "zeros", "int16", [], None)])
     table.grow(4)
-    table.put(np.array([1, 3]), [np.array([7, 8, 9], np.int16)], np.array([0, 2]))
+    table.put(np.array([1, 3]), [np.array([7, 9], np.int16)])
     for size in (9, 2):
         table.grow(size)
         column, rows = table.columns(np.array([3, 0, 1]))["state:n"]
