@@ -28,6 +28,7 @@ from headrace_proto.messages import (
     Snapshot,
     Snapshotted,
 )
+from headrace_proto.record import record
 
 __all__ = [
     "DrainInput",
@@ -73,7 +74,7 @@ class Request(ABC, Generic[A]):
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DrainInput(Request[Drained]):
     """Close the feed's input."""
 
@@ -92,7 +93,7 @@ class DrainInput(Request[Drained]):
         return Drained(session)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SetTargetProbs(Request[Retargeted]):
     """Draw classes in other proportions."""
 
@@ -105,7 +106,7 @@ class SetTargetProbs(Request[Retargeted]):
         return [(Retarget(session, number, self.probs),)]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TakeSnapshot(Request[Snapshotted]):
     """Keep all of the feed's state."""
 
@@ -116,7 +117,7 @@ class TakeSnapshot(Request[Snapshotted]):
         return [(Snapshot(session, number),)]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StatesPart:
     """States of some rows: where each lies in a block, and the block."""
 
@@ -125,7 +126,7 @@ class StatesPart:
     block: Any
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FlushStates(Request[Flushed]):
     """Hand over the states of lanes as they are after a batch.
 

@@ -1,6 +1,6 @@
 """Messages to frames and back.
 
-A message is a frozen dataclass; frame 0 is msgpack ``[op, field, field, …]`` in the order of the
+A message is a record; frame 0 is msgpack ``[op, field, field, …]`` in the order of the
 class, further frames are payload.  Fields that a later version added at the end are ignored;
 fields that an earlier one did not know take their default; an unknown op is an error.
 
@@ -190,7 +190,7 @@ class Registry:
         self._ops: dict[type, int] = {}
 
     def message(self, op: int) -> Callable[[type[M]], type[M]]:
-        """Class decorator that gives a frozen dataclass its number."""
+        """Class decorator that gives a record its number."""
 
         def register(kind: type[M]) -> type[M]:
             if op in self._by_op:

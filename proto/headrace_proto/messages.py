@@ -27,7 +27,7 @@ answers Unknown; the trainer says Hello again with its nonce and what it holds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 from .checks import (
@@ -44,6 +44,7 @@ from .checks import (
     list_of,
 )
 from .codec import Registry, record_check
+from .record import record
 
 __all__ = [
     "FROM_SERVER",
@@ -78,7 +79,7 @@ FROM_TRAINER = Registry("trainer")
 FROM_SERVER = Registry("server")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Handed:
     """A batch as a server knows it that was started anew since it was delivered."""
 
@@ -90,7 +91,7 @@ class Handed:
 
 
 @FROM_TRAINER.message(1)
-@dataclass(frozen=True, slots=True)
+@record
 class Hello:
     """First message of a session, and of each reconnection."""
 
@@ -115,7 +116,7 @@ class Hello:
 
 
 @FROM_TRAINER.message(2)
-@dataclass(frozen=True, slots=True)
+@record
 class Attach:
     """The content of the session's file: proof that both ends see the same memory."""
 
@@ -124,7 +125,7 @@ class Attach:
     last_seq: Count = 0  # of the deliveries that came; what follows is sent, in case, again
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Save:
     """A batch of segments is done.  Its states, in the order of the feed's, are one block."""
 
@@ -134,7 +135,7 @@ class Save:
 
 
 @FROM_TRAINER.message(3)
-@dataclass(frozen=True, slots=True)
+@record
 class Step:
     """What a step of training brings: a wider window, commits, freed memory, returned batches."""
 
@@ -147,7 +148,7 @@ class Step:
 
 
 @FROM_TRAINER.message(4)
-@dataclass(frozen=True, slots=True)
+@record
 class Renew:
     """Heartbeat: alive, and these leases are held."""
 
@@ -163,7 +164,7 @@ class Renew:
 
 
 @FROM_TRAINER.message(5)
-@dataclass(frozen=True, slots=True)
+@record
 class Drain:
     """Close the feed's input; with ``cancel`` at once."""
 
@@ -172,7 +173,7 @@ class Drain:
 
 
 @FROM_TRAINER.message(6)
-@dataclass(frozen=True, slots=True)
+@record
 class Bye:
     """The trainer leaves; what it holds goes to others."""
 
@@ -180,7 +181,7 @@ class Bye:
 
 
 @FROM_TRAINER.message(7)
-@dataclass(frozen=True, slots=True)
+@record
 class Retarget:
     """Draw classes in other proportions from now on."""
 
@@ -190,7 +191,7 @@ class Retarget:
 
 
 @FROM_TRAINER.message(8)
-@dataclass(frozen=True, slots=True)
+@record
 class Flush:
     """States of lanes that stay with the trainer, as they are after a batch that it is done with.
 
@@ -206,7 +207,7 @@ class Flush:
 
 
 @FROM_TRAINER.message(9)
-@dataclass(frozen=True, slots=True)
+@record
 class Snapshot:
     """Keep all of the feed's state, with everything that was answered to be committed."""
 
@@ -215,7 +216,7 @@ class Snapshot:
 
 
 @FROM_SERVER.message(1)
-@dataclass(frozen=True, slots=True)
+@record
 class Welcome:
     """A session is open."""
 
@@ -238,7 +239,7 @@ class Welcome:
 
 
 @FROM_SERVER.message(2)
-@dataclass(frozen=True, slots=True)
+@record
 class Refused:
     """No session: an error's code and text."""
 
@@ -246,7 +247,7 @@ class Refused:
     text: Text
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Delivery:
     """One batch under a lease: a block in a segment, or frame ``frame`` of this message."""
 
@@ -265,7 +266,7 @@ class Delivery:
 
 
 @FROM_SERVER.message(3)
-@dataclass(frozen=True, slots=True)
+@record
 class Deliver:
     """Batches for a trainer, and what became of commits, as in Outcome."""
 
@@ -277,7 +278,7 @@ class Deliver:
 
 
 @FROM_SERVER.message(4)
-@dataclass(frozen=True, slots=True)
+@record
 class Outcome:
     """What became of commits."""
 
@@ -288,7 +289,7 @@ class Outcome:
 
 
 @FROM_SERVER.message(5)
-@dataclass(frozen=True, slots=True)
+@record
 class Pulse:
     """Answer to Renew: what the feed waits for, in words."""
 
@@ -298,7 +299,7 @@ class Pulse:
 
 
 @FROM_SERVER.message(6)
-@dataclass(frozen=True, slots=True)
+@record
 class Ended:
     """Nothing more will come: the feed is done (``code`` empty), or failed, or the server stops."""
 
@@ -309,7 +310,7 @@ class Ended:
 
 
 @FROM_SERVER.message(7)
-@dataclass(frozen=True, slots=True)
+@record
 class Unknown:
     """The server knows no such session."""
 
@@ -317,7 +318,7 @@ class Unknown:
 
 
 @FROM_SERVER.message(8)
-@dataclass(frozen=True, slots=True)
+@record
 class Retired:
     """These segments hold nothing any more and can be unmapped."""
 
@@ -326,7 +327,7 @@ class Retired:
 
 
 @FROM_SERVER.message(9)
-@dataclass(frozen=True, slots=True)
+@record
 class Drained:
     """The feed's input is closed."""
 
@@ -334,7 +335,7 @@ class Drained:
 
 
 @FROM_SERVER.message(10)
-@dataclass(frozen=True, slots=True)
+@record
 class Retargeted:
     """Other proportions hold: per partition ``[partition, first batch]``; or why they can not."""
 
@@ -345,7 +346,7 @@ class Retargeted:
 
 
 @FROM_SERVER.message(11)
-@dataclass(frozen=True, slots=True)
+@record
 class Flushed:
     """The states of a Flush are kept; or an error's code and text."""
 
@@ -356,7 +357,7 @@ class Flushed:
 
 
 @FROM_SERVER.message(12)
-@dataclass(frozen=True, slots=True)
+@record
 class Snapshotted:
     """A snapshot is whole, and this is its token; or an error's code and text."""
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from headrace_proto.record import record
+
 __all__ = [
     "Answer",
     "Batch",
@@ -106,7 +108,7 @@ class Waiting:
         return batches
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Send:
     """Hand a batch to a session."""
 
@@ -116,14 +118,14 @@ class Send:
     batch: Batch
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Taken:
     """A batch left the stream of new ones: its worker may make another."""
 
     batch: Batch
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Answer:
     """Tell a session what became of its commits."""
 
@@ -133,7 +135,7 @@ class Answer:
     faults: tuple[tuple[int, str, str], ...] = ()  # token, code and text of those refused
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Returned:
     """A lease ended without a commit, for the record: nothing is to be done.
 
@@ -144,21 +146,21 @@ class Returned:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Freed:
     """Nobody needs the bytes of this batch any more."""
 
     batch: Batch
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Finish:
     """Tell a session that the feed is done."""
 
     session: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Save:
     """A batch of segments is done: its worker keeps the states.  ``payload`` is the shell's."""
 
@@ -167,7 +169,7 @@ class Save:
     token: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Want:
     """A partition may make batches (of a stripe of lanes) until there have been so many."""
 
@@ -176,7 +178,7 @@ class Want:
     stripe: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Leave:
     """The trainer of a stripe of lanes is gone."""
 
@@ -184,7 +186,7 @@ class Leave:
     stripe: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Claim:
     """A trainer has a batch of an earlier server: can it still be done?  ``place`` says which."""
 
@@ -192,7 +194,7 @@ class Claim:
     place: Any
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Release:
     """A batch that was claimed is not to be done by its trainer: its rows go out again."""
 
@@ -200,7 +202,7 @@ class Release:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unflushed:
     """Refuse a trainer's request to flush states: the worker of its lanes has restarted."""
 
@@ -208,7 +210,7 @@ class Unflushed:
     request: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rewound:
     """Send a trainer away: a commit that it was told to be kept is not in the state."""
 

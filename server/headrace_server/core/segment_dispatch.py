@@ -10,8 +10,9 @@ when that leaves.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from headrace_proto.record import record
 
 from .demand import Arrivals, LaneQueues
 from .handover import Answer, Batch, Effect, JoinRefused, Release, Save, Unflushed
@@ -32,7 +33,7 @@ LANES_LOST = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Flush(Save):
     """States of lanes as they are after a batch that was saved, for its worker to keep."""
 

@@ -20,7 +20,7 @@ worker                                  router
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 from headrace_proto.checks import (
@@ -37,6 +37,7 @@ from headrace_proto.checks import (
 )
 from headrace_proto.codec import Registry, record_check
 from headrace_proto.errors import ProtocolError
+from headrace_proto.record import record
 
 __all__ = [
     "FROM_ROUTER",
@@ -72,7 +73,7 @@ FROM_ROUTER = Registry("router")
 
 
 @FROM_WORKER.message(1)
-@dataclass(frozen=True, slots=True)
+@record
 class Up:
     """A worker is there and waits for its partitions."""
 
@@ -81,7 +82,7 @@ class Up:
 
 
 @FROM_WORKER.message(2)
-@dataclass(frozen=True, slots=True)
+@record
 class Opened:
     """A partition's source is open: the schema of its batches."""
 
@@ -93,7 +94,7 @@ class Opened:
     used: Plain = None  # batches that earlier servers saw done, since when and until when
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Further:
     """One more batch of the same partition."""
 
@@ -107,7 +108,7 @@ class Further:
 
 
 @FROM_WORKER.message(3)
-@dataclass(frozen=True, slots=True)
+@record
 class Made:
     """A batch lies in the worker's slab, and perhaps ``more`` that were made after it.
 
@@ -137,7 +138,7 @@ class Made:
 
 
 @FROM_WORKER.message(4)
-@dataclass(frozen=True, slots=True)
+@record
 class Finished:
     """All batches of a partition were made."""
 
@@ -148,7 +149,7 @@ class Finished:
 
 
 @FROM_WORKER.message(5)
-@dataclass(frozen=True, slots=True)
+@record
 class Failed:
     """A feed can not go on: an error's code and text."""
 
@@ -159,7 +160,7 @@ class Failed:
 
 
 @FROM_WORKER.message(6)
-@dataclass(frozen=True, slots=True)
+@record
 class Removed:
     """Segments that the slab needs no more."""
 
@@ -167,7 +168,7 @@ class Removed:
 
 
 @FROM_WORKER.message(7)
-@dataclass(frozen=True, slots=True)
+@record
 class Retargeted:
     """A partition draws classes in other proportions from batch ``since`` on, or why it can not."""
 
@@ -180,7 +181,7 @@ class Retargeted:
 
 
 @FROM_WORKER.message(8)
-@dataclass(frozen=True, slots=True)
+@record
 class Waiting:
     """A partition reads on and on and can make no batch: what it lacks."""
 
@@ -191,7 +192,7 @@ class Waiting:
 
 
 @FROM_WORKER.message(9)
-@dataclass(frozen=True, slots=True)
+@record
 class Kept:
     """States after batches are kept, or an error's code and text."""
 
@@ -201,7 +202,7 @@ class Kept:
 
 
 @FROM_WORKER.message(13)
-@dataclass(frozen=True, slots=True)
+@record
 class Claimed:
     """What a claim comes to: "done" under an earlier server, "yes" as batch ``number``, or "no"."""
 
@@ -213,7 +214,7 @@ class Claimed:
 
 
 @FROM_WORKER.message(10)
-@dataclass(frozen=True, slots=True)
+@record
 class Starved:
     """A partition has to wait for states before it can make what is wanted."""
 
@@ -222,7 +223,7 @@ class Starved:
 
 
 @FROM_WORKER.message(11)
-@dataclass(frozen=True, slots=True)
+@record
 class Dry:
     """A stripe of lanes has no work left."""
 
@@ -231,7 +232,7 @@ class Dry:
 
 
 @FROM_WORKER.message(12)
-@dataclass(frozen=True, slots=True)
+@record
 class Flushed:
     """The states of a flush are kept."""
 
@@ -241,7 +242,7 @@ class Flushed:
 
 
 @FROM_WORKER.message(14)
-@dataclass(frozen=True, slots=True)
+@record
 class Copied:
     """A partition's store was copied, or why it was not."""
 
@@ -252,7 +253,7 @@ class Copied:
 
 
 @FROM_WORKER.message(15)
-@dataclass(frozen=True, slots=True)
+@record
 class Sought:
     """What a worker has of a key: [partition, epoch, segment, of how many, where, batch] each."""
 
@@ -279,7 +280,7 @@ _Counts = Annotated[tuple[tuple[str, int], ...], list_of(_pair)]
 
 
 @FROM_ROUTER.message(1)
-@dataclass(frozen=True, slots=True)
+@record
 class Assign:
     """Run this partition.  Frame 1 is the cursor to go on from, or empty for the start."""
 
@@ -289,7 +290,7 @@ class Assign:
 
 
 @FROM_ROUTER.message(2)
-@dataclass(frozen=True, slots=True)
+@record
 class Settled:
     """Batches that are committed and that nobody reads any more, as (feed, partition, number)."""
 
@@ -298,7 +299,7 @@ class Settled:
 
 
 @FROM_ROUTER.message(3)
-@dataclass(frozen=True, slots=True)
+@record
 class Close:
     """Read no more for a feed: give out what was read, or with ``cancel`` drop it.
 
@@ -311,7 +312,7 @@ class Close:
 
 
 @FROM_ROUTER.message(4)
-@dataclass(frozen=True, slots=True)
+@record
 class Retarget:
     """Draw classes in other proportions from now on.
 
@@ -325,7 +326,7 @@ class Retarget:
 
 
 @FROM_ROUTER.message(5)
-@dataclass(frozen=True, slots=True)
+@record
 class Turn:
     """For one partition of segments, in this order: states, wishes, trainers that left."""
 
@@ -339,7 +340,7 @@ class Turn:
 
 
 @FROM_ROUTER.message(6)
-@dataclass(frozen=True, slots=True)
+@record
 class Flush:
     """States of some rows of a batch, frame 1; it is answered after the last one."""
 
@@ -354,7 +355,7 @@ class Flush:
 
 
 @FROM_ROUTER.message(7)
-@dataclass(frozen=True, slots=True)
+@record
 class Copy:
     """Copy a partition's store into a directory, with all that was kept so far."""
 
@@ -365,7 +366,7 @@ class Copy:
 
 
 @FROM_ROUTER.message(8)
-@dataclass(frozen=True, slots=True)
+@record
 class Seek:
     """Say where the examples of a key are."""
 
