@@ -157,7 +157,7 @@ class Lanes(Sequences):
                 continue
             if not self._fill(stripe):
                 continue
-            lanes = np.flatnonzero(stripe.lanes >= 0)
+            lanes = (stripe.lanes >= 0).nonzero()[0]
             small = len(lanes) < self.batch_size
             if not len(lanes) or (small and not self.allow_small):
                 self._run_dry(number, stripe)
@@ -167,7 +167,9 @@ class Lanes(Sequences):
 
     def _fill(self, stripe: _Stripe) -> bool:
         """Put examples in empty lanes; False when that has to wait for more input."""
-        empty = np.flatnonzero(stripe.lanes < 0)
+        empty = (stripe.lanes < 0).nonzero()[0]
+        if not len(empty):
+            return True
         there = len(self._orphans) + len(self._fresh)
         if there < len(empty):
             if not self._closed:
@@ -182,7 +184,7 @@ class Lanes(Sequences):
 
     def _draft(self, number: int, stripe: _Stripe, lanes: np.ndarray) -> Segments:
         slots = stripe.lanes[lanes]
-        starts = np.flatnonzero(stripe.started[lanes])
+        starts = stripe.started[lanes].nonzero()[0]
         batch = self._slots.segments(slots, number, lanes, starts)
         stripe.started[:] = False
         self._slots.segment[slots] += 1
@@ -225,17 +227,18 @@ class Lanes(Sequences):
         self._take_back(batch)
         turn = stripe.out.index(batch)
         del stripe.out[turn]
-        last = batch.last
-        rows = np.flatnonzero(~last)
+        going = ~batch.last
+        rows = going.nonzero()[0]
         refused = self._cancelled and bool(len(rows))
-        done = np.flatnonzero(last) if refused else np.arange(len(batch))
-        slots = batch.slots[done]
-        self._slots.done[slots] = np.maximum(self._slots.done[slots], batch.segments[done] + 1)
+        slots, after = batch.slots, batch.segments + 1
+        if refused:
+            slots, after = slots[batch.last], after[batch.last]
+        self._slots.done[slots] = done = np.maximum(self._slots.done[slots], after)
         if not self._ahead:
-            self._slots.kept[slots] = self._slots.done[slots]
+            self._slots.kept[slots] = done
         through = self._slots.done[batch.slots] == batch.counts
         ended = batch.slots[through]
-        if turn or (through & ~last).any():  # out of turn: another may still speak of the slot
+        if turn or np.count_nonzero(through & going):  # out of turn: another may still speak of it
             for other in stripe.out:
                 ended = ended[~np.isin(ended, other.slots)]
         self._end(ended)

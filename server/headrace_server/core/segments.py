@@ -31,15 +31,18 @@ class _Returned:
 
     def __init__(self) -> None:
         self._runs: list[np.ndarray] = []  # [2, n]: insertion indices, slots
+        self._count = 0
 
     def __len__(self) -> int:
-        return sum(run.shape[1] for run in self._runs)
+        return self._count
 
     def put(self, indices: np.ndarray, slots: np.ndarray) -> None:
         """More of them; their indices ascend."""
         if not len(slots):
             return
-        run = np.stack([indices, slots])
+        self._count += len(slots)
+        run = np.empty((2, len(slots)), np.int64)
+        run[0], run[1] = indices, slots
         while self._runs and self._runs[-1].shape[1] <= 2 * run.shape[1]:
             run = np.concatenate([self._runs.pop(), run], axis=1)
             run = run[:, np.argsort(run[0], kind="stable")]
@@ -47,6 +50,10 @@ class _Returned:
 
     def get(self, n: int) -> np.ndarray:
         """The first ``n``; there must be so many."""
+        self._count -= n
+        if len(self._runs) == 1 and self._runs[0].shape[1] == n:
+            whole: np.ndarray = self._runs.pop()[1]
+            return whole
         heads = [run[:, :n] for run in self._runs]
         if len(heads) > 1:
             joined = np.concatenate(heads, axis=1)
@@ -126,15 +133,15 @@ class SegmentQueue(Sequences):
         None when the feed was cancelled and nothing can be saved any more.
         """
         self._take_back(batch)
-        last = batch.last
+        ended = batch.slots[batch.last]
         if id(batch) in self._claimed:
             self._claimed.discard(id(batch))
-            self._need_no_payload(batch.slots[last])
-        rows = np.flatnonzero(~last)
+            self._need_no_payload(ended)
+        rows = (~batch.last).nonzero()[0]
         slots = batch.slots[rows]
         self._returning -= len(rows)
-        self._free_slots(batch.slots[last])
-        self._slots.segment[slots] += 1
+        self._free_slots(ended)
+        self._slots.segment[slots] = batch.segments[rows] + 1
         if self._cancelled and len(rows):
             self._drop(slots, "cancelled")
             return None

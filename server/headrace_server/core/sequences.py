@@ -194,10 +194,16 @@ class Sequences(ABC):
                 del self._offered[chunk]
             rows, indices = self._let_in(chunk, offered, start, end)
             if rows:
-                lines = np.array(rows, np.int64) + offered.line
-                keys = [offered.keys[row] for row in rows]
-                counts = offered.counts[rows]
-                self._fresh.put(self._slots.enter(chunk, rows, counts, indices, lines, keys))
+                at = np.array(rows, np.int64)
+                entered = self._slots.enter(
+                    chunk,
+                    at,
+                    offered.counts[at],
+                    np.array(indices, np.int64),
+                    at + offered.line,
+                    [offered.keys[row] for row in rows],
+                )
+                self._fresh.put(entered)
                 self.in_flight += len(rows)
 
     def _let_in(
@@ -277,8 +283,9 @@ class Sequences(ABC):
         self._slots.free(slots)
 
     def _need_no_payload(self, slots: np.ndarray) -> None:
-        for chunk in self._slots.chunk[slots].tolist():
-            self._release(chunk, 1)
+        if len(slots):
+            for chunk in self._slots.chunk[slots].tolist():
+                self._release(chunk, 1)
 
     def _release(self, chunk: int, rows: int) -> None:
         left = self._uses[chunk] - rows

@@ -11,7 +11,7 @@ used again when that segment is done.  Tables only grow, and a slot stays where 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
@@ -19,11 +19,12 @@ import numpy as np
 __all__ = ["Begun", "Segments", "Slots"]
 
 _NONE = np.empty(0, np.int64)
+_OF_EXAMPLES = ("chunk", "row", "count", "index", "line")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Segments:
-    """A batch: one segment of each of some examples."""
+    """A batch: one segment of each of some examples.  Nobody changes it once it is made."""
 
     slots: np.ndarray
     chunks: np.ndarray
@@ -35,15 +36,13 @@ class Segments:
     stripe: int  # of lanes
     lanes: np.ndarray
     starts: np.ndarray  # places in the batch whose lane got another example
+    last: np.ndarray = field(init=False)  # which rows are their example's last
+
+    def __post_init__(self) -> None:
+        self.last = self.segments + 1 == self.counts
 
     def __len__(self) -> int:
         return len(self.slots)
-
-    @property
-    def last(self) -> np.ndarray:
-        """Which rows are their example's last."""
-        ends: np.ndarray = self.segments + 1 == self.counts
-        return ends
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,26 +81,26 @@ class Slots:
 
     def __init__(self, size: int) -> None:
         self.live = 0  # in use
-        self._names = ("chunk", "row", "count", "index", "line", *self.counters)
+        self._names = (*_OF_EXAMPLES, *self.counters)
         self._resumed = False  # whether some were begun in an earlier life
         self._key_of: dict[int, Hashable] = {}
         self._slot_of: dict[Hashable, int] = {}  # of keys in flight; -1 before there is one
         self._free: list[int] = []
-        for name in self._names:
-            setattr(self, name, _NONE)
+        self._tables = np.empty((len(self._names), 0), np.int64)  # a row each
         self._grow(size)
 
     def __len__(self) -> int:
         """Size of the tables."""
-        return len(self.chunk)
+        return self._tables.shape[1]
 
     def _grow(self, size: int) -> None:
-        before = len(self.chunk)
+        before = len(self)
         self._free[:0] = range(size - 1, before - 1, -1)
-        for name in self._names:
-            grown = np.zeros(size, np.int64)
-            grown[:before] = getattr(self, name)
-            setattr(self, name, grown)
+        grown = np.zeros((len(self._names), size), np.int64)
+        grown[:, :before] = self._tables
+        self._tables = grown
+        for name, table in zip(self._names, grown, strict=True):
+            setattr(self, name, table)
 
     # Examples come
 
@@ -119,9 +118,9 @@ class Slots:
     def enter(
         self,
         chunk: int,
-        rows: list[int],
+        rows: np.ndarray,
         counts: np.ndarray,
-        indices: list[int],
+        indices: np.ndarray,
         lines: np.ndarray,
         keys: Sequence[Hashable],
     ) -> np.ndarray:
@@ -209,15 +208,7 @@ class Slots:
         starts: np.ndarray = _NONE,
     ) -> Segments:
         """The next segments of these, as a batch."""
+        chunks, rows, counts, indices, lines, segments, *_ = self._tables.take(slots, 1)
         return Segments(
-            slots,
-            self.chunk[slots],
-            self.row[slots],
-            self.segment[slots],
-            self.count[slots],
-            self.index[slots],
-            self.line[slots],
-            stripe,
-            lanes,
-            starts,
+            slots, chunks, rows, segments, counts, indices, lines, stripe, lanes, starts
         )

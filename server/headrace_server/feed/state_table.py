@@ -13,7 +13,8 @@ import msgpack
 import numpy as np
 
 from headrace_proto.codec import pack
-from headrace_proto.layout import Slot, array_at, strings_at
+from headrace_proto.dtypes import BYTES, numpy_dtype
+from headrace_proto.layout import Slot, strings_at
 
 from ..core.slots import Segments
 from .segment_block import groups, state_array
@@ -27,9 +28,11 @@ def arrays_of(states: Sequence[State], block: Any, columns: Sequence[Any]) -> li
     memory = np.frombuffer(block, np.uint8)
     arrays = []
     for state, (offset, nbytes, shape) in zip(states, columns, strict=True):
-        slot = Slot(state.field.dtype, tuple(shape), offset, nbytes)
-        texts = state.field.dtype == "bytes"
-        arrays.append(strings_at(memory, slot) if texts else array_at(memory, slot))
+        dtype = state.field.dtype
+        if dtype == BYTES:
+            arrays.append(strings_at(memory, Slot(dtype, tuple(shape), offset, nbytes)))
+        else:
+            arrays.append(np.ndarray(shape, numpy_dtype(dtype), memory, offset))
     return arrays
 
 
@@ -122,6 +125,7 @@ class KeptStates:
     def __init__(self, states: Sequence[State]) -> None:
         self._states = states
         self._kept: dict[int, list[np.ndarray]] = {}
+        self._blank = [state.blank(0) for state in states]
         self._zeros = all(s.column is None and s.constant is None for s in states)
 
     def put(self, slots: np.ndarray, arrays: Sequence[np.ndarray], rows: np.ndarray) -> None:
@@ -138,8 +142,9 @@ class KeptStates:
         parts: list[list[np.ndarray]] = []
         shared = -1  # where the constants are, once they are needed
         own = any(state.column is not None for state in self._states)
-        for place in batch.starts.tolist():
-            if batch.segments[place]:
+        segments = batch.segments[batch.starts].tolist()
+        for place, segment in zip(batch.starts.tolist(), segments, strict=True):
+            if segment:
                 parts.append(self._kept[int(batch.slots[place])])
             elif self._zeros:
                 which.append(-1)
@@ -156,8 +161,9 @@ class KeptStates:
             which.append(len(parts) - 1)
         columns: dict[str, Any] = {"@state_of": np.array(which, np.int32)}
         for i, state in enumerate(self._states):
-            rows = [state.blank(0), *(part[i] for part in parts)]
-            columns["state:" + state.name] = np.concatenate(rows)
+            blank = self._blank[i]
+            rows = np.concatenate([blank, *(part[i] for part in parts)]) if parts else blank
+            columns["state:" + state.name] = rows
         return columns, len(parts)
 
     def _initial(self, offer: Offer | None, rows: np.ndarray) -> list[np.ndarray]:
