@@ -104,12 +104,15 @@ class Arena:
         """Occupied bytes as a part of the budget, 0 … 1."""
         return self.used_bytes / self.budget_bytes
 
-    def allocate(self, nbytes: int) -> Block | None:
-        """A block with room for ``nbytes`` (none: one page); None when there is no room now."""
+    def allocate(self, nbytes: int, grow: bool = True) -> Block | None:
+        """A block with room for ``nbytes`` (none: one page); None when there is no room now.
+
+        Without ``grow`` it lies in a segment that is there.
+        """
         if nbytes < 0:
             raise ValueError(f"a block of {nbytes} bytes was asked for")
         size = self._whole_pages(nbytes)
-        if size > self.budget_bytes:
+        if grow and size > self.budget_bytes:
             raise LimitExceeded(
                 f"a block of {nbytes} bytes does not fit into a slab of {self.budget_bytes} bytes; "
                 f"raise slab_bytes to {size} or more, or make batches smaller"
@@ -118,7 +121,7 @@ class Arena:
             offset = segment.carve(size)
             if offset is not None:
                 return self._occupied(number, offset, size)
-        if not self._make_room(size):
+        if not grow or not self._make_room(size):
             return None
         number = self._add_segment(size)
         self._segments[number].carve(size)

@@ -195,6 +195,21 @@ class Lanes(Sequences):
         self._hand_out(batch)
         return batch
 
+    def expected(self) -> Segments | None:
+        out = self.oldest_out()
+        number = next(iter(self._stripes), 0) if out is None else out.stripe
+        stripe = self._stripes.get(number)
+        if stripe is None or stripe.over or self._orphans:
+            return None
+        slots, started = stripe.lanes.copy(), stripe.started.copy()
+        empty = (slots < 0).nonzero()[0]
+        if len(self._fresh) < len(empty):
+            return None
+        slots[empty] = self._fresh.first(len(empty))
+        started[empty] = True
+        starts = started.nonzero()[0]
+        return self._slots.segments(slots, number, np.arange(len(slots)), starts)
+
     def _run_dry(self, number: int, stripe: _Stripe) -> None:
         if stripe.out:
             return

@@ -68,6 +68,12 @@ class _Returned:
         self._runs = [run for run in runs if run.shape[1]]
         return slots
 
+    def first(self, n: int) -> np.ndarray:
+        """Indices and slots among which the first ``n`` are, in no order; they stay."""
+        if not self._runs:
+            return np.empty((2, 0), np.int64)
+        return np.concatenate([run[:, :n] for run in self._runs], axis=1)
+
 
 class SegmentQueue(Sequences):
     """The machine of ``order="arrival"``."""
@@ -126,6 +132,22 @@ class SegmentQueue(Sequences):
         self._hand_out(batch)
         self._drop_leftovers()
         return batch
+
+    def expected(self) -> Segments | None:
+        ready = self._back.first(self.batch_size)
+        out = self.oldest_out()
+        waits = ready.shape[1]
+        if out is not None:
+            rows = (~out.last).nonzero()[0]
+            ready = np.concatenate([ready, [out.indices[rows], out.slots[rows]]], axis=1)
+        order = ready[0].argsort(kind="stable")[: self.batch_size]
+        missing = self.batch_size - len(order)
+        if len(self._fresh) < missing:
+            return None
+        slots = np.concatenate([ready[1, order], self._fresh.first(missing)])
+        returned = np.zeros(len(slots), np.int64)
+        returned[: len(order)] = order >= waits
+        return self._slots.segments(slots, out=returned)
 
     def saved(self, batch: Segments) -> np.ndarray | None:
         """The states after a batch are there: places of rows whose states are wanted.

@@ -80,6 +80,14 @@ class _Fifo:
             n -= len(part)
         return taken[0] if len(taken) == 1 else np.concatenate([_NONE, *taken])
 
+    def first(self, n: int) -> np.ndarray:
+        """The first ``n`` of them, which stay."""
+        slots = self.get(n)
+        if n:
+            self._parts.appendleft(slots)
+            self._count += n
+        return slots
+
 
 class Sequences(ABC):
     """What both orders have in common: admission, capacity, counts.
@@ -305,6 +313,10 @@ class Sequences(ABC):
         self._leave_capacity(slots)
         self._need_no_payload(slots)
         self._free_slots(slots)
+
+    @abstractmethod
+    def expected(self) -> Segments | None:
+        """A guess at the next batch, if it will be a full one: the oldest one is saved before."""
 
     # What is known
 

@@ -44,6 +44,16 @@ class Segments:
     def __len__(self) -> int:
         return len(self.slots)
 
+    def same(self, other: Segments) -> bool:
+        """Whether these are the same segments in the same places of the same partition."""
+        return (
+            self.stripe == other.stripe
+            and self.indices.tobytes() == other.indices.tobytes()
+            and self.segments.tobytes() == other.segments.tobytes()
+            and self.lanes.tobytes() == other.lanes.tobytes()
+            and self.starts.tobytes() == other.starts.tobytes()
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Begun:
@@ -206,9 +216,12 @@ class Slots:
         stripe: int = 0,
         lanes: np.ndarray = _NONE,
         starts: np.ndarray = _NONE,
+        out: np.ndarray | None = None,
     ) -> Segments:
-        """The next segments of these, as a batch."""
+        """The next segments of these, as a batch; those after them where they are ``out``."""
         chunks, rows, counts, indices, lines, segments, *_ = self._tables.take(slots, 1)
+        if out is not None:
+            segments = segments + out
         return Segments(
             slots, chunks, rows, segments, counts, indices, lines, stripe, lanes, starts
         )

@@ -144,6 +144,7 @@ class SegmentBlock:
     """One batch about to be written.
 
     ``extra`` are its columns beside those of the examples: arrays, or a table and rows of it.
+    Those that are numbers may come later than the others.
     """
 
     def __init__(
@@ -158,7 +159,8 @@ class SegmentBlock:
         self.rows = len(batch)
         self._layout = layout
         self._groups = groups(batch.chunks, batch.rows, offers)
-        self._extra = extra
+        self.extra = extra
+        self._written = False
         self._texts = [self._strings(name) for name in layout.strings]
         sizes = [sum(map(len, texts)) for texts in self._texts]
         self._places = layout.places(self.rows, len(batch.starts), states, sizes)
@@ -167,14 +169,11 @@ class SegmentBlock:
 
     def fill(self, block: np.ndarray) -> None:
         """Write the batch into its block (uint8, at least ``nbytes``)."""
-        self.fill_examples(block)
-        self.fill_extra(block, self._extra)
-
-    def fill_extra(self, block: np.ndarray, extra: Mapping[str, Any]) -> None:
-        """Write the columns of numbers that are not the examples' own: states."""
+        if not self._written:
+            self.fill_examples(block)
         for name in self._layout.extra:
             out = self._places.array(block, name)
-            column = extra[name]
+            column = self.extra[name]
             if isinstance(column, tuple):
                 table, taken = column
                 table.take(taken, 0, out, "clip")
@@ -182,7 +181,8 @@ class SegmentBlock:
                 out[...] = column
 
     def fill_examples(self, block: np.ndarray) -> None:
-        """Write all columns but those."""
+        """Write all but the states, if they are numbers; ``fill`` then writes these only."""
+        self._written = True
         batch, layout, places = self.batch, self._layout, self._places
         for texts, slot in zip(self._texts, places.strings.values(), strict=True):
             write_strings(block, slot, texts)
@@ -228,7 +228,7 @@ class SegmentBlock:
 
     def _strings(self, name: str) -> list[bytes]:
         """The strings of a column, in C order."""
-        extra = self._extra.get(name)
+        extra = self.extra.get(name)
         if extra is not None:
             array = extra[0][extra[1]] if isinstance(extra, tuple) else extra
             flat: list[bytes] = array.reshape(-1).tolist()

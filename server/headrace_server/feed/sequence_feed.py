@@ -16,6 +16,7 @@ from headrace_proto.codec import pack
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
+from ..core.arena import Block
 from ..core.changes import Change, Saved
 from ..core.lanes import Lanes
 from ..core.partition import Partition, Rest
@@ -28,6 +29,7 @@ from .intake import Intake
 from .keeper import Keeper
 from .leaving_out import EndedLines, LeftOut
 from .partition_feed import Blocked, Busy, Done, MadeBatch
+from .preparing import Preparing
 from .reader import BadRecords, Reader
 from .segment_block import BlockLayout, SegmentBlock
 from .sequencing import Offer, Sequencing
@@ -76,6 +78,7 @@ class SequenceFeed:
         self._origins: dict[int, Origin] = {}
         self._table = StateTable(self._cutting.states)
         self._kept = KeptStates(self._cutting.states)
+        self._preparing = Preparing(slab, self._layout, self._cutting, self._offers, self._kept)
         self._out: dict[int, Segments] = {}  # by number
         self._after: dict[int, tuple[int, Segments]] = {}  # by stripe: the last one that was saved
         self._blocked: tuple[Plan, SegmentBlock] | None = None
@@ -228,13 +231,21 @@ class SequenceFeed:
             return Busy
         if isinstance(step, Plan):
             self._out[step.number] = step.draft
-            block = self._block(step.draft)  # before chunks are forgotten that only it needs
+            assembly = self._block(step.draft)  # before chunks are forgotten that only it needs
             if self._tracing is not None:
                 self._tracing.begin(step.draft)
             self._report_refused()
-            return self._place(step, block)
+            return self._place(step, *assembly)
         self._forget()
         return Resting if step is Rest else Done
+
+    def prepare(self) -> None:
+        """Write what is known already of the batch that is expected next.
+
+        For when there is nothing else to do: it changes when work is done, and nothing else.
+        """
+        if self._blocked is None:
+            self._preparing.prepare()
 
     def _read(self, read: Read) -> None:
         before = self._intake.begin()
@@ -396,7 +407,8 @@ class SequenceFeed:
         self._intake.dropped = dropped  # they were counted when they were first read
         return rows.ordinals
 
-    def _block(self, batch: Segments) -> SegmentBlock:
+    def _block(self, batch: Segments) -> tuple[SegmentBlock, Block | None]:
+        """A batch to be written, and where it lies if it was prepared."""
         if self._keeper is not None:
             for chunk in set(batch.chunks.tolist()) - self._offers.keys():
                 self._read_again(chunk)
@@ -406,10 +418,16 @@ class SequenceFeed:
             self._table.grow(self.machine.slots)
             self._table.begin(batch, self._offers)
             extra, states = self._table.columns(batch.slots), len(batch)
-        return SegmentBlock(self._layout, batch, self._offers, extra, states)
+        prepared = self._preparing.take(batch)
+        if prepared is not None:
+            prepared[0].extra = extra
+            return prepared
+        return SegmentBlock(self._layout, batch, self._offers, extra, states), None
 
-    def _place(self, plan: Plan, assembly: SegmentBlock) -> MadeBatch | type[Blocked]:
-        block = self._slab.allocate(assembly.nbytes)
+    def _place(
+        self, plan: Plan, assembly: SegmentBlock, block: Block | None = None
+    ) -> MadeBatch | type[Blocked]:
+        block = block or self._slab.allocate(assembly.nbytes)
         if block is None:
             self._blocked = (plan, assembly)
             return Blocked

@@ -25,6 +25,9 @@ __all__ = ["Slab", "map_segment", "segment_name"]
 
 logger = logging.getLogger("headrace.worker")
 
+#: Part of the slab that is in use, from which on nothing is lent: it would be taken back soon.
+_LENDING_ENDS = 0.5
+
 
 def segment_name(worker: int, life: int, number: int) -> str:
     return f"slab-{worker}-{life}-{number}"
@@ -51,16 +54,18 @@ class Slab:
         self._arena = Arena(slab_bytes, segment_bytes)
         self._memory: dict[int, np.ndarray] = {}
         self._unmade: dict[int, int] = {}  # size by number: what the arena counts on, and is not
+        self._lent: dict[int, Block] = {}  # by id: an equal block may be lent once more later
         self._told_full = False
         self.removed: list[str] = []  # names of segments that others may unmap
 
     @property
     def fraction_used(self) -> float:
-        return self._arena.fraction_used
+        return self.used_bytes / self._arena.budget_bytes
 
     @property
     def used_bytes(self) -> int:
-        return self._arena.used_bytes
+        """What blocks occupy, without those that are lent."""
+        return self._arena.used_bytes - sum(block.nbytes for block in self._lent.values())
 
     def name_of(self, block: Block) -> str:
         return segment_name(self._worker, self._life, block.segment)
@@ -71,6 +76,36 @@ class Slab:
         LimitExceeded when it can never fit, or when the machine has no more shared memory and
         nothing is in use that could be freed.
         """
+        block = self._allocated(nbytes)
+        if block is None and self._lent:
+            for lent in list(self._lent.values()):
+                self.give_back(lent)
+            block = self._allocated(nbytes)
+        return block
+
+    def lend(self, nbytes: int) -> Block | None:
+        """A block that is taken back when another needs its room; None where little is free."""
+        if self._arena.fraction_used > _LENDING_ENDS:
+            return None
+        block = self._arena.allocate(nbytes, grow=False)
+        if block is None:
+            return None
+        self._lent[id(block)] = block
+        if block.segment in self._unmade:
+            self.give_back(block)
+            return None
+        return block
+
+    def keep(self, block: Block) -> bool:
+        """A block that was lent is in use from now on; False when it was taken back."""
+        return self._lent.pop(id(block), None) is not None
+
+    def give_back(self, block: Block) -> None:
+        """A block that was lent is needed no more."""
+        if self.keep(block):
+            self._arena.free(block)
+
+    def _allocated(self, nbytes: int) -> Block | None:
         block = self._arena.allocate(nbytes)
         for number in self._arena.take_retired():
             self._remove(number)

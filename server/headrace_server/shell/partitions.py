@@ -145,7 +145,11 @@ class Partitions:
         return name
 
     def rest(self, poll: Callable[[int], Any], at_most_ms: int) -> Any:
-        """Wait by ``poll``, and note what for; what that returns."""
+        """Do what can be done ahead, wait by ``poll``, and note what for; what that returns."""
+        for name in self._resting:
+            run = self._running[name]
+            assert isinstance(run, SequenceFeed)
+            run.prepare()
         what_for = "slab" if self._full else "states" if self._starved else "trainers"
         self._full = False
         return self._reporter.rest(what_for, poll, at_most_ms)

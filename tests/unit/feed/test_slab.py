@@ -152,3 +152,34 @@ def test_a_segment_that_could_not_be_made_can_be_given_up_for_a_larger_one(small
         s.allocate(12 * PAGE)
     assert s.removed == ["slab-3-7-0"] and sizes(small_tmpfs) == {}
     np.testing.assert_equal(s.used_bytes, 0)
+
+
+def test_a_lent_block_counts_for_nothing_and_goes_to_whoever_needs_its_room(tmp_path: Path):
+    s = slab(tmp_path, pages=4)
+    assert s.lend(PAGE) is None, "no segment is made for it"
+    kept = s.allocate(PAGE)
+    one, other = s.lend(PAGE), s.lend(1)
+    assert kept is not None and one is not None and other is not None
+    assert s.used_bytes == PAGE and s.fraction_used == 1 / 4
+    assert s.lend(1) is None, "little is free"
+    assert s.keep(one) and s.used_bytes == 2 * PAGE
+    last = s.allocate(2 * PAGE)
+    assert last is not None and s.fraction_used == 1.0
+    assert not s.keep(other) and not s.keep(one)
+    s.give_back(other)
+    for block in (kept, one, last):
+        s.free(block)
+    assert s.used_bytes == 0
+
+
+def test_a_block_that_was_taken_back_is_not_the_equal_one_that_is_lent_later(tmp_path: Path):
+    s = slab(tmp_path, pages=4)
+    kept = s.allocate(PAGE)
+    first = s.lend(PAGE)
+    assert kept is not None and first is not None
+    large = s.allocate(3 * PAGE)
+    assert large is not None
+    s.free(large)
+    second = s.lend(PAGE)
+    assert second == first
+    assert not s.keep(first) and second is not None and s.keep(second)
