@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ _OF_TOOLS = (
     *("chaos", "unit/bench", "integration/test_trials.py", "integration/test_scale.py"),
     "integration/test_demo.py",
 )
+_FRAMEWORK = re.compile(r"tensorflow|\btf\b|torch|jax|keras|framework")
 _SHM = Path("/dev/shm")
 _PATIENCE_S = 5.0
 _IN_PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
@@ -37,10 +39,21 @@ _IN_PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
 
 @pytest.hookimpl(tryfirst=True)  # before marks are looked for
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of tools bear their mark by where they lie."""
+    """Mark tests of tools by where they lie, and put those first that load a framework.
+
+    TensorFlow takes seconds of a processor to import.  The first tests of the list go to the first
+    of xdist's processes, and others take from the end of what it has, so the rest import none.
+    """
     for item in items:
         if item.path.relative_to(_HERE).as_posix().startswith(_OF_TOOLS):
             item.add_marker(pytest.mark.tools)
+    items.sort(key=lambda item: not _loads_a_framework(item))
+
+
+def _loads_a_framework(item: pytest.Item) -> bool:
+    if item.get_closest_marker("tf") or "tf" in getattr(item, "fixturenames", ()):
+        return True
+    return bool(_FRAMEWORK.search(item.nodeid))
 
 
 def _threads() -> set[str]:

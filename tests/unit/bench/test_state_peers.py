@@ -13,13 +13,12 @@ from tests.bench.steps import LOADED, READY
 
 from .w4 import small
 
-pytest.importorskip("tensorflow")
-
 
 @pytest.mark.parametrize("peer", ["barrier", "barrier of one state", "windows"])
 def test_a_peer_yields_right_batches_and_leaves_no_thread(
     peer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    pytest.importorskip("tensorflow")
     from tests.bench.state_peers import barrier, windows
 
     contestant = {
