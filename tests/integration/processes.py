@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from headrace_server.shell.rundir import sweep
+from tests.patience import PATIENCE_S
 
 HERE = Path(__file__).parent
 
@@ -47,14 +48,14 @@ class Process:
             self._queue.put(line)
         self._queue.put(None)
 
-    def next_line(self, timeout_s: float = 20) -> str | None:
+    def next_line(self, timeout_s: float = PATIENCE_S) -> str | None:
         """The next line; None at the end of the output."""
         line = self._queue.get(timeout=timeout_s)
         if line is not None:
             self.lines.append(line)
         return line
 
-    def wait_for(self, event: str, timeout_s: float = 20) -> dict[str, Any]:
+    def wait_for(self, event: str, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
         """The next event of a kind; those before it are kept in ``events``."""
         while True:
             line = self.next_line(timeout_s)
@@ -70,7 +71,7 @@ class Process:
         """All that it printed and was read so far."""
         return "".join(self.lines)
 
-    def finish(self, timeout_s: float = 30) -> int:
+    def finish(self, timeout_s: float = PATIENCE_S) -> int:
         """Wait for its end, with all that it said; the exit code."""
         while (line := self.next_line(timeout_s)) is not None:
             if line.startswith("{"):
@@ -99,7 +100,7 @@ class Process:
             self._process.send_signal(signal.SIGCONT)
             self.kill()
             sweep(Path("/dev/shm"))  # of a server its shared memory is left
-        self._thread.join(5)
+        self._thread.join(PATIENCE_S)
         assert self._process.stdout is not None
         self._process.stdout.close()
 

@@ -23,6 +23,7 @@ import numpy as np
 
 import headrace
 import headrace_server as hs
+from tests.patience import PATIENCE_S
 
 UNROLL = 4
 _MARK = [b"", b"begun"]
@@ -247,7 +248,7 @@ def to_the_end(feed: Any, step: Callable[[Any], None]) -> list[headrace.Headrace
             refused.append(error)
 
 
-def eventually(condition: Callable[[], object], timeout_s: float = 15) -> None:
+def eventually(condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
     """Wait, by polling, until a condition holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -302,6 +303,6 @@ class CutProxy:
         self._listener.close()
         self.cut()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(PATIENCE_S)
         for end in self._pairs:
             end.close()

@@ -19,6 +19,7 @@ import pytest
 import headrace
 from headrace_proto import __version__
 from tests.forks import Forks
+from tests.patience import PATIENCE_S
 
 FEEDS = """
 import headrace_server as hs
@@ -351,9 +352,9 @@ def test_sigterm_during_the_start_gives_it_up_and_leaves_nothing(tmp_path: Path)
     command += ["--bind", "tcp://127.0.0.1:*"]
     process = subprocess.Popen(command, cwd=tmp_path, env=_environment())
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while len(children.read_text().split()) < 2:  # router and worker: the source is being opened
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.terminate()
-    assert process.wait(10) == 0
+    assert process.wait(PATIENCE_S) == 0

@@ -11,6 +11,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.patience import PATIENCE_S
 
 from . import user_functions
 from .streams import Frozen, every_dtype, frozen
@@ -126,5 +127,5 @@ def test_rows_that_a_filter_dropped_are_counted() -> None:
     with hs.run(pipeline, workers=2, partitions=2) as server:
         with headrace.connect(server.address, timeout=20) as feed:
             assert sum(batch.rows for batch in feed) == 20
-        assert server.wait(10)
+        assert server.wait(PATIENCE_S)
         assert server.dropped["default"]["filtered"] == 20

@@ -7,6 +7,7 @@ import signal
 
 import headrace
 import headrace_server as hs
+from tests.patience import PATIENCE_S
 
 
 def endless(batch_size: int = 4, **options: bool) -> hs.Pipeline:
@@ -16,32 +17,32 @@ def endless(batch_size: int = 4, **options: bool) -> hs.Pipeline:
 
 def test_a_drained_feed_hands_out_what_was_read_and_ends():
     with hs.run(endless(allow_smaller_final_batch=True)) as server:
-        with headrace.connect(server.address, timeout=10) as feed:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             rows = [*next(feed)["i"].tolist()]
             feed.drain()
             for batch in feed:
                 rows += batch["i"].tolist()
-        assert server.wait(10)
+        assert server.wait(PATIENCE_S)
         assert server.dropped == {"default": {}}
     assert rows == [k % 10 for k in range(len(rows))]
 
 
 def test_without_smaller_batches_the_remainder_is_dropped_and_counted():
     with hs.run(endless(batch_size=7)) as server:
-        with headrace.connect(server.address, timeout=10) as feed:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             feed.drain()
             rows = [i for batch in feed for i in batch["i"].tolist()]
-        assert server.wait(10)
+        assert server.wait(PATIENCE_S)
         dropped = server.dropped["default"].get("remainder", 0)
     assert len(rows) % 7 == 0 and dropped < 7
 
 
 def test_cancel_drops_what_is_not_yet_a_batch_and_counts_it():
     with hs.run(endless(batch_size=7, allow_smaller_final_batch=True)) as server:
-        with headrace.connect(server.address, timeout=10) as feed:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             feed.drain(cancel=True)
             rows = [i for batch in feed for i in batch["i"].tolist()]
-        assert server.wait(10)
+        assert server.wait(PATIENCE_S)
         dropped = server.dropped["default"].get("cancelled", 0)
     assert len(rows) % 7 == 0
     assert set(server.dropped["default"]) <= {"cancelled"} and dropped >= 0
@@ -50,8 +51,8 @@ def test_cancel_drops_what_is_not_yet_a_batch_and_counts_it():
 def test_a_second_drain_is_harmless_and_other_trainers_end_too():
     with hs.run(endless(), partitions=3, workers=2) as server:
         with (
-            headrace.connect(server.address, timeout=10) as one,
-            headrace.connect(server.address, timeout=10) as other,
+            headrace.connect(server.address, timeout=PATIENCE_S) as one,
+            headrace.connect(server.address, timeout=PATIENCE_S) as other,
         ):
             next(one), next(other)
             one.drain()
@@ -60,18 +61,18 @@ def test_a_second_drain_is_harmless_and_other_trainers_end_too():
             other.close()
             for _ in one:
                 pass
-        with headrace.connect(server.address, timeout=10) as late:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as late:
             assert list(late) == []
-        assert server.wait(10)
+        assert server.wait(PATIENCE_S)
 
 
 def test_a_drain_is_remembered_when_the_worker_dies_after_it():
     with hs.run(endless()) as server:
-        with headrace.connect(server.address, timeout=10, prefetch=0) as feed:
+        with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed:
             next(feed)
             feed.drain()
             worker = next(pid for name, pid in server.pids.items() if name.startswith("worker"))
             os.kill(worker, signal.SIGKILL)
             rows = [i for batch in feed for i in batch["i"].tolist()]
-        assert server.wait(10)
+        assert server.wait(PATIENCE_S)
     assert rows == [k % 10 for k in range(4, 4 + len(rows))]

@@ -15,6 +15,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace_server.shell.rundir import sweep
+from tests.patience import PATIENCE_S
 
 from .processes import Process, serve, trainer
 
@@ -31,7 +32,7 @@ def worker_pid(server: hs.Server) -> int:
     return next(pid for name, pid in server.pids.items() if name.startswith("worker"))
 
 
-def eventually(condition: object, timeout_s: float = 10) -> None:
+def eventually(condition: object, timeout_s: float = PATIENCE_S) -> None:
     """Wait, by polling, until a condition holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():  # type: ignore[operator]
@@ -51,7 +52,7 @@ def test_a_killed_worker_is_replaced_and_the_stream_goes_on_as_if_nothing_had_ha
                 if len(disturbed) in (20, 200, 400):
                     kill(worker_pid(server))
                 disturbed.append(batch["i"].tolist())
-        assert server.wait(20)
+        assert server.wait(PATIENCE_S)
         assert server.dropped["default"] == {"remainder": 2 * (2000 % 7)}
     assert disturbed == undisturbed
 
@@ -180,7 +181,7 @@ def test_a_killed_server_leaves_no_process_and_the_next_start_sweeps_its_memory(
             children = children_of(process.pid)
             assert len(children) == 3
             process.kill()
-        eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), 2)
+        eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
         assert len(list(shm.iterdir())) == 1
         with hs.run(numbered(4).batch(2), shm_dir=shm):
             assert not list(shm.glob(f"headrace-*-{process.pid}-*"))
@@ -202,7 +203,7 @@ def test_a_killed_program_that_had_forked_leaves_no_process_of_its_server():
         assert len(pids) == 2
         forked = [pid for pid in children_of(program.pid) if pid not in pids]
         program.kill()
-        eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 5)
+        eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
         kill(forked[0])
     sweep(Path("/dev/shm"))
 
@@ -213,7 +214,7 @@ def test_a_killed_router_ends_the_server_and_trainers_are_told():
         next(feed)
         kill(server.pids["router"])
         with pytest.raises(headrace.ServerError, match="router was killed by SIGKILL"):
-            server.wait(10)
+            server.wait(PATIENCE_S)
         with pytest.raises(headrace.ConnectionLost, match="was lost"):
             for _ in feed:
                 pass

@@ -19,6 +19,7 @@ import headrace
 import headrace_server as hs
 from headrace_proto.errors import ServerError
 from headrace_server.cli import main
+from tests.patience import PATIENCE_S
 
 from .processes import serve, trainer
 
@@ -277,7 +278,7 @@ def test_a_window_of_batches_is_replayed_by_the_command_line(tmp_path: Path) -> 
         assert said.startswith("headrace replays at "), said
         with headrace.connect(said.split()[-1], timeout=30) as feed:
             again = [(batch.replayed, seen(batch)) for batch in feed]
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
     finally:
         process.kill()
         process.communicate()

@@ -12,6 +12,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.patience import PATIENCE_S
 
 from .streams import NUMERIC, every_dtype, padded, values_of
 
@@ -89,7 +90,7 @@ def test_worker_processes_of_a_loader_are_told_to_connect_themselves() -> None:
             process.start()
             assert here.poll(20), "the worker hangs"
             assert "connect in the process that uses it" in here.recv()
-            process.join(20)
+            process.join(PATIENCE_S)
             assert process.exitcode == 0
             process.close()
             here.close()

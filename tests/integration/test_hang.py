@@ -15,6 +15,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.patience import PATIENCE_S
 
 from . import user_functions_hang as bad
 from .segment_streams import UNROLL, Example, Ledger, of_counts, save_all, to_the_end
@@ -37,12 +38,12 @@ def delivered(
     """What one trainer gets of a feed, what was dropped, and the rows in their order."""
     with hs.run(pipeline, **options) as server:
         got = rows(server)
-        assert server.wait(20)
+        assert server.wait(PATIENCE_S)
         return Counter(got), server.dropped["default"], got
 
 
 def eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
         threading.Event().wait(0.01)
@@ -90,7 +91,7 @@ def test_by_default_the_feed_fails_and_names_the_record_and_the_last_words():
         text = str(caught.value)
         assert "record 500: its worker died 3 times while reading it" in text
         assert "ended with exit code 7" in text
-        assert server.wait(20)  # it is the feed that failed, and not the server
+        assert server.wait(PATIENCE_S)  # it is the feed that failed, and not the server
 
 
 def test_the_restart_budget_does_not_end_a_server_that_is_finding_a_row():
@@ -197,7 +198,7 @@ def served(pipeline: hs.Pipeline, then: Callable[[hs.Server, list[Any]], None]) 
         with headrace.connect(server.address, timeout=60) as feed:
             batches = [dict(batch) for batch in feed]
         then(server, batches)
-        assert server.wait(20) and not server.failed_feeds()
+        assert server.wait(PATIENCE_S) and not server.failed_feeds()
 
 
 def test_a_child_that_a_function_forks_and_that_returns_ends_and_the_stream_is_exact():
@@ -271,7 +272,7 @@ def test_rows_that_are_out_stay_out_for_the_next_server_of_a_state_directory(tmp
     assert (tmp_path / "feeds" / "default" / "quarantine.json").exists()
     with hs.run(pipeline, state_dir=tmp_path) as server:
         got += rows(server)
-        assert server.wait(20) and server.dropped["default"]["bad:quarantined"] == 4
+        assert server.wait(PATIENCE_S) and server.dropped["default"]["bad:quarantined"] == 4
     assert Counter(got) == expected(*bad.POISON)
 
 
@@ -285,7 +286,7 @@ def test_segments_of_an_example_that_kills_are_left_out_and_the_states_of_others
         with headrace.connect(server.address, timeout=60, prefetch=0) as feed:
             # A save that its worker's death overtakes is refused, and its rows come again.
             to_the_end(feed, lambda batch: save_all(batch, ledger.check(batch)))
-        assert server.wait(20) and server.dropped["default"] == {"bad:quarantined": 1}
+        assert server.wait(PATIENCE_S) and server.dropped["default"] == {"bad:quarantined": 1}
     ledger.assert_complete(sorted(set(ledger.seen)))
 
 

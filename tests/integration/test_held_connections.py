@@ -16,6 +16,7 @@ import pytest
 
 import headrace
 from headrace_server.cli.keygen import make_pair
+from tests.patience import PATIENCE_S
 from tests.trials.held import flood, opening
 
 from .honest import honest_trainer
@@ -33,7 +34,7 @@ def feed():
 
 
 def until(true: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -30,6 +30,7 @@ from headrace_proto.messages import (
     Step,
     Unknown,
 )
+from tests.patience import PATIENCE_S
 
 from .honest import honest_trainer
 
@@ -56,7 +57,7 @@ def dealer(address: str) -> Iterator[zmq.Socket[bytes]]:
 
 
 def answer(peer: zmq.Socket[bytes]) -> object:
-    assert peer.poll(5000), "no answer"
+    assert peer.poll(1000 * int(PATIENCE_S)), "no answer"
     return FROM_SERVER.decode(peer.recv_multipart()[0])
 
 
@@ -242,7 +243,7 @@ def test_a_storm_of_raw_connections_leaves_the_server_as_it_was(server):
                 socket.create_connection(("127.0.0.1", port), 2) as raw,
             ):
                 raw.sendall(chance.choice(openings) + chance.randbytes(chance.randrange(64)))
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + PATIENCE_S
     while router.num_fds() > base_fds + 3 and time.monotonic() < deadline:
         time.sleep(0.1)
     assert router.num_fds() <= base_fds + 3

@@ -14,6 +14,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.patience import PATIENCE_S
 
 pytestmark = [
     pytest.mark.tf,
@@ -92,7 +93,7 @@ def largest_loss() -> Any:
 
 
 def served(server: Any) -> tuple[int, int]:
-    server.wait(10)
+    server.wait(PATIENCE_S)
     stats = server.stats()["default"]
     return stats["batches"], stats["rows"]
 
@@ -188,7 +189,7 @@ def test_a_feed_is_validated_on_while_another_is_trained_on(stateful: Any) -> No
                 shuffle=False,
                 verbose=0,
             )
-        server.wait(10)
+        server.wait(PATIENCE_S)
     assert history.history["loss"] == history.history["val_loss"] == [0.0]
 
 
@@ -373,7 +374,7 @@ def test_a_network_that_returns_no_states_is_told_what_is_wanted(
 ) -> None:
     with (
         hs.run(sums()) as server,
-        headrace.connect(server.address, framework="tf", timeout=5) as feed,
+        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         data = stateful.batches(feed, split)
         with pytest.raises(ValueError, match=text):

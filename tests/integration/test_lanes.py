@@ -12,6 +12,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.patience import PATIENCE_S
 
 from .processes import HERE, Process
 from .segment_streams import (
@@ -85,7 +86,7 @@ def test_without_small_batches_lanes_end_when_they_can_not_be_filled(placement):
     with hs.run(pipeline) as server:
         with connect(server) as feed:
             train(feed, ledger)
-        assert server.wait(10)
+        assert server.wait(PATIENCE_S)
         dropped = server.dropped["default"]
     assert {len(cells) for cells in ledger.batches} == {3}
     assert dropped == {"remainder": ledger.segments - len(ledger.seen)}
@@ -157,7 +158,7 @@ def test_several_trainers_in_lanes_get_every_segment_once_and_in_order(
                 train(feed, ledger)
 
         at_once([one] * trainers)
-        assert server.wait(10)
+        assert server.wait(PATIENCE_S)
         assert rewound(server) == 0
     ledger.assert_complete()
 
@@ -183,7 +184,7 @@ def test_trainers_that_join_and_leave_while_it_runs_repeat_nothing(placement, wa
 
     with hs.run(lanes(examples, placement, capacity=24), partitions=2, workers=2) as server:
         at_once([lambda seed=seed: visit(seed) for seed in range(3)])
-        assert server.wait(10)
+        assert server.wait(PATIENCE_S)
         assert rewound(server) == 0
     ledger.assert_complete()
 
@@ -399,7 +400,7 @@ def test_a_drained_feed_of_lanes_finishes_what_was_read(placement):
             feed.drain()
             feed.drain()
             train(feed, ledger)
-        assert server.wait(10)
+        assert server.wait(PATIENCE_S)
         assert server.dropped["default"] == {}
     assert len(ledger.seen) % 3 == 0  # of each example that was begun all three segments
 
@@ -419,7 +420,7 @@ def test_a_cancelled_feed_of_lanes_refuses_saves_and_counts_exactly(placement):
                 next(feed)
             feed.drain(cancel=True)
             assert next(feed, None) is None
-        assert server.wait(10)
+        assert server.wait(PATIENCE_S)
         assert server.dropped["default"] == {"cancelled": 10}
     assert len(ledger.seen) == 2
 

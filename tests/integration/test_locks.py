@@ -33,6 +33,7 @@ from headrace_proto import limits
 from headrace_proto.keys import parse_secret
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Bye, Hello, Refused, Step, Welcome
 from headrace_server.cli.keygen import make_pair
+from tests.patience import PATIENCE_S
 
 from .processes import serve, trainer
 
@@ -122,7 +123,7 @@ def write_feeds(directory: Path) -> None:
 
 def until(done: Callable[[], bool]) -> None:
     """Wait for what a server does within a second or so."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while not done():
         assert time.monotonic() < deadline, "in vain"
         time.sleep(0.02)

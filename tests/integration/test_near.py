@@ -20,6 +20,7 @@ import headrace_server as hs
 from headrace_proto import limits
 from headrace_proto.channel import Channel
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Hello, Pulse, Renew
+from tests.patience import PATIENCE_S
 
 from .honest import honest_trainer
 from .segment_streams import CutProxy, Example, Ledger, chained, of_counts, save_all, train
@@ -77,7 +78,7 @@ def test_one_that_ends_loses_and_repeats_no_segment(prefetch: int):
             assert channel_of(feed) is not before
             cut(feed)
             train(feed, ledger)
-        assert server.wait(10)
+        assert server.wait(PATIENCE_S)
         stats = server.stats()["default"]
     ledger.assert_complete()
     assert stats["rows"] == ledger.segments
@@ -155,7 +156,7 @@ def wire(*frames: bytes) -> bytes:
 @contextlib.contextmanager
 def stranger(path: Path, said: bytes) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
-        end.settimeout(10)
+        end.settimeout(PATIENCE_S)
         end.connect(str(path))
         end.sendall(said)
         yield end

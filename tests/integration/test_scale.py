@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.scale import accounts, crowd, page
 from tests.scale.board import Board
 from tests.scale.curve import Curve, Law, Setup, shown
@@ -74,11 +75,11 @@ def test_processor_time_is_that_of_all_threads_and_not_of_waiting() -> None:
         while time.thread_time() < end:
             pass
         ready.set()
-        stop.wait(20)
+        stop.wait(PATIENCE_S)
 
     thread = threading.Thread(target=spin)
     thread.start()
-    assert ready.wait(20)
+    assert ready.wait(PATIENCE_S)
     used, own = accounts.cpu_s(os.getpid()) - before, time.process_time() - own
     stop.set()
     thread.join()

@@ -30,6 +30,7 @@ from headrace_proto.messages import (
     Step,
     Welcome,
 )
+from tests.patience import PATIENCE_S
 
 from .processes import HERE, Process
 from .segment_streams import (
@@ -81,7 +82,7 @@ def killed_trainer(ledger: Ledger, before: Sequence[str] = ()) -> None:
             saved = [cell for cells in told(victim, ledger)[:2] for cell in cells]
         with connect(server) as feed:
             train(feed, ledger)
-        assert server.wait(10)
+        assert server.wait(PATIENCE_S)
         stats = server.stats()["default"]
     ledger.assert_complete([*saved, *ledger.seen])
     assert stats["rows"] == ledger.segments and stats["redelivered"] >= 1
@@ -185,7 +186,7 @@ def test_a_cut_connection_loses_and_repeats_no_segment(prefetch, over_tcp):
             proxy.cut()
             train(feed, ledger)
             assert feed._link.session.welcome.session  # it was never given up
-        assert server.wait(10)
+        assert server.wait(PATIENCE_S)
         stats = server.stats()["default"]
     ledger.assert_complete()
     assert stats["rows"] == ledger.segments
@@ -251,7 +252,7 @@ def test_a_killed_worker_fails_the_feed_whose_states_it_had_and_no_other(placed)
         assert sorted(rows) == list(range(400))
         with pytest.raises(headrace.ServerError), connect(server, feed="states") as late:
             next(late)
-        assert server.wait(10)
+        assert server.wait(PATIENCE_S)
         assert list(server.failed_feeds()) == ["states"]
     assert "worker 0 died, and with it the states of partition 0" in str(caught.value)
 
@@ -309,7 +310,7 @@ class Raw:
 
     def hear(self, kind: type) -> Any:
         """The next message of a kind; a refusal is none of the others'."""
-        while self._peer.poll(5000):
+        while self._peer.poll(1000 * int(PATIENCE_S)):
             message = FROM_SERVER.decode(self._peer.recv_multipart()[0])
             if isinstance(message, kind):
                 return message

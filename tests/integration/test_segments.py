@@ -12,6 +12,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.patience import PATIENCE_S
 from tests.unit.core.original_queue import original_stream
 
 from .segment_streams import (
@@ -63,7 +64,7 @@ def test_the_stream_for_one_trainer_is_that_of_the_original():
                     save_all(batch, ledger.check(batch))
             assert got == batches, name
             dropped[name] = {"remainder": left} if left else {}
-        assert server.wait(10)
+        assert server.wait(PATIENCE_S)
         assert server.dropped == dropped
 
 
@@ -159,7 +160,7 @@ def test_several_trainers_get_every_segment_once_and_in_order(
                 train(feed, ledger)
 
         at_once([one] * trainers)
-        assert server.wait(10)
+        assert server.wait(PATIENCE_S)
         stats = server.stats()["default"]
     ledger.assert_complete()
     assert stats["rows"] == ledger.segments and stats["dropped"] == {}
@@ -295,7 +296,7 @@ def test_a_drained_feed_hands_out_what_was_read_and_ends(small):
             feed.drain()  # harmless
             for batch in feed:
                 step(batch)
-        assert server.wait(10)
+        assert server.wait(PATIENCE_S)
         dropped = server.dropped["default"]
     examples = {index for index, _ in cells}
     assert len(cells) == len(set(cells))
@@ -321,7 +322,7 @@ def test_cancel_hands_out_what_is_ready_refuses_every_save_and_counts_the_rest()
             other.drain(cancel=True)
             other.drain()
             assert next(other, None) is None
-        assert server.wait(10)
+        assert server.wait(PATIENCE_S)
         assert server.dropped["default"] == {"cancelled": 12}
     assert [type(error) for error in refused] == [headrace.Cancelled] * 3
     assert "cancel=True" in str(refused[0])
@@ -337,7 +338,7 @@ def test_batches_of_last_segments_are_committed_even_after_a_cancel():
             feed.drain(cancel=True)
             save_all(batch, ledger.check(batch))
             assert train(feed, ledger) == 1
-        assert server.wait(10)
+        assert server.wait(PATIENCE_S)
         assert server.dropped["default"] == {}
     ledger.assert_complete()
 
@@ -351,7 +352,7 @@ def test_without_small_batches_the_rest_is_dropped_and_counted_exactly():
     with hs.run(chained(examples, batch_size=3, capacity=4, allow_small_batch=False)) as server:
         with connect(server) as feed:
             assert train(feed, ledger) == len(batches)
-        assert server.wait(10)
+        assert server.wait(PATIENCE_S)
         assert server.dropped["default"] == {"remainder": left} and left > 0
     assert len(ledger.seen) + left == ledger.segments
 
@@ -424,7 +425,7 @@ def test_wrong_examples_are_skipped_whole_and_counted_by_reason(tmp_path):
             for batch in feed:
                 cells += cells_of(batch)
                 save_zeros(batch)
-        assert server.wait(10)
+        assert server.wait(PATIENCE_S)
         dropped = server.dropped["default"]
     assert sorted(cells) == [(b"g%d" % k, i) for k in range(3) for i in range(2)]
     assert dropped == {"bad:duplicate_key": 1, "bad:unequal_lengths": 1, "bad:no_steps": 1}

@@ -14,8 +14,9 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.patience import PATIENCE_S
 
-_TIMEOUT_S = 20
+_TIMEOUT_S = PATIENCE_S
 
 
 def numbered(n: int, batch_size: int = 4) -> hs.Pipeline:
@@ -57,7 +58,7 @@ def test_trainers_that_come_and_go_get_every_row_of_every_feed_once() -> None:
         got: dict[str, Counter[int]] = {name: Counter() for name in feeds}
         for name, rows in in_threads(work):
             got[name].update(rows)
-        assert server.wait(10) and not server.failed_feeds()
+        assert server.wait(PATIENCE_S) and not server.failed_feeds()
     for name, n in feeds.items():
         assert got[name] == Counter(range(n)), name
 
@@ -90,7 +91,7 @@ def test_a_feed_that_fails_leaves_the_others_alone() -> None:
             with pytest.raises(headrace.HeadraceError, match="the twentieth is one too many"):
                 list(headrace.connect(server.address, feed="bad", timeout=_TIMEOUT_S))
             assert sum(batch.rows for batch in good) == 396
-        assert server.wait(10)
+        assert server.wait(PATIENCE_S)
         assert list(server.failed_feeds()) == ["bad"]
 
 
@@ -125,7 +126,7 @@ def test_each_rank_gets_its_batch_of_every_round(world_size: int) -> None:
         got = in_threads(
             [lambda r=rank: of_rank(server.address, r, world_size) for rank in range(world_size)]
         )
-        with_all = server.wait(10)
+        with_all = server.wait(PATIENCE_S)
         dropped = server.dropped["default"]
     rounds = 22 // world_size
     assert [len(rows) for rows in got] == [rounds] * world_size
@@ -150,20 +151,20 @@ def test_a_rank_waits_for_the_others_and_says_so() -> None:
 def test_ranks_that_do_not_go_together_are_refused() -> None:
     with (
         hs.run(numbered(8, 1)) as server,
-        headrace.connect(server.address, rank=0, world_size=2, timeout=10),
+        headrace.connect(server.address, rank=0, world_size=2, timeout=PATIENCE_S),
     ):
         with pytest.raises(headrace.ProtocolError, match="rank=0 is taken"):
-            headrace.connect(server.address, rank=0, world_size=2, timeout=10)
+            headrace.connect(server.address, rank=0, world_size=2, timeout=PATIENCE_S)
         with pytest.raises(headrace.ProtocolError, match="world_size=3 differs from 2"):
-            headrace.connect(server.address, rank=1, world_size=3, timeout=10)
+            headrace.connect(server.address, rank=1, world_size=3, timeout=PATIENCE_S)
         with pytest.raises(headrace.ProtocolError, match="coordinated mode with world_size=2"):
-            headrace.connect(server.address, timeout=10)
+            headrace.connect(server.address, timeout=PATIENCE_S)
 
 
 def test_a_rank_does_not_join_trainers_without_one() -> None:
     with (
         hs.run(numbered(8, 1)) as server,
-        headrace.connect(server.address, timeout=10),
+        headrace.connect(server.address, timeout=PATIENCE_S),
         pytest.raises(headrace.ProtocolError, match="shared by trainers without rank"),
     ):
-        headrace.connect(server.address, rank=0, world_size=2, timeout=10)
+        headrace.connect(server.address, rank=0, world_size=2, timeout=PATIENCE_S)

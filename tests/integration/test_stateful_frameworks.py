@@ -14,6 +14,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.patience import PATIENCE_S
 
 from .test_tensorflow import address_of, is_in_a_segment
 
@@ -281,7 +282,7 @@ def test_a_graph_saves_the_states_of_a_dataset(tf: Any) -> None:
     with hs.run(lines()) as server:
         with connected(server, TensorFlow(tf), prefetch=2) as feed:
             wrong, rows = whole(feed.as_dataset())
-        server.wait(10)
+        server.wait(PATIENCE_S)
         assert int(wrong) == 0 and int(rows) == server.stats()["default"]["rows"] > 24
 
 
@@ -295,7 +296,7 @@ def test_a_dataset_takes_no_batch_that_is_not_asked_for(tf: Any) -> None:
                 for token, h in data.take(several):
                     feed.save_states(token, {"h": h + 1})
                     seen += 1
-        server.wait(10)
+        server.wait(PATIENCE_S)
         assert seen == server.stats()["default"]["batches"] > 4
 
 

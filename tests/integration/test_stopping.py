@@ -14,6 +14,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from tests.chaos.proxy import Proxy
+from tests.patience import PATIENCE_S
 
 from .processes import serve, trainer
 
@@ -92,7 +93,7 @@ def test_the_program_of_an_embedded_server_is_told_its_end_at_once_and_others_wa
         next(mine)
     mine.close()
     with other, hs.run(pipeline, state_dir=here / "s", bind=address) as server:
-        assert other.finish(60) == 0 and server.wait(20)
+        assert other.finish(60) == 0 and server.wait(PATIENCE_S)
         rows += [row for some in other.rows() for row in some]
     assert set(rows) == set(range(40)) and len(rows) <= 44
 

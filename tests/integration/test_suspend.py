@@ -13,6 +13,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.patience import PATIENCE_S
 
 from .processes import Process, trainer
 
@@ -24,7 +25,7 @@ def numbered(n: int) -> hs.Pipeline:
 
 
 def eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.02)

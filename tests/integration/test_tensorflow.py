@@ -12,6 +12,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace_proto.layout import aligned_bytes
+from tests.patience import PATIENCE_S
 
 from . import user_functions
 from .streams import NUMERIC, every_dtype, padded, values_of
@@ -263,7 +264,7 @@ def test_a_dataset_holds_the_facts_that_are_asked_for(tf):
     pipeline = hs.from_examples(examples).weighted_resample("w", 1.0).batch(8)
     with (
         hs.run(pipeline) as server,
-        headrace.connect(server.address, framework="tf", timeout=10) as feed,
+        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         data = feed.as_dataset(facts=["rate"])
         assert data.element_spec["rate"] == tf.TensorSpec((8,), tf.float32, "rate")

@@ -14,6 +14,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.patience import PATIENCE_S
 
 from . import user_functions
 from .processes import Process
@@ -151,7 +152,7 @@ def test_a_server_that_is_not_there_is_given_up_in_time() -> None:
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1", "tcp://127.0.0.1:port", "tcp://"])
 def test_an_address_that_is_none_is_refused_at_once(address: str) -> None:
     with pytest.raises(ValueError, match="address="):
-        headrace.connect(address, timeout=5)
+        headrace.connect(address, timeout=PATIENCE_S)
 
 
 def test_a_wait_ends_when_another_thread_closes_the_feed() -> None:
@@ -163,12 +164,12 @@ def test_a_wait_ends_when_another_thread_closes_the_feed() -> None:
         feed = headrace.connect(server.address, timeout=60)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(next, feed)
-            until = time.monotonic() + 10
+            until = time.monotonic() + PATIENCE_S
             while not feed._link.session._wanting and time.monotonic() < until:
                 time.sleep(0.001)
             feed.close()
             with pytest.raises(headrace.FeedClosed, match="closed while this thread waited"):
-                waiting.result(5)
+                waiting.result(PATIENCE_S)
 
 
 # Names of feeds
@@ -177,15 +178,15 @@ def test_a_wait_ends_when_another_thread_closes_the_feed() -> None:
 def test_an_unknown_feed_is_answered_with_those_there_are() -> None:
     with hs.run({"train": numbered(2), "valid": numbered(2)}) as server:
         with pytest.raises(headrace.UnknownFeed, match=r"no feed 'test'.*'train', 'valid'"):
-            headrace.connect(server.address, feed="test", timeout=10)
+            headrace.connect(server.address, feed="test", timeout=PATIENCE_S)
         with pytest.raises(headrace.UnknownFeed, match=r"feed= is needed.*'train', 'valid'"):
-            headrace.connect(server.address, timeout=10)
+            headrace.connect(server.address, timeout=PATIENCE_S)
 
 
 def test_the_one_feed_needs_no_name() -> None:
     with (
         hs.run({"train": numbered(2)}) as server,
-        headrace.connect(server.address, timeout=10) as feed,
+        headrace.connect(server.address, timeout=PATIENCE_S) as feed,
     ):
         assert feed.name == "train"
         assert len(list(feed)) == 2
@@ -207,9 +208,9 @@ def test_a_trainer_never_holds_more_than_prefetch_and_one(prefetch: int, way: st
     n = 24
     with (
         hs.run(numbered(n)) as server,
-        headrace.connect(server.address, prefetch=0, timeout=10) as second,
+        headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S) as second,
     ):
-        first = headrace.connect(server.address, prefetch=prefetch, timeout=10)
+        first = headrace.connect(server.address, prefetch=prefetch, timeout=PATIENCE_S)
         used = int(next(first)["i"][0])
         got = [int(next(second)["i"][0]) for _ in range(n - (prefetch + 1))]
         assert used not in got
@@ -221,7 +222,7 @@ def test_a_trainer_never_holds_more_than_prefetch_and_one(prefetch: int, way: st
 def test_prefetched_batches_are_there_without_asking() -> None:
     with (
         hs.run(numbered(12)) as server,
-        headrace.connect(server.address, prefetch=3, timeout=10) as one,
+        headrace.connect(server.address, prefetch=3, timeout=PATIENCE_S) as one,
         headrace.connect(server.address, prefetch=0, timeout=1.5) as two,
     ):
         next(one)

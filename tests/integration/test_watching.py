@@ -22,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 import headrace
 import headrace_server as hs
+from tests.patience import PATIENCE_S
 
 ROWS = 240
 
@@ -275,7 +276,7 @@ def test_drain_ends_a_server_of_the_command_line_well(tmp_path: Path):
             assert process.wait(30) == 0
         finally:
             process.kill()
-            process.wait(20)
+            process.wait(PATIENCE_S)
 
 
 def forever() -> hs.Pipeline:

@@ -21,6 +21,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace_proto.errors import FilesMissing, ServerError
+from tests.patience import PATIENCE_S
 
 
 def numbered(n: int = 12) -> hs.Pipeline:
@@ -204,7 +205,7 @@ def test_a_server_says_when_it_is_over_and_may_be_closed_again(tmp_path: Path):
     assert not server.wait(0)
     assert server.addresses == [server.address] and server.address.startswith("tcp://127.0.0.1:")
     assert rows(server) == list(range(8))
-    assert server.wait(20)
+    assert server.wait(PATIENCE_S)
     assert server.failed_feeds() == {} and server.dropped == {"default": {"remainder": 2}}
     server.close()
     server.close()
@@ -390,7 +391,7 @@ def test_a_server_that_nothing_refers_to_is_stopped_and_its_address_is_free_agai
         with headrace.connect(address, timeout=20) as feed:
             assert repr(feed) == f"<headrace.Feed 'default' at {address}: open>"
             assert [i for batch in feed for i in batch["i"].tolist()] == list(range(12))
-            assert server.wait(20)
+            assert server.wait(PATIENCE_S)
             assert repr(feed).endswith(": ended>")
         assert repr(feed).endswith(": closed>")
         assert repr(server).endswith(": running; feeds: 'default' ended>")

@@ -14,6 +14,7 @@ import pytest
 from headrace_proto.errors import ConnectionLost, ServerError
 from headrace_server.cli.asking import Asker, shown
 from headrace_server.watch.http import HttpService
+from tests.patience import PATIENCE_S
 
 from ..watch.watched import Watched
 from .served import Served, served
@@ -118,7 +119,7 @@ def other() -> Iterator[tuple[str, list[bytes]]]:
     thread.start()
     yield f"127.0.0.1:{listening.getsockname()[1]}", heard
     listening.close()
-    thread.join(20)
+    thread.join(PATIENCE_S)
 
 
 def test_a_redirection_is_not_followed(other: tuple[str, list[bytes]]):

@@ -20,6 +20,7 @@ import pytest
 
 from headrace_server.cli import main
 from headrace_server.cli.top import fitted, screen
+from tests.patience import PATIENCE_S
 
 from ..watch.statuses import feed
 from .served import Served, served
@@ -77,7 +78,7 @@ class Terminal:
         self.process.send_signal(number)
         self.until(lambda: False)
         os.close(self._master)
-        return self.process.wait(20)
+        return self.process.wait(PATIENCE_S)
 
     @property
     def screens(self) -> list[list[str]]:

@@ -8,6 +8,7 @@ from typing import Any
 import zmq
 
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, Welcome
+from tests.patience import PATIENCE_S
 
 __all__ = ["Peer"]
 
@@ -22,7 +23,7 @@ class Peer:
         port = self._socket.bind_to_random_port("tcp://127.0.0.1")
         self.address = f"tcp://127.0.0.1:{port}"
 
-    def hear(self, kind: type, timeout_s: float = 5.0) -> Any:
+    def hear(self, kind: type, timeout_s: float = PATIENCE_S) -> Any:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if self._socket.poll(50):

@@ -34,6 +34,7 @@ from headrace_proto.messages import (
     Welcome,
 )
 from headrace_proto.schema import Field, schema_to_wire
+from tests.patience import PATIENCE_S
 
 UNROLL, LANES = 2, 4
 LSTM, TAG = ["lstm", "float32", [3]], ["tag", "bytes", []]
@@ -276,7 +277,7 @@ class Serving(threading.Thread):
             self._ending = True
             self._say(Ended(7))
 
-    def wait_for(self, what, timeout_s=10):
+    def wait_for(self, what, timeout_s=PATIENCE_S):
         with self.heard:
             assert self.heard.wait_for(what, timeout_s)
 

@@ -16,6 +16,7 @@ from headrace.session import Session
 from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import ConnectionLost, LimitExceeded, ProtocolError
 from headrace_proto.messages import Bye, Drain, Ended, Hello, Pulse, Renew, Welcome
+from tests.patience import PATIENCE_S
 from tests.shortage import no_descriptors
 
 from .peer import Peer
@@ -136,13 +137,13 @@ def test_one_thread_at_a_time_has_the_socket_and_the_others_are_told(peer: Peer)
         thread = threading.Thread(target=other)
         thread.start()
         try:
-            assert waits.wait(5) and got == [False]
+            assert waits.wait(PATIENCE_S) and got == [False]
             peer.say(Ended(7))
             while not driver.session.finished:
                 driver.turn(1.0)
         finally:
             driver.hand_back()
-        thread.join(5)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
 
@@ -163,7 +164,7 @@ def test_a_thread_does_not_wait_for_a_socket_that_another_trainers_thread_uses(
 
         thread = threading.Thread(target=other)
         thread.start()
-        thread.join(5)
+        thread.join(PATIENCE_S)
         assert got == [False]
         driver.hand_back()
         thread.join()
@@ -262,7 +263,7 @@ def test_what_came_while_a_process_was_suspended_is_heard_before_its_silence_is_
         try:
             peer.say(Pulse(7, "while it slept"))
             lane = driver._lane
-            assert lane is not None and lane.socket.poll(5000)
+            assert lane is not None and lane.socket.poll(1000 * int(PATIENCE_S))
             now[0] += 3600
             driver.turn(1.0)
             assert driver.session.waiting == "while it slept" and driver.session.connected
@@ -311,7 +312,7 @@ def test_a_thread_that_gets_the_socket_when_it_is_gone_lets_go_again(peer: Peer)
             while not driver._io_wanted and thread.is_alive():
                 thread.join(0.001)
             driver._lane = None
-        thread.join(5)
+        thread.join(PATIENCE_S)
         assert got == [False] and not driver._io.locked()
 
 

@@ -26,6 +26,7 @@ from headrace_proto.messages import (
     Step,
 )
 from headrace_proto.schema import Field, schema_to_wire
+from tests.patience import PATIENCE_S
 
 from .peer import Peer
 
@@ -75,7 +76,7 @@ def test_asking_for_the_next_batch_commits_the_one_in_hand(peer: Peer):
     assert commits(peer, 2) == [11, 12]
     peer.say(Ended(7))
     assert peer.hear(Bye) == Bye(7)
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert taken == [1, 2] and not thread.is_alive()
 
 
@@ -92,9 +93,9 @@ def test_it_shows_that_its_server_is_away(peer: Peer):
         shown.append(repr(feed))
 
     thread = trained(peer, train)
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE_S)
     peer.say(Ended(7, "lost", "the server was stopped", returns=True))
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
     states = ("open", "open, the server is away")
     assert shown == [f"<headrace.Feed 'f' at {peer.address}: {state}>" for state in states]
@@ -103,7 +104,7 @@ def test_it_shows_that_its_server_is_away(peer: Peer):
 def test_leaving_with_a_batch_in_hand_commits_it(peer: Peer):
     thread = trained(peer, next)
     assert commits(peer, 1) == [11]
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
 
@@ -125,7 +126,7 @@ def test_an_exception_gives_the_batch_in_hand_back(peer: Peer):
         assert not step.commits
         returned = step.returned
     assert returned == (11,)
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert raised and not thread.is_alive()
 
 
@@ -142,7 +143,7 @@ def test_other_proportions_hold_from_the_batches_told_or_are_refused_with_the_re
     for fault in ("", "two classes"):
         asked = peer.hear(Retarget)
         peer.say(Retargeted(7, asked.request, [[0, 5], [1, 4]], fault))
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert told == [{0: 5, 1: 4}, "refused"]
 
 
@@ -158,7 +159,7 @@ def test_a_feed_that_was_closed_is_not_used_again(peer: Peer):
     told: list[str] = []
     thread = trained(peer, train)
     peer.hear(Bye)
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert told == ["closed"]
 
 
@@ -179,7 +180,7 @@ def test_asking_commits_nothing_and_a_commit_is_of_the_batch_that_is_named(peer:
 
     thread = trained(peer, train, commit="explicit")
     assert commits(peer, 1) == [12] and commits(peer, 1) == [11]
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert told == ["second", "first"] and not thread.is_alive()
 
 
@@ -196,7 +197,7 @@ def test_leaving_gives_back_what_was_not_committed_by_name(peer: Peer):
         assert not step.commits
         returned = step.returned
     assert returned == (12,)
-    thread.join(5)
+    thread.join(PATIENCE_S)
 
 
 def test_a_commit_of_a_batch_that_went_elsewhere_raises_there_and_once(peer: Peer):
@@ -215,7 +216,7 @@ def test_a_commit_of_a_batch_that_went_elsewhere_raises_there_and_once(peer: Pee
         while not peer.hear(Step).commits:
             pass
         peer.say(outcome)
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert told == ["done"]
 
 
@@ -240,7 +241,7 @@ def test_what_can_not_be_committed_is_refused_before_anything_is_said(peer: Peer
 
     thread = trained(peer, train, commit="explicit")
     assert commits(peer, 1) == [11]
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert told == ["done"]
 
 
@@ -259,7 +260,7 @@ def test_a_trainer_that_never_commits_is_told_what_it_holds_and_how_to_commit(pe
         with contextlib.suppress(AssertionError):  # it had its error meanwhile
             peer.hear(Renew, 0.5)
         peer.say(Pulse(7, "leases"))
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert (
         "this trainer holds 2 batches.  It has taken 2 of them and committed none of these, the "
         'first is batch 0/1: with commit="explicit" a batch is committed by feed.commit(batch)'
@@ -269,7 +270,7 @@ def test_a_trainer_that_never_commits_is_told_what_it_holds_and_how_to_commit(pe
 def test_a_batch_whose_feed_is_gone_says_so(peer: Peer):
     lost: list[Any] = []
     thread = trained(peer, lambda feed: lost.append(next(feed)), commit="explicit")
-    thread.join(5)
+    thread.join(PATIENCE_S)
     with pytest.raises(headrace.FeedClosed, match="the feed of this batch is gone; connect again"):
         lost[0].commit()
 
@@ -281,7 +282,7 @@ def test_a_batch_can_be_committed_early_where_asking_commits_too(peer: Peer):
 
     thread = trained(peer, train)
     assert commits(peer, 2) == [11, 12]
-    thread.join(5)
+    thread.join(PATIENCE_S)
 
 
 def test_a_snapshot_up_to_a_batch_commits_those_before_it_and_no_later_one(peer: Peer):
@@ -304,5 +305,5 @@ def test_a_snapshot_up_to_a_batch_commits_those_before_it_and_no_later_one(peer:
         assert not step.commits
         returned = step.returned
     assert returned == (12,)
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert told == [{"t": 1}]

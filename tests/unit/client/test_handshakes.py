@@ -16,6 +16,7 @@ from headrace.handshakes import Handshakes
 from headrace.keys import load_keys
 from headrace_proto.errors import NotAllowed
 from headrace_server.cli.keygen import make_pair
+from tests.patience import PATIENCE_S
 
 
 class Knocking:
@@ -34,7 +35,7 @@ class Knocking:
 
     def fault(self, ahead_s: float = 0.0, known: bool = False) -> NotAllowed:
         """The fault that comes, with a clock that is ahead."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             found = self.handshakes.fault(time.monotonic() + ahead_s, known)
             if found is not None:
@@ -147,7 +148,7 @@ def test_connections_that_are_broken_off_are_a_fault_only_after_some_seconds(
     knock, breaking_server, keys
 ):
     knocking = knock(breaking_server, keys)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while not knocking.handshakes.hint and time.monotonic() < deadline:
         assert knocking.handshakes.fault(0.0, known=False) is None
         knocking.socket.poll(10)
@@ -161,7 +162,7 @@ def test_whoever_was_let_in_before_or_has_no_keys_waits_for_the_server(
     """It may be a proxy before a server that starts."""
     for given, known in ((keys, True), (None, False)):
         knocking = knock(breaking_server, given)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_S
         while not knocking.handshakes.hint and time.monotonic() < deadline:
             assert knocking.handshakes.fault(1.0, known) is None
             knocking.socket.poll(10)
@@ -172,7 +173,7 @@ def test_whoever_was_let_in_before_or_has_no_keys_waits_for_the_server(
 def test_a_handshake_that_succeeds_clears_what_was_before(knock, plain_server):
     knocking = knock(plain_server, None)
     knocking.handshakes._broken = 100
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while knocking.handshakes.hint and time.monotonic() < deadline:
         assert knocking.handshakes.fault(1e6, known=False) is None
         knocking.socket.poll(10)

@@ -32,6 +32,7 @@ from headrace_proto.messages import (
     Retargeted,
     Welcome,
 )
+from tests.patience import PATIENCE_S
 
 from .peer import Peer
 
@@ -114,7 +115,7 @@ class Taking:
             self.came.append(error)
 
     def end(self) -> object:
-        self.thread.join(20)
+        self.thread.join(PATIENCE_S)
         return self.came[0]
 
 
@@ -188,7 +189,7 @@ def test_a_process_that_wakes_beyond_its_deadline_hears_before_it_gives_up(
             machine[0] += 3600
             peer.say(Ended(7))
             lane = link._driver._lane
-            assert lane is not None and lane.socket.poll(5000)
+            assert lane is not None and lane.socket.poll(1000 * int(PATIENCE_S))
 
         monkeypatch.setattr(link._driver, "turn", suspended)
         assert link.take() is None
@@ -211,7 +212,7 @@ def test_news_that_come_while_a_thread_takes_the_socket_over_end_its_wait_at_onc
         def take_over() -> bool:
             peer.say(Ended(7))
             while not link.session.finished:
-                assert driver.changed.wait(20)
+                assert driver.changed.wait(PATIENCE_S)
             while gets_it and not real():
                 driver.changed.wait(0.01)
             return gets_it
@@ -256,7 +257,7 @@ def test_who_waits_for_a_server_that_announced_its_return_is_served_by_the_next(
         thread.start()
         peer.welcome()
         peer.say(Ended(7))
-        thread.join(20)
+        thread.join(PATIENCE_S)
         assert ended == [None]
     assert caplog.messages == [
         f"the server at {peer.address} was stopped and announced its return: waiting for it",
@@ -307,7 +308,7 @@ def test_closing_ends_the_wait_of_another_thread(peer: Peer):
     thread = threading.Thread(target=take)
     thread.start()
     link.close()
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive() and isinstance(failures[0], FeedClosed)
 
 
@@ -323,7 +324,7 @@ def test_who_asks_gets_the_answer_to_the_own_request(peer: Peer):
         assert asked.probs == (0.25, 0.75)
         peer.say(Retargeted(7, asked.request + 1, [[0, 1]]))  # nobody's
         peer.say(Retargeted(7, asked.request, [[0, 5]]))
-        thread.join(5)
+        thread.join(PATIENCE_S)
         assert answers == [Retargeted(7, asked.request, [[0, 5]])]
 
 
@@ -355,7 +356,7 @@ def test_a_drain_is_answered_by_the_server_or_by_the_end(peer: Peer, answer: Dra
         thread.start()
         assert peer.hear(Drain).cancel
         peer.say(answer)
-        thread.join(5)
+        thread.join(PATIENCE_S)
         assert answers == [Drained(7)]
 
 
@@ -369,7 +370,7 @@ def test_a_commit_that_was_refused_is_told_to_who_waits_unless_it_hands_over_sta
         thread = threading.Thread(target=lambda: answers.append(link.ask(flush)))
         thread.start()
         peer.say(Flushed(7, peer.hear(Flush).request))
-        thread.join(5)
+        thread.join(PATIENCE_S)
         assert answers and len(link.session.refused) == 1
         with pytest.raises(UnknownFeed, match="of a commit"):
             link.ask(DrainInput(False))

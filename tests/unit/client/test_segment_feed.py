@@ -17,6 +17,7 @@ from headrace import (
     StaleLease,
     StateError,
 )
+from tests.patience import PATIENCE_S
 
 from .serving import LSTM, TAG, Serving, columns_of, properties, served
 
@@ -220,7 +221,7 @@ def test_the_next_batch_waits_until_another_thread_saves_the_one_before():
         took = threading.Thread(target=lambda: told.append(next(feed)))
         took.start()
         save(first)
-        took.join(10)
+        took.join(PATIENCE_S)
         assert told[0].state("lstm").tolist() == VALUE.tolist()
         save(told[0])
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.patience import PATIENCE_S
 
 from headrace_proto.errors import DataError, ServerError
 from headrace_proto.token import Token
@@ -24,7 +25,7 @@ class Router:
         self.orders.put(order)
 
     def next(self) -> dict[str, Any]:
-        return self.orders.get(timeout=10)
+        return self.orders.get(timeout=PATIENCE_S)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from typing import Any
 import msgpack
 import psutil
 import pytest
+from tests.patience import PATIENCE_S
 
 from headrace_server.shell.child import Child
 
@@ -125,7 +126,7 @@ class Played:
             self.events.append(dict(event))
             self._news.notify_all()
 
-    def wait_for(self, count: int, timeout_s: float = 30) -> list[dict[str, Any]]:
+    def wait_for(self, count: int, timeout_s: float = PATIENCE_S) -> list[dict[str, Any]]:
         with self._news:
             assert self._news.wait_for(lambda: len(self.events) >= count, timeout_s), self.events
             return self.events
@@ -177,7 +178,7 @@ def test_a_child_that_can_not_be_watched_is_ended_at_once(
     assert children() == before
 
 
-def gone(pid: int, timeout_s: float = 10) -> bool:
+def gone(pid: int, timeout_s: float = PATIENCE_S) -> bool:
     """Whether a process, of whomever, ends in time."""
     try:
         fd = os.pidfd_open(pid)

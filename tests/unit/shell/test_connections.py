@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import zmq
+from tests.patience import PATIENCE_S
 
 from headrace_server.shell.connections import Connections, Strangers
 from headrace_server.shell.sockets import public_router
@@ -95,12 +96,12 @@ class Port:
         else:
             host, _, port = place.rpartition(":")
             end = socket.create_connection((host, int(port)))
-        end.settimeout(10)
+        end.settimeout(PATIENCE_S)
         self.ends.append(end)
         return end
 
     def until(self, done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_S
         while not done():
             assert time.monotonic() < deadline, (len(self.connections), self.ends)
             self.connections.hear(time.monotonic())

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.patience import PATIENCE_S
 
 from headrace_server.shell.deaths import DeathWatch
 
@@ -49,15 +50,15 @@ def test_a_death_is_told_once_and_none_after_the_end(processes: list[Any]):
     watch = DeathWatch(lambda: list(watched), on_death, looks.release, 60.0)
     watch.begin()
     first.end()
-    assert dead.get(timeout=10) is first and looks.acquire(timeout=10)
+    assert dead.get(timeout=PATIENCE_S) is first and looks.acquire(timeout=PATIENCE_S)
     watched.append(second)
     watch.wake()
-    assert looks.acquire(timeout=10)
+    assert looks.acquire(timeout=PATIENCE_S)
     watch.end()
     second.end()
     assert dead.empty()
     watch.begin()
-    assert dead.get(timeout=10) is second
+    assert dead.get(timeout=PATIENCE_S) is second
     watch.close()
     watch.wake()
     watch.close()
@@ -67,5 +68,5 @@ def test_it_looks_while_nobody_dies():
     looks = threading.Semaphore(0)
     watch = DeathWatch(list, lambda child: None, looks.release, 0.01)
     watch.begin()
-    assert all(looks.acquire(timeout=10) for _ in range(3))
+    assert all(looks.acquire(timeout=PATIENCE_S) for _ in range(3))
     watch.close()

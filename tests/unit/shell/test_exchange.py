@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.patience import PATIENCE_S
 from tests.shortage import no_descriptors
 
 from headrace_proto.channel import Channel
 from headrace_server.shell.exchange import SPARE, Exchange, TrainersExchange
 
-LIMIT_S = 20.0
+LIMIT_S = PATIENCE_S
 BIG = 50_000_000
 
 Said = tuple[bytes, list[bytes]]

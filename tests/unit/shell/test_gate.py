@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import zmq
+from tests.patience import PATIENCE_S
 
 from headrace.keys import load_keys
 from headrace_server.cli.keygen import make_pair
@@ -56,7 +57,7 @@ class House:
 
     def heard(self, until: Callable[[], bool] = lambda: False) -> tuple[str, list[bytes]] | None:
         """What comes by which key, or None when that is so that the test waits for."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             if self.gate.questions is not None:
                 self.gate.answer(time.monotonic())
@@ -207,7 +208,7 @@ def test_a_key_that_comes_right_after_a_refusal_is_let_in_at_the_next_look(
     locked.gate._looked = looked + 1000  # so that no look is due when it knocks
     (keys / "trainers" / "bob.public").write_text((stranger / "bob.public").read_text())
     locked.knock(stranger)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while not locked.gate._unanswered:
         assert time.monotonic() < deadline
         locked.public.poll(10)

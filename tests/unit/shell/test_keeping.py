@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.patience import PATIENCE_S
 
 from headrace_server import pipeline as hs
 from headrace_server.shell.config import FeedConfig, RunConfig
@@ -48,11 +49,11 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
 
 def made(supervisor: Supervisor) -> str:
     assert supervisor.keeping.hear({"event": "snapshot", "feed": "a", "session": 3, "request": 1})
-    copy = supervisor.orders.get(timeout=10)
+    copy = supervisor.orders.get(timeout=PATIENCE_S)
     Path(copy["directory"], "0.journal").write_bytes(b"store")
     told = {"event": "copied", "ticket": copy["ticket"], "code": "", "text": ""}
     assert supervisor.keeping.hear(told)
-    answer = supervisor.orders.get(timeout=10)
+    answer = supervisor.orders.get(timeout=PATIENCE_S)
     assert (answer["order"], answer["session"]) == ("snapshotted", 3)
     return str(answer["token"]["snapshot"])
 
@@ -60,14 +61,14 @@ def made(supervisor: Supervisor) -> str:
 def test_a_snapshot_is_made_and_a_feed_is_prepared_to_go_back_to_it(supervisor: Supervisor):
     name = made(supervisor)
     assert supervisor.keeping.hear({"event": "take_back", "feed": "a", "snapshot": name})
-    assert supervisor.epochs.get(timeout=10) == 4
+    assert supervisor.epochs.get(timeout=PATIENCE_S) == 4
     assert supervisor.notes == [("taken back", f"feed 'a' to snapshot {name}")]
 
 
 def test_what_can_not_be_gone_back_to_is_refused(supervisor: Supervisor):
     absent = "20260102T030405Z-0123456789ab"
     assert supervisor.keeping.hear({"event": "take_back", "feed": "a", "snapshot": absent})
-    refusal = supervisor.orders.get(timeout=10)
+    refusal = supervisor.orders.get(timeout=PATIENCE_S)
     assert (refusal["order"], refusal["code"]) == ("not_taken_back", "server")
     assert f"there is no snapshot {absent}" in refusal["text"]
     assert supervisor.notes == []
@@ -88,7 +89,7 @@ def test_what_a_trainer_asked_of_a_life_that_has_ended_is_not_done_in_the_next(
 
     def take_back(feed: str, prepared: Any) -> None:
         waits.set()
-        ended.wait(10)
+        ended.wait(PATIENCE_S)
         try:
             prepared(FEED)
         finally:
@@ -96,12 +97,12 @@ def test_what_a_trainer_asked_of_a_life_that_has_ended_is_not_done_in_the_next(
 
     supervisor.keeping._supervise = take_back
     assert supervisor.keeping.hear({"event": "take_back", "feed": "a", "snapshot": name})
-    assert waits.wait(10)
+    assert waits.wait(PATIENCE_S)
     supervisor.keeping.close()
     ended.set()
-    assert done.wait(10)
+    assert done.wait(PATIENCE_S)
     assert supervisor.notes == []
     for thread in threading.enumerate():
         if thread.name == "headrace-keeping":
-            thread.join(10)
+            thread.join(PATIENCE_S)
     assert supervisor.orders.empty()  # the next router was not asked: it has nothing to refuse

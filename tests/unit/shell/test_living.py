@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.patience import PATIENCE_S
 
 from headrace_proto.errors import ServerError
 from headrace_server.shell import living
@@ -92,14 +93,14 @@ def test_a_server_that_is_garbage_is_ended_and_those_who_want_its_address_wait(s
 
     def end() -> None:
         begun.set()
-        assert may_end.wait(20)
+        assert may_end.wait(PATIENCE_S)
         ended.set()
 
     server, one = started(*TAKEN, end=end)
     with living._lock:  # garbage can be found amid anything
         del server
         gc.collect()
-    assert begun.wait(20) and not ended.is_set()
+    assert begun.wait(PATIENCE_S) and not ended.is_set()
     threading.Timer(0.01, may_end.set).start()
     refuse_taken([("bind", TAKEN[0])])
     assert ended.is_set() and one not in living._every

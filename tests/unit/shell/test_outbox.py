@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import zmq
+from tests.patience import PATIENCE_S
 
 from headrace_proto.messages import (
     FROM_SERVER,
@@ -53,7 +54,7 @@ class Post:
         peer.routing_id, peer.linger, peer.rcvtimeo = name, 0, 5000
         peer.connect(f"tcp://127.0.0.1:{self.port}")
         peer.send(b"here")
-        assert self.socket.poll(5000)
+        assert self.socket.poll(1000 * int(PATIENCE_S))
         assert self.socket.recv_multipart() == [name, b"here"]
         session = self.sessions.open(name, feed, name)
         session.local = local
@@ -147,7 +148,7 @@ def test_a_trainer_elsewhere_gets_the_bytes_and_the_block_is_pinned_until_they_l
         assert (message.items[0].frame, message.items[0].segment) == (1, "")
         assert message.committed == ((7,) if number == 0 else ())
     for tracker, *_ in post.outbox._sending:
-        tracker.wait(5)
+        tracker.wait(PATIENCE_S)
     post.outbox.flush()
     assert not any(batch.pins for batch in batches) and not away.mapped
 

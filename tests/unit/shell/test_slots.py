@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.patience import PATIENCE_S
 
 from headrace_proto.clock import AwakeClock
 from headrace_server.shell import slots as module
@@ -42,7 +43,7 @@ class Place(Slot):
     @property
     def code(self) -> int | None:
         assert self.child is not None
-        return self.child.wait(20)
+        return self.child.wait(PATIENCE_S)
 
 
 def test_what_a_worker_is_at_is_told_in_words(place: Place):
@@ -68,7 +69,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     assert child is not None
     yield one
     child.kill()
-    child.wait(20)
+    child.wait(PATIENCE_S)
     child.close()
 
 
@@ -190,7 +191,7 @@ def test_an_end_is_a_signal_by_name_or_number_or_an_exit_code():
 def test_an_obituary_has_what_a_child_said_or_else_what_it_printed_last(tmp_path: Path):
     (tmp_path / "talker.py").write_text("import sys\nsys.exit('the last line')\n")
     child = Child("talker", "c", b"", lambda child, event: None, {"PYTHONPATH": str(tmp_path)})
-    end = end_of(child.wait(20))
+    end = end_of(child.wait(PATIENCE_S))
     child.close()
     assert obituary(child, end, None) == (
         "c ended with exit code 1; its last words were:\nthe last line"

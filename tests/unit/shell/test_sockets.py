@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import zmq
+from tests.patience import PATIENCE_S
 
 from headrace_proto import limits
 from headrace_server.shell.sockets import public_router
@@ -59,7 +60,7 @@ def test_a_trainer_that_does_not_read_makes_an_error_and_not_a_wait(at: Sockets)
     dealer.rcvbuf = 4096
     dealer.connect(f"tcp://127.0.0.1:{port}")
     dealer.send(b"hello")
-    assert router.poll(5000)
+    assert router.poll(1000 * int(PATIENCE_S))
     identity, _ = router.recv_multipart()
     sent = 0
     while sent < 100_000:
@@ -94,14 +95,14 @@ def test_unsent_messages_hold_up_no_exit(at: Sockets):
     dealer.rcvbuf = 4096
     dealer.connect(f"tcp://127.0.0.1:{port}")
     dealer.send(b"hello")
-    assert router.poll(5000)
+    assert router.poll(1000 * int(PATIENCE_S))
     identity, _ = router.recv_multipart()
     for _ in range(8):  # more than can be on its way
         router.send_multipart([identity, bytes(8 << 20)], zmq.NOBLOCK)
     router.close()
     ending = threading.Thread(target=context.term, daemon=True)
     ending.start()
-    ending.join(5)
+    ending.join(PATIENCE_S)
     assert not ending.is_alive()
 
 
@@ -120,7 +121,7 @@ heard = b""
 while b"ROUTER" not in heard:
     heard += raw.recv(4096)
 raw.sendall(b"\\x00\\x05hello" * 20_000)
-assert router.poll(5000)
+assert router.poll(60_000)
 raw.close()
 time.sleep(2.5)  # the router is busy with something else, for longer than a heartbeat took
 taken = 0

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.patience import PATIENCE_S
 from tests.shortage import no_descriptors
 
 import headrace
@@ -63,7 +64,7 @@ def gone(pid: int) -> bool:
 
 
 def eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
         threading.Event().wait(0.01)
@@ -73,7 +74,7 @@ def test_it_starts_a_router_and_the_workers_and_ends_them(start: Start):
     supervisor = start(n=16, partitions=2, workers=2)
     pids = supervisor.pids()
     assert sorted(pids) == ["router", "worker-0-0", "worker-1-0"]
-    assert sorted(rows(supervisor)) == list(range(16)) and supervisor.wait(20)
+    assert sorted(rows(supervisor)) == list(range(16)) and supervisor.wait(PATIENCE_S)
     assert supervisor.over and supervisor.failure is None
     supervisor.stop()
     assert supervisor.pids() == {} and all(map(gone, pids.values()))
@@ -111,7 +112,7 @@ def test_an_answer_is_waited_for_in_time_in_which_this_process_ran(
         eventually(lambda: looks[0] >= last + 2 or not thread.is_alive())
     finally:
         os.kill(router, signal.SIGCONT)
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert answers and "default" in answers[0]["feeds"]
 
 
@@ -120,7 +121,7 @@ def test_the_fourth_death_within_the_window_is_the_last(start: Start):
     for life in range(4):
         eventually(lambda life=life: f"worker-0-{life}" in supervisor.pids())
         os.kill(supervisor.pids()[f"worker-0-{life}"], signal.SIGTERM)
-    assert supervisor.wait(20)
+    assert supervisor.wait(PATIENCE_S)
     assert isinstance(supervisor.failure, ServerError)
     text = str(supervisor.failure)
     assert "worker-0-3 was killed by SIGTERM" in text
@@ -133,7 +134,7 @@ def test_the_fourth_death_within_the_window_is_the_last(start: Start):
 def test_a_death_by_a_signal_without_a_name_is_told_by_its_number(start: Start):
     supervisor = start()
     os.kill(supervisor.pids()["router"], 40)
-    assert supervisor.wait(20)
+    assert supervisor.wait(PATIENCE_S)
     assert str(supervisor.failure).startswith("router was killed by signal 40")
 
 
@@ -206,7 +207,7 @@ def test_a_restart_of_a_feed_that_fails_halfway_is_the_failure_of_the_server(
     monkeypatch.setattr(supervisor, "_spawn", refused)
     with pytest.raises(ServerError, match=r"'default' could not be taken back: .*no process to"):
         supervisor.restart("default")
-    assert supervisor.wait(20) and supervisor.pids() == {} and all(map(gone, pids.values()))
+    assert supervisor.wait(PATIENCE_S) and supervisor.pids() == {} and all(map(gone, pids.values()))
 
 
 def test_no_worker_of_a_life_that_has_ended_is_started(start: Start):

@@ -16,6 +16,7 @@ import pytest
 from headrace_proto.clock import Deadline
 from headrace_server.watch import http as module
 from headrace_server.watch.http import HttpService
+from tests.patience import PATIENCE_S
 
 from .watched import Watched
 
@@ -126,7 +127,7 @@ def test_many_that_say_nothing_keep_others_out_for_no_longer_than_their_own_time
 ):
     idle = [socket.create_connection(place(service), timeout=20) for _ in range(40)]
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 status, _ = asked(service)
@@ -172,7 +173,7 @@ def test_a_peer_that_has_just_come_is_not_cut_off_for_the_next_one(
         with pytest.raises(TimeoutError):  # nothing ends it
             first[0].recv(1)
         for connection in [*first, last]:
-            connection.settimeout(20)
+            connection.settimeout(PATIENCE_S)
             connection.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
         for connection in [*first, last]:
             assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
@@ -218,7 +219,7 @@ def test_a_request_that_was_under_way_in_a_suspension_is_answered(
 
 
 def wait_until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -233,7 +234,7 @@ def test_many_at_once_are_all_answered(service: HttpService):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_S)
     assert found == [200] * 12
 
 

@@ -10,6 +10,7 @@ import pytest
 from headrace_proto.errors import ServerError
 from headrace_server.watch import watch as module
 from headrace_server.watch.watch import Watch
+from tests.patience import PATIENCE_S
 
 from .statuses import feed
 from .watched import Watched
@@ -90,7 +91,7 @@ def test_it_looks_by_itself_so_that_there_is_a_history(
     monkeypatch.setattr(module, "EVERY_S", 0.01)
     monkeypatch.setattr(module, "_FRESH_S", 0.0)
     watch.begin(Watched())
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while len(watch.history.points()) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.01)
