@@ -21,6 +21,7 @@ import pytest
 from headrace_server.shell.rundir import sweep
 
 from . import examples as examples  # sets how many a property is tried with
+from .nursery import NURSERY, warm_starts
 
 # Threads of PyTorch that wait for each other by spinning take minutes on a machine that is busy.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -68,7 +69,7 @@ def _children() -> set[int]:
             found.update(map(int, (task / "children").read_text().split()))
         except FileNotFoundError:  # the thread ended meanwhile
             continue
-    return found
+    return found - NURSERY.pids
 
 
 def _shared_memory(of_the_dead: bool) -> set[str]:
@@ -81,8 +82,14 @@ def _shared_memory(of_the_dead: bool) -> set[str]:
     return found
 
 
+def pytest_sessionstart() -> None:
+    if not os.environ.get("COLD"):
+        warm_starts()
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """What killed servers left must go with a sweep."""
+    NURSERY.close()
     if _IN_PARALLEL:  # this is one of several
         return
     sweep(_SHM)
