@@ -4,6 +4,9 @@ A message is a record; frame 0 is msgpack ``[op, field, field, …]`` in the ord
 class, further frames are payload.  Fields that a later version added at the end are ignored;
 fields that an earlier one did not know take their default; an unknown op is an error.
 
+A message of each training step has a packed layout beside (``hot.py``).  Its first byte is
+``LAYOUT``, and no msgpack list begins with a byte below 0x80.
+
 Decoding trusts nothing: lengths are bounded before memory is taken, nesting before anything walks
 it, every field has a check, and whatever is wrong comes out as one ProtocolError that names it.
 """
@@ -22,7 +25,11 @@ import msgpack
 from . import limits
 from .errors import ProtocolError
 
-__all__ = ["Registry", "pack", "record_check", "unpack"]
+__all__ = ["LAYOUT", "Registry", "pack", "record_check", "unpack"]
+
+#: First byte of a packed message: the version of its layout.
+LAYOUT = 1
+_PACKED_BELOW = 0x80
 
 M = TypeVar("M")
 Check = Callable[[Any], Any]
@@ -48,7 +55,7 @@ def pack(value: Any) -> bytes:
     )
 
 
-def unpack(data: Any, what: str = "header") -> Any:
+def unpack(data: Any, what: str = "header", depth: int = limits.MAX_HEADER_DEPTH) -> Any:
     """Plain data from msgpack, within the limits; ProtocolError for anything else.
 
     Plain data is None, bool, int, float, str, bytes, lists of it, and maps from str to it.
@@ -80,7 +87,7 @@ def unpack(data: Any, what: str = "header") -> Any:
         raise ProtocolError(
             f"{what} is not valid msgpack: {type(error).__name__}: {error}"
         ) from None
-    _check_nesting(value, what)
+    _check_nesting(value, what, depth)
     return value
 
 
@@ -88,10 +95,12 @@ def _refuse_ext(code: int, data: bytes) -> NoReturn:
     raise ValueError(f"extension type {code} is not plain data")
 
 
-def _check_nesting(value: Any, what: str) -> None:
+def _check_nesting(value: Any, what: str, depth: int) -> None:
     """One walk for the whole header, level by level: recursion would be the peer's to abuse."""
-    level: list[Iterable[Any]] = [[value]]
-    for _ in range(limits.MAX_HEADER_DEPTH + 1):
+    if type(value) not in _CONTAINERS:
+        return
+    level: list[Iterable[Any]] = [value if type(value) is list else _values_of(value, what)]
+    for _ in range(depth):
         level = [
             v if type(v) is list else _values_of(v, what)
             for v in chain.from_iterable(level)
@@ -99,7 +108,7 @@ def _check_nesting(value: Any, what: str) -> None:
         ]
         if not level:
             return
-    raise ProtocolError(f"{what} is nested deeper than {limits.MAX_HEADER_DEPTH}")
+    raise ProtocolError(f"{what} is nested deeper than {depth}")
 
 
 def _values_of(mapping: dict[Any, Any], what: str) -> Iterable[Any]:
@@ -188,6 +197,8 @@ class Registry:
         self.name = name
         self._by_op: dict[int, tuple[type, _Spec]] = {}
         self._ops: dict[type, int] = {}
+        self._packers: dict[type, Callable[[Any], bytes | None]] = {}
+        self._unpackers: dict[bytes, Callable[[bytes], Any]] = {}  # by their first bytes
 
     def message(self, op: int) -> Callable[[type[M]], type[M]]:
         """Class decorator that gives a record its number."""
@@ -202,6 +213,21 @@ class Registry:
 
         return register
 
+    def packed(
+        self,
+        op: int,
+        kind: type[M],
+        packer: Callable[[M], bytes | None],
+        unpacker: Callable[[bytes], M],
+    ) -> None:
+        """Give a message its number, and a layout that begins with ``LAYOUT`` and this number.
+
+        ``packer`` returns None for a message that does not fit the layout.
+        """
+        self.message(op)(kind)
+        self._packers[kind] = packer
+        self._unpackers[bytes((LAYOUT, op))] = unpacker
+
     @property
     def kinds(self) -> tuple[type, ...]:
         return tuple(self._ops)
@@ -212,16 +238,31 @@ class Registry:
 
     def encode(self, message: Any) -> bytes:
         """Frame 0 of a message."""
-        header = pack([self._ops[type(message)], *_fields_of(message)])
+        kind = type(message)
+        packer = self._packers.get(kind)
+        if packer is not None:
+            packed = packer(message)
+            if packed is not None and len(packed) <= limits.MAX_HEADER_BYTES:
+                return packed
+        header = pack([self._ops[kind], *_fields_of(message)])
         if len(header) > limits.MAX_HEADER_BYTES:
             raise ProtocolError(
-                f"{type(message).__name__} needs a header of {len(header)} bytes; "
+                f"{kind.__name__} needs a header of {len(header)} bytes; "
                 f"the limit is {limits.MAX_HEADER_BYTES}"
             )
         return header
 
     def decode(self, header: Any) -> Any:
         """The message of a frame 0; ProtocolError says what is wrong with it."""
+        start = bytes(header[:2])
+        if start and start[0] < _PACKED_BELOW and len(header) <= limits.MAX_HEADER_BYTES:
+            unpacker = self._unpackers.get(start)
+            if unpacker is not None:
+                return unpacker(bytes(header))
+            if self._unpackers:
+                raise ProtocolError(
+                    f"{self.name} has no packed message that begins with 0x{start.hex()}"
+                )
         values = unpack(header)
         if not isinstance(values, list) or not values:
             raise ProtocolError("a header is a list that starts with its op")

@@ -23,6 +23,8 @@
 A window is absolute: deliveries are numbered per session, and the server may send up to number
 ``window``.  So a repeated or lost message does no harm.  A server that does not know a session
 answers Unknown; the trainer says Hello again with its nonce and what it holds.
+
+Step, Deliver and Outcome, which go at each step of training, are in ``hot.py``, with their layouts.
 """
 
 from __future__ import annotations
@@ -44,6 +46,19 @@ from .checks import (
     list_of,
 )
 from .codec import Registry, record_check
+from .hot import (
+    Deliver,
+    Delivery,
+    Outcome,
+    Save,
+    Step,
+    pack_deliver,
+    pack_outcome,
+    pack_step,
+    unpack_deliver,
+    unpack_outcome,
+    unpack_step,
+)
 from .record import record
 
 __all__ = [
@@ -125,26 +140,7 @@ class Attach:
     last_seq: Count = 0  # of the deliveries that came; what follows is sent, in case, again
 
 
-@record
-class Save:
-    """A batch of segments is done.  Its states, in the order of the feed's, are one block."""
-
-    token: Count
-    frame: Count = 0  # of this message; 0: the states stay with the trainer
-    columns: Plain = ()  # per state: [offset, nbytes, shape]
-
-
-@FROM_TRAINER.message(3)
-@record
-class Step:
-    """What a step of training brings: a wider window, commits, freed memory, returned batches."""
-
-    session: Count
-    window: Count
-    commits: Counts = ()
-    released: Counts = ()
-    returned: Counts = ()
-    saves: Annotated[tuple[Save, ...], list_of(record_check(Save))] = ()
+FROM_TRAINER.packed(3, Step, pack_step, unpack_step)
 
 
 @FROM_TRAINER.message(4)
@@ -247,45 +243,8 @@ class Refused:
     text: Text
 
 
-@record
-class Delivery:
-    """One batch under a lease: a block in a segment, or frame ``frame`` of this message."""
-
-    seq: Count
-    token: Count
-    partition: Count
-    number: Count
-    rows: Count
-    nbytes: Count
-    columns: Plain  # per field of the schema: [offset, nbytes, shape]
-    meta: Plain
-    segment: Text = ""  # "" = inline
-    offset: Count = 0
-    frame: Count = 0
-    copy_out: Flag = False  # memory is short: copy and release at once
-
-
-@FROM_SERVER.message(3)
-@record
-class Deliver:
-    """Batches for a trainer, and what became of commits, as in Outcome."""
-
-    session: Count
-    items: Annotated[tuple[Delivery, ...], list_of(record_check(Delivery))]
-    committed: Counts = ()
-    stale: Counts = ()
-    faults: Plain = ()
-
-
-@FROM_SERVER.message(4)
-@record
-class Outcome:
-    """What became of commits."""
-
-    session: Count
-    committed: Counts = ()
-    stale: Counts = ()
-    faults: Plain = ()  # [token, code, text]: these were refused for a reason of their own
+FROM_SERVER.packed(3, Deliver, pack_deliver, unpack_deliver)
+FROM_SERVER.packed(4, Outcome, pack_outcome, unpack_outcome)
 
 
 @FROM_SERVER.message(5)

@@ -169,7 +169,7 @@ def hung_up(end: socket.socket) -> bool:
     return True
 
 
-HELLO = FROM_TRAINER.encode(Hello(1, 1, "t", "", b"stranger"))
+HELLO = FROM_TRAINER.encode(Hello(*limits.PROTOCOL, "t", "", b"stranger"))
 NO_MESSAGES = [
     struct.pack("<I", 0),
     struct.pack("<I", 2**31),

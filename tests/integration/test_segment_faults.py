@@ -15,6 +15,7 @@ import zmq
 
 import headrace
 import headrace_server as hs
+from headrace_proto import limits
 from headrace_proto.layout import arrange
 from headrace_proto.messages import (
     FROM_SERVER,
@@ -301,7 +302,7 @@ class Raw:
 
     def __init__(self, peer: zmq.Socket[bytes], feed: str) -> None:
         self._peer = peer
-        self.say(Hello(1, 1, "t", feed, os.urandom(8)))
+        self.say(Hello(*limits.PROTOCOL, "t", feed, os.urandom(8)))
         self.number = self.hear(Welcome).session
         self._taken = 0
 

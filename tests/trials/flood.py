@@ -16,6 +16,7 @@ import zmq
 
 import headrace
 import headrace_server as hs
+from headrace_proto import limits
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, Renew, Step, Welcome
 
 from .frame import Report, Setup
@@ -85,7 +86,7 @@ def _deaf(context: zmq.Context[zmq.Socket[bytes]], address: str, number: int):  
     peer.linger, peer.rcvhwm, peer.sndhwm = 0, 1, 16
     peer.setsockopt(zmq.RCVBUF, 4096)
     peer.connect(address)
-    peer.send(FROM_TRAINER.encode(Hello(1, 1, "deaf", "", b"deaf %d" % number)))
+    peer.send(FROM_TRAINER.encode(Hello(*limits.PROTOCOL, "deaf", "", b"deaf %d" % number)))
     if not peer.poll(20_000):
         raise RuntimeError(f"trainer {number} was not answered")
     welcome = FROM_SERVER.decode(peer.recv_multipart()[0])

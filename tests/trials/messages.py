@@ -24,6 +24,7 @@ import numpy as np
 import zmq
 
 from headrace.session import Received, Session
+from headrace_proto import limits
 from headrace_proto.codec import Registry
 from headrace_proto.errors import HeadraceError, ProtocolError
 from headrace_proto.messages import (
@@ -44,7 +45,7 @@ from headrace_proto.messages import (
     Unknown,
     Welcome,
 )
-from tests.unit.proto.mutation import mutant
+from tests.unit.proto.mutation import forms, mutant
 from tests.unit.proto.test_fuzz_codec import MESSAGES
 
 from .bench import COLUMNS, FEEDS, ROWS, Bench
@@ -89,7 +90,7 @@ class _Trainer:
             del self.tokens[:-16]
 
     def hello(self) -> bytes:
-        return FROM_TRAINER.encode(Hello(1, 1, "t", self.feed, b"n" + self.identity))
+        return FROM_TRAINER.encode(Hello(*limits.PROTOCOL, "t", self.feed, b"n" + self.identity))
 
     def samples(self) -> list[bytes]:
         """What it could say now."""
@@ -99,7 +100,18 @@ class _Trainer:
         place = Handed(token >> 32, 0, 3, ROWS, b"\1" * 12 * ROWS)
         held = (place, Handed(5, 0, 1, ROWS))
         told = [
-            Hello(1, 1, "t", self.feed, b"n" + self.identity, -1, 0, self.got, tokens, "", held),
+            Hello(
+                *limits.PROTOCOL,
+                "t",
+                self.feed,
+                b"n" + self.identity,
+                -1,
+                0,
+                self.got,
+                tokens,
+                "",
+                held,
+            ),
             Attach(session, b"\2" * 16),
             Step(session, self.got + 4, tokens[:1], tokens[:2], tokens[:1]),
             Step(session, self.got + 2, saves=(Save(token, block, mine),)),
@@ -112,7 +124,10 @@ class _Trainer:
         ]
         weights = [2, 1, 5, 8, 6, 5, 1, 3, 0, 1]
         return [
-            FROM_TRAINER.encode(m) for m, n in zip(told, weights, strict=True) for _ in range(n)
+            header
+            for message, n in zip(told, weights, strict=True)
+            for _ in range(n)
+            for header in forms(FROM_TRAINER, message)
         ]
 
 
@@ -124,7 +139,9 @@ def _long(chance: random.Random, session: int) -> bytes:
             Step(session, 5, many, many[:2000]),
             Renew(session, 5, 5, many[:2000], many[2000:]),
             Retarget(session, 1, tuple(float(n) for n in many)),
-            Hello(1, 1, "t", "plain", b"n", batches=(Handed(1, 0, 0, 4, bytes(48)),) * 900),
+            Hello(
+                *limits.PROTOCOL, "t", "plain", b"n", batches=(Handed(1, 0, 0, 4, bytes(48)),) * 900
+            ),
         )
     )
     try:
@@ -280,7 +297,7 @@ class _Fuzz:
 
     def client(self, messages: int) -> None:
         """Broken messages of a server to a trainer's session."""
-        samples = [FROM_SERVER.encode(m) for m in MESSAGES[FROM_SERVER]]
+        samples = [header for m in MESSAGES[FROM_SERVER] for header in forms(FROM_SERVER, m)]
         session = Session("feed", b"nonce", 2)
         for number in range(messages):
             if number % 50 == 0:

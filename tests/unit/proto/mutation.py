@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import Any
 
 import msgpack
+
+from headrace_proto.codec import Registry, pack
 
 #: What a peer may put in the place of anything.
 NASTY: tuple[Any, ...] = (
@@ -25,10 +28,28 @@ TAGS = (
 )
 
 
+#: What a number in a packed message may be.
+NUMBERS = (0, 1, 2, 5, 255, 2**16 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)
+
+
+def forms(registry: Registry, message: Any) -> list[bytes]:
+    """The header of a message as it is sent, and as msgpack where that is packed."""
+    header = registry.encode(message)
+    return [header] if header[0] >= 0x80 else [header, by_msgpack(registry, message)]
+
+
+def by_msgpack(registry: Registry, message: Any) -> bytes:
+    """The header of a message as msgpack, though it may have a packed layout."""
+    values = [getattr(message, field.name) for field in dataclasses.fields(message)]
+    return pack([registry.op_of(type(message)), *values])
+
+
 def mutant(chance: random.Random, samples: list[bytes]) -> bytes:
     """One broken header, or one that came through whole."""
     header = chance.choice(samples)
     if chance.random() < 0.5:
+        if header[0] < 0x80:
+            return _renumbered(chance, header)
         value = msgpack.unpackb(header)
         for _ in range(chance.randint(1, 2)):
             value = _changed(chance, value)
@@ -58,6 +79,17 @@ def _changed(chance: random.Random, value: Any) -> Any:
         other = chance.randrange(len(value))
         value[at], value[other] = value[other], value[at]
     return value
+
+
+def _renumbered(chance: random.Random, header: bytes) -> bytes:
+    """A packed header with another number, of any width, at one or two places."""
+    data = bytearray(header)
+    for _ in range(chance.randint(1, 2)):
+        width = chance.choice((1, 2, 8))
+        at = chance.randrange(len(data) - width + 1) if len(data) > width else 0
+        number = chance.choice(NUMBERS) % 256**width
+        data[at : at + width] = number.to_bytes(width, "little")
+    return bytes(data)
 
 
 def _scratch(chance: random.Random, data: bytearray, samples: list[bytes]) -> None:

@@ -1,0 +1,350 @@
+"""The messages of each training step, and the packed layouts that they travel in.
+
+    Step              layout op │ counts │ session window │ tokens … │ token frame size columns │ …
+    Deliver, Outcome  layout op │ counts │ session │ tokens … │ faults │ item names columns meta │ …
+
+msgpack and a check per field cost more than all else that is done to such a message.  Packed, its
+numbers lie at fixed places, little-endian, and only what is rare in it (``meta``, ``faults``) is
+msgpack.  A message that does not fit its layout (an odd description of columns, a long name, too
+many bytes) goes by msgpack as any other: ``pack_…`` returns None for it.
+
+Unpacking trusts nothing either.  Each count and each size is compared with the bytes that are there
+before it is used, no byte may be left over, and the values have the ranges that the checks of the
+fields give them.  Whatever is wrong is one ProtocolError.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from functools import lru_cache
+from typing import Annotated, Any
+
+from . import limits
+from .checks import Count, Counts, Flag, Plain, Text, list_of
+from .codec import LAYOUT, pack, record_check, unpack
+from .errors import ProtocolError
+from .record import record
+
+__all__ = [
+    "Deliver",
+    "Delivery",
+    "Outcome",
+    "Save",
+    "Step",
+    "pack_deliver",
+    "pack_outcome",
+    "pack_step",
+    "unpack_deliver",
+    "unpack_outcome",
+    "unpack_step",
+]
+
+
+@record
+class Save:
+    """A batch of segments is done.  Its states, in the order of the feed's, are one block."""
+
+    token: Count
+    frame: Count = 0  # of this message; 0: the states stay with the trainer
+    columns: Plain = ()  # per state: [offset, nbytes, shape]
+
+
+@record
+class Step:
+    """What a step of training brings: a wider window, commits, freed memory, returned batches."""
+
+    session: Count
+    window: Count
+    commits: Counts = ()
+    released: Counts = ()
+    returned: Counts = ()
+    saves: Annotated[tuple[Save, ...], list_of(record_check(Save))] = ()
+
+
+@record
+class Delivery:
+    """One batch under a lease: a block in a segment, or frame ``frame`` of this message."""
+
+    seq: Count
+    token: Count
+    partition: Count
+    number: Count
+    rows: Count
+    nbytes: Count
+    columns: Plain  # per field of the schema: [offset, nbytes, shape]
+    meta: Plain
+    segment: Text = ""  # "" = inline
+    offset: Count = 0
+    frame: Count = 0
+    copy_out: Flag = False  # memory is short: copy and release at once
+
+
+@record
+class Deliver:
+    """Batches for a trainer, and what became of commits, as in Outcome."""
+
+    session: Count
+    items: Annotated[tuple[Delivery, ...], list_of(record_check(Delivery))]
+    committed: Counts = ()
+    stale: Counts = ()
+    faults: Plain = ()
+
+
+@record
+class Outcome:
+    """What became of commits."""
+
+    session: Count
+    committed: Counts = ()
+    stale: Counts = ()
+    faults: Plain = ()  # [token, code, text]: these were refused for a reason of their own
+
+
+#: First byte, op, how many commits, released, returned and saves follow; session, window.
+_STEP = struct.Struct("<BBHHHHQQ")
+#: Token and frame of a save, bytes of its columns.
+_SAVE = struct.Struct("<QHH")
+#: First byte, op, how many committed, stale and items follow, bytes of the faults; session.
+_DELIVER = struct.Struct("<BBHHHHQ")
+#: seq, token, partition, number, rows, nbytes, offset, frame, copy_out; bytes of the segment's
+#: name, of the columns, of meta.
+_ITEM = struct.Struct("<QQQQQQQHBBHH")
+#: A field of a record in a list, and a field of a message, have that much less room for nesting.
+_IN_RECORD, _IN_MESSAGE = limits.MAX_HEADER_DEPTH - 3, limits.MAX_HEADER_DEPTH - 1
+#: Longest description of columns that is remembered; 64 of them take 5 MB at most.
+_REMEMBERED_BYTES = 8192
+#: What a value that a layout has no room for raises.
+_NO_ROOM = (struct.error, OverflowError, TypeError, ValueError)
+
+
+def _short(what: str, data: bytes) -> ProtocolError:
+    return ProtocolError(f"a packed {what} does not fit the {len(data)} bytes that came")
+
+
+# Columns, as numbers of 8 bytes: rank, offset, nbytes and the dimensions of each
+
+
+def _pack_columns(columns: Any) -> bytes:
+    """The description of a block's columns; an error of _NO_ROOM where it is an odd one."""
+    if type(columns) is not list and type(columns) is not tuple:
+        raise TypeError("columns are a list")
+    numbers: list[int] = []
+    for offset, nbytes, shape in columns:
+        if type(shape) is not list and type(shape) is not tuple:
+            raise TypeError("a shape is a list")
+        numbers += len(shape), offset, nbytes
+        numbers += shape
+    return array("Q", numbers).tobytes()
+
+
+def _columns_of(packed: bytes) -> list[Any]:
+    if len(packed) % 8:
+        raise ProtocolError(f"packed columns have {len(packed)} bytes, not a multiple of 8")
+    numbers = array("Q", packed).tolist()
+    columns, at, size = [], 0, len(numbers)
+    while at + 3 <= size:
+        end = at + 3 + numbers[at]
+        columns.append([numbers[at + 1], numbers[at + 2], numbers[at + 3 : end]])
+        at = end
+    if at != size:
+        raise ProtocolError(f"column {len(columns)} does not fit the {size} numbers of its block")
+    return columns
+
+
+#: Most batches of a feed lie alike: their columns are one and the same list, which nobody changes.
+_known_columns = lru_cache(64)(_columns_of)
+
+
+def _unpack_columns(packed: bytes) -> list[Any]:
+    return _known_columns(packed) if len(packed) <= _REMEMBERED_BYTES else _columns_of(packed)
+
+
+# Messages
+
+
+def pack_step(message: Step) -> bytes | None:
+    commits, released, returned = message.commits, message.released, message.returned
+    tokens = (*commits, *released, *returned)
+    if len(tokens) > limits.MAX_HEADER_ITEMS:
+        return None
+    try:
+        head = _STEP.pack(
+            LAYOUT,
+            3,
+            len(commits),
+            len(released),
+            len(returned),
+            len(message.saves),
+            message.session,
+            message.window,
+        )
+        if tokens:
+            head += struct.pack(f"<{len(tokens)}Q", *tokens)
+        for save in message.saves:
+            packed = _pack_columns(save.columns)
+            head += _SAVE.pack(save.token, save.frame, len(packed)) + packed
+    except _NO_ROOM:
+        return None
+    return head
+
+
+def unpack_step(data: bytes) -> Step:
+    size = len(data)
+    try:
+        _, _, commits, released, returned, saves, session, window = _STEP.unpack_from(data)
+        tokens, at = _tokens(data, _STEP.size, commits, released, returned)
+        listed = []
+        for _ in range(saves):
+            token, frame, length = _SAVE.unpack_from(data, at)
+            start = at + _SAVE.size
+            at = start + length
+            if at > size:
+                raise _short("Save", data)
+            listed.append(Save(token, frame, _unpack_columns(data[start:at])))
+    except struct.error:
+        raise _short("Step", data) from None
+    if at != size:
+        raise _short("Step", data)
+    upto = commits + released
+    return Step(
+        session, window, tokens[:commits], tokens[commits:upto], tokens[upto:], tuple(listed)
+    )
+
+
+def _tokens(data: bytes, at: int, *counts: int) -> tuple[tuple[int, ...], int]:
+    """So many tokens in all, and where they end."""
+    total = sum(counts)
+    if not total:
+        return (), at
+    if total > limits.MAX_HEADER_ITEMS:
+        raise ProtocolError(f"{total} packed tokens; the limit is {limits.MAX_HEADER_ITEMS}")
+    end = at + 8 * total
+    if end > len(data):
+        raise _short(f"list of {total} tokens", data)
+    return struct.unpack_from(f"<{total}Q", data, at), end
+
+
+def _pack_answer(op: int, message: Deliver | Outcome, items: int) -> bytes | None:
+    """The first part of a Deliver, or an Outcome."""
+    committed, stale, faults = message.committed, message.stale, message.faults
+    tokens = (*committed, *stale)
+    if len(tokens) > limits.MAX_HEADER_ITEMS:
+        return None
+    odd = pack(faults) if faults or type(faults) not in (tuple, list) else b""
+    try:
+        head = _DELIVER.pack(
+            LAYOUT, op, len(committed), len(stale), items, len(odd), message.session
+        )
+        if tokens:
+            head += struct.pack(f"<{len(tokens)}Q", *tokens)
+    except _NO_ROOM:
+        return None
+    return head + odd
+
+
+def _unpack_answer(data: bytes) -> tuple[int, int, tuple[Any, ...], int]:
+    """Session, number of items, (committed, stale, faults), and where these end."""
+    _, _, committed, stale, items, odd, session = _DELIVER.unpack_from(data)
+    tokens, start = _tokens(data, _DELIVER.size, committed, stale)
+    end = start + odd
+    if end > len(data):
+        raise _short("list of faults", data)
+    faults = unpack(data[start:end], "faults", _IN_MESSAGE) if odd else []
+    return session, items, (tokens[:committed], tokens[committed:], faults), end
+
+
+def pack_outcome(message: Outcome) -> bytes | None:
+    return _pack_answer(4, message, 0)
+
+
+def unpack_outcome(data: bytes) -> Outcome:
+    try:
+        session, items, answers, at = _unpack_answer(data)
+    except struct.error:
+        raise _short("Outcome", data) from None
+    if items or at != len(data):
+        raise _short("Outcome", data)
+    return Outcome(session, *answers)
+
+
+def pack_deliver(message: Deliver) -> bytes | None:
+    head = _pack_answer(3, message, len(message.items))
+    if head is None:
+        return None
+    try:
+        for item in message.items:
+            head += _pack_item(item)
+    except _NO_ROOM:
+        return None
+    return head
+
+
+def _pack_item(item: Delivery) -> bytes:
+    meta = item.meta
+    name, packed = item.segment.encode(), _pack_columns(item.columns)
+    odd = pack(meta) if meta or type(meta) is not dict else b""
+    fixed = _ITEM.pack(
+        item.seq,
+        item.token,
+        item.partition,
+        item.number,
+        item.rows,
+        item.nbytes,
+        item.offset,
+        item.frame,
+        item.copy_out,
+        len(name),
+        len(packed),
+        len(odd),
+    )
+    return fixed + name + packed + odd
+
+
+def unpack_deliver(data: bytes) -> Deliver:
+    try:
+        session, items, answers, at = _unpack_answer(data)
+        listed = []
+        for _ in range(items):
+            item, at = _unpack_item(data, at)
+            listed.append(item)
+    except struct.error:
+        raise _short("Deliver", data) from None
+    if at != len(data):
+        raise _short("Deliver", data)
+    return Deliver(session, tuple(listed), *answers)
+
+
+def _unpack_item(data: bytes, at: int) -> tuple[Delivery, int]:
+    seq, token, partition, number, rows, nbytes, offset, frame, copy_out, named, size, odd = (
+        _ITEM.unpack_from(data, at)
+    )
+    start = at + _ITEM.size
+    name_end = start + named
+    columns_end = name_end + size
+    end = columns_end + odd
+    if end > len(data):
+        raise _short("Delivery", data)
+    if copy_out > 1:
+        raise ProtocolError(f"Delivery.copy_out: {copy_out} is not true or false")
+    try:
+        segment = data[start:name_end].decode()
+    except UnicodeDecodeError:
+        raise ProtocolError("Delivery.segment is not a text in UTF-8") from None
+    columns = _unpack_columns(data[name_end:columns_end])
+    meta = unpack(data[columns_end:end], "Delivery.meta", _IN_RECORD) if odd else {}
+    item = Delivery(
+        seq,
+        token,
+        partition,
+        number,
+        rows,
+        nbytes,
+        columns,
+        meta,
+        segment,
+        offset,
+        frame,
+        copy_out == 1,
+    )
+    return item, end

@@ -1,0 +1,299 @@
+"""A packed message says what msgpack would say, and a broken one is refused."""
+
+import contextlib
+import struct
+import tracemalloc
+from dataclasses import fields, is_dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace_proto import hot, limits
+from headrace_proto.codec import LAYOUT
+from headrace_proto.errors import ProtocolError
+from headrace_proto.messages import (
+    FROM_SERVER,
+    FROM_TRAINER,
+    Deliver,
+    Delivery,
+    Outcome,
+    Pulse,
+    Save,
+    Step,
+)
+
+from .generated import counts, of_kind, plain, steady
+from .mutation import by_msgpack
+
+COLUMNS = [[0, 64, [16]], [64, 8, []], [128, 24, [3, 1, 8]]]
+ITEM = Delivery(1, 2**40, 0, 5, 32, 192, COLUMNS, {"bucket": 3}, "slab-0-0-1", 4096)
+INLINE = Delivery(2, 2**40 + 1, 3, 6, 1, 8, [], {}, "", 0, 1)
+STEP = Step(3, 9, (1, 2), (2**64 - 1,), (300,), (Save(300, 1, COLUMNS), Save(301)))
+DELIVER = Deliver(3, (ITEM, INLINE), (1,), (2, 3), [[300, "state", "no"]])
+OUTCOME = Outcome(3, (1,), (2,), [[300, "state", "no"]])
+WHOLE = [(FROM_TRAINER, STEP), (FROM_SERVER, DELIVER), (FROM_SERVER, OUTCOME)]
+NAMES = ["Step", "Deliver", "Outcome"]
+
+_columns = st.lists(st.tuples(counts, counts, st.lists(counts, max_size=4)).map(list), max_size=6)
+_saves = st.builds(Save, counts, st.integers(0, 2**16 + 1), _columns)
+_items = st.builds(
+    Delivery,
+    *[counts] * 6,
+    _columns,
+    st.dictionaries(st.text(max_size=6), plain(2), max_size=3),
+    st.text(max_size=300),
+    counts,
+    st.integers(0, 2**16 + 1),
+    st.booleans(),
+)
+_tokens = st.lists(counts, max_size=9).map(tuple)
+_faults = st.lists(st.tuples(counts, st.text(), st.text()).map(list), max_size=3)
+MESSAGES = [
+    (FROM_TRAINER, st.builds(Step, counts, counts, *[_tokens] * 3, st.lists(_saves).map(tuple))),
+    (
+        FROM_SERVER,
+        st.builds(Deliver, counts, st.lists(_items).map(tuple), _tokens, _tokens, _faults),
+    ),
+    (FROM_SERVER, st.builds(Outcome, counts, _tokens, _tokens, _faults)),
+    *((r, of_kind(k)) for r, k in ((FROM_TRAINER, Step), (FROM_SERVER, Deliver))),
+]
+
+
+def is_packed(header: bytes) -> bool:
+    return header[0] == LAYOUT
+
+
+def types_in(value):
+    if isinstance(value, (list, tuple)):
+        return type(value), [types_in(v) for v in value]
+    if is_dataclass(value):
+        return type(value), [types_in(getattr(value, field.name)) for field in fields(value)]
+    return type(value)
+
+
+@pytest.mark.parametrize(("registry", "messages"), MESSAGES)
+@steady
+@given(data=st.data())
+def test_a_message_comes_out_as_from_msgpack(registry, messages, data):
+    message = data.draw(messages)
+    header = registry.encode(message)
+    for frame in (header, memoryview(header), memoryview(bytearray(header))):
+        decoded = registry.decode(frame)
+        assert decoded == message == registry.decode(by_msgpack(registry, message))
+        assert types_in(decoded) == types_in(registry.decode(by_msgpack(registry, message)))
+
+
+@pytest.mark.parametrize(("registry", "message"), WHOLE, ids=NAMES)
+def test_a_usual_message_is_packed(registry, message):
+    assert is_packed(registry.encode(message))
+
+
+def test_the_packed_form_stays_as_it_is():
+    tokens = struct.pack("<4Q", 1, 2, 2**64 - 1, 300)
+    columns = struct.pack("<13Q", 1, 0, 64, 16, 0, 64, 8, 3, 128, 24, 3, 1, 8)
+    assert FROM_TRAINER.encode(STEP) == (
+        b"\x01\x03" + struct.pack("<4H2Q", 2, 1, 1, 2, 3, 9) + tokens
+        + struct.pack("<QHH", 300, 1, 104) + columns + struct.pack("<QHH", 301, 0, 0)
+    )  # fmt: skip
+    faults = bytes.fromhex("91" + "93cd012ca57374617465a26e6f")
+    meta = bytes.fromhex("81a66275636b657403")
+    assert FROM_SERVER.encode(DELIVER) == (
+        b"\x01\x03" + struct.pack("<4HQ", 1, 2, 2, 14, 3) + struct.pack("<3Q", 1, 2, 3) + faults
+        + struct.pack("<7QHBBHH", 1, 2**40, 0, 5, 32, 192, 4096, 0, 0, 10, 104, 9)
+        + b"slab-0-0-1" + columns + meta
+        + struct.pack("<7QHBBHH", 2, 2**40 + 1, 3, 6, 1, 8, 0, 1, 0, 0, 0, 0)
+    )  # fmt: skip
+    assert FROM_SERVER.encode(OUTCOME) == (
+        b"\x01\x04" + struct.pack("<4HQ", 1, 1, 0, 14, 3) + struct.pack("<2Q", 1, 2) + faults
+    )
+
+
+ODD = {
+    "a negative number": (FROM_TRAINER, Step(1, -1)),
+    "a number that is none": (FROM_TRAINER, Step(1, 1, ("1",))),
+    "columns that are none": (FROM_TRAINER, Step(1, 1, saves=(Save(1, 0, 7),))),
+    "no columns": (FROM_TRAINER, Step(1, 1, saves=(Save(1, 0, None),))),
+    "columns by name": (FROM_TRAINER, Step(1, 1, saves=(Save(1, 0, {}),))),
+    "a column of four": (FROM_TRAINER, Step(1, 1, saves=(Save(1, 0, [[0, 1, [], 2]]),))),
+    "a shape of bytes": (FROM_TRAINER, Step(1, 1, saves=(Save(1, 0, [[0, 1, b"ab"]]),))),
+    "a shape with a half": (FROM_TRAINER, Step(1, 1, saves=(Save(1, 0, [[0, 1, [0.5]]]),))),
+    "a frame beyond all": (FROM_TRAINER, Step(1, 1, saves=(Save(1, 2**16),))),
+    "too many tokens": (FROM_TRAINER, Step(1, 1, tuple(range(70_000)))),
+    "a negative place": (FROM_SERVER, Deliver(1, (replace(ITEM, offset=-1),))),
+    "a long name": (FROM_SERVER, Deliver(1, (replace(ITEM, segment="s" * 256),))),
+    "a name that is no UTF-8": (FROM_SERVER, Deliver(1, (replace(ITEM, segment="\udce9"),))),
+    "a number of rows that is none": (FROM_SERVER, Deliver(1, (replace(ITEM, rows="32"),))),
+    "a token that is none": (FROM_SERVER, Outcome(1, (None,))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("registry", "message"), ODD.values(), ids=ODD)
+def test_a_message_that_does_not_fit_its_layout_goes_by_msgpack(registry, message):
+    plain_form = by_msgpack(registry, message)
+    if len(plain_form) > limits.MAX_HEADER_BYTES:
+        with pytest.raises(ProtocolError, match="needs a header of"):
+            registry.encode(message)
+    else:
+        assert registry.encode(message) == plain_form
+
+
+@pytest.mark.parametrize(
+    "message", [Step(1, 2**64), Step(1, 1, saves=(Save(1, 0, [[2**64, 1, []]]),))]
+)
+def test_a_number_that_no_form_has_room_for_is_not_sent(message):
+    with pytest.raises(TypeError, match="is not plain data"):
+        FROM_TRAINER.encode(message)
+
+
+def test_a_message_whose_packed_form_is_too_long_goes_by_msgpack():
+    """Small numbers take a byte there."""
+    columns = [[0, 1, [1]]] * 3000
+    item = replace(ITEM, columns=columns)
+    header = FROM_SERVER.encode(Deliver(1, (item,)))
+    assert not is_packed(header) and FROM_SERVER.decode(header).items == (item,)
+
+
+@pytest.mark.parametrize(("registry", "message"), WHOLE, ids=NAMES)
+def test_no_part_of_a_message_is_a_message(registry, message):
+    header = registry.encode(message)
+    for size in range(len(header)):
+        with pytest.raises(ProtocolError):
+            registry.decode(header[:size])
+    for more in (b"\0", bytes(8), header):
+        with pytest.raises(ProtocolError):
+            registry.decode(header + more)
+
+
+@pytest.mark.parametrize(("registry", "message"), WHOLE, ids=NAMES)
+def test_any_byte_may_be_changed(registry, message):
+    """To any value; the result is a message, which goes out as it came in, or is refused."""
+    header = registry.encode(message)
+    for at in range(len(header)):
+        for value in range(256):
+            changed = header[:at] + bytes([value]) + header[at + 1 :]
+            with contextlib.suppress(ProtocolError):
+                decoded = registry.decode(changed)
+                assert registry.decode(registry.encode(decoded)) == decoded
+
+
+WRONG = {
+    "nothing but a layout": (b"\x01", "no packed message that begins with 0x01"),
+    "another layout": (b"\x02\x03" + bytes(40), "begins with 0x0203"),
+    "another op": (b"\x01\x05" + bytes(40), "begins with 0x0105"),
+    "no head": (b"\x01\x03", "a packed Deliver does not fit the 2 bytes"),
+    "more tokens than bytes": (
+        struct.pack("<BB4HQ", 1, 3, 900, 0, 0, 0, 7) + bytes(100),
+        "a packed list of 900 tokens does not fit the 118 bytes",
+    ),
+    "too many tokens": (
+        struct.pack("<BB4HQ", 1, 4, 4097, 0, 0, 0, 7) + bytes(4097 * 8),
+        "4097 packed tokens; the limit is 4096",
+    ),
+    "faults beyond the end": (
+        struct.pack("<BB4HQ", 1, 4, 0, 0, 0, 5, 7) + b"\x90",
+        "a packed list of faults does not fit the 19 bytes",
+    ),
+    "faults that are none": (
+        struct.pack("<BB4HQ", 1, 4, 0, 0, 0, 1, 7) + b"\xc1",
+        "faults is not valid msgpack",
+    ),
+    "deep faults": (
+        struct.pack("<BB4HQ", 1, 4, 0, 0, 0, 9, 7) + b"\x91" * 8 + b"\xc0",
+        "faults is nested deeper than 7",
+    ),
+    "an outcome with batches": (
+        struct.pack("<BB4HQ", 1, 4, 0, 0, 1, 0, 7),
+        "a packed Outcome does not fit the 18 bytes",
+    ),
+    "more batches than bytes": (
+        struct.pack("<BB4HQ", 1, 3, 0, 0, 9, 0, 7) + bytes(64),
+        "a packed Deliver does not fit the 82 bytes",
+    ),
+    "a name beyond the end": (
+        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7) + struct.pack("<7QHBBHH", *[0] * 9, 9, 0, 0),
+        "a packed Delivery does not fit",
+    ),
+    "a flag that is none": (
+        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7) + struct.pack("<7QHBBHH", *[0] * 8, 2, 0, 0, 0),
+        "copy_out: 2 is not true or false",
+    ),
+    "a name that is no text": (
+        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7)
+        + struct.pack("<7QHBBHH", *[0] * 9, 1, 0, 0)
+        + b"\xff",
+        "segment is not a text",
+    ),
+    "columns of 9 bytes": (
+        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7)
+        + struct.pack("<7QHBBHH", *[0] * 10, 9, 0)
+        + bytes(9),
+        "9 bytes, not a multiple of 8",
+    ),
+    "a column that is cut": (
+        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7)
+        + struct.pack("<7QHBBHH", *[0] * 10, 16, 0)
+        + bytes(16),
+        "column 0 does not fit the 2 numbers",
+    ),
+    "a rank beyond all": (
+        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7)
+        + struct.pack("<7QHBBHH", *[0] * 10, 24, 0)
+        + b"\xff" * 24,
+        "column 1 does not fit the 3 numbers",
+    ),
+    "deep meta": (
+        struct.pack("<BB4HQ", 1, 3, 0, 0, 1, 0, 7)
+        + struct.pack("<7QHBBHH", *[0] * 11, 7)
+        + b"\x91" * 6
+        + b"\xc0",
+        "meta is nested deeper than 5",
+    ),
+    "a header that is too long": (
+        b"\x01\x03" + bytes(limits.MAX_HEADER_BYTES),
+        "header has 65538 bytes; the limit is 65536",
+    ),
+}
+
+
+@pytest.mark.parametrize(("header", "why"), WRONG.values(), ids=WRONG)
+def test_a_packed_message_that_is_wrong_is_refused_with_the_reason(header, why):
+    with pytest.raises(ProtocolError, match=why):
+        FROM_SERVER.decode(header)
+
+
+def test_only_messages_that_have_a_layout_are_read_so():
+    assert not is_packed(FROM_SERVER.encode(Pulse(7)))
+    with pytest.raises(
+        ProtocolError, match="trainer has no packed message that begins with 0x0104"
+    ):
+        FROM_TRAINER.decode(FROM_SERVER.encode(OUTCOME))
+
+
+@pytest.mark.parametrize("count", [1, 300])
+def test_columns_that_came_before_are_the_same_list_again(count):
+    """That saves comparing them; where they are many they are read anew."""
+    item = replace(ITEM, columns=[[64 * i, 64, [16]] for i in range(count)])
+    first, second = (
+        FROM_SERVER.decode(FROM_SERVER.encode(Deliver(1, (replace(item, seq=n),)))).items[0]
+        for n in (1, 2)
+    )
+    assert first.columns == second.columns == item.columns
+    assert (first.columns is second.columns) == (count == 1)
+    assert first.meta == second.meta and first.meta is not second.meta  # a trainer's own
+
+
+def test_columns_of_any_number_of_peers_take_little_memory():
+    most = hot._REMEMBERED_BYTES // 24
+    hot._known_columns.cache_clear()
+    tracemalloc.start()
+    try:
+        for n in range(500):
+            FROM_TRAINER.decode(
+                FROM_TRAINER.encode(Step(1, 1, saves=(Save(1, 1, [[n, n, []]] * most),)))
+            )
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+        hot._known_columns.cache_clear()
+    assert 5e5 < held < 8e6
