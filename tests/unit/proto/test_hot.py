@@ -167,10 +167,10 @@ def test_no_part_of_a_message_is_a_message(registry, message):
 
 @pytest.mark.parametrize(("registry", "message"), WHOLE, ids=NAMES)
 def test_any_byte_may_be_changed(registry, message):
-    """To any value; the result is a message, which goes out as it came in, or is refused."""
+    """In each bit, or as a whole; the result is a message, which goes out as it came, or none."""
     header = registry.encode(message)
-    for at in range(len(header)):
-        for value in range(256):
+    for at, byte in enumerate(header):
+        for value in (*(byte ^ 1 << bit for bit in range(8)), byte ^ 255, 0, 255):
             changed = header[:at] + bytes([value]) + header[at + 1 :]
             with contextlib.suppress(ProtocolError):
                 decoded = registry.decode(changed)
@@ -260,6 +260,12 @@ WRONG = {
 def test_a_packed_message_that_is_wrong_is_refused_with_the_reason(header, why):
     with pytest.raises(ProtocolError, match=why):
         FROM_SERVER.decode(header)
+
+
+def test_a_save_with_columns_beyond_the_end_is_refused():
+    header = struct.pack("<BB4H2Q", 1, 3, 0, 0, 0, 1, 7, 9) + struct.pack("<QHH", 5, 1, 24)
+    with pytest.raises(ProtocolError, match="a packed Save does not fit the 38 bytes"):
+        FROM_TRAINER.decode(header)
 
 
 def test_only_messages_that_have_a_layout_are_read_so():
