@@ -134,17 +134,18 @@ class SegmentQueue(Sequences):
         return batch
 
     def expected(self) -> Segments | None:
-        ready = self._back.first(self.batch_size)
+        indices, slots = self._back.first(self.batch_size)
+        waits = len(slots)
         out = self.oldest_out()
-        waits = ready.shape[1]
         if out is not None:
-            rows = (~out.last).nonzero()[0]
-            ready = np.concatenate([ready, [out.indices[rows], out.slots[rows]]], axis=1)
-        order = ready[0].argsort(kind="stable")[: self.batch_size]
+            going = ~out.last
+            indices = np.concatenate([indices, out.indices[going]])
+            slots = np.concatenate([slots, out.slots[going]])
+        order = indices.argsort(kind="stable")[: self.batch_size]
         missing = self.batch_size - len(order)
         if len(self._fresh) < missing:
             return None
-        slots = np.concatenate([ready[1, order], self._fresh.first(missing)])
+        slots = np.concatenate([slots[order], self._fresh.first(missing)])
         returned = np.zeros(len(slots), np.int64)
         returned[: len(order)] = order >= waits
         return self._slots.segments(slots, out=returned)

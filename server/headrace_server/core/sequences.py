@@ -38,6 +38,7 @@ class _Offered:
 
     keys: Sequence[Hashable]
     counts: np.ndarray
+    columns: np.ndarray  # of the tables
     line: int  # of its first example
     known: np.ndarray | None  # per row: one of the marks below; None: all are new
 
@@ -146,10 +147,9 @@ class Sequences(ABC):
         if self._finished:
             raise ValueError(f"chunk {chunk} is offered after the input has ended")
         if rows:
-            counts = np.asarray(facts["count"], np.int64)
-            self._offered[chunk] = _Offered(
-                facts["key"], counts, facts.get("line", 0), facts.get("known")
-            )
+            counts, line = np.asarray(facts["count"], np.int64), facts.get("line", 0)
+            columns = self._slots.columns(chunk, counts, line)
+            self._offered[chunk] = _Offered(facts["key"], counts, columns, line, facts.get("known"))
             self._waiting.append((chunk, 0, rows))
             self._uses[chunk] = rows
             self._admit()
@@ -202,16 +202,9 @@ class Sequences(ABC):
                 del self._offered[chunk]
             rows, indices = self._let_in(chunk, offered, start, end)
             if rows:
-                at = np.array(rows, np.int64)
-                entered = self._slots.enter(
-                    chunk,
-                    at,
-                    offered.counts[at],
-                    np.array(indices, np.int64),
-                    at + offered.line,
-                    [offered.keys[row] for row in rows],
-                )
-                self._fresh.put(entered)
+                at = slice(start, end) if len(rows) == end - start else rows
+                keys = [offered.keys[row] for row in rows]
+                self._fresh.put(self._slots.enter(offered.columns[:, at], indices, keys))
                 self.in_flight += len(rows)
 
     def _let_in(

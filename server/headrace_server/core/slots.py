@@ -125,24 +125,23 @@ class Slots:
         self._slot_of[key] = -1
         return True
 
+    def columns(self, chunk: int, counts: np.ndarray, line: int) -> np.ndarray:
+        """What the tables are to have of all examples of a chunk, but their indices."""
+        columns = np.zeros((len(self._names), len(counts)), np.int64)
+        place, rows = self._names.index, np.arange(len(counts))
+        columns[place("chunk")] = chunk
+        columns[place("row")] = rows
+        columns[place("count")] = counts
+        columns[place("line")] = rows + line
+        return columns
+
     def enter(
-        self,
-        chunk: int,
-        rows: np.ndarray,
-        counts: np.ndarray,
-        indices: np.ndarray,
-        lines: np.ndarray,
-        keys: Sequence[Hashable],
+        self, columns: np.ndarray, indices: Sequence[int], keys: Sequence[Hashable]
     ) -> np.ndarray:
         """Examples of one chunk whose keys are reserved; their slots."""
-        slots = self._take(len(rows))
-        self.chunk[slots] = chunk
-        self.row[slots] = rows
-        self.count[slots] = counts
+        slots = self._take(len(keys))
+        self._tables[:, slots] = columns
         self.index[slots] = indices
-        self.line[slots] = lines
-        for name in self.counters:
-            getattr(self, name)[slots] = 0
         self._name(slots, keys)
         return slots
 

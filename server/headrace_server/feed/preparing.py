@@ -52,24 +52,26 @@ class Preparing:
         self._wrong = 0  # guesses in a row
         self._pause = 0  # batches for which none is made
 
-    def prepare(self) -> None:
-        """Write the examples of the batch that is expected, unless that is done."""
+    def prepare(self) -> bool:
+        """Write the examples of the batch that is expected; False where there is nothing to do."""
         if not self._possible or self._ready is not None or self._pause:
-            return
+            return False
         batch = self._machine.expected()
         if batch is None or not self._offers.keys() >= set(batch.chunks.tolist()):
-            return
+            return False
         extra: dict[str, Any] = {}
         states = len(batch)
         if self._at_trainer:
             if batch.segments[batch.starts].any():  # from a state that may still be flushed
-                return
+                return False
             extra, states = self._kept.columns(batch, self._offers)
         assembly = SegmentBlock(self._layout, batch, self._offers, extra, states)
         block = self._slab.lend(assembly.nbytes)
-        if block is not None:
-            assembly.fill_examples(self._slab.memory(block))
-            self._ready = assembly, block
+        if block is None:
+            return False
+        assembly.fill_examples(self._slab.memory(block))
+        self._ready = assembly, block
+        return True
 
     def take(self, batch: Segments) -> tuple[SegmentBlock, Block] | None:
         """What was written of this batch, which is the one that is wanted, and where."""

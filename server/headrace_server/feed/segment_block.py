@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -196,10 +197,10 @@ class SegmentBlock:
             for name, source in layout.sequences:
                 column = offer.sequences[source]
                 assert isinstance(column, Ragged)
-                shape, dtype, offset = places.arrays[name]
-                window = dtype.itemsize * prod(shape[1:])
+                window = column.item_bytes * layout.num_unroll
                 if window:
-                    _windows(block, offset, shape[0], window, column, at, rows, begins)
+                    offset = places.arrays[name][2]
+                    _windows(block, offset, self.rows, window, column, at, rows, begins)
 
     def states(self, block: np.ndarray) -> States:
         """The states of a batch that was written, and which of its rows they are of."""
@@ -297,8 +298,9 @@ def _windows(
     else:
         whole = starts.copy()
         whole[alone] = 0  # any bytes: these are written once more, one by one
-        out = np.ndarray((count,), f"V{window}", block, offset)
-        out[places] = windows_of(raw, window)[whole]
+        every = windows_of(raw, window)
+        out = np.ndarray((count,), every.dtype, block, offset)
+        out[places] = every[whole]
     numbers = alone if isinstance(places, slice) else places[alone]
     target, source = block.data, raw.data
     for place, start, size in zip(
@@ -315,15 +317,21 @@ def write_strings(block: np.ndarray, slot: Slot, texts: list[bytes]) -> None:
     """Offsets, then the strings back to back."""
     count = len(texts)
     offsets = np.ndarray((count + 1,), np.int64, block, slot.offset)
-    offsets[0] = 0
     lengths = list(map(len, texts))
     if count and lengths.count(lengths[0]) == count:  # as keys mostly are
-        np.multiply(np.arange(count + 1), lengths[0], out=offsets)
+        offsets[:] = _even_offsets(count, lengths[0])
     else:
+        offsets[0] = 0
         offsets[1:] = list(accumulate(lengths))
     start = slot.offset + 8 * (count + 1)
     text = b"".join(texts)
     block.data[start : start + len(text)] = text
+
+
+@lru_cache(maxsize=64)
+def _even_offsets(count: int, length: int) -> np.ndarray:
+    """Where strings of one length start and end."""
+    return np.arange(count + 1) * length
 
 
 def state_array(column: Column, rows: np.ndarray) -> np.ndarray:

@@ -239,13 +239,12 @@ class SequenceFeed:
         self._forget()
         return Resting if step is Rest else Done
 
-    def prepare(self) -> None:
-        """Write what is known already of the batch that is expected next.
+    def prepare(self) -> bool:
+        """Write what is known already of the batch that is expected next; whether there was any.
 
         For when there is nothing else to do: it changes when work is done, and nothing else.
         """
-        if self._blocked is None:
-            self._preparing.prepare()
+        return self._blocked is None and self._preparing.prepare()
 
     def _read(self, read: Read) -> None:
         before = self._intake.begin()

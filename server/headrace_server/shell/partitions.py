@@ -149,7 +149,8 @@ class Partitions:
         for name in self._resting:
             run = self._running[name]
             assert isinstance(run, SequenceFeed)
-            run.prepare()
+            if run.prepare() and (heard := poll(0)):  # others can be prepared later
+                return heard
         what_for = "slab" if self._full else "states" if self._starved else "trainers"
         self._full = False
         return self._reporter.rest(what_for, poll, at_most_ms)

@@ -17,10 +17,8 @@ def entered(slots, keys, chunk=0, counts=None, index=0, line=0):
     n = len(keys)
     assert all(slots.reserve(key, line + row) for row, key in enumerate(keys))
     counts = np.ones(n, np.int64) if counts is None else np.array(counts)
-    lines = np.arange(line, line + n)
-    return slots.enter(
-        chunk, list(range(n)), counts, list(range(index, index + n)), lines, list(keys)
-    )
+    columns = slots.columns(chunk, counts, line)
+    return slots.enter(columns, range(index, index + n), list(keys))
 
 
 def begun(keys, lines):
@@ -70,7 +68,7 @@ def test_a_slot_is_used_again_and_its_counters_begin_anew():
 def test_a_key_is_in_flight_from_when_it_is_reserved_until_it_lands():
     slots = Slots(4)
     assert slots.reserve("a", 0) and not slots.reserve("a", 1)
-    first = slots.enter(0, [0], np.array([2]), [0], np.array([0]), ["a"])
+    first = slots.enter(slots.columns(0, np.array([2]), 0), [0], ["a"])
     assert not slots.reserve("a", 9)
     slots.land(first)
     assert slots.reserve("a", 9) and slots.key_of(int(first[0])) == "a"
