@@ -60,9 +60,9 @@ def _reply_before_commit() -> None:
                 store._done.append(ticket)
             store._wake()
 
-    def late(store: Any, entry: Any) -> None:
+    def late(store: Any, changes: Any) -> None:
         time.sleep(0.1)
-        write(store, entry)
+        write(store, changes)
 
     _replace(Store, "submit", told)
     _replace(Store, "_write", late)
@@ -120,19 +120,20 @@ def _nothing_requeued() -> None:
 
 def _two_records() -> None:
     """Tokens are written before the states, and once in a while the end comes between."""
-    from headrace_server.shell.ledger import Entry
+    from headrace_server.core.changes import Change
     from headrace_server.shell.store import Store
 
     write, count = Store._write, itertools.count(1)
 
-    def in_two(store: Any, entry: Any) -> None:
-        write(store, Entry(tokens=entry.tokens))
+    def in_two(store: Any, changes: Any) -> None:
+        write(store, [Change(tokens=[token for change in changes for token in change.tokens])])
         left = Path(store.path).with_suffix(".crashed")
         if next(count) % 40 == 0 and not left.exists():
             left.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        entry.tokens = []
-        write(store, entry)
+        for change in changes:
+            change.tokens = []
+        write(store, [change for change in changes if change])
 
     _replace(Store, "_write", in_two)
 

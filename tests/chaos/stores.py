@@ -10,6 +10,7 @@ __all__ = ["tokens_of"]
 _START, _HEAD = 4096, 64
 _TABLE, _END, _COMMIT = 1, 2, 3
 _MOST_TOKENS = 65_536
+_CHANGE = struct.Struct("<7Iq2Q")  # drop, chunks, done, tokens, …; base; names; bytes of it all
 
 
 def tokens_of(path: Path) -> list[int]:
@@ -34,8 +35,17 @@ def _lap(data: bytes, at: int, stop: int) -> tuple[int, list[int], bool]:
         last, newest = crc, opening
         ended |= kind == _END
         if kind in (_TABLE, _COMMIT):
-            drop, chunks, done, mine = struct.unpack_from("<4I", data, at + _HEAD)
-            first = at + _HEAD + struct.calcsize("<6IqI") + 8 * (drop + chunks + done)
-            tokens += struct.unpack_from(f"<{mine}q", data, first)
+            tokens += _tokens_in(data, at + _HEAD, at + _HEAD + nbytes)
         at += _HEAD + -(-nbytes // _HEAD) * _HEAD
     return lap, tokens, ended
+
+
+def _tokens_in(data: bytes, at: int, stop: int) -> list[int]:
+    """The tokens of the changes of one record."""
+    tokens = list[int]()
+    while at < stop:
+        drop, chunks, done, mine, *_, whole = _CHANGE.unpack_from(data, at)
+        first = at + _CHANGE.size + 8 * (drop + chunks + done)
+        tokens += struct.unpack_from(f"<{mine}q", data, first)
+        at += whole
+    return tokens

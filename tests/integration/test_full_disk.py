@@ -22,7 +22,7 @@ import headrace_server as hs
 from headrace_proto.errors import LimitExceeded, ServerError
 from headrace_server.arguments import index_directory
 from headrace_server.cli.keygen import _write
-from headrace_server.core.changes import Change, Example
+from headrace_server.core.changes import Change, Example, Examples
 from headrace_server.feed.arrow_part import ArrowPart
 from headrace_server.feed.durable_file import write_durably
 from headrace_server.feed.index_cache import IndexCache
@@ -152,7 +152,8 @@ def test_a_slab_that_does_not_fit_says_how_much_there_is(full: Path) -> None:
 def test_commits_that_wait_for_room_say_so_and_a_copy_that_does_not_fit_too(disk: Path) -> None:
     store = Store(disk / "1.journal", "process")
     try:
-        store.submit(Change(put=[Example(n, n, 0, 0, 0, 1, b"", bytes(9000)) for n in range(40)]))
+        some = [Example(n, n, 0, 0, 0, 1, (0, b""), bytes(9000)) for n in range(40)]
+        store.submit(Change(put=Examples.of(some)))
         ballast = disk / "ballast"
         store.copy_to(disk / "early.journal")  # after it all is committed
         (disk / "early.journal").unlink()

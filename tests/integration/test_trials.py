@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from headrace_server.core.changes import Saved
+from headrace_server.core.changes import Examples, Saved
 from headrace_server.core.lease import LeaseTable, Verdict
 from headrace_server.shell import outbox
 from tests.trials import events, flips, interleavings, messages, power
@@ -126,7 +126,7 @@ def test_a_cut_of_power_that_lost_an_ack_or_tore_a_change_is_seen() -> None:
     def left(n: int, *, tokens: int | None = None, state: int | None = None) -> Saved:
         count = n if tokens is None else tokens
         of = n if state is None else state
-        examples = [power.example(k, of) for k in range(n, n + 20)]
+        examples = Examples.of(power.example(k, of) for k in range(n, n + 20))
         return Saved({"n": b"%d" % n}, examples, {}, [], list(range(count + 1)))
 
     assert power.fault_of(left(9), 9, "power") == power.fault_of(left(10), 9, "power") == ""
@@ -134,14 +134,13 @@ def test_a_cut_of_power_that_lost_an_ack_or_tore_a_change_is_seen() -> None:
     assert "9 was told to be committed, and 8" in power.fault_of(left(8), 9, "power")
     assert "tokens up to" in power.fault_of(left(9, tokens=8), 9, "process")
     assert "states are not those" in power.fault_of(left(9, state=8), 9, "process")
-    stray = Saved({}, [power.example(0, 0)], {}, [], [])
+    stray = Saved({}, Examples.of([power.example(0, 0)]), {}, [], [])
     assert "examples are not those" in power.fault_of(stray, -1, "process")
 
 
 def test_a_store_without_checksums_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     same = SimpleNamespace(value=lambda data: 0, extend=lambda crc, data: 0)
-    for module in ("journal", "ledger"):
-        monkeypatch.setattr(f"headrace_server.shell.{module}.google_crc32c", same)
+    monkeypatch.setattr("headrace_server.shell.journal.google_crc32c", same)
     report = Report()
     flips._stores("closed journal", Setup(1, 0.1, tmp_path), report)
     assert "closed journal: a state that never was" in report.broken

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace_proto.errors import HeadraceError, ServerError
-from headrace_server.core.changes import Change, Example, Saved
+from headrace_server.core.changes import Change, Example, Examples, Saved
 from headrace_server.feed.columns import row_of
 from headrace_server.feed.index_cache import IndexCache
 from headrace_server.feed.manifest import resolve
@@ -70,10 +70,13 @@ def _commits(store: Store, bell: int, chance: random.Random) -> list[Saved]:
     for number in range(12):
         some = chance.sample(range(30), 6)
         put = [
-            Example(k, k, k // 7, k % 7, number, 99, b"%d" % k, chance.randbytes(600)) for k in some
+            Example(k, k, k // 7, k % 7, number, 99, (0, b"%d" % k), chance.randbytes(600))
+            for k in some
         ]
         drop = [chance.randrange(30)]
-        store.submit(Change(put, drop, meta={"n": b"%d" % number}, tokens=[number]), number)
+        store.submit(
+            Change(Examples.of(put), drop, meta={"n": b"%d" % number}, tokens=[number]), number
+        )
         select.select([bell], [], [], _PATIENCE_S)
         os.eventfd_read(bell)
         held |= {e.line: e for e in put}
@@ -81,7 +84,8 @@ def _commits(store: Store, bell: int, chance: random.Random) -> list[Saved]:
             held.pop(line, None)
         tokens = [*tokens, number]
         examples = sorted(held.values(), key=lambda e: e.index)
-        after.append(Saved({"n": b"%d" % number}, examples, {}, [], tokens))
+        saved = Examples.of(examples)
+        after.append(Saved({"n": b"%d" % number}, saved, {}, [], tokens))
     return after
 
 

@@ -26,7 +26,7 @@ _P99_MS = 50.0
 _PACED = """
 import json, os, random, resource, select, sys, time
 from pathlib import Path
-from headrace_server.core.changes import Change, Example
+from headrace_server.core.changes import Change, Example, Examples
 from headrace_server.shell.store import Store
 path, rate, seconds, seed = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 chance = random.Random(seed)
@@ -44,11 +44,11 @@ while told < changes:
     while len(sent) < due:
         n = len(sent)
         some = [
-            Example(line, line, 0, 0, n, n + 2, b"k", states[(n + i) % 512])
+            Example(line, line, 0, 0, n, n + 2, (0, b"k"), states[(n + i) % 512])
             for i, line in enumerate(lines[n * 32 % 65_536 :][:32])
         ]
         sent.append(time.perf_counter())
-        store.submit(Change(put=some, tokens=[n]), n)
+        store.submit(Change(put=Examples.of(some), tokens=[n]), n)
     next_s = max(0.0, len(sent) * 32 / rate - (time.perf_counter() - began))
     select.select([bell], [], [], next_s if len(sent) < changes else 10.0)
     try:

@@ -35,7 +35,7 @@ _PATIENCE_S = 20.0
 _WRITER = """
 import os, sys
 from pathlib import Path
-from headrace_server.core.changes import Change, Example
+from headrace_server.core.changes import Change, Example, Examples
 from headrace_server.shell.store import Store
 bell = os.eventfd(0)
 store = Store(Path(sys.argv[1]), sys.argv[2], bell)
@@ -43,8 +43,10 @@ n = told = int(store.load().meta.get("n", b"-1"))
 while True:
     while n - told < 8:
         n += 1
-        states = [Example(k, k, 0, 0, n, n + 2, b"k", b"%d" % n * 400) for k in range(n, n + 20)]
-        store.submit(Change(put=states, drop=[n - 1], meta={"n": b"%d" % n}, tokens=[n]), n)
+        state = b"%d" % n * 400
+        states = [Example(k, k, 0, 0, n, n + 2, (0, b"k"), state) for k in range(n, n + 20)]
+        put = Examples.of(states)
+        store.submit(Change(put=put, drop=[n - 1], meta={"n": b"%d" % n}, tokens=[n]), n)
     os.eventfd_read(bell)
     for told in store.take_done():
         os.write(1, b"%d\\n" % told)
@@ -109,7 +111,7 @@ def _copied(disk: Path, to: Path) -> int:
 
 def example(line: int, n: int) -> Example:
     """What the writer has of a line after change ``n``."""
-    return Example(line, line, 0, 0, n, n + 2, b"k", b"%d" % n * 400)
+    return Example(line, line, 0, 0, n, n + 2, (0, b"k"), b"%d" % n * 400)
 
 
 def fault_of(saved: Saved, told: int, durability: str) -> str:
@@ -119,9 +121,9 @@ def fault_of(saved: Saved, told: int, durability: str) -> str:
         return f"{told} was told to be committed, and {n} is there"
     if saved.tokens != list(range(n + 1))[-65_536:]:
         return f"tokens up to {saved.tokens[-1:]} and not to {n}"
-    if [e.line for e in saved.examples] != (list(range(n, n + _STATES)) if n >= 0 else []):
+    if saved.examples.lines.tolist() != (list(range(n, n + _STATES)) if n >= 0 else []):
         return f"the examples are not those of {n}"
-    if any(e != example(e.line, n) for e in saved.examples):
+    if any(e != example(e.line, n) for e in saved.examples.listed()):
         return f"the states are not those of {n}"
     return ""
 

@@ -1,15 +1,26 @@
-"""What a commit changes in what is kept of a partition, and all of that, as plain data."""
+"""What a commit changes in what is kept of a partition, and all of that, as plain data.
+
+Examples are columns: a commit of a whole batch is a few arrays, and nothing is made per example.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
-__all__ = ["Change", "Example", "Saved"]
+import numpy as np
+
+__all__ = ["Change", "Column", "Example", "Examples", "Key", "Saved"]
+
+Key = tuple[int, bytes]  # epoch and key
+#: A state of each of some examples: rows of as many bytes (uint8), or bytes that differ in size.
+Column = np.ndarray | list[bytes]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Example:
-    """An example that has begun: where it lies, how far it is, and its states."""
+    """One example that has begun: where it lies, how far it is, and its states."""
 
     line: int  # number of the example as it was read
     index: int  # insertion index
@@ -17,16 +28,100 @@ class Example:
     row: int
     segment: int  # the next
     count: int
-    key: bytes
-    state: bytes
+    key: Key
+    state: bytes  # the bytes of all its states, one after the other
+
+
+def _no_numbers() -> np.ndarray:
+    return np.zeros((6, 0), np.int64)
+
+
+@dataclass(slots=True, eq=False)
+class Examples:
+    """Examples that have begun, by column."""
+
+    numbers: np.ndarray = field(default_factory=_no_numbers)  # int64, rows as in Example
+    keys: Sequence[Key] = ()
+    states: Sequence[Column] = ()
+
+    @classmethod
+    def of(cls, examples: Iterable[Example]) -> Examples:
+        """Some examples as columns; their states are one column."""
+        listed = list(examples)
+        numbers = np.array(
+            [(e.line, e.index, e.chunk, e.row, e.segment, e.count) for e in listed], np.int64
+        ).reshape(-1, 6)
+        states = [[e.state for e in listed]]
+        return cls(np.ascontiguousarray(numbers.T), [e.key for e in listed], states)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Examples]) -> Examples:
+        """All of these, one after the other."""
+        parts = [part for part in parts if len(part)]
+        if len(parts) < 2:
+            return parts[0] if parts else cls()
+        states: list[Column]
+        if len({part._form for part in parts}) == 1:
+            states = [
+                _concatenated(column) for column in zip(*(p.states for p in parts), strict=True)
+            ]
+        else:
+            states = [[state for part in parts for state in part.packed()]]
+        numbers = np.concatenate([part.numbers for part in parts], axis=1)
+        return cls(numbers, list(chain.from_iterable(part.keys for part in parts)), states)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Examples):
+            return NotImplemented
+        return self.listed() == other.listed()
+
+    @property
+    def lines(self) -> np.ndarray:
+        lines: np.ndarray = self.numbers[0]
+        return lines
+
+    @property
+    def _form(self) -> tuple[int, ...]:
+        return tuple(-1 if isinstance(c, list) else c.shape[1] for c in self.states)
+
+    def take(self, places: np.ndarray) -> Examples:
+        """Some of them."""
+        rows = places.tolist()
+        states = [[c[i] for i in rows] if isinstance(c, list) else c[places] for c in self.states]
+        return Examples(self.numbers[:, places], [self.keys[i] for i in rows], states)
+
+    def by_index(self) -> Examples:
+        """In the order in which they came."""
+        return self.take(np.argsort(self.numbers[1], kind="stable"))
+
+    def packed(self) -> list[bytes]:
+        """The bytes of all states of each."""
+        columns = [c if isinstance(c, list) else [row.tobytes() for row in c] for c in self.states]
+        return [b"".join(row) for row in zip(*columns, strict=True)]
+
+    def listed(self) -> list[Example]:
+        """Each by itself."""
+        rows = zip(*self.numbers.tolist(), self.keys, self.packed(), strict=True)
+        return [Example(*row) for row in rows]
+
+
+def _concatenated(columns: Sequence[Column]) -> Column:
+    arrays = [column for column in columns if not isinstance(column, list)]
+    if arrays:
+        whole: np.ndarray = np.concatenate(arrays)
+        return whole
+    return [value for column in columns for value in column]
 
 
 @dataclass(slots=True)
 class Change:
     """What one commit changes.  ``base``: what is done below it is not listed any more."""
 
-    put: list[Example] = field(default_factory=list)
-    drop: list[int] = field(default_factory=list)  # lines of examples
+    put: Examples = field(default_factory=Examples)
+    drop: list[int] = field(default_factory=list)  # lines of examples, after those that were put
     done: list[int] = field(default_factory=list)
     base: int | None = None
     chunks: dict[int, bytes] = field(default_factory=dict)  # how to read them again
@@ -34,13 +129,18 @@ class Change:
     meta: dict[str, bytes] = field(default_factory=dict)
     tokens: list[int] = field(default_factory=list)
 
+    def __bool__(self) -> bool:
+        """Whether anything changes."""
+        lists = (self.drop, self.done, self.chunks, self.drop_chunks, self.meta, self.tokens)
+        return any(lists) or self.base is not None or len(self.put) > 0
+
 
 @dataclass(slots=True)
 class Saved:
-    """All that is kept of a partition."""
+    """All that is kept of a partition; examples by insertion index."""
 
     meta: dict[str, bytes]
-    examples: list[Example]
+    examples: Examples
     chunks: dict[int, bytes]
     done: list[int]
     tokens: list[int]

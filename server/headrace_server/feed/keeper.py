@@ -21,7 +21,7 @@ import numpy as np
 
 from headrace_proto.codec import pack
 
-from ..core.changes import Change, Example, Saved
+from ..core.changes import Change, Column, Examples, Key, Saved
 from ..core.plan import Read
 from ..core.progress import Lines
 from ..core.sequences import BEGUN, REFUSED
@@ -76,7 +76,7 @@ class Keeper:
     # Changes
 
     def saved(
-        self, batch: Segments, rows: np.ndarray, keys: Sequence[bytes], states: Sequence[bytes]
+        self, batch: Segments, rows: np.ndarray, keys: Sequence[Key], states: Sequence[Column]
     ) -> Change:
         """A batch is done, once; ``rows`` of it go on, with these keys and states."""
         change, closed = Change(), list[int]()
@@ -87,7 +87,7 @@ class Keeper:
         return change
 
     def flushed(
-        self, batch: Segments, rows: np.ndarray, keys: Sequence[bytes], states: Sequence[bytes]
+        self, batch: Segments, rows: np.ndarray, keys: Sequence[Key], states: Sequence[Column]
     ) -> Change:
         """States of ``rows`` after a batch came by themselves, the batch being done or not."""
         change, closed = Change(), list[int]()
@@ -100,25 +100,29 @@ class Keeper:
         change: Change,
         batch: Segments,
         rows: np.ndarray,
-        keys: Sequence[bytes],
-        states: Sequence[bytes],
+        keys: Sequence[Key],
+        states: Sequence[Column],
         closed: list[int],
     ) -> None:
-        columns = zip(
-            *(batch.lines[rows].tolist(), batch.indices[rows].tolist()),
-            *(batch.chunks[rows].tolist(), batch.rows[rows].tolist()),
-            *((batch.segments[rows] + 1).tolist(), batch.counts[rows].tolist()),
-            *(keys, states),
-            strict=True,
+        if not len(rows):
+            return
+        numbers = np.array(
+            [batch.lines, batch.indices, batch.chunks, batch.rows, batch.segments, batch.counts],
+            np.int64,
         )
-        for values in columns:
-            example = Example(*values)
-            if example.segment == example.count:
-                raise ValueError(f"example {example.key!r:.80} has ended: it has no state to keep")
-            change.put.append(example)
-            if example.line not in self._kept:
-                self._keep(change, example.line, example.chunk)
-                closed.append(example.chunk)
+        if len(rows) < len(batch):
+            numbers = numbers[:, rows]
+        numbers[4] += 1
+        ended = np.flatnonzero(numbers[4] == numbers[5])
+        if len(ended):
+            key = keys[ended[0]][1]
+            raise ValueError(f"example {key!r:.80} has ended: it has no state to keep")
+        change.put = Examples(numbers, keys, states)
+        lines, kept = numbers[0].tolist(), self._kept
+        for place in [place for place, line in enumerate(lines) if line not in kept]:
+            chunk = int(numbers[2, place])
+            self._keep(change, lines[place], chunk)
+            closed.append(chunk)
 
     def refused(self, chunk: int, row: int) -> Change:
         """An example's key was in flight: it is passed over."""
@@ -184,18 +188,11 @@ class Keeper:
         self._reads.update(saved.chunks)
         for mark in saved.done:
             self._marks[mark // 2] = REFUSED if mark % 2 else BEGUN
-        for example in saved.examples:
-            self._kept[example.line] = example.chunk
-            self._stored[example.chunk] = self._stored.get(example.chunk, 0) + 1
-            if example.line >= cursor["line"]:
-                self._marks[example.line] = BEGUN
-
-        def column(name: str) -> np.ndarray:
-            return np.array([getattr(e, name) for e in saved.examples], np.int64)
-
-        keys = [tuple(msgpack.unpackb(e.key)) for e in saved.examples]
-        begun = Begun(
-            *(column("chunk"), column("row"), column("count"), column("segment")),
-            *(column("index"), column("line"), keys),
-        )
-        return cursor, begun
+        examples = saved.examples
+        lines, indices, chunks, rows, segments, counts = examples.numbers
+        for line, chunk in zip(lines.tolist(), chunks.tolist(), strict=True):
+            self._kept[line] = chunk
+            self._stored[chunk] = self._stored.get(chunk, 0) + 1
+            if line >= cursor["line"]:
+                self._marks[line] = BEGUN
+        return cursor, Begun(chunks, rows, counts, segments, indices, lines, examples.keys)

@@ -12,12 +12,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from headrace_proto.codec import pack
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
 from ..core.arena import Block
-from ..core.changes import Change, Saved
+from ..core.changes import Change, Key, Saved
 from ..core.lanes import Lanes
 from ..core.partition import Partition, Rest
 from ..core.plan import Plan, Read, Shaper
@@ -34,7 +33,7 @@ from .reader import BadRecords, Reader
 from .segment_block import BlockLayout, SegmentBlock
 from .sequencing import Offer, Sequencing
 from .slab import Slab
-from .state_table import KeptStates, StateTable, arrays_of, packed_states, unpacked_states
+from .state_table import KeptStates, StateTable, arrays_of, state_columns, stored_states
 from .trace import Tracing
 
 __all__ = ["Resting", "SequenceFeed"]
@@ -166,9 +165,9 @@ class SequenceFeed:
         batch = self._out.pop(number, None)
         if batch is None:
             return "stale", f"batch {number} is not out"
-        keys: list[bytes] = []
+        keys: list[Key] = []
         if self._keeper is not None:  # before the machine may drop examples
-            keys = [pack(self.machine.key_of(slot)) for slot in batch.slots.tolist()]
+            keys = self._keys(batch.slots)
         rows = self.machine.saved(batch)
         if rows is None:
             if self.machine.cancelled:
@@ -185,7 +184,9 @@ class SequenceFeed:
             self._table.put(batch.slots, arrays)
         if self._keeper is not None:
             going = [keys[row] for row in rows.tolist()]
-            states = packed_states(arrays, rows) if arrays else []
+            if len(rows) < len(batch):
+                arrays = [array[rows] for array in arrays]
+            states = state_columns(arrays) if len(rows) else []
             self._changes.append(self._keeper.saved(batch, rows, going, states))
         return "", ""
 
@@ -194,8 +195,8 @@ class SequenceFeed:
         changes, self._changes = self._changes, []
         return changes
 
-    def _keys(self, batch: Segments, rows: np.ndarray) -> list[bytes]:
-        return [pack(self.machine.key_of(slot)) for slot in batch.slots[rows].tolist()]
+    def _keys(self, slots: np.ndarray) -> list[Key]:
+        return [cast(Key, self.machine.key_of(slot)) for slot in slots.tolist()]
 
     def leave(self, stripe: int) -> None:
         """The trainer of a stripe of lanes is gone."""
@@ -216,7 +217,7 @@ class SequenceFeed:
                 at = np.array([places[row] for row in kept.tolist()], np.int64)
                 self._kept.put(batch.slots[kept], arrays, at)
                 if self._keeper is not None and len(kept):
-                    stored = self._keys(batch, kept), packed_states(arrays, at)
+                    stored = self._keys(batch.slots[kept]), state_columns([a[at] for a in arrays])
                     self._changes.append(self._keeper.flushed(batch, kept, *stored))
 
     # Work
@@ -350,8 +351,7 @@ class SequenceFeed:
             self._intake.count("skipped", len(ended))
             begun = begun.take(kept)
         slots = self.machine.resume(begun)
-        packed = [saved.examples[i].state for i in kept.tolist()]
-        states = unpacked_states(self._cutting.states, packed)
+        states = stored_states(self._cutting.states, saved.examples.take(kept))
         if self._cutting.at_trainer:
             self._kept.put(slots, states, np.arange(len(slots)))
         else:

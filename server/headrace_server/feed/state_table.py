@@ -16,11 +16,12 @@ from headrace_proto.codec import pack
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import Slot, strings_at
 
+from ..core.changes import Column, Examples
 from ..core.slots import Segments
 from .segment_block import groups, state_array
 from .sequencing import Offer, State
 
-__all__ = ["KeptStates", "StateTable", "arrays_of", "packed_states", "unpacked_states"]
+__all__ = ["KeptStates", "StateTable", "arrays_of", "state_columns", "stored_states"]
 
 
 def arrays_of(states: Sequence[State], block: Any, columns: Sequence[Any]) -> list[np.ndarray]:
@@ -36,45 +37,50 @@ def arrays_of(states: Sequence[State], block: Any, columns: Sequence[Any]) -> li
     return arrays
 
 
-def packed_states(arrays: Sequence[np.ndarray], rows: np.ndarray) -> list[bytes]:
-    """All states of each of some rows as bytes, to be stored."""
+def state_columns(arrays: Sequence[np.ndarray]) -> list[Column]:
+    """All states of some examples, to be stored: the arrays themselves unless they have strings."""
     if any(array.dtype == object for array in arrays):
         plain = [
             [a[row].tolist() if a.dtype == object and a.ndim > 1 else _raw(a[row]) for a in arrays]
-            for row in rows.tolist()
+            for row in range(len(arrays[0]))
         ]
-        return [pack(values) for values in plain]
-    parts = [np.ascontiguousarray(a[rows]).reshape(len(rows), -1).view(np.uint8) for a in arrays]
-    whole = np.concatenate(parts, axis=1)
-    return [row.tobytes() for row in whole]
+        return [[pack(values) for values in plain]]
+    return [array.reshape(len(array), -1).view(np.uint8) for array in arrays]
 
 
 def _raw(value: Any) -> bytes:
     return value if isinstance(value, bytes) else np.ascontiguousarray(value).tobytes()
 
 
-def unpacked_states(states: Sequence[State], packed: Sequence[bytes]) -> list[np.ndarray]:
-    """What ``packed_states`` has packed, a row for each; ValueError where it does not fit."""
-    arrays = [state.blank(len(packed)) for state in states]
+def stored_states(states: Sequence[State], examples: Examples) -> list[np.ndarray]:
+    """The states of examples, an array of each; ValueError where they do not fit."""
+    arrays = [state.blank(len(examples)) for state in states]
     if any(array.dtype == object for array in arrays):
-        for row, values in enumerate(packed):
+        for row, values in enumerate(examples.packed()):
             for array, value in zip(arrays, msgpack.unpackb(values), strict=True):
                 if array.dtype == object:
                     array[row] = value
                 else:
                     array[row] = np.frombuffer(value, array.dtype).reshape(array.shape[1:])
         return arrays
-    if packed:
-        whole = np.frombuffer(b"".join(packed), np.uint8).reshape(len(packed), -1)
+    if len(examples):
+        # They may have been stored as one column: what counts is their bytes in a row.
+        whole = np.concatenate([_bytes_in_rows(column) for column in examples.states], axis=1)
         at = 0
         for array in arrays:
-            width = array.nbytes // len(packed)
+            width = array.nbytes // len(examples)
             part = np.ascontiguousarray(whole[:, at : at + width])
             array[:] = part.view(array.dtype).reshape(array.shape)
             at += width
         if at != whole.shape[1]:
             raise ValueError(f"states of {whole.shape[1]} bytes are stored; they have {at}")
     return arrays
+
+
+def _bytes_in_rows(column: Column) -> np.ndarray:
+    if isinstance(column, list):
+        return np.frombuffer(b"".join(column), np.uint8).reshape(len(column), -1)
+    return column
 
 
 class StateTable:

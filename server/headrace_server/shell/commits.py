@@ -1,10 +1,10 @@
 """What trainers bring back to one worker's partitions, and when they are told that it is kept.
 
-    saves ─► partition ─┬► its store ─► committed ─► Kept
-                        └► no store: gathered ─► along with the next batch, or Kept
+    saves ─► partition ─┬► its store has to write it ─► committed ─► Kept
+                        └► it has, or there is none ─► gathered ─► with the next batch, or Kept
 
-States in memory are kept as soon as they are there, so the answer need not go by itself: it waits
-for the partition's next batch, but not for a turn in which none is made.
+States are kept as soon as they are in memory where that is enough, so the answer need not go by
+itself: it waits for the partition's next batch, but not for a turn in which none is made.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Commits:
                     run.saved(number)
                 self._stores.keep(name, run, token if not code else None)
             kept.append([number, code, text])
-        if kept and name in self._stores:
+        if kept and not self._stores.settled(name):
             self._stores.tell(name, Kept(*name, kept))
         elif kept:
             self._kept.setdefault(name, []).extend(kept)

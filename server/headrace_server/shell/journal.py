@@ -23,6 +23,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 
@@ -35,7 +36,7 @@ TABLE, END, COMMIT, OPENED = 1, 2, 3, 4
 _SUM = struct.Struct("<I")  # crc32c, of what comes before it
 _FILE = struct.Struct("<8sQQQ")  # magic, version, bytes of a half, halves; then the checksum
 _FILE_MAGIC = b"HRJOURNL"
-_VERSION = 1
+_VERSION = 2
 _MARK = struct.Struct("<8sQQI")  # magic, lap, end and checksum of its last record; then its own
 _MARK_MAGIC = b"HRCLOSED"
 _MARK_AT = 1024  # in the first page, away from what the file begins with
@@ -48,6 +49,7 @@ _LEAST_HALF, _USUAL_HALF = 1 << 20, 32 << 20
 #: A half has room for this many tables: so little is written beside commits.
 _TABLES = 4
 _ZEROS = bytes(1 << 20)
+_MOST_PARTS = 1024  # of one write: IOV_MAX
 _NEW = ".new"
 
 
@@ -109,10 +111,14 @@ class Journal:
             raise
 
     def read(self, place: int, nbytes: int) -> bytes:
-        """Bytes of a payload."""
-        return os.pread(self._fd, nbytes, place)
+        """A payload of the lap that holds; ValueError where it is not what was written."""
+        whole = os.pread(self._fd, _HEAD + nbytes, place - _HEAD)
+        found = _sound(whole, 0, len(whole), place - _HEAD)
+        if found is None or (found.lap, found.nbytes) != (self._lap, nbytes):
+            raise ValueError(f"the record at byte {place - _HEAD} fails its checksum")
+        return whole[_HEAD:]
 
-    def append(self, parts: Sequence[bytes]) -> int:
+    def append(self, parts: Sequence[Any]) -> int:
         """Write a commit; the place of its payload.  NoRoom when the next lap has to begin first.
 
         With ``durable`` it is on the disk.  After an OSError the same may be written again.
@@ -184,7 +190,7 @@ class Journal:
         _close(self._fd, self._synced)
         self._fd = self._synced = -1
 
-    def _write(self, kind: int, parts: Sequence[bytes]) -> int:
+    def _write(self, kind: int, parts: Sequence[Any]) -> int:
         place = self._at
         end = place + _HEAD + _padded(sum(map(len, parts)))
         if end > self._stop:
@@ -205,7 +211,7 @@ class Table:
         self._fd, self._lap = fd, lap
         self.at, self.stop, self.last = start, stop, 0
 
-    def write(self, parts: Sequence[bytes]) -> int:
+    def write(self, parts: Sequence[Any]) -> int:
         """Write one record of the table; the place of its payload."""
         return self._write(TABLE, parts)
 
@@ -221,7 +227,7 @@ class Table:
                 _write_all(self._fd, place, [bytes(_HEAD)])
             raise
 
-    def _write(self, kind: int, parts: Sequence[bytes]) -> int:
+    def _write(self, kind: int, parts: Sequence[Any]) -> int:
         place = self.at
         end = place + _HEAD + _padded(sum(map(len, parts)))
         if end > self.stop:
@@ -231,7 +237,7 @@ class Table:
         return place + _HEAD
 
 
-def create(path: Path, table: Iterable[Sequence[bytes]], table_bytes: int = 0) -> None:
+def create(path: Path, table: Iterable[Sequence[Any]], table_bytes: int = 0) -> None:
     """Make a journal that holds a table, whole and on the disk, or not at all.
 
     One of more than no bytes is a copy: it has no room for more than the table.
@@ -300,7 +306,7 @@ def _new_file(path: Path, half: int, halves: int) -> int:
 
 
 def _put(
-    fd: int, kind: int, lap: int, place: int, opening: int, before: int, parts: Sequence[bytes]
+    fd: int, kind: int, lap: int, place: int, opening: int, before: int, parts: Sequence[Any]
 ) -> int:
     """Write a record; its checksum, which is of header and payload."""
     nbytes = sum(map(len, parts))
@@ -313,9 +319,9 @@ def _put(
     return int(crc)
 
 
-def _write_all(fd: int, place: int, parts: list[bytes]) -> None:
+def _write_all(fd: int, place: int, parts: list[Any]) -> None:
     while parts:
-        written = os.pwritev(fd, parts, place)
+        written = os.pwritev(fd, parts[:_MOST_PARTS], place)
         place += written
         while parts and written >= len(parts[0]):
             written -= len(parts[0])
@@ -384,14 +390,16 @@ class _Header:
     crc: int
 
 
-def _sound(data: mmap.mmap, place: int, stop: int) -> _Header | None:
-    """The header of a record that is whole; None where there is none."""
+def _sound(
+    data: mmap.mmap | bytes, place: int, stop: int, named: int | None = None
+) -> _Header | None:
+    """The header of a record that is whole, and names its place; None where there is none."""
     start = place + _HEAD
     if start > stop or data[place : place + len(_MAGIC)] != _MAGIC:
         return None
     head = data[place : place + _RECORD.size]
-    _, kind, lap, named, nbytes, opening, before = _RECORD.unpack(head)
-    if named != place or start + nbytes > stop:
+    _, kind, lap, of, nbytes, opening, before = _RECORD.unpack(head)
+    if of != (place if named is None else named) or start + nbytes > stop:
         return None
     (crc,) = _SUM.unpack_from(data, place + _RECORD.size)
     found = google_crc32c.extend(google_crc32c.value(head), data[start : start + nbytes])

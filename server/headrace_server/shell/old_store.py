@@ -12,7 +12,9 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..core.changes import Change, Example
+import msgpack
+
+from ..core.changes import Change, Example, Examples
 
 __all__ = ["OLD_SUFFIX", "read_old"]
 
@@ -23,14 +25,14 @@ _NUMBERS = struct.Struct("<3q")
 _EXAMPLE = struct.Struct("<8q")
 
 
-def read_old(path: Path) -> Iterator[Change]:
+def read_old(path: Path) -> Change:
     """All that an old store holds.  ValueError where it can not be trusted."""
     try:
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
             marks = [db.execute(f"PRAGMA {of}").fetchone()[0] for of in _PRAGMAS]
             if marks != [_APPLICATION, _VERSION, "ok"]:
                 raise ValueError(f"it is no store that this release converts: {marks}")
-            yield from _changes(db)
+            return _all_of(db)
     except (sqlite3.Error, TypeError, ValueError, struct.error) as error:
         raise ValueError(f"{path.name}, of an earlier release, is damaged: {error}") from error
 
@@ -38,23 +40,27 @@ def read_old(path: Path) -> Iterator[Change]:
 _PRAGMAS = ("application_id", "user_version", "quick_check(1)")
 
 
-def _changes(db: sqlite3.Connection) -> Iterator[Change]:
+def _all_of(db: sqlite3.Connection) -> Change:
+    whole, examples = Change(), list[Example]()
     for line, index, chunk, row, segment, count, crc, key, state in _rows(db, "example"):
         numbers = (line, index, chunk, row, segment, count, len(key), len(state))
         _check(crc == zlib.crc32(state, zlib.crc32(key, zlib.crc32(_EXAMPLE.pack(*numbers)))))
-        yield Change(put=[Example(line, index, chunk, row, segment, count, key, state)])
+        epoch, name = msgpack.unpackb(key)
+        examples.append(Example(line, index, chunk, row, segment, count, (epoch, name), state))
+    whole.put = Examples.of(examples)
     for name, crc, value in _rows(db, "meta"):
         _check(crc == _crc(zlib.crc32(name.encode()), value))
-        yield Change(meta={name: value})
+        whole.meta[name] = value
     for number, crc, value in _rows(db, "chunk"):
         _check(crc == _crc(number, value))
-        yield Change(chunks={number: value})
+        whole.chunks[number] = value
     for number, crc in _rows(db, "done"):
         _check(crc == _crc(number))
-        yield Change(done=[number])
+        whole.done.append(number)
     for place, token, crc in _rows(db, "token ORDER BY place"):
         _check(crc == _crc(token, place=place))
-        yield Change(tokens=[token])
+        whole.tokens.append(token)
+    return whole
 
 
 def _rows(db: sqlite3.Connection, table: str) -> Iterator[tuple]:

@@ -1,13 +1,15 @@
 """The store of one partition: one journal, and one thread that writes it.
 
-    submit(change, ticket) ─► [ all that has gathered, merged ─► one record ] ─► take_done()
+    submit(change, ticket) ─► [ all that has gathered ─► one record ] ─► take_done()
 
 A ticket is done when its change is committed, which is when a trainer may be told.  While one
 record is written the next gathers, so the disk sets the delay and not the rate.  A full disk
 is waited out: nothing is told to be committed meanwhile, and nothing that was is lost.
 
     durability "power"    a record is on the disk before it is told
-               "process"  outlives any process; power loss may take the last seconds back
+               "process"  outlives any process; power loss may take the last seconds back.  A write
+                          only fills memory then, so submit() makes it by itself while the thread
+                          has nothing to do; the thread begins laps, and waits for room
 
 Each record has a checksum, and a file is looked through whenever it is opened.  One that is empty,
 not ours or damaged is refused and left as it is.  Damage to the very last record can not be told
@@ -23,7 +25,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,7 @@ from headrace_proto.errors import ServerError
 from ..core.changes import Change, Saved
 from ..feed.durable_file import FULL, room, writing
 from .journal import Journal, NoRoom, create, record_bytes
-from .ledger import Entry, Ledger, merged
+from .ledger import Ledger, decoded, encoded
 from .old_store import OLD_SUFFIX, read_old
 
 __all__ = ["DURABILITIES", "TOKENS", "Store", "StoreDamaged"]
@@ -78,11 +80,14 @@ class Store:
         self._done: list[Any] = []
         self._changed = threading.Condition()
         self._closing = False
+        self._working = False  # whether the thread has the file
+        self._used = False
         self.fault = ""  # why nothing is committed at the moment
         self.commits = 0  # transactions of this life …
         self.committed_at = 0.0  # … and when the last one was done
         self._failure: BaseException | None = None
         self._ledger = Ledger(TOKENS)
+        self._inline = durability == "process"
         self._journal = self._opened(durability == "power", begun)
         self._thread = threading.Thread(target=self._run, name="headrace-store", daemon=True)
 
@@ -94,7 +99,7 @@ class Store:
                 if begun:  # an old store beside it would be of before
                     raise ValueError("it is gone, and commits were stored in it")
                 if old.exists():
-                    parts = merged(read_old(old)).parts()
+                    parts = encoded(read_old(old))
                     create(self.path, [parts], record_bytes(sum(map(len, parts))))
                 else:
                     create(self.path, [])
@@ -104,8 +109,8 @@ class Store:
             journal = Journal(self.path, durable)
             try:
                 for record in journal.records:
-                    entry, states_at = Entry.parse(journal.read(record.place, record.nbytes))
-                    self._ledger.apply(entry, record.place + states_at)
+                    changes = decoded(journal.read(record.place, record.nbytes))
+                    self._ledger.apply(changes, record.place, record.nbytes)
             except BaseException:
                 journal.close()
                 raise
@@ -116,7 +121,7 @@ class Store:
 
         To be asked for before anything is submitted.
         """
-        if self._thread.ident is not None:
+        if self._used:
             raise ValueError("load() comes before the first submit()")
         with _named(self.path):
             return self._ledger.saved(self._journal.read)
@@ -125,8 +130,32 @@ class Store:
         """Commit a change, soon.  It belongs to the store from now on."""
         with self._changed:
             self._begin()
-            self._gathered.append((change, ticket))
-            self._changed.notify()
+            if self._inline and self._written(change):
+                if ticket is not None:
+                    self._done.append(ticket)
+                    self._wake()
+            else:
+                self._gathered.append((change, ticket))
+                self._start()
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that was submitted is committed, and every ticket taken."""
+        with self._changed:
+            return not (self._working or self._gathered or self._done)
+
+    def _written(self, change: Change) -> bool:
+        """Write a change at once; False where that is for the thread to do, or to fail with."""
+        if self._working or self._gathered or self._copies:
+            return False
+        if change:
+            try:
+                self._append([change])
+            except (NoRoom, ValueError, TypeError, OSError, struct.error):
+                return False
+            self.commits += 1
+            self.committed_at = time.monotonic()
+        return True
 
     def take_done(self) -> list[Any]:
         """Tickets whose changes are committed, in the order of their submission."""
@@ -146,7 +175,7 @@ class Store:
         with self._changed:
             self._begin()
             self._copies.append(copy)
-            self._changed.notify()
+            self._start()
         while not copy.finished.wait(_RETRY_S):
             with self._changed:
                 copy.withdrawn = bool(self.fault) and not copy.finished.is_set()
@@ -181,8 +210,12 @@ class Store:
         self.take_failure()
         if self._closing:
             raise ServerError(f"{self.path} is closed")
+        self._used = True
+
+    def _start(self) -> None:
         if self._thread.ident is None:
             self._thread.start()
+        self._changed.notify()
 
     # The thread
 
@@ -191,10 +224,12 @@ class Store:
         try:
             while True:
                 with self._changed:
+                    self._working = False
                     while not (self._gathered or self._copies or self._closing):
                         self._changed.wait()
                     batch, self._gathered = self._gathered, []
                     copies, self._copies = self._copies, []
+                    self._working = True
                 if not batch and not copies:
                     break
                 if batch:
@@ -213,12 +248,12 @@ class Store:
             self._journal.close()
 
     def _commit(self, batch: list[tuple[Change, Any]]) -> None:
-        entry = merged(change for change, _ in batch)
+        changes = [change for change, _ in batch if change]
         while True:
             last = self._closing
             try:
                 with _named(self.path):
-                    self._write(entry)
+                    self._write(changes)
                 break
             except _Passing as error:
                 if last:
@@ -240,24 +275,26 @@ class Store:
             self._done += [ticket for _, ticket in batch if ticket is not None]
         self._wake()
 
-    def _write(self, entry: Entry) -> None:
+    def _write(self, changes: Sequence[Change]) -> None:
         """Append what has gathered, in the next lap where this one is full."""
-        if not entry:
-            return
-        parts = entry.parts()
-        try:
-            place = self._journal.append(parts)
-        except NoRoom:
-            self._turn(sum(map(len, parts)))
-            place = self._journal.append(parts)
-        self._ledger.apply(entry, place + sum(map(len, parts[:-1])))
+        if changes:
+            try:
+                self._append(changes)
+            except NoRoom:
+                self._turn(sum(len(part) for change in changes for part in encoded(change)))
+                self._append(changes)
+
+    def _append(self, changes: Sequence[Change]) -> None:
+        parts = [part for change in changes for part in encoded(change)]
+        place = self._journal.append(parts)
+        self._ledger.apply(changes, place, sum(map(len, parts)))
 
     def _turn(self, next_bytes: int) -> None:
         journal, ledger = self._journal, Ledger(TOKENS)
         with journal.turn(self._ledger.table_bytes(), next_bytes) as table:
-            for entry in self._ledger.table(journal.read):
-                parts = entry.parts()
-                ledger.apply(entry, table.write(parts) + sum(map(len, parts[:-1])))
+            for change in self._ledger.table(journal.read):
+                parts = encoded(change)
+                ledger.apply([change], table.write(parts), sum(map(len, parts)))
         self._ledger = ledger
 
     def _copy(self, copy: _Copy) -> None:
@@ -265,10 +302,10 @@ class Store:
             try:
                 if copy.target.exists():
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-                entries = self._ledger.table(self._journal.read)
+                changes = self._ledger.table(self._journal.read)
                 nbytes = self._ledger.table_bytes()
                 with writing(copy.target, nbytes):
-                    create(copy.target, (entry.parts() for entry in entries), nbytes)
+                    create(copy.target, map(encoded, changes), nbytes)
             except (ValueError, OSError) as error:
                 copy.error = error
         copy.finished.set()

@@ -133,12 +133,17 @@ class Stores:
         if name in self._stores:
             self._stores[name].submit(Change(meta={key: value}))
 
+    def settled(self, name: _Name) -> bool:
+        """Whether everything kept before is committed and told, or nothing is kept."""
+        store = self._stores.get(name)
+        return store is None or store.settled
+
     def tell(self, name: _Name, message: object) -> None:
         """Send a message when everything kept before is committed."""
-        if name in self._stores:
-            self._stores[name].submit(Change(), message)
-        else:
+        if self.settled(name):
             self._send(message)
+        else:
+            self._stores[name].submit(Change(), message)
 
     def copy(self, order: Copy) -> None:
         """Copy a partition's store, with all that was kept so far; its end is told."""

@@ -6,11 +6,10 @@ import copy
 import random
 from typing import Any
 
-import msgpack
 import numpy as np
 import pytest
 
-from headrace_server.core.changes import Change, Example, Saved
+from headrace_server.core.changes import Change, Example, Examples, Saved
 from headrace_server.core.plan import Read
 from headrace_server.core.segments import SegmentQueue
 from headrace_server.core.sequences import FIRST_INDEX
@@ -28,7 +27,7 @@ class Stored:
         self.marks: set[int] = set()
 
     def apply(self, change: Change) -> None:
-        self.examples.update((e.line, e) for e in change.put)
+        self.examples.update((e.line, e) for e in change.put.listed())
         for line in change.drop:
             del self.examples[line]
         self.chunks.update(change.chunks)
@@ -44,7 +43,7 @@ class Stored:
     @property
     def saved(self) -> Saved:
         examples = sorted(self.examples.values(), key=lambda e: e.index)
-        return Saved(self.meta, examples, self.chunks, sorted(self.marks), [])
+        return Saved(self.meta, Examples.of(examples), self.chunks, sorted(self.marks), [])
 
 
 class Truth:
@@ -100,9 +99,7 @@ class World:
         assert begun.counts.tolist() == [self.counts[line] for line in order]
         assert begun.indices.tolist() == [self.truth.index[line] for line in order]
         assert list(begun.keys) == [(0, self.keys[line]) for line in order]
-        assert [e.state for e in saved.examples] == [
-            b"%d after %d" % (line, going[line]) for line in order
-        ]
+        assert saved.examples.packed() == [b"%d after %d" % (line, going[line]) for line in order]
         for chunk, row, line in zip(begun.chunks.tolist(), begun.rows.tolist(), order, strict=True):
             read, stages = self.keeper.reread(chunk)
             assert read == Read(chunk, 0, read.position, read.limit)
@@ -194,9 +191,9 @@ class World:
             assert self.seen.index.setdefault(line, index) == index
             self.seen.segments[line] = segment + 1
         lines, segments = batch.lines[rows].tolist(), batch.segments[rows].tolist()
-        keys = [msgpack.packb([0, self.keys[line]]) for line in lines]
+        keys = [(0, self.keys[line]) for line in lines]
         states = [b"%d after %d" % (n, s + 1) for n, s in zip(lines, segments, strict=True)]
-        self.submit(self.keeper.saved(batch, rows, keys, states))
+        self.submit(self.keeper.saved(batch, rows, keys, [states]))
         self.refused()
         self.forget()
 
@@ -247,14 +244,17 @@ def batch_of(machine: SegmentQueue, keeper: Keeper, rows: int, count: int) -> Se
 def test_states_that_come_by_themselves_end_nothing():
     keeper, machine = Keeper(), SegmentQueue(2)
     batch = batch_of(machine, keeper, 2, 2)
-    assert not keeper.saved(batch, np.array([], np.int64), [], []).put
+    assert not len(keeper.saved(batch, np.array([], np.int64), [], []).put)
     machine.saved(batch)
-    change = keeper.flushed(batch, np.array([0, 1]), [b"a", b"b"], [b"x", b"y"])
-    assert [(e.line, e.segment, e.state) for e in change.put] == [(0, 1, b"x"), (1, 1, b"y")]
+    change = keeper.flushed(batch, np.array([0, 1]), [(0, b"a"), (0, b"b")], [[b"x", b"y"]])
+    assert [(e.line, e.segment, e.state) for e in change.put.listed()] == [
+        (0, 1, b"x"),
+        (1, 1, b"y"),
+    ]
     last = machine.next_draft()
     assert last is not None and last.last.all()
     with pytest.raises(ValueError, match="has ended: it has no state to keep"):
-        keeper.flushed(last, np.array([0]), [b"a"], [b"x"])
+        keeper.flushed(last, np.array([0]), [(0, b"a")], [[b"x"]])
     assert keeper.saved(last, np.array([], np.int64), [], []).drop == [0, 1]
 
 

@@ -18,10 +18,16 @@ from tests.examples import some
 
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_server import pipeline as hs
+from headrace_server.core.changes import Examples
 from headrace_server.feed.partition_feed import Done
 from headrace_server.feed.sequence_feed import Resting
 from headrace_server.feed.sequencing import State
-from headrace_server.feed.state_table import KeptStates, StateTable
+from headrace_server.feed.state_table import (
+    KeptStates,
+    StateTable,
+    state_columns,
+    stored_states,
+)
 from headrace_server.pipeline.builder import Pipeline
 
 #: Name → dtype and shape of every state.
@@ -433,6 +439,29 @@ def test_a_table_grows_and_never_shrinks():
         table.grow(size)
         column, rows = table.columns(np.array([3, 0, 1]))["state:n"]
         assert len(column) == max(size, 9) and column[rows].tolist() == [9, 0, 7]
+
+
+@pytest.mark.parametrize("texts", [False, True])
+def test_states_are_stored_and_read_back_whole_or_some_of_them(texts: bool):
+    declared = [plain("n", "zeros", "int16", [2], None), plain("x", "zeros", "float64", [], None)]
+    arrays = [np.arange(8, dtype=np.int16).reshape(4, 2), np.arange(4) * 0.5]
+    if texts:
+        declared.append(plain("t", "zeros", BYTES, [2], None))
+        arrays.append(np.array([[b"a", b""], [b"bc", b"d"], [b"", b""], [b"e", b"f"]], object))
+    for rows in ([0, 1, 2, 3], [3, 1]):
+        at = np.array(rows, np.int64)
+        columns = state_columns([array[at] for array in arrays])
+        numbers = np.zeros((6, len(rows)), np.int64)
+        keys = [(0, b"")] * len(rows)
+        stored = Examples(numbers, keys, columns)
+        as_one = Examples(numbers, keys, [stored.packed()])
+        for examples in (stored, as_one):
+            back = stored_states(declared, examples)
+            for array, one in zip(arrays, back, strict=True):
+                assert one.dtype == array.dtype and one.tolist() == array[at].tolist()
+    wrong = Examples(np.zeros((6, 1), np.int64), [(0, b"")], [[b"123"]])
+    with pytest.raises((ValueError, TypeError)):
+        stored_states(declared, wrong)
 
 
 def test_what_is_kept_does_not_hold_on_to_the_block_that_it_came_in():

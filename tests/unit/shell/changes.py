@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 
-from headrace_server.core.changes import Change, Example, Saved
+import numpy as np
+
+from headrace_server.core.changes import Change, Example, Examples, Saved
 
 
 class Model:
@@ -18,7 +20,7 @@ class Model:
         self.tokens: list[int] = []
 
     def apply(self, change: Change) -> None:
-        self.examples.update((e.line, e) for e in change.put)
+        self.examples.update((e.line, e) for e in change.put.listed())
         for line in change.drop:
             self.examples.pop(line, None)
         self.chunks.update(change.chunks)
@@ -33,14 +35,27 @@ class Model:
     @property
     def saved(self) -> Saved:
         examples = sorted(self.examples.values(), key=lambda e: e.index)
-        return Saved(self.meta, examples, self.chunks, sorted(self.numbers), self.tokens)
+        of = Examples.of(examples)
+        return Saved(self.meta, of, self.chunks, sorted(self.numbers), self.tokens)
 
 
 def example(chance: random.Random, line: int) -> Example:
     segment = chance.randrange(9)
     state = chance.randbytes(chance.choice([0, 1, 100, 5000]))
     index = line - 2**63 + (chance.randrange(4096) << 51)
-    return Example(line, index, line // 7, line % 7, segment, 9, chance.randbytes(5), state)
+    key = chance.randrange(3), chance.randbytes(chance.randrange(9))
+    return Example(line, index, line // 7, line % 7, segment, 9, key, state)
+
+
+def some_examples(chance: random.Random, lines: list[int]) -> Examples:
+    """Their states are of one size, in two columns, or differ in size."""
+    put = Examples.of([example(chance, line) for line in lines])
+    if lines and chance.random() < 0.5:
+        put.states = [
+            np.frombuffer(chance.randbytes(width * len(lines)), np.uint8).reshape(len(lines), width)
+            for width in (chance.choice([0, 3, 2000]), 5)
+        ]
+    return put
 
 
 def random_change(chance: random.Random) -> Change:
@@ -50,7 +65,7 @@ def random_change(chance: random.Random) -> Change:
         return chance.sample(range(40), chance.randrange(most))
 
     return Change(
-        put=[example(chance, line) for line in some(8)],
+        put=some_examples(chance, some(8)),
         drop=some(4),
         done=some(6),
         base=chance.randrange(40) if chance.random() < 0.3 else None,

@@ -22,10 +22,10 @@ PATIENCE_S = 30
 class Keeping:
     """One worker's stores, and the router's end."""
 
-    def __init__(self, directory: Path | None) -> None:
+    def __init__(self, directory: Path | None, durability: str = "power") -> None:
         self.sent: list[Any] = []
         path = None if directory is None else str(directory)
-        self.stores = Stores(path, "process", self.sent.append)
+        self.stores = Stores(path, durability, self.sent.append)
 
     def until_sent(self, n: int) -> list[Any]:
         """What has been sent, once it is so much."""
@@ -44,8 +44,10 @@ class Keeping:
 class House(Keeping):
     """One life of a worker with one feed, "f", of two partitions."""
 
-    def __init__(self, pipeline: Pipeline, here: Path, directory: Path | None) -> None:
-        super().__init__(directory)
+    def __init__(
+        self, pipeline: Pipeline, here: Path, directory: Path | None, durability: str = "power"
+    ) -> None:
+        super().__init__(directory, durability)
         declaration = pipeline.declaration()
         self.feed = FeedConfig("f", declaration, resolve(declaration.source.paths), 2)
         here = here / f"life{len(list(here.iterdir()))}"

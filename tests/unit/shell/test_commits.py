@@ -28,8 +28,11 @@ def at_work(tmp_path: Path) -> Iterator[Open]:
     houses: list[House] = []
     (tmp_path / "lives").mkdir()
 
-    def open_(durable: bool, wanted: int = 100) -> tuple[House, Commits, Any]:
-        one = House(SHAPED, tmp_path / "lives", tmp_path / "state" if durable else None)
+    def open_(
+        durable: bool, wanted: int = 100, durability: str = "power"
+    ) -> tuple[House, Commits, Any]:
+        state = tmp_path / "state" if durable else None
+        one = House(SHAPED, tmp_path / "lives", state, durability)
         houses.append(one)
         run = one.open()
         run.want(wanted, 0)
@@ -90,7 +93,13 @@ def test_with_a_store_a_save_is_answered_when_it_is_committed_and_not_with_a_bat
     two, commits, run = at_work(durable=True, wanted=0)
     assert two.stores.knows(NAME, 70) and not two.stores.knows(NAME, 71), "what is refused is not"
     commits.save(NAME, run, [save(0, 70)], STATE)
-    assert two.until_sent(1) == [Kept("f", 0, [[0, "", ""]])], "as it was answered before"
+    assert commits.take_kept(NAME) == [[0, "", ""]], "as it was answered before"
+
+
+def test_with_a_store_that_has_written_an_answer_goes_along_with_the_next_batch(at_work: Open):
+    one, commits, run = at_work(durable=True, wanted=2, durability="process")
+    commits.save(NAME, run, [save(0, 70)], STATE)
+    assert one.sent == [] and commits.take_kept(NAME) == [[0, "", ""]]
 
 
 @pytest.mark.parametrize("durable", [False, True])

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from headrace_server.shell import journal as module
@@ -64,8 +65,10 @@ def test_what_was_appended_comes_back_in_its_order_after_a_close_and_after_a_kil
     path, copy = tmp_path / "j", tmp_path / "killed"
     create(path, [[b"table"]])
     journal = Journal(path, True)
-    places = [journal.append([b"a" * n, b"b"]) for n in (0, 1, 63, 64, 65)]
-    assert [journal.read(place, 1) for place in places] == [b"b", b"a", b"a", b"a", b"a"]
+    sizes = (0, 1, 63, 64, 65)
+    places = [journal.append([b"a" * n, b"b"]) for n in sizes]
+    for place, n in zip(places, sizes, strict=True):
+        assert journal.read(place, n + 1) == b"a" * n + b"b"
     copy.write_bytes(path.read_bytes())
     journal.close()
     wanted = [b"table", *(b"a" * n + b"b" for n in (0, 1, 63, 64, 65))]
@@ -284,6 +287,25 @@ def test_a_file_that_is_no_journal_is_refused_and_left_alone(
     assert (tmp_path / "j").read_bytes() == wrong
 
 
+def test_a_record_that_went_wrong_while_the_file_is_open_is_not_read(tmp_path: Path):
+    create(tmp_path / "j", [])
+    journal = Journal(tmp_path / "j", True)
+    places = [journal.append([b"first"]), journal.append([b"", np.arange(9, dtype=np.uint8)])]
+    assert journal.read(places[1], 9) == bytes(range(9))
+    for at in (places[1] - 60, places[1] - 24, places[1] + 5):
+        data = bytearray((tmp_path / "j").read_bytes())
+        data[at] ^= 4
+        (tmp_path / "j").write_bytes(data)
+        with pytest.raises(ValueError, match=f"the record at byte {places[1] - 64} fails its"):
+            journal.read(places[1], 9)
+        data[at] ^= 4
+        (tmp_path / "j").write_bytes(data)
+    with pytest.raises(ValueError, match="fails its checksum"):
+        journal.read(places[0], 4)
+    assert journal.read(places[0], 5) == b"first"
+    journal.close()
+
+
 def test_a_file_that_was_cut_is_refused(tmp_path: Path):
     create(tmp_path / "j", [])
     os.truncate(tmp_path / "j", 2 * _PAGE)
@@ -296,8 +318,8 @@ def test_a_file_of_another_version_is_refused_with_both(
 ):
     monkeypatch.setattr(module, "_VERSION", 7)
     create(tmp_path / "j", [])
-    monkeypatch.setattr(module, "_VERSION", 1)
-    with pytest.raises(JournalDamaged, match="it is of version 7, and this release reads 1"):
+    monkeypatch.setattr(module, "_VERSION", 2)
+    with pytest.raises(JournalDamaged, match="it is of version 7, and this release reads 2"):
         Journal(tmp_path / "j", True)
 
 

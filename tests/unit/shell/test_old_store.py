@@ -9,6 +9,7 @@ import struct
 import zlib
 from pathlib import Path
 
+import msgpack
 import pytest
 from tests.unit.shell.changes import Model, random_change
 
@@ -42,9 +43,10 @@ def old(path: Path) -> Model:
     db.execute(f"PRAGMA application_id = {0x68647263}")
     for e in model.examples.values():
         numbers = (e.line, e.index, e.chunk, e.row, e.segment, e.count)
-        head = struct.pack("<8q", *numbers, len(e.key), len(e.state))
-        found = zlib.crc32(e.state, zlib.crc32(e.key, zlib.crc32(head)))
-        row = (*numbers, found, e.key, e.state)
+        key = msgpack.packb(e.key)
+        head = struct.pack("<8q", *numbers, len(key), len(e.state))
+        found = zlib.crc32(e.state, zlib.crc32(key, zlib.crc32(head)))
+        row = (*numbers, found, key, e.state)
         db.execute("INSERT INTO example VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     for name, value in model.meta.items():
         row = (name, crc(zlib.crc32(name.encode()), value), value)

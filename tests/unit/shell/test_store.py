@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import pytest
 from tests.unit.shell.changes import Model, example, random_change
 
 from headrace_proto.errors import ServerError
-from headrace_server.core.changes import Change, Example, Saved
+from headrace_server.core.changes import Change, Example, Examples, Saved
 from headrace_server.shell import store as module
 from headrace_server.shell.store import Store, StoreDamaged
 
@@ -124,7 +124,7 @@ def test_it_gives_back_what_was_submitted_after_a_close_and_after_a_kill(
 CHILD = """
 import os, select, sys
 from pathlib import Path
-from headrace_server.core.changes import Change, Example
+from headrace_server.core.changes import Change, Example, Examples
 from headrace_server.shell.store import Store
 bell = os.eventfd(0)
 store = Store(Path(sys.argv[1]), sys.argv[2], bell)
@@ -133,9 +133,10 @@ told = n
 while True:
     while n - told < 8:
         n += 1
-        states = [Example(line, line, 0, 0, n, n + 2, b"k", b"%d" % n * 400)
+        states = [Example(line, line, 0, 0, n, n + 2, (0, b"k"), b"%d" % n * 400)
                   for line in range(n, n + 20)]
-        store.submit(Change(put=states, drop=[n - 1], meta={"n": b"%d" % n}, tokens=[n]), n)
+        put = Examples.of(states)
+        store.submit(Change(put=put, drop=[n - 1], meta={"n": b"%d" % n}, tokens=[n]), n)
     os.eventfd_read(bell)
     for told in store.take_done():
         os.write(1, b"%d\\n" % told)
@@ -168,8 +169,10 @@ def test_what_a_killed_process_has_told_to_be_committed_is_there(durability: str
         assert before >= told[-1]
         # Whole changes and no others, whatever was going on at that moment.
         assert saved.tokens == list(range(before + 1))
-        assert [e.line for e in saved.examples] == list(range(before, before + 20))
-        assert {(e.segment, e.state) for e in saved.examples} == {(before, b"%d" % before * 400)}
+        assert saved.examples.lines.tolist() == list(range(before, before + 20))
+        assert {(e.segment, e.state) for e in saved.examples.listed()} == {
+            (before, b"%d" % before * 400)
+        }
 
 
 class Held(Store):
@@ -179,13 +182,13 @@ class Held(Store):
         super().__init__(*args)
         self.began = threading.Event()
         self.go = threading.Event()
-        self.rows: list[int] = []
+        self.changes: list[int] = []
 
-    def _write(self, entry: Any) -> None:
+    def _write(self, changes: Sequence[Change]) -> None:
         self.began.set()
         assert self.go.wait(PATIENCE_S)
-        super()._write(entry)
-        self.rows.append(len(entry.put) + len(entry.meta))
+        super()._write(changes)
+        self.changes.append(len(changes))
 
 
 def test_what_gathers_while_one_record_is_written_is_the_next_one(
@@ -193,26 +196,26 @@ def test_what_gathers_while_one_record_is_written_is_the_next_one(
 ):
     one = opened(tmp_path / "0.journal", Held)
     chance = random.Random(0)
-    one.store.submit(Change(put=[example(chance, 1)]), 0)
+    one.store.submit(Change(put=Examples.of([example(chance, 1)])), 0)
     assert one.store.began.wait(PATIENCE_S)
     for n in range(1, 201):
-        one.store.submit(Change(put=[example(chance, 1)], meta={"base": b"%d" % n}), n)
+        one.store.submit(Change(put=Examples.of([example(chance, 1)]), meta={"base": b"%d" % n}), n)
     assert one.store.take_done() == []
     one.store.go.set()
     one.until_done(201)
     assert one.done == list(range(201))
-    assert one.store.rows == [1, 2]  # 200 changes of one line and one name are two rows
+    assert one.store.changes == [1, 200]
 
 
 def test_a_record_that_can_not_be_written_ends_the_store_and_leaves_nothing(tmp_path: Path):
     class Fails(Store):
-        def _write(self, entry: Any) -> None:
-            entry.meta["bad"] = object()  # cannot be written
-            super()._write(entry)
+        def _write(self, changes: Sequence[Change]) -> None:
+            changes[0].meta["bad"] = object()  # type: ignore[assignment]  # cannot be written
+            super()._write(changes)
 
     path = tmp_path / "0.journal"
     one = Opened(path, Fails)
-    one.store.submit(Change(put=[example(random.Random(0), 1)]), "lost")
+    one.store.submit(Change(put=Examples.of([example(random.Random(0), 1)])), "lost")
     with pytest.raises(ServerError, match=r"0\.journal"):
         one.until(lambda: bool(one.done))
     assert one.done == []
@@ -221,7 +224,7 @@ def test_a_record_that_can_not_be_written_ends_the_store_and_leaves_nothing(tmp_
     with pytest.raises(ServerError, match=r"0\.journal"):
         one.store.copy_to(tmp_path / "copy.journal")
     one.close()
-    assert contents(path).examples == []
+    assert len(contents(path).examples) == 0
 
 
 # Full disks
@@ -229,7 +232,7 @@ def test_a_record_that_can_not_be_written_ends_the_store_and_leaves_nothing(tmp_
 LIMITED = """
 import os, resource, select, sys, threading
 from pathlib import Path
-from headrace_server.core.changes import Change, Example
+from headrace_server.core.changes import Change, Example, Examples
 from headrace_server.shell.store import Store
 bell, path = os.eventfd(0), Path(sys.argv[1])
 store = Store(path, "power", bell)
@@ -241,7 +244,8 @@ def ring():
     os.eventfd_read(bell)
     done.extend(store.take_done())
 while not store.fault:
-    store.submit(Change(put=[Example(n, n, 0, 0, 0, 1, b"k", os.urandom(9000))]), n)
+    one = Example(n, n, 0, 0, 0, 1, (0, b"k"), os.urandom(9000))
+    store.submit(Change(put=Examples.of([one])), n)
     n += 1
     ring()
 assert str(path) in store.fault, store.fault
@@ -277,7 +281,7 @@ def test_no_room_is_waited_out_told_and_costs_nothing_that_was_committed(then: s
     assert process.returncode == 0
     done, submitted = map(int, out.split())
     saved = contents(tmp_path / "0.journal")
-    assert [e.line for e in saved.examples][:done] == list(range(done))[: len(saved.examples)]
+    assert saved.examples.lines.tolist()[:done] == list(range(done))[: len(saved.examples)]
     assert len(saved.examples) + len(saved.tokens) == done
     assert (done == submitted) == (then == "again")
 
@@ -304,7 +308,7 @@ def fill(file: Path) -> None:
 
 
 def put(line: int, index: int) -> Change:
-    return Change(put=[Example(line, index, 0, 0, 0, 1, b"", bytes(9000))])
+    return Change(put=Examples.of([Example(line, index, 0, 0, 0, 1, (0, b""), bytes(9000))]))
 
 
 def test_on_a_full_disk_commits_go_on_while_what_lives_fits_into_the_file(
@@ -317,7 +321,7 @@ def test_on_a_full_disk_commits_go_on_while_what_lives_fits_into_the_file(
         one.commit(put(n % 40, n))
     assert not one.store.fault
     one.close()
-    assert max(e.index for e in contents(small_disk / "0.journal").examples) == 599
+    assert max(contents(small_disk / "0.journal").examples.numbers[1]) == 599
 
 
 def test_a_full_disk_is_waited_out_again_and_again(small_disk: Path, opened: Callable[..., Opened]):
@@ -338,7 +342,7 @@ def test_a_full_disk_is_waited_out_again_and_again(small_disk: Path, opened: Cal
         one.until_done(n)
         assert one.done == list(range(n)) and not one.store.fault
     one.close()
-    assert [e.index for e in contents(small_disk / "0.journal").examples] == list(range(n))
+    assert contents(small_disk / "0.journal").examples.numbers[1].tolist() == list(range(n))
 
 
 # Damage
@@ -358,7 +362,7 @@ def refused(path: Path, match: str) -> None:
 
 def test_a_missing_file_begins_empty(tmp_path: Path):
     (tmp_path / "0.journal.new").write_bytes(b"of a start that was killed")
-    assert contents(tmp_path / "0.journal") == Saved({}, [], {}, [], [])
+    assert contents(tmp_path / "0.journal") == Saved({}, Examples(), {}, [], [])
     assert [f.name for f in tmp_path.glob("*.new*")] == []
 
 

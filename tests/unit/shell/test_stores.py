@@ -15,7 +15,7 @@ import pytest
 from keeping import Keeping
 
 from headrace_proto.errors import ServerError
-from headrace_server.core.changes import Change
+from headrace_server.core.changes import Change, Example, Examples
 from headrace_server.shell.statedir import partition_path
 from headrace_server.shell.store import StoreDamaged, _Passing
 from headrace_server.shell.worker_messages import Waiting
@@ -39,8 +39,8 @@ class Changed:
 def keeping() -> Iterator[Open]:
     made: list[Keeping] = []
 
-    def open_(directory: Path | None) -> Keeping:
-        made.append(Keeping(directory))
+    def open_(directory: Path | None, durability: str = "power") -> Keeping:
+        made.append(Keeping(directory, durability))
         return made[-1]
 
     yield open_
@@ -57,6 +57,26 @@ def test_without_a_state_directory_a_message_is_told_at_once_and_nothing_is_kept
     assert one.sent == ["message"] and not one.stores.durable and one.stores.fileno() < 0
     assert A not in one.stores and not one.stores.knows(A, 7)
     assert len(run.changes) == 1, "they are asked for by a store only"
+
+
+def test_a_write_that_is_made_at_once_is_told_at_once(tmp_path: Path, keeping: Open):
+    one = keeping(tmp_path, "process")
+    one.stores.open(A)
+    one.stores.keep(A, Changed(Change(done=[1])), 70)
+    one.stores.tell(A, "first")
+    assert one.sent == ["first"]
+    large = Examples.of(Example(n, n, 0, 0, 0, 1, (0, b""), bytes(9000)) for n in range(400))
+    one.stores.keep(A, Changed(Change(put=large)))  # the thread makes the file larger
+    one.stores.tell(A, "second")
+    one.stores.keep(A, Changed(Change(done=[2])), 71)
+    one.stores.tell(A, "third")
+    assert one.until_sent(3) == ["first", "second", "third"]
+    one.stores.keep(A, Changed(Change(done=[3])))
+    one.stores.tell(A, "fourth")
+    assert one.until_sent(4)[3] == "fourth"
+    one.stores.close()
+    saved = keeping(tmp_path, "process").stores.open(A)
+    assert (saved.done, saved.tokens, len(saved.examples)) == ([1, 2, 3], [70, 71], 400)
 
 
 def test_a_message_is_told_when_all_that_was_kept_before_it_is_committed(
@@ -144,10 +164,12 @@ def test_a_store_that_can_not_go_on_is_named_with_why_and_the_others_go_on(
         raise RuntimeError("a fault of ours")
 
     monkeypatch.setattr(one.stores._stores[A], "_write", broken)
+    one.stores.keep(A, Changed(Change(done=[1])))
     one.stores.tell(A, "never")
     one.wait()
     [(name, error)] = one.stores.tell_committed()
     assert name == A and isinstance(error, ServerError) and "a fault of ours" in str(error)
+    one.stores.keep(B, Changed(Change(done=[1])))
     one.stores.tell(B, "well")
     while not one.sent:
         one.wait()
@@ -169,6 +191,7 @@ def test_a_disk_without_room_is_told_as_what_a_partition_waits_for(
         write(entry)
 
     monkeypatch.setattr(store, "_write", waits)
+    one.stores.keep(A, Changed(Change(done=[1])))
     one.stores.tell(A, "told")
     one.wait()
     assert one.stores.tell_committed() == [] and len(one.sent) == 1
