@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from keeping import Keeping
+from keeping import PATIENCE_S, Keeping
 
 from headrace_proto.errors import ServerError
 from headrace_server.core.changes import Change, Example, Examples
@@ -160,12 +160,16 @@ def test_a_store_that_can_not_go_on_is_named_with_why_and_the_others_go_on(
     for name in (A, B):
         one.stores.open(name)
 
-    def broken(entry: object) -> None:
+    told = threading.Event()
+
+    def broken(changes: object) -> None:
+        assert told.wait(PATIENCE_S)
         raise RuntimeError("a fault of ours")
 
     monkeypatch.setattr(one.stores._stores[A], "_write", broken)
     one.stores.keep(A, Changed(Change(done=[1])))
     one.stores.tell(A, "never")
+    told.set()
     one.wait()
     [(name, error)] = one.stores.tell_committed()
     assert name == A and isinstance(error, ServerError) and "a fault of ours" in str(error)
