@@ -14,7 +14,7 @@ from headrace_proto.layout import Slot, array_at, check_slot, strings_at
 from headrace_proto.messages import Delivery
 from headrace_proto.schema import RESERVED, Field
 
-__all__ = ["Batch", "Framework", "NumpyFramework", "replayed", "slot_of", "slots_of"]
+__all__ = ["Batch", "Framework", "KnownSlots", "NumpyFramework", "replayed", "slot_of", "slots_of"]
 
 
 class Framework(Protocol):
@@ -93,6 +93,25 @@ def slots_of(delivery: Delivery, schema: Mapping[str, Field]) -> dict[str, Slot]
         name: slot_of(name, field, column, delivery.nbytes)
         for (name, field), column in zip(schema.items(), columns, strict=True)
     }
+
+
+class KnownSlots:
+    """Slots of a feed's batches, which mostly lie as those of the batch before.
+
+    The same list of columns is known again by its identity: nothing that is equal to a right one,
+    as 2.0 is to 2, is taken for it.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[Any, int, dict[str, Slot]] | None = None
+
+    def of(self, delivery: Delivery, schema: Mapping[str, Field]) -> dict[str, Slot]:
+        """As ``slots_of``, for one schema."""
+        last = self._last
+        if last is None or last[0] is not delivery.columns or last[1] != delivery.nbytes:
+            slots = slots_of(delivery, schema)
+            last = self._last = delivery.columns, delivery.nbytes, slots
+        return last[2]
 
 
 def slot_of(name: str, field: Field, column: Any, block_bytes: int) -> Slot:

@@ -15,7 +15,7 @@ from headrace_proto.errors import from_code
 from headrace_proto.schema import RESERVED, Field, schema_from_wire
 from headrace_proto.token import Token
 
-from .batch import Batch, Framework, slots_of
+from .batch import Batch, Framework, KnownSlots
 from .blocks import Blocks, MemoryGone
 from .committing import Commits, DatasetRun, tokens_of
 from .link import Link, opened
@@ -56,6 +56,7 @@ class Feed:
         self._saving: Saving | None = None  # of a feed of segments
         self._schema: dict[str, Field] | None = None
         self._layout: dict[str, Field] = {}  # the schema, and what is told of rows beside it
+        self._slots = KnownSlots()
         self._finalizer = weakref.finalize(self, _abandon, link, self._pid)
 
     # What it is
@@ -153,7 +154,7 @@ class Feed:
                 if self._durable:
                     self._link.place(delivery, segments.identity())
                 return segments
-            slots = slots_of(delivery, self._layout)
+            slots = self._slots.of(delivery, self._layout)
             batch = Batch(delivery, slots, block, self._framework, self._itself)
             if self._durable:
                 self._link.place(delivery, b"")

@@ -36,6 +36,7 @@ from headrace_proto.messages import (
     Unknown,
     Welcome,
 )
+from headrace_proto.record import record
 
 from .mapped import MappedBatches
 from .meter import Meter
@@ -68,7 +69,7 @@ _STALE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Received:
     """A delivery with what holds its bytes: the frame that came, or the memory that is shared.
 
@@ -238,17 +239,18 @@ class Session:
     def receive(self, message: Any, frames: list[Any], now: float) -> None:
         """A message, with the frames that came after its header."""
         self.heard_at = now
-        if isinstance(message, Welcome):
+        known = None if self.welcome is None else self.welcome.session
+        if isinstance(message, Deliver) and message.session == known:
+            self._on_outcome(message)
+            self._on_deliver(message, frames)
+        elif isinstance(message, Welcome):
             self._on_welcome(message)
         elif isinstance(message, Refused):
             self.failure = self.failure or from_code(message.code, message.text)
         elif isinstance(message, Pulse):
             self.waiting, self.exhausted = message.waiting, message.exhausted
-        elif self.welcome is None or message.session != self.welcome.session:
+        elif message.session != known:
             return  # of an earlier session
-        elif isinstance(message, Deliver):
-            self._on_outcome(message)
-            self._on_deliver(message, frames)
         elif isinstance(message, Outcome):
             self._on_outcome(message)
         elif isinstance(message, Ended):
@@ -409,7 +411,8 @@ class Session:
         number = self.welcome.session
         messages: list[Any] = []
         # Whatever was sent before the last delivery that came was taken, waits here, or is lost.
-        window = self._last_seq - len(self.ready) + max(self.prefetch, self._wanting)
+        # The batch that is waited for counts as taken: else its taking would be one message more.
+        window = self._last_seq - len(self.ready) + self.prefetch + self._wanting
         mapped = self.mapped
         released = mapped.to_say() if mapped.released else ()
         while mapped.released:

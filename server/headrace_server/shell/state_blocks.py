@@ -23,10 +23,17 @@ class StateBlocks:
 
     def __init__(self, states: list[Field], most_bytes: int) -> None:
         self._states = states
+        self._with_strings = any(state.dtype == BYTES for state in states)
+        #: Rows, columns and size of the last right block.  The same list of columns is known again
+        #: by its identity: one that is only equal, with 2.0 for 2, may be wrong.
+        self._right: tuple[int, Any, int] = (-1, None, -1)
         self._most_bytes = most_bytes  # of one row, where there are strings
 
     def fault_of_columns(self, rows: int, columns: Any, nbytes: int) -> str:
         """Why a block can not be the states of so many rows; empty if it can."""
+        right = self._right
+        if right[1] is columns and right[0] == rows and right[2] == nbytes:
+            return ""
         if not isinstance(columns, list) or len(columns) != len(self._states):
             return f"{len(self._states)} states are saved together"
         try:
@@ -37,12 +44,13 @@ class StateBlocks:
                     return f"a state of shape {shape} came; it is {[rows, *state.shape]}"
         except (TypeError, ValueError, ProtocolError) as error:
             return f"a state is described wrongly: {error}"
+        self._right = rows, columns, nbytes
         return ""
 
     def fault_of_block(self, rows: int, columns: Any, block: bytes) -> str:
         """Why bytes can not be the states of so many rows, offsets of strings included."""
         fault = self.fault_of_columns(rows, columns, len(block))
-        if fault:
+        if fault or not self._with_strings:
             return fault
         memory = np.frombuffer(block, np.uint8)
         texts = []

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.batch import Batch, NumpyFramework, slots_of
+from headrace.batch import Batch, KnownSlots, NumpyFramework, slots_of
 from headrace_proto.dtypes import BYTES, DTYPES, numpy_dtype
 from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import aligned_bytes, arrange, array_at
@@ -159,6 +159,18 @@ def test_a_right_description_is_believed():
         (0, 48, (3, 2)),
         (64, 40, (3,)),
     ]
+
+
+def test_columns_that_were_right_are_right_again_in_a_block_of_that_size_only():
+    known = KnownSlots()
+    first = known.of(described(columns=GOOD), SCHEMA)
+    assert known.of(described(columns=GOOD), SCHEMA) is first
+    with pytest.raises(ProtocolError, match="does not lie in its block of 64 bytes"):
+        known.of(described(columns=GOOD, nbytes=64), SCHEMA)
+    equal = [[0, 48.0, [3, 2]], GOOD[1]]
+    assert equal == GOOD
+    with pytest.raises(ProtocolError, match=r"are not \[offset, nbytes"):
+        known.of(described(columns=equal), SCHEMA)
 
 
 @pytest.mark.parametrize("columns", [None, {}, "xs", [], [GOOD[0]], [*GOOD, GOOD[0]]])

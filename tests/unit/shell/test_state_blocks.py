@@ -34,6 +34,12 @@ def test_states_that_are_none_are_found_by_what_is_said_of_them(columns: Any, wo
     assert words in fault and bool(fault) == bool(words)
 
 
+def test_columns_that_were_right_are_right_again_for_as_many_rows_and_bytes_only():
+    assert [BLOCKS.fault_of_columns(2, GOOD, 80) for _ in range(2)] == ["", ""]
+    assert "a state of shape" in BLOCKS.fault_of_columns(3, GOOD, 80)
+    assert "described wrongly" in BLOCKS.fault_of_columns(2, GOOD, 64)
+
+
 def states(offsets: list[int]) -> bytes:
     return np.array(offsets, np.int64).tobytes().ljust(80, b"x")
 
