@@ -134,21 +134,20 @@ class SegmentQueue(Sequences):
         return batch
 
     def expected(self) -> Segments | None:
-        indices, slots = self._back.first(self.batch_size)
-        waits = len(slots)
+        back = waiting = self._back.first(self.batch_size)
         out = self.oldest_out()
         if out is not None:
-            going = ~out.last
-            indices = np.concatenate([indices, out.indices[going]])
-            slots = np.concatenate([slots, out.slots[going]])
-        order = indices.argsort(kind="stable")[: self.batch_size]
+            going = (~out.last).nonzero()[0]
+            returned = out.indices[going], out.slots[going]
+            back = np.concatenate([waiting, returned], axis=1)
+        order = back[0].argsort(kind="stable")[: self.batch_size]
         missing = self.batch_size - len(order)
         if len(self._fresh) < missing:
             return None
-        slots = np.concatenate([slots[order], self._fresh.first(missing)])
-        returned = np.zeros(len(slots), np.int64)
-        returned[: len(order)] = order >= waits
-        return self._slots.segments(slots, out=returned)
+        slots = np.concatenate([back[1, order], self._fresh.first(missing)])
+        further = np.zeros(len(slots), np.int64)
+        further[: len(order)] = order >= waiting.shape[1]
+        return self._slots.segments(slots, further=further)
 
     def saved(self, batch: Segments) -> np.ndarray | None:
         """The states after a batch are there: places of rows whose states are wanted.

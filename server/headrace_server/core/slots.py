@@ -215,12 +215,12 @@ class Slots:
         stripe: int = 0,
         lanes: np.ndarray = _NONE,
         starts: np.ndarray = _NONE,
-        out: np.ndarray | None = None,
+        further: np.ndarray | None = None,
     ) -> Segments:
-        """The next segments of these, as a batch; those after them where they are ``out``."""
+        """The next segments of these, as a batch; ``further`` on by so many."""
         chunks, rows, counts, indices, lines, segments, *_ = self._tables.take(slots, 1)
-        if out is not None:
-            segments = segments + out
+        if further is not None:
+            segments = segments + further
         return Segments(
             slots, chunks, rows, segments, counts, indices, lines, stripe, lanes, starts
         )

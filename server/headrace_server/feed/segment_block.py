@@ -189,11 +189,10 @@ class SegmentBlock:
             write_strings(block, slot, texts)
         for name, of_it in layout.of_batch:
             places.array(block, name)[:] = getattr(batch, of_it)
-        outs = [(name, places.array(block, name)) for name in layout.of_offers]
         for offer, at, rows in self._groups:
             begins = batch.segments[at] * layout.num_unroll
-            for name, out in outs:
-                out[at] = self._values(name, offer, rows, begins)
+            for name in layout.of_offers:
+                places.array(block, name)[at] = self._values(name, offer, rows, begins)
             for name, source in layout.sequences:
                 column = offer.sequences[source]
                 assert isinstance(column, Ragged)
