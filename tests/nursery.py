@@ -198,7 +198,7 @@ def _become(order: dict[str, Any], fds: list[int]) -> None:
     os.environ.update(order["environment"])
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [*paths, *(entry for entry in sys.path if entry not in {*paths, *own, ""})]
-    module = sys.modules[order["module"]]
+    module = importlib.import_module(order["module"])
     sys.argv = [str(module.__file__), *order["arguments"]]
     module.main()
 
