@@ -48,6 +48,8 @@ TESTED_IN = {
     "headrace_server.cli.replay": "test_flight.py",
     "headrace_server.cli.skip": "test_flight.py",
     "headrace_server.replay_server": "test_flight.py",
+    "headrace_server.shell.house": "test_router.py",
+    "headrace_server.shell.partitions": "test_faults.py",
     "headrace_server.shell.reception": "test_hostile.py",
     "headrace_server.shell.replaying": "test_flight.py",
     "headrace_server.shell.skipping": "test_flight.py",
