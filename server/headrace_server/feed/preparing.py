@@ -20,7 +20,7 @@ from ..core.slots import Segments
 from .segment_block import BlockLayout, SegmentBlock
 from .sequencing import Offer, Sequencing
 from .slab import Slab
-from .state_table import KeptStates
+from .state_table import KeptStates, StateTable
 
 __all__ = ["Preparing"]
 
@@ -37,6 +37,7 @@ class Preparing:
         layout: BlockLayout,
         cutting: Sequencing,
         offers: Mapping[int, Offer],
+        table: StateTable,
         kept: KeptStates,
     ) -> None:
         self._slab = slab
@@ -44,6 +45,7 @@ class Preparing:
         self._machine = cutting.machine
         self._at_trainer = cutting.at_trainer
         self._offers = offers
+        self._table = table
         self._kept = kept
         # Where strings are states, places in the block are known when the states are.
         texts = any(state.field.dtype == BYTES for state in cutting.states)
@@ -69,12 +71,18 @@ class Preparing:
         block = self._slab.lend(assembly.nbytes)
         if block is None:
             return False
+        if not self._at_trainer:  # their slots are nobody's before their first segment is taken
+            self._table.grow(self._machine.slots)
+            self._table.begin(batch, self._offers)
         assembly.fill_examples(self._slab.memory(block))
         self._ready = assembly, block
         return True
 
     def take(self, batch: Segments) -> tuple[SegmentBlock, Block] | None:
-        """What was written of this batch, which is the one that is wanted, and where."""
+        """What was written of this batch, which is the one that is wanted, and where.
+
+        States lack that are in the table, where examples that begin have theirs already.
+        """
         if self._ready is None:
             self._pause = max(0, self._pause - 1)
             return None

@@ -77,7 +77,9 @@ class SequenceFeed:
         self._origins: dict[int, Origin] = {}
         self._table = StateTable(self._cutting.states)
         self._kept = KeptStates(self._cutting.states)
-        self._preparing = Preparing(slab, self._layout, self._cutting, self._offers, self._kept)
+        self._preparing = Preparing(
+            slab, self._layout, self._cutting, self._offers, self._table, self._kept
+        )
         self._out: dict[int, Segments] = {}  # by number
         self._after: dict[int, tuple[int, Segments]] = {}  # by stripe: the last one that was saved
         self._blocked: tuple[Plan, SegmentBlock] | None = None
@@ -411,16 +413,18 @@ class SequenceFeed:
         if self._keeper is not None:
             for chunk in set(batch.chunks.tolist()) - self._offers.keys():
                 self._read_again(chunk)
+        prepared = self._preparing.take(batch)
         if self._cutting.at_trainer:
+            if prepared is not None:
+                return prepared
             extra, states = self._kept.columns(batch, self._offers)
         else:
             self._table.grow(self.machine.slots)
+            if prepared is not None:
+                prepared[0].extra = self._table.columns(batch.slots)
+                return prepared
             self._table.begin(batch, self._offers)
             extra, states = self._table.columns(batch.slots), len(batch)
-        prepared = self._preparing.take(batch)
-        if prepared is not None:
-            prepared[0].extra = extra
-            return prepared
         return SegmentBlock(self._layout, batch, self._offers, extra, states), None
 
     def _place(
