@@ -26,9 +26,9 @@ class MemoryGone(Exception):
 class Blocks:
     """Makes blocks of what was received, and reports when nobody reads them any more."""
 
-    def __init__(self, session: Session, wake: Callable[[], None]) -> None:
+    def __init__(self, session: Session, say: Callable[[], None]) -> None:
         self._mapped = session.mapped
-        self._wake = wake  # what was released at once is said at once
+        self._say = say  # what was released at once is said at once
         self._pool = BufferPool()
 
     def block(self, received: Received) -> np.ndarray:
@@ -52,7 +52,7 @@ class Blocks:
             return block
         copied = self._copied(block)
         del block
-        self._wake()
+        self._say()
         return copied
 
     def _copied(self, source: np.ndarray) -> np.ndarray:

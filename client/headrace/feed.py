@@ -49,7 +49,7 @@ class Feed:
 
     def _begin(self, link: Link) -> None:
         self._link = link
-        self._blocks = Blocks(link.session, link.wake)
+        self._blocks = Blocks(link.session, link.say)
         self._commits = Commits(link.session.explicit)  # of a feed that is not one of segments
         self._itself = weakref.ref(self)
         self._durable = False  # whether a server that is started anew goes on with this feed
@@ -353,7 +353,7 @@ class Feed:
         """Say that the oldest batches of TensorFlow's iteration are done, and wait for nothing."""
         self._link.check_usable()
         self._say_commits(self._commits.oldest(number))
-        self._link.wake()
+        self._link.say()
 
     def _leave(self, commit: bool) -> None:
         link, saving = self._link, self._saving

@@ -2,10 +2,10 @@
 
     trainer's thread ── take, commit, save, ask ──► Session ◄── messages ── driver ◄──► server
                                   │                                           ▲
-                                  └── wake, or the socket itself in a wait ───┘
+                                  └── exchange, in a wait again and again ────┘
 
-Whatever is asked is told to the session at once and said soon; who needs an answer waits for it,
-with a deadline that says what it waits for.  While a thread waits it drives the socket itself.
+Whatever is asked is told to the session at once and said by the same thread, at once or with its
+next call; a thread that needs an answer waits for it, with a deadline that says what it waits for.
 Only its timeout ends a wait for a server that is away, in time that counts: before that the server
 is greeted again and again, however long it takes to move it or to start it again.
 
@@ -91,6 +91,8 @@ class Link:
         """
         session, meter = self.session, self.session.meter
         meter.asks(now := self.clock())
+        if session.may_have_come:
+            self._driver.hear()
         with self._changed:
             received = claim(session) if not session.failure and not session.refused else None
             if received is None:
@@ -137,7 +139,6 @@ class Link:
         """Ask the server for something, and wait for the answer."""
         with self._changed:
             self.session.requests.ask(request)
-        self.wake()
 
         def answer(session: Session) -> A | None:
             answer = session.requests.answer_to(request)
@@ -155,7 +156,6 @@ class Link:
 
     def settle(self, at_most_s: float = inf) -> None:
         """Wait until every commit was answered."""
-        self.wake()
         try:
             self._wait(
                 lambda s: s.settled,
@@ -168,9 +168,9 @@ class Link:
                 if not self.session.settled:
                     raise
 
-    def wake(self) -> None:
-        """There is something to say."""
-        self._driver.wake()
+    def say(self) -> None:
+        """Say what there is to say."""
+        self._driver.exchange()
 
     def close(self) -> None:
         """Leave: what is held goes back.  Ends the thread, and every wait with FeedClosed."""
@@ -187,42 +187,29 @@ class Link:
         """Wait until ``done`` yields something; every wait of a trainer is this one."""
         session, driver = self.session, self._driver
         started, slept_s = self.clock(), self.clock.slept_s
-        over = drives = False
-        try:
-            while True:
-                with self._changed:
-                    news = driver.news
-                    if session.failure is not None:
-                        raise session.failed()
-                    if driver.closing:
-                        raise FeedClosed(f"the feed was closed while this thread waited for {what}")
-                    if raise_refused and session.refused:
-                        raise session.refused.popleft()
-                    result = done(session)
-                    if result:
-                        return result
-                    if or_end and session.over:
-                        return None
-                    now = self.clock()
-                    leaves = self.left and session.stopped
-                    limit_s = min(timeout_s, _LEAVE_S) if leaves else timeout_s
-                    if over and now - started >= limit_s:  # and the server was heard since
-                        raise self._too_late(now, limit_s, what, self.clock.slept_s - slept_s)
-                    rest_s = min(_LOOK_S, started + limit_s - now)
-                    over = rest_s <= 0
-                    if not drives:
-                        drives = driver.take_over()
-                        if driver.news != news:  # it came while the lock was let go
-                            continue
-                    if not drives:
-                        driver.wait_for_news(_LOOK_S if over else rest_s)
-                        continue
-                driver.turn(rest_s)
-        finally:
-            if drives:
-                driver.hand_back()  # saying what a batch that was taken makes room for
-            else:
-                driver.wake()
+        over = False
+        while True:
+            with self._changed:
+                news = driver.news
+                if session.failure is not None:
+                    raise session.failed()
+                if driver.closing:
+                    raise FeedClosed(f"the feed was closed while this thread waited for {what}")
+                if raise_refused and session.refused:
+                    raise session.refused.popleft()
+                result = done(session)
+                if result:
+                    return result
+                if or_end and session.over:
+                    return None
+                now = self.clock()
+                leaves = self.left and session.stopped
+                limit_s = min(timeout_s, _LEAVE_S) if leaves else timeout_s
+                if over and now - started >= limit_s:  # and the server was heard since
+                    raise self._too_late(now, limit_s, what, self.clock.slept_s - slept_s)
+                rest_s = min(_LOOK_S, started + limit_s - now)
+                over = rest_s <= 0
+            driver.await_news(news, rest_s)
 
     def _too_late(self, now: float, timeout_s: float, what: str, slept_s: float) -> HeadraceError:
         """The error that says why a wait of ``timeout_s`` was in vain."""

@@ -159,6 +159,11 @@ class Session:
         window = self._last_seq - len(self.ready) + self.prefetch
         return window - self._said_window >= max(1, self.prefetch // 4)
 
+    @property
+    def may_have_come(self) -> bool:
+        """Whether none is ready, and the server was told that one may come."""
+        return not self.ready and self._said_window > self._last_seq
+
     def want(self) -> None:
         """The trainer waits for a batch now, whatever ``prefetch`` says."""
         self._wanting = True

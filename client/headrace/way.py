@@ -1,6 +1,6 @@
 """The ways to a server: socket, channel where there is one, and what wakes who waits for them.
 
-    Way.wait ─► socket, channel, waker: at which of them something has happened
+    Way.wait ─► socket, channel, waker: until something has happened at one of them
 
 ZeroMQ's file number tells of changes only, and a look at what waits costs as much as a small
 message.  So while a channel is used the socket is looked at only when its number tells something.
@@ -14,6 +14,7 @@ import os
 import resource
 import select
 from collections.abc import Iterator
+from time import monotonic
 
 import zmq
 
@@ -78,32 +79,47 @@ class Waker:
 
 
 class Way:
-    """The socket, the channel where there is one, and what wakes who waits for them."""
+    """The socket, the channel where there is one, and what wakes the thread that sleeps at them.
 
-    def __init__(self, socket: zmq.Socket[bytes], waker: Waker) -> None:
-        self.socket = socket
-        self.waker = waker
+    One thread at a time waits here, while others use socket and channel.
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self.waker = Waker()
         self.channel: Channel | None = None
+        self.changes = 0  # of what a wait is for, which one that has begun does not see
         self.silent = True  # nothing came by the channel yet
         self.quiet = False  # nothing waits in the socket, and its file number tells when that ends
+        self.more = False  # some of what waits in the socket was left there
         self._watched = False  # whether it is told when more can be written
         self._number = int(socket.getsockopt(zmq.FD))
         self._poller = select.poll()
         self._poller.register(self._number, select.POLLIN)
-        self._poller.register(waker.fd, select.POLLIN)
+        self._poller.register(self.waker.fd, select.POLLIN)
 
-    def wait(self, at_most_ms: int) -> set[int]:
-        """The file numbers at which something has happened."""
-        # That of the socket tells of changes only: of one that was not looked at it tells no more.
-        if not self.quiet and int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            at_most_ms = 0
-        ready = {number for number, _ in self._poller.poll(at_most_ms)}
-        self.quiet = self.quiet and self._number not in ready
-        return ready
+    def wait(self, at_most_s: float, spin_s: float = 0.0) -> None:
+        """Wait until something has happened, at first for ``spin_s`` without sleep.
+
+        The socket's number tells of changes only: it must have been heard before, and since.
+        """
+        poll = self._poller.poll
+        ready = []
+        if spin_s > 0:
+            end = monotonic() + spin_s
+            while not (ready := poll(0)) and monotonic() < end:
+                pass
+        if not ready:
+            ready = poll(0 if self.more else int(max(0.0, at_most_s) * 1000) + 1)
+        for number, _ in ready:
+            if number == self.waker.fd:
+                self.waker.hear()
+            elif number == self._number:
+                self.quiet = False
 
     def take(self, channel: Channel) -> None:
         self.channel, self.silent, self._watched = channel, True, False
         self._poller.register(channel, select.POLLIN)
+        self.changes += 1
 
     def drop(self) -> None:
         if self.channel is not None:
@@ -111,6 +127,7 @@ class Way:
             self.channel.close()
             self.channel = None
             self.quiet = False
+            self.changes += 1
 
     def linger(self) -> None:
         """Give what was said last a moment to leave, and end the channel."""
@@ -133,3 +150,4 @@ class Way:
         if channel is not None and channel.waits != self._watched:
             self._watched = channel.waits
             self._poller.modify(channel, select.POLLIN | (select.POLLOUT if channel.waits else 0))
+            self.changes += 1

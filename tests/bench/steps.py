@@ -22,9 +22,9 @@ Check = Callable[[Any, Path], None]
 
 def blind() -> None:
     """This process does not see the server's memory, as on another host."""
-    import headrace.driver
+    import headrace.wire
 
     def unseen(directory: str, session_file: str) -> None:
         raise FileNotFoundError(session_file)
 
-    headrace.driver.Attachment = unseen  # type: ignore[assignment,misc]
+    headrace.wire.Attachment = unseen  # type: ignore[assignment,misc]

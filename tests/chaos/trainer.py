@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import headrace
-from headrace import driver
+from headrace import wire
 from headrace.link import Link
 from headrace.requests import FlushStates, Request
 from headrace.session import Session
@@ -85,7 +85,7 @@ def hide_memory() -> None:
     def unseen(directory: str, session_file: str) -> None:
         raise FileNotFoundError(session_file)
 
-    driver.Attachment = unseen  # type: ignore[assignment,misc]
+    wire.Attachment = unseen  # type: ignore[assignment,misc]
 
 
 def watch(ledger: Ledger, lease_s: float) -> None:

@@ -19,7 +19,7 @@ def over_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
     def unseen(directory: str, session_file: str) -> None:
         raise FileNotFoundError(session_file)
 
-    monkeypatch.setattr("headrace.driver.Attachment", unseen)
+    monkeypatch.setattr("headrace.wire.Attachment", unseen)
 
 
 @pytest.fixture(params=["shared memory", "tcp"])

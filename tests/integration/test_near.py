@@ -29,9 +29,9 @@ ROWS = 2000
 
 
 def channel_of(feed: headrace.Feed) -> Channel:
-    lane = feed._link._driver._lane
-    assert lane is not None and lane.channel is not None
-    return lane.channel
+    wire = feed._link._driver._wire
+    assert wire is not None and wire.way.channel is not None
+    return wire.way.channel
 
 
 def cut(feed: headrace.Feed) -> None:
@@ -91,7 +91,7 @@ def test_where_none_can_be_reached_batches_are_shared_all_the_same(
     def fail(*_: Any, **__: Any) -> Channel:
         raise fault
 
-    monkeypatch.setattr("headrace.driver.Channel.connect", fail)
+    monkeypatch.setattr("headrace.wire.Channel.connect", fail)
     with hs.run(numbers()) as server, headrace.connect(server.address, timeout=20) as feed:
         assert feed.local
         assert sum(batch.rows for batch in feed) == ROWS
@@ -107,7 +107,7 @@ def test_one_that_ends_before_a_word_came_is_not_tried_again(monkeypatch: pytest
         session = FROM_TRAINER.decode(first[0]).session
         return connect(path, [FROM_TRAINER.encode(Attach(session, b"not it"))], **options)
 
-    monkeypatch.setattr("headrace.driver.Channel.connect", deaf)
+    monkeypatch.setattr("headrace.wire.Channel.connect", deaf)
     with hs.run(numbers()) as server, headrace.connect(server.address, timeout=20) as feed:
         assert sum(batch.rows for batch in feed) == ROWS
         assert feed.local

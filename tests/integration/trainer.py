@@ -16,7 +16,7 @@ import sys
 import time
 
 import headrace
-from headrace import driver
+from headrace import wire
 
 
 def tell(event: str, **values: object) -> None:
@@ -29,7 +29,7 @@ def hide_memory() -> None:
     def unseen(directory: str, session_file: str) -> None:
         raise FileNotFoundError(session_file)
 
-    driver.Attachment = unseen  # type: ignore[assignment,misc]
+    wire.Attachment = unseen  # type: ignore[assignment,misc]
 
 
 def main() -> None:

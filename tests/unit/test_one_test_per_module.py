@@ -18,6 +18,7 @@ TESTED_IN = {
     "headrace_proto.limits": "test_codec.py",
     # What the driver uses, and both ends of a channel together.
     "headrace.way": "test_driver.py",
+    "headrace.wire": "test_driver.py",
     "headrace_proto.channel": "test_exchange.py",
     "headrace_server.core.changes": "test_store.py",
     "headrace_server.core.handover": "test_dispatch.py",

@@ -13,10 +13,10 @@ from headrace import driver as module
 from headrace.driver import Driver
 from headrace.requests import DrainInput
 from headrace.session import Session
-from headrace_proto.clock import AwakeClock
+from headrace.wire import Wire
+from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.errors import ConnectionLost, LimitExceeded, ProtocolError
-from headrace_proto.messages import Bye, Drain, Ended, Hello, Pulse, Renew, Welcome
-from tests.patience import PATIENCE_S
+from headrace_proto.messages import Bye, Drain, Ended, Hello, Pulse, Renew, Step, Welcome
 from tests.shortage import no_descriptors
 
 from .peer import Peer
@@ -47,19 +47,48 @@ def test_a_process_without_descriptors_gets_an_error_that_names_the_limit(free: 
 
 
 def until(driver: Driver, what: Callable[[Session], object]) -> None:
-    """Wait, without the socket, until the session is so."""
+    """Wait, without the wire, until the session is so."""
     with driver.changed:
-        for _ in range(100):
-            if what(driver.session):
-                return
-            driver.wait_for_news(0.1)
-    raise AssertionError("it did not come")
+        driver._following += 1
+        try:
+            assert driver.changed.wait_for(lambda: what(driver.session), 10), "it did not come"
+        finally:
+            driver._following -= 1
 
 
-def take_over(driver: Driver) -> None:
-    with driver.changed:
-        while not driver.take_over():
-            driver.wait_for_news(0.01)
+def heard(driver: Driver, what: Callable[[Session], object]) -> None:
+    """Wait as a trainer's thread does until the session is so."""
+    deadline = Deadline(10)
+    while True:
+        news = driver.news
+        if what(driver.session):
+            return
+        assert deadline.left_s, "it did not come"
+        driver.await_news(news, 1.0)
+
+
+@pytest.fixture
+def opened(peer: Peer) -> Iterator[Driver]:
+    """A session that is open, and whose lazy thread is awake."""
+    with driven(peer.address) as driver:
+        peer.welcome()
+        until(driver, lambda s: s.welcome)
+        yield driver
+
+
+@pytest.fixture
+def alone(opened: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    """The same, where the lazy thread does nothing any more."""
+    monkeypatch.setattr(opened, "_look", lambda left: None)
+    while opened._listener is not None:  # it listened until there was a session
+        opened.await_news(opened.news, 0.01)
+    opened.exchange()
+    return opened
+
+
+def wire_of(driver: Driver) -> Wire:
+    assert driver._wire is not None
+    return driver._wire
 
 
 def test_it_greets_opens_and_says_goodbye(peer: Peer):
@@ -83,143 +112,203 @@ def test_an_address_that_the_socket_refuses_is_the_sessions_failure():
     with driven("tcp://") as driver:
         until(driver, lambda s: s.failure)
         assert "address='tcp://'" in str(driver.session.failure)
-        with driver.changed:
-            assert not driver.take_over()
+        driver.exchange()
+        driver.await_news(driver.news, 0.01)
 
 
-def test_its_own_thread_says_what_it_is_woken_for_and_keeps_heartbeats(peer: Peer):
-    with driven(peer.address) as driver:
-        peer.welcome()
-        until(driver, lambda s: s.welcome)
-        with driver.changed:
-            driver.session.requests.ask(DrainInput(False))
-        driver.wake()
-        driver.wake()
-        assert peer.hear(Drain) == Drain(7)
-        peer.hear(Renew)
-        peer.hear(Renew)
+def test_heartbeats_and_released_memory_are_said_whatever_the_trainer_does(
+    opened: Driver, peer: Peer
+):
+    opened.session.mapped.release(11)
+    while not isinstance(said := peer.hear(object), Step) or not said.released:
+        pass
+    assert said.released == (11,)
+    peer.hear(Renew)
+    peer.hear(Renew)
 
 
-def test_a_thread_that_took_over_hears_and_says_by_itself_until_it_hands_back(peer: Peer):
-    with driven(peer.address) as driver:
-        peer.welcome()
-        until(driver, lambda s: s.welcome)
-        take_over(driver)
-        try:
-            peer.say(Pulse(7, "to who has the socket"))
-            while not driver.session.waiting:
-                driver.turn(1.0)
-            heard = driver.session.heard_at
-            peer.say(Pulse(7, "to nobody yet"))
-            with driver.changed:
-                assert not driver._io.acquire(blocking=False)
-            assert driver.session.heard_at == heard
-        finally:
-            driver.hand_back()
-        until(driver, lambda s: s.waiting == "to nobody yet")  # by its own thread
+def test_a_lazy_thread_hears_what_no_trainer_does(opened: Driver, peer: Peer):
+    peer.say(Pulse(7, "to nobody"))
+    until(opened, lambda s: s.waiting == "to nobody")
 
 
-def test_one_thread_at_a_time_has_the_socket_and_the_others_are_told(peer: Peer):
-    """1 one thread has it, 2 another does not get it and waits, 3 the first hears the end."""
-    with driven(peer.address) as driver:
-        peer.welcome()
-        until(driver, lambda s: s.welcome)
-        take_over(driver)
-        got: list[bool] = []
-        waits = threading.Event()
+def test_a_thread_says_what_there_is_to_say_by_itself(alone: Driver, peer: Peer):
+    with alone.changed:
+        alone.session.requests.ask(DrainInput(False))
+    alone.exchange()
+    assert peer.hear(Drain) == Drain(7)
 
-        def other() -> None:
-            with driver.changed:
-                got.append(driver.take_over())
-                waits.set()
-            until(driver, lambda s: s.finished)
 
-        thread = threading.Thread(target=other)
+def test_a_thread_that_waits_hears_by_itself(alone: Driver, peer: Peer):
+    peer.say(Pulse(7, "at last"))
+    heard(alone, lambda s: s.waiting == "at last")
+
+
+def test_of_two_threads_that_wait_one_hears_for_both_and_the_other_follows(
+    alone: Driver, peer: Peer
+):
+    """1 both wait, 2 one hears what both wait for, 3 what only one waits for it hears then."""
+    first = [threading.Thread(target=heard, args=(alone, lambda s: s.waiting)) for _ in range(2)]
+    last = threading.Thread(target=heard, args=(alone, lambda s: s.finished))
+    threads = [*first, last]
+    for thread in threads:
         thread.start()
-        try:
-            assert waits.wait(PATIENCE_S) and got == [False]
-            peer.say(Ended(7))
-            while not driver.session.finished:
-                driver.turn(1.0)
-        finally:
-            driver.hand_back()
-        thread.join(PATIENCE_S)
+    with alone.changed:
+        while alone._following < 2:
+            alone.changed.wait(0.001)
+    peer.say(Pulse(7, "for two"))
+    for thread in first:
+        thread.join(10)
         assert not thread.is_alive()
+    peer.say(Ended(7))
+    last.join(10)
+    assert not last.is_alive() and alone._listener is None
 
 
-def test_a_thread_does_not_wait_for_a_socket_that_another_trainers_thread_uses(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch
+def asleep(driver: Driver) -> None:
+    while not driver._asleep:
+        threading.Event().wait(0.001)
+
+
+def test_a_thread_says_something_while_another_sleeps_at_the_sockets(alone: Driver, peer: Peer):
+    thread = threading.Thread(target=heard, args=(alone, lambda s: s.finished))
+    thread.start()
+    asleep(alone)
+    with alone.changed:
+        alone.session.requests.ask(DrainInput(True))
+    alone.exchange()
+    assert peer.hear(Drain).cancel and thread.is_alive()
+    peer.say(Ended(7))
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_news_wake_the_thread_that_sleeps_at_the_sockets(alone: Driver):
+    woken = threading.Event()
+
+    def wait() -> None:
+        alone.await_news(alone.news, 60)
+        woken.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    asleep(alone)
+    with alone.changed:
+        alone.session._said_at = alone.clock() + 1000  # no heartbeat is due for long
+        alone.tell()
+    assert woken.wait(10)
+    thread.join()
+
+
+def test_news_that_came_before_a_wait_are_not_waited_for(alone: Driver):
+    news = alone.news
+    with alone.changed:
+        alone.tell()
+    alone.session._said_at = alone.clock() + 1000
+    alone.await_news(news, 1000)
+
+
+def test_what_is_said_soon_is_said_after_a_moment_and_at_once_where_the_wire_rests(
+    opened: Driver, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
-    """TensorFlow's thread waits for a batch; the training thread waits for its commit's answer."""
-    monkeypatch.setattr("headrace.driver._TAKE_OVER_S", 60)
-    with driven(peer.address) as driver:
-        peer.welcome()
-        until(driver, lambda s: s.welcome)
-        take_over(driver)
-        got: list[bool] = []
+    lazily: list[int] = []
+    look = opened._look
 
-        def other() -> None:
-            with driver.changed:
-                got.append(driver.take_over())
+    def watched(left: int) -> None:
+        lazily.append(left)
+        look(left)
 
-        thread = threading.Thread(target=other)
-        thread.start()
-        thread.join(PATIENCE_S)
-        assert got == [False]
-        driver.hand_back()
-        thread.join()
-        take_over(driver)
-        driver.hand_back()
-
-
-def test_what_is_said_now_is_said_by_this_thread_or_by_the_one_that_has_the_socket(peer: Peer):
-    with driven(peer.address) as driver:
-        peer.welcome()
-        until(driver, lambda s: s.welcome)
-        for _ in range(20):
-            with driver.changed:
-                driver.session.requests.ask(DrainInput(True))
-            driver.say_now()
-            assert peer.hear(Drain).cancel
+    with opened.changed:
+        opened.session.requests.ask(DrainInput(False))
+    opened._used_at = opened.session.heard_at = opened.clock()
+    monkeypatch.setattr(opened, "_look", watched)
+    opened.say_soon(False)
+    assert not peer.hear(Drain).cancel and lazily
+    monkeypatch.setattr(opened, "_look", lazily.append)
+    opened._used_at = opened.session.heard_at = -1e9
+    with opened.changed:
+        opened.session.requests.ask(DrainInput(True))
+    opened.say_soon(False)
+    assert peer.hear(Drain).cancel
 
 
-def test_what_is_said_soon_is_said_after_a_moment_and_at_once_where_the_socket_rests(peer: Peer):
-    with driven(peer.address) as driver:
-        peer.welcome()
-        until(driver, lambda s: s.welcome)
-        for rests in (True, False):
-            if rests:
-                driver._driven_at -= 10
-            else:
-                take_over(driver)
-                driver.hand_back()
-            with driver.changed:
-                driver.session.requests.ask(DrainInput(rests))
-            driver.say_soon(False)
-            assert peer.hear(Drain).cancel is rests
-
-
-def test_an_interruption_amid_a_message_is_a_lost_connection_and_the_socket_is_free(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_an_interruption_of_a_wait_leaves_the_wire_to_others(
+    error: type[BaseException], alone: Driver, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
-    with driven(peer.address) as driver:
-        peer.welcome()
-        until(driver, lambda s: s.welcome)
+    def interrupted(*arguments: object) -> None:
+        raise error
 
-        def interrupted(*message: object) -> None:
-            raise KeyboardInterrupt
+    monkeypatch.setattr(wire_of(alone).way, "wait", interrupted)
+    with pytest.raises(error):
+        alone.await_news(alone.news, 1.0)
+    monkeypatch.undo()
+    peer.say(Pulse(7, "still there"))
+    heard(alone, lambda s: s.waiting == "still there")
+    assert alone.session.failure is None
 
-        take_over(driver)
-        monkeypatch.setattr(driver, "_send", interrupted)
-        with driver.changed:
-            driver.session.requests.ask(DrainInput(False))
-        with pytest.raises(KeyboardInterrupt):
-            driver.hand_back()
-        assert isinstance(driver.session.failure, ConnectionLost)
-        assert "interrupted amid a message" in str(driver.session.failure)
+
+def test_an_interruption_amid_a_message_is_a_lost_connection_and_the_wire_is_free(
+    alone: Driver, monkeypatch: pytest.MonkeyPatch
+):
+    def interrupted(*message: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(wire_of(alone), "_send", interrupted)
+    with alone.changed:
+        alone.session.requests.ask(DrainInput(False))
+    with pytest.raises(KeyboardInterrupt):
+        alone.exchange()
+    assert isinstance(alone.session.failure, ConnectionLost)
+    assert "interrupted amid a message" in str(alone.session.failure)
+    monkeypatch.undo()
+    other = threading.Thread(target=alone.exchange)
+    other.start()
+    other.join(10)
+    assert not other.is_alive()
+
+
+def test_a_handler_of_a_signal_may_wait_while_its_thread_sleeps(
+    alone: Driver, peer: Peer, monkeypatch: pytest.MonkeyPatch
+):
+    way = wire_of(alone).way
+
+    def handled(at_most_s: float, spin_s: float = 0.0) -> None:
         monkeypatch.undo()
-        take_over(driver)
-        driver.hand_back()
+        peer.say(Pulse(7, "to a handler"))
+        assert not alone.session.waiting
+        with no_looks():
+            heard(alone, lambda s: s.waiting == "to a handler")
+
+    @contextlib.contextmanager
+    def no_looks() -> Iterator[None]:
+        look, alone._look = alone._look, lambda left: None  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            alone._look = look  # type: ignore[method-assign]
+
+    monkeypatch.setattr(way, "wait", handled)
+    alone.await_news(alone.news, 1.0)
+    assert alone._listener is None
+
+
+def test_a_handler_of_a_signal_amid_a_message_leaves_the_wire_alone(
+    alone: Driver, peer: Peer, monkeypatch: pytest.MonkeyPatch
+):
+    wire = wire_of(alone)
+    send = wire._send
+
+    def handled(message: object, frames: list[object]) -> None:
+        if isinstance(message, Drain):
+            alone.exchange()
+        send(message, frames)
+
+    monkeypatch.setattr(wire, "_send", handled)
+    with alone.changed:
+        alone.session.requests.ask(DrainInput(True))
+    alone.exchange()
+    assert peer.hear(Drain).cancel
 
 
 def test_a_process_that_was_suspended_hears_the_server_before_it_judges_its_silence(
@@ -232,23 +321,19 @@ def test_a_process_that_was_suspended_hears_the_server_before_it_judges_its_sile
         peer.hear(Hello)
         peer.say(Welcome(1, "t", 7, "f", [], 2.0, 30.0, 64))
         until(driver, lambda s: s.welcome)
-        take_over(driver)
-        try:
-            driver.turn(0.0)
-            now[0] += 3600
-            driver.turn(0.0)
-            assert driver.session.connected
-            while not isinstance(said := peer.hear(object), Renew):
-                assert not isinstance(said, Hello)
-            for _ in range(4):
-                now[0] += 0.9
-                driver.turn(0.0)
-                assert driver.session.connected
+        driver.await_news(driver.news, 0.0)
+        now[0] += 3600
+        driver.await_news(driver.news, 0.0)
+        assert driver.session.connected
+        while not isinstance(said := peer.hear(object), Renew):
+            assert not isinstance(said, Hello)
+        for _ in range(4):
             now[0] += 0.9
-            driver.turn(0.0)
-            assert not driver.session.connected, "silence while it ran counts"
-        finally:
-            driver.hand_back()
+            driver.await_news(driver.news, 0.0)
+            assert driver.session.connected
+        now[0] += 0.9
+        driver.await_news(driver.news, 0.0)
+        assert not driver.session.connected, "silence while it ran counts"
 
 
 def test_what_came_while_a_process_was_suspended_is_heard_before_its_silence_is_judged(
@@ -259,16 +344,12 @@ def test_what_came_while_a_process_was_suspended_is_heard_before_its_silence_is_
     with driven(peer.address) as driver:
         peer.welcome()  # by its heartbeat of 0.2 s half a second is silence
         until(driver, lambda s: s.welcome)
-        take_over(driver)
-        try:
+        with driver._io:
             peer.say(Pulse(7, "while it slept"))
-            lane = driver._lane
-            assert lane is not None and lane.socket.poll(1000 * int(PATIENCE_S))
+            assert wire_of(driver)._socket.poll(5000)
             now[0] += 3600
-            driver.turn(1.0)
+            driver.await_news(driver.news, 1.0)
             assert driver.session.waiting == "while it slept" and driver.session.connected
-        finally:
-            driver.hand_back()
 
 
 def test_memory_that_can_not_be_seen_from_here_is_none(peer: Peer):
@@ -279,46 +360,34 @@ def test_memory_that_can_not_be_seen_from_here_is_none(peer: Peer):
         assert driver.session.memory is None
 
 
-def test_a_driver_that_was_closed_has_no_socket_to_take_and_may_be_closed_again(peer: Peer):
+def test_a_driver_that_was_closed_has_no_wire_and_may_be_closed_again(peer: Peer):
     with driven(peer.address) as driver:
         peer.welcome()
         until(driver, lambda s: s.welcome)
         driver.close()
         assert driver.closing and not driver._thread.is_alive()
-        with driver.changed:
-            assert not driver.take_over()
-        driver.wake()
-        driver.say_now()
+        driver.exchange()
+        driver.say_soon(True)
+        driver.await_news(driver.news, 0.01)
         driver.close()
 
 
-def test_a_thread_that_gets_the_socket_when_it_is_gone_lets_go_again(peer: Peer):
-    """1 the socket is there and in use, 2 a thread wants it, 3 it is closed before that gets it."""
-    with driven(peer.address) as driver:
-        peer.welcome()
-        until(driver, lambda s: s.welcome)
-        lane = driver._lane
-        driver.close()
-        driver._lane = lane
-        got: list[bool] = []
+def test_a_thread_that_sleeps_at_the_sockets_is_woken_when_the_driver_is_closed(
+    alone: Driver, peer: Peer
+):
+    def wait() -> None:
+        while not alone.closing:
+            alone.await_news(alone.news, 60)
 
-        def other() -> None:
-            with driver.changed:
-                got.append(driver.take_over())
-
-        with driver._io:
-            thread = threading.Thread(target=other)
-            thread.start()
-            while not driver._io_wanted and thread.is_alive():
-                thread.join(0.001)
-            driver._lane = None
-        thread.join(PATIENCE_S)
-        assert got == [False] and not driver._io.locked()
+    thread = threading.Thread(target=wait)
+    thread.start()
+    asleep(alone)
+    alone.close()
+    thread.join(10)
+    assert not thread.is_alive()
 
 
-def test_an_attempt_to_connect_that_nobody_answers_ends_long_before_the_kernel_ends_it(peer: Peer):
-    with driven(peer.address) as driver:
-        peer.welcome()
-        until(driver, lambda s: s.welcome)
-        assert driver._lane is not None
-        assert 0 < driver._lane.socket.connect_timeout <= 10_000
+def test_an_attempt_to_connect_that_nobody_answers_ends_long_before_the_kernel_ends_it(
+    opened: Driver,
+):
+    assert 0 < wire_of(opened)._socket.connect_timeout <= 10_000

@@ -87,9 +87,9 @@ def test_it_shows_that_its_server_is_away(peer: Peer):
     def train(feed: headrace.Feed) -> None:
         shown.append(repr(feed))
         begun.set()
-        with feed._link._driver.changed:
-            while not feed._link.session.stopped:
-                feed._link._driver.wait_for_news(5)
+        driver = feed._link._driver
+        while not feed._link.session.stopped:
+            driver.await_news(driver.news, 5)
         shown.append(repr(feed))
 
     thread = trained(peer, train)

@@ -182,48 +182,20 @@ def test_a_process_that_wakes_beyond_its_deadline_hears_before_it_gives_up(
     with linked(peer.address, 0.8) as link:
         peer.welcome()
         link.open()
-        turn = link._driver.turn
+        await_news = link._driver.await_news
 
-        def suspended(at_most_s: float) -> None:
+        def suspended(news: int, at_most_s: float) -> None:
             monkeypatch.undo()
-            machine[0] += 3600
-            peer.say(Ended(7))
-            lane = link._driver._lane
-            assert lane is not None and lane.socket.poll(1000 * int(PATIENCE_S))
+            with link._driver._io:
+                machine[0] += 3600
+                peer.say(Ended(7))
+                wire = link._driver._wire
+                assert wire is not None and wire._socket.poll(1000 * int(PATIENCE_S))
+            link._driver.await_news(news, at_most_s)
 
-        monkeypatch.setattr(link._driver, "turn", suspended)
+        monkeypatch.setattr(link._driver, "await_news", suspended)
         assert link.take() is None
-        assert link._driver.turn == turn
-
-
-@pytest.mark.parametrize("gets_it", [True, False])
-def test_news_that_come_while_a_thread_takes_the_socket_over_end_its_wait_at_once(
-    gets_it: bool, peer: Peer, monkeypatch: pytest.MonkeyPatch
-):
-    """1 a thread lets the lock go to take over, 2 the driver's own thread hears what it waits for,
-    3 the thread has the socket, or not, and has nothing to wait for."""
-    with linked(peer.address, 20) as link:
-        peer.welcome()
-        link.open()
-        driver = link._driver
-        real = driver.take_over
-        waited: list[object] = []
-
-        def take_over() -> bool:
-            peer.say(Ended(7))
-            while not link.session.finished:
-                assert driver.changed.wait(PATIENCE_S)
-            while gets_it and not real():
-                driver.changed.wait(0.01)
-            return gets_it
-
-        with driver.changed:
-            driver._waiting += 1  # or nobody would tell this test
-        monkeypatch.setattr(driver, "take_over", take_over)
-        monkeypatch.setattr(driver, "turn", waited.append)
-        monkeypatch.setattr(driver, "wait_for_news", waited.append)
-        assert link.take() is None
-        assert waited == []
+        assert link._driver.await_news == await_news
 
 
 def test_the_end_and_a_failure_reach_who_waits(peer: Peer):

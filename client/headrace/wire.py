@@ -1,0 +1,278 @@
+"""What a session says and hears: the bytes of its messages, by the channel or the socket.
+
+    Session ── messages due ──► say ──► channel, or socket ──► server
+       ▲                                      │
+       └── receive ◄── hear ◄─────────────────┘   neither waits for anything
+
+On the server's host messages go by a channel, once the server's memory can be seen from here; the
+socket is then only for a Hello, after the channel has ended.
+
+The threads of a process use it in turn: the driver says whose turn it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from headrace_proto import limits
+from headrace_proto.channel import Channel
+from headrace_proto.errors import ProtocolError
+from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Welcome
+
+from .handshakes import Handshakes
+from .holding import Attachment
+from .session import Session
+from .way import LINGER_MS, Way
+
+if TYPE_CHECKING:
+    from .keys import Keys
+
+__all__ = ["Wire"]
+
+logger = logging.getLogger("headrace")
+
+#: Maximum time of one attempt to connect.  The next one looks the name up again and sends a new
+#: SYN; the kernel would repeat the old one to the old address, ever more seldom, for two minutes.
+_CONNECT_MS = 2000
+#: Messages that the session is given at once, and how often, before others get their turn.
+_BURST, _BURSTS = 64, 8
+
+
+class Wire:
+    """A session's socket, and its channel where there is one."""
+
+    def __init__(
+        self,
+        address: str,
+        keys: Keys | None,
+        session: Session,
+        lock: threading.Condition,
+        tell: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """``tell`` is called, under the ``lock`` of the session, when that has heard something."""
+        self.address = address
+        self.hint = ""  # why nobody may answer, in words
+        self.amid_message = False
+        self._session = session
+        self._lock = lock
+        self._tell = tell
+        self._clock = clock
+        self._no_channel = False  # a channel does not do here
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._set_up(keys)
+        self._handshakes = Handshakes(self._context, self._socket, address, keys)
+        try:
+            self._socket.connect(address)
+        except zmq.ZMQError as error:
+            self._handshakes.close()
+            self._socket.close()
+            self._context.term()
+            raise ValueError(f"address={address!r}: {error}") from None
+        self.way = Way(self._socket)
+
+    def _set_up(self, keys: Keys | None) -> None:
+        socket = self._socket
+        socket.linger = 0
+        socket.maxmsgsize = limits.MAX_PAYLOAD_BYTES
+        socket.rcvhwm = 0  # credits bound what comes
+        socket.sndhwm = 0
+        socket.reconnect_ivl = 100
+        socket.reconnect_ivl_max = 1000
+        socket.heartbeat_ivl = 2000
+        socket.heartbeat_timeout = 10_000
+        socket.connect_timeout = _CONNECT_MS
+        if keys is not None:
+            keys.lock(socket)
+
+    # Saying
+
+    def say(self, now: float) -> None:
+        """Send what is due.  Hear afterwards: ZeroMQ tells of what came meanwhile by no number."""
+        session, way = self._session, self.way
+        if not session.connected:
+            self._look_at_handshakes(now)
+        with self._lock:
+            messages = self._due(now)
+            connected = session.connected
+        if not connected:
+            way.drop()
+        if messages:
+            self.amid_message = True
+            for message, frames in messages:
+                self._send(message, frames)
+            self.amid_message = False
+
+    def _due(self, now: float) -> list[tuple[Any, list[Any]]]:
+        """Messages that are due, with the frames that go after their headers.  Under the lock."""
+        session = self._session
+        return [(message, session.frames_of(message)) for message in session.outgoing(now)]
+
+    def _look_at_handshakes(self, now: float) -> None:
+        """Whether this trainer is not let in."""
+        fault = self._handshakes.fault(now, known=self._session.welcome is not None)
+        self.hint = self._handshakes.hint
+        if fault is not None:
+            raise fault
+
+    def _send(self, message: Any, frames: list[Any]) -> None:
+        header = FROM_TRAINER.encode(message)
+        channel = self.way.channel
+        if channel is not None:
+            try:
+                channel.post([header, *frames])
+            except OSError:
+                channel.ended = True
+                self._hear_channel(channel)
+            else:
+                self.way.watch()
+            return
+        try:
+            if frames:
+                self._socket.send_multipart([header, *frames], zmq.NOBLOCK, copy=False)
+            else:
+                self._socket.send(header, zmq.NOBLOCK)
+        except zmq.Again:  # ZeroMQ has given the connection up: a handshake says why
+            with self._lock:
+                self._session.lose()
+
+    # Hearing
+
+    def hear(self) -> None:
+        """Hear what has come."""
+        channel = self.way.channel
+        if channel is not None:
+            self._hear_channel(channel)
+        if not self.way.quiet:
+            self._hear_socket()
+
+    def _hear_socket(self) -> None:
+        way = self.way
+        heard = self._burst()
+        for _ in range(_BURSTS):
+            if not heard:
+                break
+            self._receive(heard)
+            heard = self._burst()
+        way.more = bool(heard)
+        if heard:
+            self._receive(heard)
+        # A look costs more than all else: none is needed while a channel is used.
+        way.quiet = way.channel is not None and not way.more
+
+    def _burst(self) -> list[tuple[Any, list[Any]]]:
+        """Some of the messages that wait in the socket; none only where none is left."""
+        socket = self._socket
+        heard: list[tuple[Any, list[Any]]] = []
+        while len(heard) < _BURST and int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            header, *frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            heard.append((self._decoded(header.buffer), frames))
+        return heard
+
+    def _hear_channel(self, channel: Channel) -> None:
+        """Hear a channel, also one that takes nothing more: a server says last why it ends."""
+        if channel.waits:
+            try:
+                channel.flush()
+            except OSError:
+                channel.ended = True
+            self.way.watch()
+        try:
+            heard = [(self._decoded(header), frames) for header, *frames in channel.receive()]
+        except ValueError as error:
+            raise ProtocolError(f"the server at {self.address} sent nonsense: {error}") from None
+        if heard:
+            self.way.silent = False
+            self._receive(heard)
+        if channel.ended:
+            self._lose_channel()
+
+    def _lose_channel(self) -> None:
+        """The channel has ended: the server is greeted again."""
+        self._no_channel = self.way.silent  # where nothing ever came by one it is not tried again
+        self.way.drop()
+        with self._lock:
+            self._session.greet()
+            self._tell()
+
+    def _decoded(self, header: Any) -> Any:
+        try:
+            return FROM_SERVER.decode(header)
+        except ProtocolError as error:
+            raise ProtocolError(f"the peer at {self.address} sent nonsense: {error}") from None
+
+    def _receive(self, heard: list[tuple[Any, list[Any]]]) -> None:
+        attach = None
+        session = self._session
+        now = self._clock()
+        with self._lock:
+            stopped = session.stopped
+            for message, frames in heard:
+                if isinstance(message, Welcome):
+                    attach = self._attach(message)
+                session.receive(message, frames, now)
+            if session.retired:
+                self._forget_segments()
+            self._tell()
+        if session.stopped is not stopped:
+            self._warn(session.stopped)
+        if attach is not None and self.way.channel is None:
+            self._send(attach, [])
+
+    def _forget_segments(self) -> None:
+        session = self._session
+        if session.memory is not None:
+            for segment in session.retired:
+                session.memory.forget(segment)
+        session.retired.clear()
+
+    def _warn(self, stopped: bool) -> None:
+        state = "was stopped and announced its return: waiting for it" if stopped else "is back"
+        logger.warning("the server at %s %s", self.address, state)
+
+    def _attach(self, welcome: Welcome) -> Attach | None:
+        """Try whether the server's memory can be seen from here, and by a channel if it can."""
+        session, way = self._session, self.way
+        known = session.continues(welcome)
+        if not known:
+            session.memory, self._no_channel = None, False
+            if not welcome.session_file:
+                return None
+            try:
+                session.memory = Attachment(welcome.directory, welcome.session_file)
+            except OSError:
+                return None  # another host, container or user: bytes come over the wire
+        if session.memory is None:
+            return None
+        attach = Attach(welcome.session, session.memory.proof, session.last_seq if known else 0)
+        if welcome.channel and not self._no_channel and way.channel is None:
+            with contextlib.suppress(OSError):
+                first, most = FROM_TRAINER.encode(attach), limits.MAX_PAYLOAD_BYTES
+                way.take(Channel.connect(welcome.channel, [first], most_bytes=most))
+        return attach
+
+    # The end
+
+    def say_goodbye(self, now: float) -> None:
+        """Send what is due and that this trainer leaves, and give it a moment to arrive."""
+        session = self._session
+        with self._lock:
+            messages = self._due(now) if session.connected else []
+            bye = session.goodbye()
+        for message, frames in [*messages, *([(bye, [])] if bye else [])]:
+            self._send(message, frames)
+        self._socket.linger = LINGER_MS
+        self.way.linger()
+
+    def close(self) -> None:
+        self.way.drop()
+        self._handshakes.close()
+        self._socket.close()
+        self._context.term()

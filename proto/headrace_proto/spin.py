@@ -1,0 +1,67 @@
+"""How long a wait for the other end polls before it sleeps.
+
+    waits of 200 µs ─► budget 400 µs ─► the answer came while polling: no wake, warm caches
+           │                    └─────► in vain: half of it the next time, off after a few
+           └── 500 µs and more, one core, a quota of one: 0, sleep at once
+
+A process that sleeps is woken late and runs cold, which costs more than a short wait by polling.
+Polling pays only while the other end runs at the same time, and the answer is near.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+__all__ = ["Spin"]
+
+#: Waits that take so long are slept through: polling would cost more than the wake that it saves.
+_LONGEST_S = 500e-6
+#: A budget in recent waits: most answers come within it, though they vary.
+_TIMES = 2.0
+#: Weight of the last wait in the recent one, and what one late answer counts at most.
+_WEIGHT, _MOST_S = 0.25, 2 * _LONGEST_S
+#: Vain spins in a row after which waits are slept through for a while.
+_MOST_VAIN = 4
+#: That while, the first time and at most: it doubles while spins stay vain.
+_PAUSE_S, _MOST_PAUSE_S = 0.25, 30.0
+
+
+class Spin:
+    """The budget of one waiter.  All times are seconds of one clock that only grows."""
+
+    __slots__ = ("_again_at", "_allowed", "_budget_s", "_pause_s", "_recent_s", "_share", "_vain")
+
+    def __init__(self, cores: float) -> None:
+        """``cores`` is how many this process may use at a time."""
+        self._allowed = cores >= 2
+        self._recent_s = inf
+        self._budget_s = 0.0  # of the wait under way
+        self._share = 1.0
+        self._vain = 0  # in a row
+        self._pause_s = _PAUSE_S
+        self._again_at = 0.0
+
+    def budget_s(self, now: float) -> float:
+        """How long the wait that begins may poll."""
+        polls = self._allowed and self._recent_s < _LONGEST_S and now >= self._again_at
+        self._budget_s = _TIMES * self._recent_s * self._share if polls else 0.0
+        return self._budget_s
+
+    def waited(self, wait_s: float, now: float) -> None:
+        """The wait has ended, after ``wait_s``."""
+        if self._budget_s:
+            self._judge(wait_s <= self._budget_s, now)
+        recent_s, wait_s = self._recent_s, min(wait_s, _MOST_S)
+        self._recent_s = wait_s if recent_s == inf else recent_s + _WEIGHT * (wait_s - recent_s)
+
+    def _judge(self, worth: bool, now: float) -> None:
+        if worth:
+            self._share, self._vain, self._pause_s = min(1.0, 2 * self._share), 0, _PAUSE_S
+            return
+        self._share /= 2
+        self._vain += 1
+        if self._vain >= _MOST_VAIN:
+            self._again_at = now + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
+            self._share = 1.0
+            self._vain = _MOST_VAIN - 1  # the next vain one ends the trial

@@ -1,0 +1,78 @@
+"""Polling before sleep pays for short waits, and is given up where it does not."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from headrace_proto.spin import Spin
+
+US = 1e-6
+
+
+def budgets(spin: Spin, wait_s: float, times: int, now: float = 0.0) -> list[float]:
+    """What so many waits in a row may poll, each of which takes ``wait_s``."""
+    given = []
+    for i in range(times):
+        given.append(spin.budget_s(now + i * wait_s))
+        spin.waited(wait_s, now + (i + 1) * wait_s)
+    return given
+
+
+def test_a_short_wait_is_polled_through_for_about_twice_as_long_as_the_one_before():
+    spin = Spin(2)
+    assert budgets(spin, 100 * US, 1) == [0.0], "nothing is known of the first"
+    assert budgets(spin, 100 * US, 20) == [pytest.approx(200 * US)] * 20
+    assert budgets(spin, 150 * US, 20)[-1] == pytest.approx(300 * US, rel=0.1)
+
+
+@pytest.mark.parametrize(("cores", "wait_s"), [(1, 100 * US), (1.5, 100 * US), (2, 500 * US)])
+def test_one_core_a_quota_and_long_waits_are_slept_through(cores: float, wait_s: float):
+    assert not any(budgets(Spin(cores), wait_s, 100))
+
+
+def test_one_late_answer_ends_no_spinning_for_long():
+    spin = Spin(2)
+    budgets(spin, 100 * US, 10)
+    budgets(spin, 1.0, 1)
+    assert all(budgets(spin, 100 * US, 20)[1:])
+
+
+def test_the_budget_is_halved_by_each_vain_spin_and_grows_again():
+    spin = Spin(2)
+    budgets(spin, 100 * US, 2)
+    first = spin.budget_s(0.0)
+    spin.waited(250 * US, 0.0)
+    recent = (100 + 0.25 * 150) * US
+    assert spin.budget_s(0.0) == pytest.approx(recent), "half of twice as long"
+    spin.waited(recent, 0.0)
+    assert spin.budget_s(0.0) == pytest.approx(2 * recent) and first == pytest.approx(200 * US)
+
+
+def test_vain_spins_end_spinning_and_it_is_tried_again_ever_more_rarely():
+    """1 a few spins are vain, 2 there is none for a while, 3 one is vain, 4 none for longer."""
+    spin = Spin(2)
+    budgets(spin, 100 * US, 1)
+    tried: list[float] = []
+    for i in range(1_000_000):
+        now = i * 200 * US
+        budget = spin.budget_s(now)
+        if budget:
+            tried.append(now)
+        spin.waited(1.1 * budget or 100 * US, now)
+    pauses = [b - a for a, b in itertools.pairwise(tried)]
+    assert len(tried) < 20, "in 200 seconds"
+    assert pauses[3:] == sorted(pauses[3:]) and pauses[3] > 0.2 and pauses[-1] <= 31
+
+
+def test_a_trial_that_is_worth_it_brings_spinning_back():
+    spin = Spin(2)
+    budgets(spin, 100 * US, 1)
+    now = 0.0
+    while spin.budget_s(now):
+        spin.waited(450 * US, now)
+    while not spin.budget_s(now):
+        spin.waited(100 * US, now)
+        now += 0.01
+    assert all(budgets(spin, 100 * US, 50, now))
