@@ -289,7 +289,7 @@ class Driver:
             if not session.connected and session.failure is None and self._listener is None:
                 self.await_news(self.news, _LOOK_S)
                 continue
-            hasty = self._unsaid not in (left, self._said)
+            hasty = not left == self._unsaid == self._said  # some was left lately, or still is
             left = self._unsaid
             self._drowsy = not hasty
             if hasty or left == self._unsaid:  # or some was left before this thread was drowsy

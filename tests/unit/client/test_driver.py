@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -230,6 +231,19 @@ def test_what_is_said_soon_is_said_after_a_moment_and_at_once_where_the_wire_res
         opened.session.requests.ask(DrainInput(True))
     opened.say_soon(False)
     assert peer.hear(Drain).cancel
+
+
+def test_a_loop_that_leaves_things_for_its_next_call_does_not_wake_the_lazy_thread(
+    opened: Driver, monkeypatch: pytest.MonkeyPatch
+):
+    looks: list[int] = []
+    monkeypatch.setattr(opened, "_look", looks.append)
+    began = time.monotonic()
+    for _ in range(300):
+        opened.say_soon(False)
+        opened.exchange()
+        time.sleep(0.001)  # a step of training
+    assert len(looks) <= 3 + (time.monotonic() - began) / module._MOMENT_S
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
