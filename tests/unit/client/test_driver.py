@@ -18,6 +18,7 @@ from headrace.wire import Wire
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.errors import ConnectionLost, LimitExceeded, ProtocolError
 from headrace_proto.messages import Bye, Drain, Ended, Hello, Pulse, Renew, Step, Welcome
+from tests.patience import PATIENCE_S
 from tests.shortage import no_descriptors
 
 from .peer import Peer
@@ -52,14 +53,16 @@ def until(driver: Driver, what: Callable[[Session], object]) -> None:
     with driver.changed:
         driver._following += 1
         try:
-            assert driver.changed.wait_for(lambda: what(driver.session), 10), "it did not come"
+            assert driver.changed.wait_for(lambda: what(driver.session), PATIENCE_S), (
+                "it did not come"
+            )
         finally:
             driver._following -= 1
 
 
 def heard(driver: Driver, what: Callable[[Session], object]) -> None:
     """Wait as a trainer's thread does until the session is so."""
-    deadline = Deadline(10)
+    deadline = Deadline(PATIENCE_S)
     while True:
         news = driver.news
         if what(driver.session):
@@ -159,10 +162,10 @@ def test_of_two_threads_that_wait_one_hears_for_both_and_the_other_follows(
             alone.changed.wait(0.001)
     peer.say(Pulse(7, "for two"))
     for thread in first:
-        thread.join(10)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
     peer.say(Ended(7))
-    last.join(10)
+    last.join(PATIENCE_S)
     assert not last.is_alive() and alone._listener is None
 
 
@@ -180,7 +183,7 @@ def test_a_thread_says_something_while_another_sleeps_at_the_sockets(alone: Driv
     alone.exchange()
     assert peer.hear(Drain).cancel and thread.is_alive()
     peer.say(Ended(7))
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
 
@@ -197,7 +200,7 @@ def test_news_wake_the_thread_that_sleeps_at_the_sockets(alone: Driver):
     with alone.changed:
         alone.session._said_at = alone.clock() + 1000  # no heartbeat is due for long
         alone.tell()
-    assert woken.wait(10)
+    assert woken.wait(PATIENCE_S)
     thread.join()
 
 
@@ -278,7 +281,7 @@ def test_an_interruption_amid_a_message_is_a_lost_connection_and_the_wire_is_fre
     monkeypatch.undo()
     other = threading.Thread(target=alone.exchange)
     other.start()
-    other.join(10)
+    other.join(PATIENCE_S)
     assert not other.is_alive()
 
 
@@ -360,7 +363,7 @@ def test_what_came_while_a_process_was_suspended_is_heard_before_its_silence_is_
         until(driver, lambda s: s.welcome)
         with driver._io:
             peer.say(Pulse(7, "while it slept"))
-            assert wire_of(driver)._socket.poll(5000)
+            assert wire_of(driver)._socket.poll(1000 * int(PATIENCE_S))
             now[0] += 3600
             driver.await_news(driver.news, 1.0)
             assert driver.session.waiting == "while it slept" and driver.session.connected
@@ -397,7 +400,7 @@ def test_a_thread_that_sleeps_at_the_sockets_is_woken_when_the_driver_is_closed(
     thread.start()
     asleep(alone)
     alone.close()
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
 
