@@ -39,9 +39,9 @@ class Peer:
     def say_raw(self, header: bytes) -> None:
         self._socket.send_multipart([self.identity, header])
 
-    def welcome(self, schema: Any = ()) -> None:
+    def welcome(self, schema: Any = (), heartbeat_s: float = 0.2) -> None:
         self.hear(Hello)
-        self.say(Welcome(1, "t", 7, "f", list(schema), 0.2, 30.0, 64))
+        self.say(Welcome(1, "t", 7, "f", list(schema), heartbeat_s, 30.0, 64))
 
     def close(self) -> None:
         self._socket.close()
