@@ -89,8 +89,18 @@ class _Sent:
     done = True
 
 
+class _Frame:
+    """The first frame after a connection's name; no real connection brought it."""
+
+    def __init__(self, data: bytes, more: bool) -> None:
+        self.bytes, self.more = data, more
+
+    def get(self, option: int) -> int:
+        return -1
+
+
 class _Socket:
-    """What a Reception uses of the public socket."""
+    """What a Gate and an Outbox use of the public socket."""
 
     linger = 0
 
@@ -100,6 +110,14 @@ class _Socket:
 
     def getsockopt(self, option: int) -> int:
         return int(zmq.POLLIN) if self.inbox else 0
+
+    def recv(self, flags: int, copy: bool = True) -> Any:
+        frames = self.inbox[0]
+        frame = frames.pop(0)
+        more = bool(frames)
+        if not more:
+            self.inbox.popleft()
+        return frame if copy else _Frame(frame, more)
 
     def recv_multipart(self, flags: int) -> list[bytes]:
         return self.inbox.popleft()
@@ -146,13 +164,16 @@ class Bench:
         self.router = Router(config, _Pipe())  # type: ignore[arg-type]
         gate: Any = self.router._gate
         gate.close()
+        connections: Any = self.router._connections
+        connections.close()
         self.router._public.close()
         self.router._near.close()
         self.socket: Any = _Socket()
         self.reception = self.router._reception
         self.router._public = gate._socket = self.socket
         self.router._outbox._socket = self.socket
-        gate._monitor = _Socket()  # of which nothing comes
+        connections._public = self.socket
+        connections._monitor = _Socket()  # of which nothing comes
         self.workers: Any = _Workers()
         self.router._workers = self.workers
         self._partitions = {name: _Partition() for name in FEEDS}
