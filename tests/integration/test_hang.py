@@ -276,23 +276,17 @@ def test_rows_that_are_out_stay_out_for_the_next_server_of_a_state_directory(tmp
     assert Counter(got) == expected(*bad.POISON)
 
 
+@pytest.mark.parametrize("in_memory", [False, True])
 def test_segments_of_an_example_that_kills_are_left_out_and_the_states_of_others_are_right(
-    tmp_path: Path,
+    in_memory: bool, tmp_path: Path
 ):
     examples = of_counts([3, 1, 5, 2, 4, 2, 6, 1, 3, 2] * 2)
     ledger = Ledger([e for e in examples if e["key"] != "k012"])
     pipeline = chained(examples)
-    with hs.run(pipeline.options(on_bad_example="skip"), state_dir=tmp_path) as server:
+    kept = {} if in_memory else {"state_dir": tmp_path}
+    with hs.run(pipeline.options(on_bad_example="skip"), **kept) as server:
         with headrace.connect(server.address, timeout=60, prefetch=0) as feed:
             # A save that its worker's death overtakes is refused, and its rows come again.
             to_the_end(feed, lambda batch: save_all(batch, ledger.check(batch)))
         assert server.wait(PATIENCE_S) and server.dropped["default"] == {"bad:quarantined": 1}
     ledger.assert_complete(sorted(set(ledger.seen)))
-
-
-def test_without_a_state_directory_states_die_with_their_worker_and_the_feed_says_so():
-    pipeline = chained(of_counts([3, 1, 5, 2, 4, 2, 6, 1] * 2))
-    with hs.run(pipeline.options(on_bad_example="skip")) as server:
-        with headrace.connect(server.address, timeout=20, prefetch=0) as feed:
-            with pytest.raises(headrace.ServerError, match="and with it the states of partition 0"):
-                to_the_end(feed, lambda batch: batch.save_state("chain", batch.state("chain")))

@@ -106,6 +106,17 @@ class RunConfig:
         values["python_path"] = tuple(plain["python_path"])
         return cls(**values)
 
+    def journals_of(self, feed: FeedConfig) -> tuple[str, str] | None:
+        """Where the journals of a feed lie and how durable they are; None where it has none.
+
+        Without a state directory states outlive their workers in shared memory.
+        """
+        if self.state_directory is not None:
+            return self.state_directory, self.durability
+        if feed.stateful and self.replay is None:
+            return f"{self.directory}/journals", "worker"
+        return None
+
     def worker_of(self, partition: int) -> int:
         """Which worker runs a partition.  Moves with the number of workers; nothing else does."""
         return partition % self.workers

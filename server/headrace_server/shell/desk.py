@@ -118,7 +118,8 @@ class Desk:
         self.partitions = config.partitions
         # Tokens of an earlier server on this address must not be taken for ours.
         self.epoch = epoch = epoch or run.epoch or secrets.randbits(30)
-        self.durable = run.state_directory is not None
+        self.durable = run.state_directory is not None  # beyond the server
+        self._keeps = run.journals_of(config) is not None  # beyond its workers
         common = config.partitions, run.lease_ttl_s, run.max_credits, epoch
         self.dispatcher: Dispatcher
         if config.stateful:
@@ -162,16 +163,11 @@ class Desk:
     def over(self) -> bool:
         return self.failure is not None or self.dispatcher.ended
 
-    @property
-    def has_states_in_memory(self) -> bool:
-        """Whether the states of the feed are lost with its workers."""
-        return self.dispatcher.stateful and not self.durable and not self.over
-
     def open_partitions(self, worker: int) -> Iterator[tuple[Assign, bytes]]:
         """Orders for the partitions that a worker has to run, with cursors to go on from."""
         for partition in range(self.partitions):
             # With a store a partition is needed after its end too: to keep its last commits.
-            needed = self.durable or partition not in self._finished
+            needed = self._keeps or partition not in self._finished
             if self._run.worker_of(partition) == worker and needed:
                 made = 0
                 if isinstance(self.dispatcher, KeepingDispatcher) and partition in self._opened:
@@ -336,12 +332,12 @@ class Desk:
             self.dispatcher.flushed(message.session, message.request)
 
     def died(self, worker: int) -> None:
-        """A worker died.  The states of segments were in its memory."""
+        """A worker died.  Without journals the states of segments were in its memory."""
         lost = [
             partition
             for partition in self._opened - self._finished
             if self.dispatcher.stateful
-            and not self.durable
+            and not self._keeps
             and self._run.worker_of(partition) == worker
         ]
         if lost:

@@ -202,16 +202,11 @@ class House:
     def _begin_anew(self, feed: str, generation: int) -> None:
         """A feed in memory is as it was before its first batch.
 
-        Other feeds go on as after a worker's death; those with states have none yet, see
-        ``Teller.tell_users``, and begin again, too.
+        Other feeds go on as after a worker's death.
         """
-        for old in list(self._desks.values()):
-            if old.name == feed:
-                self._replace(old, generation)
-                self._reception.send_away(old, self._desks[feed].rejoining.rewound())
-            elif old.has_states_in_memory:
-                self._replace(old, old.rejoining.generation)
-                self._reception.send_away(old)
+        old = self._desks[feed]
+        self._replace(old, generation)
+        self._reception.send_away(old, self._desks[feed].rejoining.rewound())
 
     def _replace(self, old: Desk, generation: int) -> None:
         """Another desk in place of one, whose tokens are larger."""

@@ -48,6 +48,8 @@ _HEAD = 64  # bytes of a record's header, and what records are aligned to
 _LEAST_HALF, _USUAL_HALF = 1 << 20, 32 << 20
 #: A half has room for this many tables: so little is written beside commits.
 _TABLES = 4
+#: In shared memory others need the room more, and a lap costs no write to a disk.
+_USUAL_HALF_IN_MEMORY, _TABLES_IN_MEMORY = 8 << 20, 2
 _ZEROS = bytes(1 << 20)
 _MOST_PARTS = 1024  # of one write: IOV_MAX
 _NEW = ".new"
@@ -89,10 +91,12 @@ class _Walk:
 class Journal:
     """A journal that is open for writing.  One thread uses it."""
 
-    def __init__(self, path: Path, durable: bool) -> None:
+    def __init__(self, path: Path, durable: bool, in_memory: bool = False) -> None:
         """Open a journal that ``create`` made; JournalDamaged where it can not be trusted."""
         self._path = path
         self._durable = durable
+        self._usual_half = _USUAL_HALF_IN_MEMORY if in_memory else _USUAL_HALF
+        self._tables = _TABLES_IN_MEMORY if in_memory else _TABLES
         self._half, walk, self._laps = _look_through(path, durable)
         #: The table and the commits of the lap that holds, in their order.
         self.records = [r for r in walk.records if r.kind in (TABLE, COMMIT)]
@@ -133,7 +137,7 @@ class Journal:
         """
         self._laps += 1
         needed = table_bytes + _padded(next_bytes) + 4 * _HEAD
-        half = max(_half_for(table_bytes), min(_USUAL_HALF, 4 * self._half))
+        half = max(self._half_for(table_bytes), min(self._usual_half, 4 * self._half))
         while half < needed:
             half *= 2
         new = self._path.with_name(self._path.name + _NEW)
@@ -182,6 +186,10 @@ class Journal:
                     os.fdatasync(self._fd)
                 self._mark(mark + _SUM.pack(google_crc32c.value(mark)))
         self._drop()
+
+    def _half_for(self, table_bytes: int) -> int:
+        """Bytes of a half for such a table: a multiple of a page."""
+        return -(-self._tables * table_bytes // _START) * _START
 
     def _mark(self, mark: bytes) -> None:
         _write_all(self._synced if self._durable else self._fd, _MARK_AT, [mark])
@@ -264,11 +272,6 @@ def record_bytes(nbytes: int) -> int:
 
 def _padded(nbytes: int) -> int:
     return -(-nbytes // _HEAD) * _HEAD
-
-
-def _half_for(table_bytes: int) -> int:
-    """Bytes of a half for such a table: a multiple of a page."""
-    return -(-_TABLES * table_bytes // _START) * _START
 
 
 def _opened(path: Path, durable: bool) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
     Assign ─► reader of the feed, guarded ─► partition ─► what its store holds ─► its cursor
 
-What is found in the state directory comes first, and the cursor of the life before, which the
+What is found in a journal comes first, and the cursor of the life before, which the
 router holds, goes beyond it: that life may have made more than was ever committed.
 
 A large file is indexed for minutes.  How far that is stands in the diary, whose beats say that the
@@ -143,24 +143,24 @@ class Opener:
         self, config: FeedConfig, order: Assign, reader: Reader, cursor: bytes
     ) -> PartitionFeed | SequenceFeed:
         bad = self._bad[config.name]
-        durable = self._stores.durable
+        keeps = self._stores.keeps(config.name)
         run: PartitionFeed | SequenceFeed
         if self._replay is not None:
             replayed = ReplayedSegments if config.stateful else ReplayedBatches
             run = replayed(reader, config.declaration, self._slab, bad, self._replay)
         else:
             args = reader, config.declaration, order.partition, config.partitions, self._slab
-            run = (SequenceFeed if config.stateful else PartitionFeed)(*args, bad, durable)
+            run = (SequenceFeed if config.stateful else PartitionFeed)(*args, bad, keeps)
         if self._record != "off":
             run.record(states=self._record == "states")
         skipped = self._marks.get(config.name, {}).get("skipped")
-        if skipped and durable:
+        if skipped and keeps:
             run.leave_out(LeftOut(map(tuple, skipped)))
         self.guards[config.name].needed = True  # what is read from here on was read before
         if isinstance(run, SequenceFeed):
             run.check_state_bytes(self._max_state_bytes)
             run.start_after(order.made)
-        if durable:
+        if keeps:
             self._resume(run, order)
         if cursor and isinstance(run, PartitionFeed):
             run.restore(msgpack.unpackb(cursor, strict_map_key=False))

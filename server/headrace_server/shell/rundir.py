@@ -5,6 +5,7 @@
         workers                        the workers' socket
         source/                        modules of functions that are given by their source text
         slab-<worker>-<life>-<n>       segments
+        journals/feeds/NAME/           of feeds of segments, where there is no state directory
         trainer-<session>              16 random bytes; a trainer on this host holds a shared flock
 
 A flock dies with its process, however it dies.  So a directory whose lock is free, or is removed
@@ -23,7 +24,7 @@ from pathlib import Path
 
 from ..feed.durable_file import writing
 
-__all__ = ["MORE_SHARED_MEMORY", "RunDirectory", "is_held", "is_locked", "sweep"]
+__all__ = ["MORE_SHARED_MEMORY", "RunDirectory", "forget_journals", "is_held", "is_locked", "sweep"]
 
 _PREFIX = "headrace"
 #: Advice in the error of full shared memory.
@@ -76,6 +77,11 @@ def sweep(parent: Path) -> list[Path]:
         shutil.rmtree(path, ignore_errors=True)
         removed.append(path)
     return removed
+
+
+def forget_journals(directory: str, feed: str) -> None:
+    """Remove what a feed has kept in a run directory.  No worker may have it open."""
+    shutil.rmtree(Path(directory, "journals", "feeds", feed), ignore_errors=True)
 
 
 class RunDirectory:

@@ -10,6 +10,7 @@ is waited out: nothing is told to be committed meanwhile, and nothing that was i
                "process"  outlives any process; power loss may take the last seconds back.  A write
                           only fills memory then, so submit() makes it by itself while the thread
                           has nothing to do; the thread begins laps, and waits for room
+               "worker"   the same for a file in shared memory, which is kept smaller
 
 Each record has a checksum, and a file is looked through whenever it is opened.  One that is empty,
 not ours or damaged is refused and left as it is.  Damage to the very last record can not be told
@@ -38,12 +39,15 @@ from ..feed.durable_file import FULL, room, writing
 from .journal import Journal, NoRoom, create, record_bytes
 from .ledger import Ledger, decoded, encoded
 from .old_store import OLD_SUFFIX, read_old
+from .rundir import MORE_SHARED_MEMORY
 
-__all__ = ["DURABILITIES", "TOKENS", "Store", "StoreDamaged"]
+__all__ = ["DURABILITIES", "TOKENS", "WORKER", "Store", "StoreDamaged"]
 
 logger = logging.getLogger("headrace.store")
 
 DURABILITIES = ("power", "process")
+#: Of a journal in shared memory, which ends with its server.
+WORKER = "worker"
 #: Tokens of the last commits, by which a trainer that asks again is answered as before.
 TOKENS = 65_536
 _RETRY_S = 0.25
@@ -71,7 +75,7 @@ class Store:
 
     def __init__(self, path: Path, durability: str, wake_fd: int = -1, begun: bool = False) -> None:
         """Open the file, or make it.  StoreDamaged where it had ``begun`` and is gone."""
-        if durability not in DURABILITIES:
+        if durability not in (*DURABILITIES, WORKER):
             raise ValueError(f"durability={durability!r} is none of {', '.join(DURABILITIES)}")
         self.path = path
         self._wake_fd = wake_fd
@@ -87,14 +91,15 @@ class Store:
         self.committed_at = 0.0  # … and when the last one was done
         self._failure: BaseException | None = None
         self._ledger = Ledger(TOKENS)
-        self._inline = durability == "process"
+        self._inline = durability != "power"
+        self.in_memory = durability == WORKER
         self._journal = self._opened(durability == "power", begun)
         self._thread = threading.Thread(target=self._run, name="headrace-store", daemon=True)
 
     def _opened(self, durable: bool, begun: bool) -> Journal:
         new = self.path.with_name(self.path.name + ".new")
         old = self.path.with_suffix(OLD_SUFFIX)
-        with _named(self.path):
+        with _named(self.path, self.in_memory):
             if not self.path.exists():
                 if begun:  # an old store beside it would be of before
                     raise ValueError("it is gone, and commits were stored in it")
@@ -106,7 +111,7 @@ class Store:
             for one in old.parent.glob(f"{old.name}*"):  # with what SQLite keeps beside it
                 one.unlink()
             new.unlink(missing_ok=True)  # of a lap that an end cut short
-            journal = Journal(self.path, durable)
+            journal = Journal(self.path, durable, self.in_memory)
             try:
                 for record in journal.records:
                     changes = decoded(journal.read(record.place, record.nbytes))
@@ -123,7 +128,7 @@ class Store:
         """
         if self._used:
             raise ValueError("load() comes before the first submit()")
-        with _named(self.path):
+        with _named(self.path, self.in_memory):
             return self._ledger.saved(self._journal.read)
 
     def submit(self, change: Change, ticket: Any = None) -> None:
@@ -252,7 +257,7 @@ class Store:
         while True:
             last = self._closing
             try:
-                with _named(self.path):
+                with _named(self.path, self.in_memory):
                     self._write(changes)
                 break
             except _Passing as error:
@@ -321,14 +326,15 @@ class _Passing(ServerError):
 
 
 @contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
+def _named(path: Path, in_memory: bool) -> Iterator[None]:
     """Errors with the file's name and what can be done."""
     try:
         yield
     except OSError as error:
         if error.errno not in _PASSING:
             raise
-        more = f"; {room(path)}" if error.errno in FULL else ""
+        where = room(path, MORE_SHARED_MEMORY) if in_memory else room(path)
+        more = f"; {where}" if error.errno in FULL else ""
         raise _Passing(f"{path}: {error.strerror}{more}") from error
     except (ValueError, struct.error) as error:
         raise StoreDamaged(

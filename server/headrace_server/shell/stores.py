@@ -4,8 +4,8 @@
     keep(partition, changes) ─┐
     tell(partition, message) ─┴► [ Store ] ─► fileno() is readable ─► tell_committed() ─► router
 
-A message that is to be told follows everything that was kept of its partition before.  Without a
-state directory no partition has a store, nothing is kept, and a message is told at once.
+A message that is to be told follows everything that was kept of its partition before.  A feed
+without journals has no store: nothing is kept, and a message is told at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -46,10 +46,10 @@ class Stores:
     """Which partitions have a store, and what trainers had done in earlier lives."""
 
     def __init__(
-        self, state_directory: str | None, durability: str, send: Callable[[object], None]
+        self, journals: Mapping[str, tuple[str, str]], send: Callable[[object], None]
     ) -> None:
-        self._directory = state_directory
-        self._durability = durability
+        """``journals``: of each feed that has some their directory and durability."""
+        self._journals = journals
         self._send = send
         self._stores: dict[_Name, Store] = {}
         self._locks: list[int] = []  # of their files, for as long as this process lives
@@ -57,13 +57,12 @@ class Stores:
         self._tokens: dict[_Name, set[int]] = {}  # of commits in earlier lives
         self._copied: deque[Copied] = deque()
         self._wake_fd = -1
-        if state_directory is not None:
+        if journals:
             self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
-    @property
-    def durable(self) -> bool:
-        """Whether there is a state directory."""
-        return self._directory is not None
+    def keeps(self, feed: str) -> bool:
+        """Whether a feed has journals."""
+        return feed in self._journals
 
     def fileno(self) -> int:
         """Readable when something can be told; -1 where nothing is kept."""
@@ -74,14 +73,14 @@ class Stores:
 
     def open(self, name: _Name) -> Saved:
         """Take over a partition's store, and what is in it."""
-        assert self._directory is not None
-        path = partition_path(self._directory, *name)
+        directory, durability = self._journals[name[0]]
+        path = partition_path(directory, *name)
         with writing(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
         lock = _owned(path)
         self._locks.append(lock)
         begun = os.fstat(lock).st_size > 0
-        store = self._stores[name] = Store(path, self._durability, self._wake_fd, begun)
+        store = self._stores[name] = Store(path, durability, self._wake_fd, begun)
         saved = store.load()
         os.ftruncate(lock, 1)  # from now on a journal that is gone was there
         self._tokens[name] = set(saved.tokens)
@@ -96,7 +95,9 @@ class Stores:
     def progress(self, name: _Name) -> list[Any] | None:
         """Transactions of this life, when the last one was, and what keeps others from being."""
         store = self._stores.get(name)
-        return None if store is None else [store.commits, store.committed_at, store.fault[:500]]
+        if store is None or store.in_memory:
+            return None
+        return [store.commits, store.committed_at, store.fault[:500]]
 
     def knows(self, name: _Name, token: int) -> bool:
         """Whether this commit was kept in an earlier life, which died with its answer."""

@@ -41,7 +41,7 @@ from .keeping import Keeping
 from .overview import overview
 from .rejoining import in_use
 from .reports import Reports
-from .rundir import RunDirectory
+from .rundir import RunDirectory, forget_journals
 from .slots import FORGIVEN, WINDOW_S, Openings, Patience, Slot, end_of, obituary
 
 __all__ = ["Supervisor"]
@@ -275,18 +275,10 @@ class Supervisor:
     def _restart_in_memory(self, feed: str) -> None:
         """Replace what the router knows of a feed, and all workers.
 
-        Other feeds go on as after the death of a worker; where that is the end of one, because its
-        states are in a worker's memory, this is refused.
+        Other feeds go on as after the death of a worker.
         """
         if self._stopping or self.failure is not None:
             return
-        harmed = self.ask("users", feed=feed)["harmed"]
-        if harmed:
-            raise ServerError(
-                f"feed {feed!r} can not be started from its beginning: without a state directory "
-                f"the states of feed {', '.join(map(repr, harmed))} would be lost, which are in "
-                "the memory of the same workers.  Give the server a state directory"
-            )
         logger.warning("feed %r is taken back to its beginning", feed)
         self._chronicle.note("taken back", f"feed {feed!r} to its beginning")
         anew = {
@@ -308,6 +300,7 @@ class Supervisor:
                     for slot in self._slots:
                         slot.vacate()
                 end(workers, 0.0)
+                forget_journals(self._config.directory, feed)
             finally:
                 with self._lock:
                     self._changing = False

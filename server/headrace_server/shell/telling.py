@@ -92,17 +92,10 @@ class Teller:
         self._pipe.tell("answer", request=request, feeds=feeds, access=access)
 
     def tell_users(self, request: int, feed: str) -> None:
-        """Who uses a feed, and which others lose their states with the workers' memory."""
+        """Who uses a feed."""
         over = self._desks[feed].over
         users = [s.described for s in self._sessions.of_feed(feed) if s.uses and not over]
-        harmed = [
-            name
-            for name, desk in self._desks.items()
-            if name != feed
-            and desk.has_states_in_memory
-            and (desk.usage().batches or desk.dispatcher.leased)
-        ]
-        self._pipe.tell("answer", request=request, users=users, harmed=harmed)
+        self._pipe.tell("answer", request=request, users=users)
 
     def seek(self, order: Mapping[str, Any], workers: list[int]) -> Seek:
         """What these workers are to be asked, for somebody who asks where an example is."""

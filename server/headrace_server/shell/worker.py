@@ -49,7 +49,7 @@ class RoutedWorker:
         self._partitions = Partitions(life, self._send)
         self._poller = select.poll()
         self._poller.register(self._channel, select.POLLIN)
-        if self._partitions.stores.durable:
+        if self._partitions.stores.fileno() >= 0:
             self._poller.register(self._partitions.stores, select.POLLIN)
         self._send(Up(life.worker, life.number))
 

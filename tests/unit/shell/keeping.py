@@ -24,8 +24,8 @@ class Keeping:
 
     def __init__(self, directory: Path | None, durability: str = "power") -> None:
         self.sent: list[Any] = []
-        path = None if directory is None else str(directory)
-        self.stores = Stores(path, durability, self.sent.append)
+        journals = {} if directory is None else dict.fromkeys("abf", (str(directory), durability))
+        self.stores = Stores(journals, self.sent.append)
 
     def until_sent(self, n: int) -> list[Any]:
         """What has been sent, once it is so much."""

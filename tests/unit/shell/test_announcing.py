@@ -44,7 +44,7 @@ class Bench:
         here, there = socket.socketpair()
         self.here, self.there = Channel(here), Channel(there)
         self.slab = Slab(directory, 0, 0, 8 * PAGE, 4 * PAGE)
-        commits = Commits(Stores(None, "off", lambda message: None), lambda message: None)
+        commits = Commits(Stores({}, lambda message: None), lambda message: None)
         self.announcer = Announcer(self.slab, commits, self.send)
         self.runs: dict[int, Run] = {}
 

@@ -300,7 +300,9 @@ STATES = [["name", "bytes", []], ["vector", "float32", [2]]]
 class Segments:
     """A desk of a feed of segments on two workers, and one trainer."""
 
-    def __init__(self, order: str = "arrival", placement: str = "server") -> None:
+    def __init__(
+        self, order: str = "arrival", placement: str = "server", replay: Any = None
+    ) -> None:
         pipeline = hs.from_examples([{"k": b"a", "x": np.zeros((3, 1), np.float32)}])
         shaped = pipeline.batch_sequences_with_states(
             input_key="k",
@@ -314,9 +316,8 @@ class Segments:
             state_placement=placement,
         )
         feed = FeedConfig("default", shaped.declaration(), (), 2)
-        self.desk = Desk(
-            feed, RunConfig((feed,), "/nowhere", (), workers=2, lease_ttl_s=10, max_ahead=1)
-        )
+        bounds = {"workers": 2, "lease_ttl_s": 10, "max_ahead": 1}
+        self.desk = Desk(feed, RunConfig((feed,), "/nowhere", (), replay=replay, **bounds))
         self.news = {(0, 0): News(), (1, 0): News()}
         self.answers: list[Answer] = []
         self.tokens: list[int] = []
@@ -383,15 +384,23 @@ def test_a_feed_of_plain_batches_hears_no_words_of_segments():
         desk().on_segments(Starved("default", 0))
 
 
-def test_the_death_of_a_worker_fails_the_feed_whose_states_it_had():
+def test_the_death_of_a_worker_loses_no_states_that_are_in_journals():
     at = Segments()
+    at.desk.died(1)
+    assert at.desk.failure is None
+    at.desk.on_finished(Finished("default", 1, {}))
+    assert runs(at.desk, 1) == [(1, b"")], "its last commits may not have been answered"
+
+
+def test_the_death_of_a_worker_fails_a_replay_whose_states_it_had():
+    at = Segments(replay=("/state", "default"))
     at.desk.died(1)
     assert at.desk.failure is not None and at.desk.failure[0] == "server"
     assert "worker 1 died, and with it the states of partition 1" in at.desk.failure[1]
 
 
 def test_the_death_of_a_worker_that_had_no_states_any_more_fails_nothing():
-    at = Segments()
+    at = Segments(replay=("/state", "default"))
     at.desk.on_finished(Finished("default", 1, {}))
     at.desk.died(1)
     plain = desk()

@@ -20,8 +20,9 @@ from tests.unit.shell.changes import Model, example, random_change
 
 from headrace_proto.errors import ServerError
 from headrace_server.core.changes import Change, Example, Examples, Saved
+from headrace_server.shell import journal
 from headrace_server.shell import store as module
-from headrace_server.shell.store import Store, StoreDamaged
+from headrace_server.shell.store import WORKER, Store, StoreDamaged
 
 PATIENCE_S = 30
 
@@ -343,6 +344,31 @@ def test_a_full_disk_is_waited_out_again_and_again(small_disk: Path, opened: Cal
         assert one.done == list(range(n)) and not one.store.fault
     one.close()
     assert contents(small_disk / "0.journal").examples.numbers[1].tolist() == list(range(n))
+
+
+def test_in_shared_memory_a_journal_stays_small_and_names_the_remedy_when_that_is_full(
+    small_disk: Path, opened: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(journal, "_USUAL_HALF_IN_MEMORY", 2 << 20)
+    one = opened(small_disk / "0.journal", durability=WORKER)
+    for n in range(4000):  # 36 MB
+        one.store.submit(put(n % 40, n), n)
+        if n % 100 == 99:
+            one.until_done(n + 1)
+    assert (small_disk / "0.journal").stat().st_size == 4096 + 2 * (2 << 20)
+    fill(small_disk / "ballast")
+    n = 4000
+    while not one.store.fault:  # what lives does not fit any more
+        one.store.submit(put(n, n), n)
+        n += 1
+        one.until_done_or_fault(n)
+    assert "No space left on device" in one.store.fault
+    assert "in a container: --shm-size" in one.store.fault
+    (small_disk / "ballast").unlink()
+    one.until_done(n)
+    one.close()
+    lines = set(contents(small_disk / "0.journal").examples.lines.tolist())
+    assert lines == {*range(40), *range(4000, n)}
 
 
 # Damage

@@ -54,7 +54,7 @@ def test_without_a_state_directory_a_message_is_told_at_once_and_nothing_is_kept
     one.stores.keep(A, run, 7)
     one.stores.note(A, "closing", b"close")
     one.stores.tell(A, "message")
-    assert one.sent == ["message"] and not one.stores.durable and one.stores.fileno() < 0
+    assert one.sent == ["message"] and not one.stores.keeps("a") and one.stores.fileno() < 0
     assert A not in one.stores and not one.stores.knows(A, 7)
     assert len(run.changes) == 1, "they are asked for by a store only"
 
@@ -213,7 +213,7 @@ def test_a_store_belongs_to_one_process_and_the_next_waits_for_its_end(
     code = (
         "import sys\n"
         "from headrace_server.shell.stores import Stores\n"
-        "Stores(sys.argv[1], 'process', print).open(('a', 0))\n"
+        "Stores({'a': (sys.argv[1], 'process')}, print).open(('a', 0))\n"
         "print('open', flush=True)\n"
         "sys.stdin.read(1)\n"
     )
