@@ -218,9 +218,18 @@ class Slots:
         further: np.ndarray | None = None,
     ) -> Segments:
         """The next segments of these, as a batch; ``further`` on by so many."""
-        chunks, rows, counts, indices, lines, segments, *_ = self._tables.take(slots, 1)
+        segments = self.segment[slots]
         if further is not None:
             segments = segments + further
         return Segments(
-            slots, chunks, rows, segments, counts, indices, lines, stripe, lanes, starts
+            slots,
+            self.chunk[slots],
+            self.row[slots],
+            segments,
+            self.count[slots],
+            self.index[slots],
+            self.line[slots],
+            stripe,
+            lanes,
+            starts,
         )
