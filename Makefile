@@ -15,7 +15,8 @@ export PYTHONDONTWRITEBYTECODE :=
 
 help:
 	@echo "make demo    generate data, serve it, train from it with two trainers"
-	@echo "make test    all tests of the product (minutes), with a short run of chaos"
+	@echo "make test    all tests of the product (minutes), with a short run of chaos; with COLD=1 every"
+	@echo "             process of a server starts as those of users do, which takes twice as long"
 	@echo "make test-fast  those that start no server"
 	@echo "make test-docs  the code of every page of docs/ (README and quickstart are of make test)"
 	@echo "make test-tools  those of chaos, trials, scale, bench, the demo and the examples that train"
@@ -101,6 +102,8 @@ SEED ?= 1
 chaos: $(READY)
 	$(BIN)/python -m tests.chaos --seconds 60 --seed "$(SEED)"
 
+# With the starts that make test leaves out (tests/nursery.py).
+test-long: export COLD = 1
 test-long: $(READY)
 	$(BIN)/python -m pytest -q -m long
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal --hypothesis-profile=full tests/unit
