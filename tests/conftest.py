@@ -22,6 +22,7 @@ from headrace_server.shell.rundir import sweep
 
 from . import examples as examples  # sets how many a property is tried with
 from .nursery import NURSERY, warm_starts
+from .patience import PATIENCE_S
 
 # Threads of PyTorch that wait for each other by spinning take minutes on a machine that is busy.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -34,7 +35,6 @@ _OF_TOOLS = (
 )
 _FRAMEWORK = re.compile(r"tensorflow|\btf\b|torch|jax|keras|framework")
 _SHM = Path("/dev/shm")
-_PATIENCE_S = 5.0
 _IN_PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
 
 
@@ -104,7 +104,7 @@ def nothing_is_left() -> Iterator[None]:
     alone = not _IN_PARALLEL
     before = _threads(), _children(), _shared_memory(alone)
     yield
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         left = (
             _threads() - before[0],

@@ -69,7 +69,7 @@ def test_batches_of_a_dead_worker_stay_readable_and_can_be_handed_out_again():
 
 
 def test_a_killed_trainer_gives_its_batches_to_the_others_at_once():
-    with hs.run(numbered(200).batch(5), lease_ttl_s=60) as server:
+    with hs.run(numbered(200).batch(5), lease_ttl_s=600) as server:
         with trainer(server.address, "--hold", "3") as victim:
             victim.wait_for("holding")
             victim.kill()
@@ -78,7 +78,7 @@ def test_a_killed_trainer_gives_its_batches_to_the_others_at_once():
             with headrace.connect(server.address, timeout=20) as feed:
                 rows = [i for batch in feed for i in batch["i"].tolist()]
             # Long before the lease: the lock on its session file told of its death.
-            assert time.monotonic() - started < 10
+            assert time.monotonic() - started < PATIENCE_S
     assert Counter(committed + rows) == Counter(range(200))
 
 
@@ -156,7 +156,7 @@ def test_a_server_killed_while_a_trainer_waits_is_an_error_within_the_timeout(tm
             started = time.monotonic()
             with pytest.raises((headrace.ConnectionLost, headrace.DeadlineExceeded)):
                 next(feed)
-            assert time.monotonic() - started < 10
+            assert time.monotonic() - started < PATIENCE_S / 2
     sweep(Path("/dev/shm"))
 
 

@@ -41,7 +41,7 @@ def at() -> Iterator[Sockets]:
     yield sockets
     started = time.monotonic()
     sockets.close()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < PATIENCE_S / 2
 
 
 def test_a_message_for_a_trainer_that_is_gone_is_an_error_and_not_silence(at: Sockets):

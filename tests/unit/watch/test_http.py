@@ -47,7 +47,7 @@ def asked(service: HttpService, path: str = "/healthz", method: str = "GET") -> 
 
 def sent(service: HttpService, data: bytes) -> bytes:
     """All that is answered to some bytes, until the connection is closed."""
-    with socket.create_connection(place(service), timeout=20) as connection:
+    with socket.create_connection(place(service), timeout=PATIENCE_S) as connection:
         connection.sendall(data)
         answer = b""
         try:
@@ -100,18 +100,18 @@ def test_random_bytes_harm_nobody(service: HttpService):
 
 def test_who_speaks_too_slowly_is_cut_off(service: HttpService):
     begun = time.monotonic()
-    with socket.create_connection(place(service), timeout=20) as connection:
+    with socket.create_connection(place(service), timeout=PATIENCE_S) as connection:
         connection.sendall(b"GET / HT")
         answer = connection.recv(100)
     assert answer.startswith(b"HTTP/1.1 400") or answer == b""
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < PATIENCE_S / 2
 
 
 def test_who_sends_a_byte_now_and_then_is_cut_off_as_well(service: HttpService):
     begun = time.monotonic()
-    with socket.create_connection(place(service), timeout=20) as connection:
+    with socket.create_connection(place(service), timeout=PATIENCE_S) as connection:
         try:
-            for _ in range(200):
+            for _ in range(2000):
                 connection.sendall(b"G")
                 connection.settimeout(0.05)
                 with contextlib.suppress(TimeoutError):
@@ -119,13 +119,13 @@ def test_who_sends_a_byte_now_and_then_is_cut_off_as_well(service: HttpService):
                     break
         except OSError:
             pass
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < PATIENCE_S / 2
 
 
 def test_many_that_say_nothing_keep_others_out_for_no_longer_than_their_own_time(
     service: HttpService,
 ):
-    idle = [socket.create_connection(place(service), timeout=20) for _ in range(40)]
+    idle = [socket.create_connection(place(service), timeout=PATIENCE_S) for _ in range(40)]
     try:
         deadline = time.monotonic() + PATIENCE_S
         while True:
@@ -148,7 +148,7 @@ def test_slow_peers_keep_nobody_out_while_they_last(
     """Each may hold a thread for ten minutes, and there are more of them than threads."""
     monkeypatch.setattr(module, "_HEAD_S", 600.0)
     monkeypatch.setattr(module, "_TURN_S", 20.0)
-    slow = [socket.create_connection(place(service), timeout=20) for _ in range(24)]
+    slow = [socket.create_connection(place(service), timeout=PATIENCE_S) for _ in range(24)]
     try:
         for connection in slow:
             with contextlib.suppress(OSError):  # it was cut off
@@ -166,8 +166,10 @@ def test_a_peer_that_has_just_come_is_not_cut_off_for_the_next_one(
 ):
     for name in ("_HEAD_S", "_TURN_S", "_PATIENCE_S"):
         monkeypatch.setattr(module, name, 600.0)
-    first = [socket.create_connection(place(service), timeout=20) for _ in range(module._THREADS)]
-    last = socket.create_connection(place(service), timeout=20)
+    first = [
+        socket.create_connection(place(service), timeout=PATIENCE_S) for _ in range(module._THREADS)
+    ]
+    last = socket.create_connection(place(service), timeout=PATIENCE_S)
     try:
         first[0].settimeout(0.2)
         with pytest.raises(TimeoutError):  # nothing ends it
@@ -187,7 +189,7 @@ def test_a_peer_that_goes_on_after_its_answer_is_cut_off(
     service: HttpService, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(module, "_FINISH_S", 0.3)
-    with socket.create_connection(place(service), timeout=20) as connection:
+    with socket.create_connection(place(service), timeout=PATIENCE_S) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
         with contextlib.suppress(ConnectionError):
             for _ in range(200):
@@ -209,7 +211,7 @@ def test_a_request_that_was_under_way_in_a_suspension_is_answered(
 
     monkeypatch.setattr(module, "_HEAD_S", 20.0)
     monkeypatch.setattr(module, "Deadline", functools.partial(Deadline, source=clock))
-    with socket.create_connection(place(service), timeout=20) as connection:
+    with socket.create_connection(place(service), timeout=PATIENCE_S) as connection:
         connection.sendall(b"GET /healthz")
         wait_until(lambda: looks > 5)  # three of them are of the wait for a thread
         ahead, seen = 3600.0, looks
@@ -251,11 +253,11 @@ def test_what_can_not_be_answered_is_an_error_and_not_the_end(
 
 
 def test_a_close_ends_all_threads_also_amid_a_request(service: HttpService):
-    with socket.create_connection(place(service), timeout=20) as connection:
+    with socket.create_connection(place(service), timeout=PATIENCE_S) as connection:
         connection.sendall(b"GET /")
         begun = time.monotonic()
         service.close()
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < PATIENCE_S / 2
     service.close()
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(place(service), timeout=5)
