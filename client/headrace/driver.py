@@ -67,7 +67,8 @@ class Driver:
         self._slept_s = 0.0  # by that clock, at the last look
         self._keys = keys
         self.session = session
-        self.changed = threading.Condition()  # the lock of the session
+        self.lock = threading.RLock()  # of the session
+        self.changed = threading.Condition(self.lock)  # entering it costs twice what the lock does
         self.closing = False
         self.news = 0  # counts changes of the session, for those who wait
         self._following = 0  # threads that wait for news that another one hears
@@ -125,7 +126,7 @@ class Driver:
         """Say what is due, and wait until there are news after number ``news``."""
         me = object()  # not this thread: a handler of a signal may wait while it waits
         try:
-            with self.changed:
+            with self.lock:
                 if self._listener is None and self._wire is not None:
                     self._listener = me
             self.exchange()
@@ -139,12 +140,12 @@ class Driver:
             if self._listener is me:
                 self._listener = None
                 if self._following:
-                    with self.changed:
+                    with self.lock:
                         self.changed.notify_all()  # one of them listens from here on
 
     def close(self) -> None:
         """Leave: what is held goes back.  Ends the thread; nothing is said from now on."""
-        with self.changed:
+        with self.lock:
             if self.closing:
                 return
             self.closing = True
@@ -162,7 +163,7 @@ class Driver:
         if wire is None:
             return
         began = monotonic()
-        with self.changed:
+        with self.lock:
             at_most_s = min(at_most_s, self.session.due_in(self._used_at))
         spin = self._spin if wire.way.channel is not None else None
         spin_s = 0.0 if spin is None else min(at_most_s, spin.budget_s(began))
@@ -181,7 +182,7 @@ class Driver:
 
     def _follow(self, news: int, at_most_s: float) -> None:
         """Wait for what another thread hears."""
-        with self.changed:
+        with self.lock:
             self._following += 1
             try:
                 if self.news == news and (self._listener is not None or self._wire is None):
@@ -190,7 +191,7 @@ class Driver:
                 self._following -= 1
 
     def _judge_silence(self) -> None:
-        with self.changed:
+        with self.lock:
             if self.session.connected and self.session.silence(self.clock()):
                 self.session.lose()
 
@@ -234,7 +235,7 @@ class Driver:
         self._used_at = now = self.clock()
         if self.clock.slept_s > self._slept_s:
             self._slept_s = self.clock.slept_s
-            with self.changed:
+            with self.lock:
                 self.session.hurry()
         wire.say(now)
         wire.hear()
@@ -243,7 +244,7 @@ class Driver:
         wire.hear()
 
     def _fail(self, error: BaseException) -> None:
-        with self.changed:
+        with self.lock:
             if self.session.failure is None:
                 if isinstance(error, (HeadraceError, ValueError)):
                     self.session.failure = error  # type: ignore[assignment]
@@ -261,7 +262,7 @@ class Driver:
                 self.address,
                 self._keys,
                 session=self.session,
-                lock=self.changed,
+                lock=self.lock,
                 tell=self.tell,
                 clock=self.clock,
             )
@@ -301,7 +302,7 @@ class Driver:
 
     def _rest_s(self) -> float:
         """How long this thread may rest where nobody wakes it."""
-        with self.changed:
+        with self.lock:
             welcome, due_s = self.session.welcome, self.session.due_in(self.clock())
         often_s = _LOOK_S if welcome is None else min(_LOOK_S, welcome.heartbeat_s / _LOOKS)
         return max(min(often_s, due_s), _MOMENT_S)
@@ -309,7 +310,7 @@ class Driver:
     def _look(self, left: int) -> None:
         """Use the wire where no other thread did, or where something waits for too long."""
         used, self._used = self._used, False
-        with self.changed:
+        with self.lock:
             due = self.session.due_in(self.clock()) <= 0
         waits = self._said != self._unsaid and self._unsaid == left
         wire = self._wire

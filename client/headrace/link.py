@@ -60,7 +60,7 @@ class Link:
         self._timeout_s = timeout_s
         self._keys = keys
         self._driver = Driver(address, session, keys)
-        self._changed = self._driver.changed
+        self._lock = self._driver.lock
         self.clock = self._driver.clock
 
     def again(self, resume: str) -> Link:
@@ -93,7 +93,7 @@ class Link:
         meter.asks(now := self.clock())
         if session.may_have_come:
             self._driver.hear()
-        with self._changed:
+        with self._lock:
             received = claim(session) if not session.failure and not session.refused else None
             if received is None:
                 session.want()
@@ -110,17 +110,17 @@ class Link:
 
     def commit(self, token: int) -> None:
         """Say, soon, that a batch is done."""
-        with self._changed:
+        with self._lock:
             self.session.commit(token)
 
     def place(self, delivery: Delivery, segments: bytes) -> None:
         """A batch goes to the trainer: what a server that is started anew would know it by."""
         d = delivery
-        with self._changed:
+        with self._lock:
             self.session.place(Handed(d.token, d.partition, d.number, d.rows, segments))
 
     def give_back(self, token: int) -> None:
-        with self._changed:
+        with self._lock:
             self.session.give_back(token)
 
     def save(self, token: int, columns: list[Any], block: Any, keys: Sequence[bytes]) -> bool:
@@ -129,7 +129,7 @@ class Link:
         Errors name the batch by ``keys``.  In a loop of small steps it goes along with the wish for
         the next batch.
         """
-        with self._changed:
+        with self._lock:
             saved = self.session.save(token, columns, block, keys)
             self._driver.tell()
         self._driver.say_soon(False)
@@ -137,7 +137,7 @@ class Link:
 
     def ask(self, request: Request[A], at_most_s: float = inf) -> A:
         """Ask the server for something, and wait for the answer."""
-        with self._changed:
+        with self._lock:
             self.session.requests.ask(request)
 
         def answer(session: Session) -> A | None:
@@ -164,7 +164,7 @@ class Link:
                 raise_refused=False,
             )
         except HeadraceError:  # a server may answer, and stop in the same breath
-            with self._changed:
+            with self._lock:
                 if not self.session.settled:
                     raise
 
@@ -189,7 +189,7 @@ class Link:
         started, slept_s = self.clock(), self.clock.slept_s
         over = False
         while True:
-            with self._changed:
+            with self._lock:
                 news = driver.news
                 if session.failure is not None:
                     raise session.failed()

@@ -431,7 +431,8 @@ class Session:
             )
             messages.append(step)
             self._commits, self._returned, self._said_window = [], [], window
-        messages.extend(Step(number, 0, saves=some) for some in saves[1:])
+        if len(saves) > 1:
+            messages.extend(Step(number, 0, saves=some) for some in saves[1:])
         if self.requests.due:
             messages.extend(self.requests.to_say(number))
         if now - self._said_at >= self.welcome.heartbeat_s:

@@ -78,18 +78,22 @@ class BlockMaker:
 class Upload:
     """The states of one batch while they are saved one by one."""
 
-    __slots__ = ("_block", "_maker", "_rows", "_values")
+    __slots__ = ("_maker", "_numeric", "_rows", "_values")
 
     def __init__(self, maker: BlockMaker, rows: int) -> None:
         self._maker = maker
         self._rows = rows
         self._values: dict[str, Any] = {}
-        self._block = maker.pool.buffer(maker.plan(rows)[2]) if maker.numeric else None
+        self._numeric: tuple[dict[str, Slot], list[list[Any]], np.ndarray] | None = None
+        if maker.numeric:
+            slots, columns, nbytes = maker.plan(rows)
+            self._numeric = slots, columns, maker.pool.buffer(nbytes)
 
     def put(self, state: State, value: Any) -> None:
         """Copy an array, or a flat list of strings; it is the trainer's again afterwards."""
-        if self._block is not None:
-            np.copyto(array_at(self._block, self._maker.plan(self._rows)[0][state.name]), value)
+        if self._numeric is not None:
+            slots, _, block = self._numeric
+            np.copyto(array_at(block, slots[state.name]), value)
         elif state.dtype == BYTES:
             self._values[state.name] = value
         else:
@@ -97,8 +101,8 @@ class Upload:
 
     def finish(self) -> tuple[list[list[Any]], np.ndarray]:
         """Description and block, when all states were put."""
-        if self._block is not None:
-            return self._maker.plan(self._rows)[1], self._block
+        if self._numeric is not None:
+            return self._numeric[1:]
         return self._maker.block(self._rows, self._values)
 
 

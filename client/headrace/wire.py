@@ -52,7 +52,7 @@ class Wire:
         address: str,
         keys: Keys | None,
         session: Session,
-        lock: threading.Condition,
+        lock: threading.RLock,
         tell: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
