@@ -52,7 +52,7 @@ class Feed:
         self._blocks = Blocks(link.session, link.say)
         self._commits = Commits(link.session.explicit)  # of a feed that is not one of segments
         self._itself = weakref.ref(self)
-        self._durable = False  # whether a server that is started anew goes on with this feed
+        self._durable = False  # whether another process would go on with this feed
         self._saving: Saving | None = None  # of a feed of segments
         self._schema: dict[str, Field] | None = None
         self._layout: dict[str, Field] = {}  # the schema, and what is told of rows beside it
@@ -88,7 +88,8 @@ class Feed:
                 return {}
             self._layout = schema_from_wire(welcome.schema)
             properties = welcome.properties
-            self._durable = isinstance(properties, dict) and properties.get("durable") is True
+            told = properties if isinstance(properties, dict) else {}
+            self._durable = told.get("durable") is True or told.get("recovers") is True
             if isinstance(properties, dict) and properties.get("shape") == "sequences":
                 layout = SegmentLayout(self._layout, properties)
                 self._saving = Saving(self._link, layout, self._framework)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,3 +92,13 @@ def squared_elsewhere(columns: Example) -> Example:
 
 def _square(i: int) -> int:
     return i * i
+
+
+def passes_the_gate(example: Example) -> bool:
+    """Say that a function waits here, and wait until somebody opens the gate."""
+    if example["n"] == 5:
+        place = Path(example["place"].decode())
+        (place / "inside").touch()
+        while not (place / "open").exists():
+            time.sleep(0.01)
+    return True

@@ -8,10 +8,10 @@ has acknowledged, left, died, was given up ──► not waited for
 
 from __future__ import annotations
 
-__all__ = ["Farewell"]
+__all__ = ["RETURN_S", "Farewell"]
 
 #: Trainers of an earlier server greet this one every second.
-_RETURN_S = 3.0
+RETURN_S = 3.0
 
 
 class Farewell:
@@ -41,6 +41,6 @@ class Farewell:
             self._ended_at = now
         if now >= self._ended_at + self._ttl_s:
             return True
-        if began_ended and now < self._ended_at + _RETURN_S:
+        if began_ended and now < self._ended_at + RETURN_S:
             return False
         return not deaf and not any(until > now for until in self._away.values())

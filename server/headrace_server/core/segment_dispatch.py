@@ -59,6 +59,8 @@ class SegmentDispatcher(KeepingDispatcher):
         self._unsaid: dict[int, list[int]] = {}  # by partition: tokens of claims, oldest last
         self._awaited: dict[int, int] = {}  # by partition: the claim that others wait for
         self._expected: set[int] = set()  # claims whose saves are to come
+        self._doubtful: set[int] = set()  # claims on what may come to be by the save of another
+        self._others_come = False  # trainers of an earlier server, which have not greeted this one
 
     def _new_stream(self, partitions: int) -> Arrivals | LaneQueues:
         return LaneQueues(partitions) if self._lanes else Arrivals(partitions)
@@ -180,15 +182,28 @@ class SegmentDispatcher(KeepingDispatcher):
         if self._awaited.get(partition) == token:
             del self._awaited[partition]
             self._say_next_claims(partition)
-        if partition not in self._unsaid or partition in self._awaited:
+        if partition in self._awaited:
             return
-        if not any(claim.place.partition == partition for claim in self._claims.values()):
+        of_it = {t for t, claim in self._claims.items() if claim.place.partition == partition}
+        if of_it and of_it <= self._doubtful and not self._others_come:
+            self._judge_again(partition)
+        elif not of_it and partition in self._unsaid:
             del self._unsaid[partition]
             self._stream.hold(partition, False)
             self._deal()
 
     def claimed(self, token: int, verdict: str, number: int) -> None:
         claim = self._claims.get(token)
+        self._doubtful.discard(token)
+        if claim is not None and verdict == "no" and self._may_be_made_up(token, claim):
+            self._doubtful.add(token)
+            partition = claim.place.partition
+            self._unsaid.setdefault(partition, [])
+            self._stream.hold(partition, True)
+            if self._awaited.get(partition) == token:
+                del self._awaited[partition]
+                self._say_next_claims(partition)
+            return
         super().claimed(token, verdict, number)
         if claim is None:
             return
@@ -198,10 +213,43 @@ class SegmentDispatcher(KeepingDispatcher):
         if not stands and token not in self._kept_tokens:
             self._arrived(claim.place.partition, token)
 
+    def _may_be_made_up(self, token: int, claim: Claimed) -> bool:
+        """Whether what a batch was made of may still be saved, by another trainer.
+
+        Others are to greet, or have claims that are not judged yet.
+        """
+        if self._lanes:
+            return False
+        return self._others_come or any(
+            other.place.partition == claim.place.partition
+            for t, other in self._claims.items()
+            if t != token and t not in self._doubtful
+        )
+
+    def await_others(self) -> None:
+        """Trainers of an earlier server are to greet this one, until ``all_are_back``."""
+        self._others_come = True
+
+    def all_are_back(self) -> None:
+        """Every trainer of an earlier server that still lives has greeted this one."""
+        self._others_come = False
+        for partition in {self._claims[token].place.partition for token in self._doubtful}:
+            self._judge_again(partition)
+
+    def _judge_again(self, partition: int) -> None:
+        """Have a partition judge claims that it has refused: by now it may know their rows."""
+        again = {t for t in self._doubtful if self._claims[t].place.partition == partition}
+        if again:
+            self._doubtful -= again
+            unsaid = {*self._unsaid.get(partition, ()), *again}
+            self._unsaid[partition] = sorted(unsaid, reverse=True)
+            self._say_next_claims(partition)
+
     def kept(self, partition: int, number: int, code: str = "", text: str = "") -> None:
         keeping = self._keeping.get((number, partition))
         super().kept(partition, number, code, text)
         if keeping is not None:
+            self._judge_again(partition)
             self._arrived(partition, keeping.token)
 
     def claim(self, session: int, place: Any, saved: bool = False) -> None:

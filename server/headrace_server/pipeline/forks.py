@@ -68,15 +68,15 @@ class OwnProcess:
             _end("user code")
 
 
-def let_go_in_children(*fds: int) -> None:
-    """Put /dev/null in the place of these in each child that Python forks from now on.
+def let_go_in_children(filenos: Callable[[], Iterable[int]]) -> None:
+    """Put /dev/null in the place of these files in each child that Python forks from now on.
 
     A child that lives on then neither writes to a socket of this process nor keeps it open.
     """
 
     def let_go() -> None:
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        for fd in fds:
+        for fd in list(filenos()):
             os.dup2(nothing, fd, inheritable=False)
         os.close(nothing)
 

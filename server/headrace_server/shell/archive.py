@@ -37,6 +37,7 @@ class _Making:
     name: str
     session: int = 0  # of the trainer that asked; 0: nobody's
     request: int = 0
+    directory: str = ""
     token: Token | None = None
     code: str = ""
     text: str = ""
@@ -74,8 +75,21 @@ class Archive:
                 self._end(ticket, making, error=error)
                 return ticket
             self._making[ticket] = _Making(feed, name, session, request)
-        self._order(order="copy", ticket=ticket, feed=feed, directory=str(directory))
+            self._making[ticket].directory = str(directory)
+        self._order_copy(ticket)
         return ticket
+
+    def _order_copy(self, ticket: int) -> None:
+        making = self._making[ticket]
+        self._order(order="copy", ticket=ticket, feed=making.feed, directory=making.directory)
+
+    def begin_again(self, epoch: int) -> None:
+        """Another process has the stores from now on: it is asked for what is under way."""
+        with self._changed:
+            self._epoch = epoch
+            asked = [ticket for ticket, making in self._making.items() if not making.done]
+        for ticket in asked:
+            self._order_copy(ticket)
 
     def copied(self, ticket: int, code: str, text: str) -> None:
         """All partitions were copied, or one could not be.  Takes as long as disks do."""

@@ -67,6 +67,7 @@ class ParentPipe:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         self._rest = b""
+        self._telling = threading.Lock()
 
     def read_config(self) -> Any:
         (length,) = struct.unpack("<Q", self._read_exactly(8))
@@ -105,12 +106,16 @@ class ParentPipe:
         if os.getppid() != self._parent:
             os._exit(0)
 
-    def watch(self) -> None:
-        """End this process when the parent is gone.  For children that take no orders."""
+    def watch(self, takes_orders: bool = False) -> None:
+        """End this process when the parent is gone.
+
+        A child that takes orders reads the pipe itself, and notices then, too.
+        """
 
         def wait() -> None:
             poller = select.poll()
-            poller.register(self.fileno(), select.POLLIN)
+            if not takes_orders:
+                poller.register(self.fileno(), select.POLLIN)
             while True:
                 if poller.poll(_ORPHAN_CHECK_MS):
                     self.read_orders()
@@ -119,8 +124,9 @@ class ParentPipe:
         threading.Thread(target=wait, name="headrace-lifeline", daemon=True).start()
 
     def tell(self, event: str, **values: Any) -> None:
-        with contextlib.suppress(BrokenPipeError, ValueError):
-            self._out.write(json.dumps({"event": event, **values}) + "\n")
+        line = json.dumps({"event": event, **values}) + "\n"
+        with self._telling, contextlib.suppress(BrokenPipeError, ValueError):
+            self._out.write(line)
 
 
 class Child:

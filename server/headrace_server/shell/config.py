@@ -90,6 +90,11 @@ class RunConfig:
     keys: str | None = None  # the directory; the router alone reads what is in it
     python_path: tuple[str, ...] = field(default=())
 
+    @property
+    def has_owner(self) -> bool:
+        """Whether one worker owns all feeds, and leases their batches itself."""
+        return self.workers == 1 and all(feed.stateful for feed in self.feeds)
+
     def to_plain(self) -> Any:
         plain = {
             f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "feeds"

@@ -54,7 +54,7 @@ from .worker_messages import (
     Waiting,
 )
 
-__all__ = ["Desk", "Usage", "delivery_of"]
+__all__ = ["Desk", "Place", "Usage", "delivery_of"]
 
 logger = logging.getLogger("headrace.router")
 
@@ -201,6 +201,8 @@ class Desk:
         self.properties = dict(message.properties)
         if self.durable:
             self.properties.update(durable=True, epoch=self._run.epoch)
+        elif self._keeps and self._run.has_owner:
+            self.properties["recovers"] = True
         self.properties["generation"] = self.rejoining.generation
         self.states_stay = message.properties.get("placement") == "trainer"
         states = message.properties.get("states", ())
@@ -216,6 +218,8 @@ class Desk:
             self._opened.add(message.partition)
             if message.used:
                 self._usages.append(message.used)
+                if not self.durable:  # by an owner before this one
+                    self.rejoining.touched()
             if len(self._opened) == self.partitions and not self._usages:
                 self.rejoining.unused()
 
@@ -292,14 +296,25 @@ class Desk:
         It knows of commits that were acknowledged, which must be in the state.
         """
         held = hello.held
-        if self.durable and isinstance(self.dispatcher, KeepingDispatcher):
+        if self._keeps and isinstance(self.dispatcher, KeepingDispatcher):
             last = dict(zip(hello.committed[::2], hello.committed[1::2], strict=False))
             for partition, token in last.items():  # one question for each partition, not more
-                if partition < self.partitions and token >> 32 != self._run.epoch:
+                if partition < self.partitions and token >> 32 != self.epoch:
                     self.dispatcher.recall(session, Acknowledged(token, partition))
             for place in sorted(hello.batches, key=lambda place: place.token):
                 if place.partition < self.partitions:
                     self.dispatcher.claim(session, place, place.token not in held)
+
+    def await_others(self) -> None:
+        """Hand nothing out before every trainer of an earlier owner has greeted this one."""
+        self.dispatcher.paused = True
+        if isinstance(self.dispatcher, SegmentDispatcher):
+            self.dispatcher.await_others()
+
+    def all_are_back(self) -> None:
+        """Every trainer of an earlier server that still lives has greeted this one."""
+        if isinstance(self.dispatcher, SegmentDispatcher):
+            self.dispatcher.all_are_back()
 
     def on_flush(self, session: int, message: Any, block: bytes) -> tuple[str, str]:
         """A trainer hands over states of its lanes.
@@ -421,9 +436,8 @@ class Desk:
     def on_freed(self, effect: Freed, news: dict[tuple[int, int], News]) -> None:
         """A block is free: tell the worker that owns it, or count down a dead one's segment."""
         batch, place = effect.batch, effect.batch.body
-        if place is None:  # its bytes were an earlier server's
+        if not self.forget_block(batch):
             return
-        self._blocks_in[place.segment] -= 1
         owner = news.get((place.worker, place.life))
         if owner is not None:
             worth = self._worth.freed(place.nbytes, place.crowded)
@@ -431,6 +445,13 @@ class Desk:
         elif not self._blocks_in[place.segment]:
             del self._blocks_in[place.segment]
             self.retired.append(place.segment)
+
+    def forget_block(self, batch: Batch) -> bool:
+        """The bytes of a batch are free; False where they were an earlier server's."""
+        if batch.body is None:
+            return False
+        self._blocks_in[batch.body.segment] -= 1
+        return True
 
     def on_turn(
         self,

@@ -120,7 +120,14 @@ class Durable:
         """
         epoch = self._state.raise_epoch(epoch, _by_clock())
         take_back(self._state, feed)
-        feeds = tuple(self._noted(one, one.name == feed) for one in config.feeds)
+        return self._begun(config, epoch, feed)
+
+    def next_start(self, config: RunConfig) -> RunConfig:
+        """The config of the next life, which goes on from what is stored."""
+        return self._begun(config, self._state.raise_epoch(0, _by_clock()))
+
+    def _begun(self, config: RunConfig, epoch: int, untouched: str = "") -> RunConfig:
+        feeds = tuple(self._noted(one, one.name == untouched) for one in config.feeds)
         starts, start = self._state.starts, self._state.count
         return dataclasses.replace(config, feeds=feeds, epoch=epoch, starts=starts, start=start)
 

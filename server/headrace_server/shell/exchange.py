@@ -26,7 +26,7 @@ from headrace_proto.channel import Channel, address_of
 
 from .descriptors import aside, is_shortage, own
 
-__all__ = ["SPARE", "Exchange", "TrainersExchange"]
+__all__ = ["SPARE", "Exchange", "TrainersExchange", "is_near"]
 
 logger = logging.getLogger("headrace.router")
 
@@ -39,6 +39,13 @@ _MOST_KEPT = 128 * limits.MAX_HEADER_BYTES
 SPARE = 16
 #: Connections that are accepted in one turn.
 _BURST = 64
+#: Names of connections by channel begin so, and none of ZeroMQ's does.
+_NEAR = b"\0near-"
+
+
+def is_near(identity: bytes) -> bool:
+    """Whether this is the name of a connection by channel, present or past."""
+    return identity.startswith(_NEAR)
 
 
 class Exchange:
@@ -69,6 +76,10 @@ class Exchange:
         """Readable when there is something to hear, or to be written on."""
         return self._epoll.fileno()
 
+    def filenos(self) -> list[int]:
+        """The numbers of all that it has open."""
+        return [self._epoll.fileno(), self._listener.fileno(), *self._channels]
+
     def hear(self) -> Iterator[tuple[bytes, list[bytes]]]:
         """What was said, each with its identity; to be gone through to its end."""
         for number, events in self._epoll.poll(0):
@@ -95,6 +106,11 @@ class Exchange:
         if number is None:
             return False
         return self._tell(number, self._channels[number], frames)
+
+    def unsent_bytes(self, identity: bytes) -> int:
+        """How much is kept for one that does not read."""
+        number = self._numbers.get(identity)
+        return 0 if number is None else self._channels[number].unsent_bytes
 
     def close(self) -> None:
         for number in list(self._channels):
@@ -227,7 +243,7 @@ class TrainersExchange(Exchange):
     def _take(self, end: socket.socket) -> None:
         self._add(Channel(end, limits.MAX_FRAMES, limits.MAX_UPLOAD_BYTES))
         # Nobody can choose such a name on a ZeroMQ socket, and those that it gives have 5 bytes.
-        name = b"\0near-%d" % next(self._count)
+        name = _NEAR + b"%d" % next(self._count)
         self._names[end.fileno()] = name
         self._numbers[name] = end.fileno()
 

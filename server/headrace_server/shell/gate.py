@@ -116,10 +116,19 @@ class Gate:
         key = "" if self._ring is None else str(head.get("User-Id"))
         return key, connection, frames
 
+    @property
+    def last_came_by(self) -> int:
+        """The descriptor of the connection of the message that was received last."""
+        return -1 if self._last is None else int(self._last.get(zmq.SRCFD))
+
+    @property
+    def names(self) -> dict[str, str] | None:
+        """Names of trainers by public key; None without keys."""
+        return None if self._ring is None else self._ring.by_key
+
     def belongs(self, session: int, now: float) -> None:
         """The message that was received last opened or resumed a session."""
-        if self._last is not None:
-            self._connections.belongs(int(self._last.get(zmq.SRCFD)), session, now)
+        self._connections.belongs(self.last_came_by, session, now)
 
     def left(self, session: int, now: float) -> None:
         """A session has ended; the connection that it came by may end for others."""

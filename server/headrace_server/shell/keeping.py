@@ -71,6 +71,10 @@ class Keeping:
         """Take one; its token."""
         return self._archive.wait(self._archive.ask(feed), timeout_s)
 
+    def begin_again(self, epoch: int) -> None:
+        """The owner of the feeds has restarted: it is asked again for snapshots under way."""
+        self._archive.begin_again(epoch)
+
     def _take_back(self, feed: str, snapshot: str) -> None:
         """A trainer wants a feed to go on from a snapshot."""
         try:

@@ -75,6 +75,11 @@ class KeyRing:
         """Who is let in."""
         return sorted(set(self._names.values()))
 
+    @property
+    def by_key(self) -> dict[str, str]:
+        """Names by public key."""
+        return self._names
+
     def refresh(self) -> bool:
         """Look at the trainers' keys again; whether others are let in now."""
         try:

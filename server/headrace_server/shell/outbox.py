@@ -12,6 +12,7 @@ What can not be sent now is dropped: the lease, or the trainer's next Hello, bri
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from headrace_proto.messages import (
 from ..core.handover import Answer, Send
 from ..feed.slab import map_segment
 from .descriptors import own
-from .desk import Desk, delivery_of
+from .desk import Desk, Place, delivery_of
 from .exchange import TrainersExchange
 from .sessions import Session, SessionTable
 
@@ -80,9 +81,13 @@ class Outbox:
         """Send, or find that the connection is gone.  False then."""
         if self._near is not None and self._near.knows(identity):
             return self._near.tell(identity, [FROM_SERVER.encode(message)])
+        return self._post(identity, FROM_SERVER.encode(message))
+
+    def _post(self, connection: bytes, header: bytes) -> bool:
+        """Send a header to another host; False where the connection is known to be gone."""
         self._used = True
         try:
-            self._socket.send_multipart([identity, FROM_SERVER.encode(message)], zmq.NOBLOCK)
+            self._socket.send_multipart([connection, header], zmq.NOBLOCK)
         except zmq.ZMQError:
             return False
         return True
@@ -91,6 +96,11 @@ class Outbox:
         """Whether anything went by the public socket since this was asked last."""
         used, self._used = self._used, False
         return used
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether references to batches wait for ``flush``."""
+        return bool(self._out)
 
     # Batches, and answers to commits
 
@@ -105,25 +115,30 @@ class Outbox:
             desk.dispatcher.pin(effect.batch, (session.number, effect.token))
             self._out.setdefault(session.number, []).append(delivery_of(effect, None))
             return
-        place = effect.batch.body
-        try:
-            memory = self._segment(place.segment)
-        except OSError as error:
-            logger.warning("a batch is not sent before its lease has ended: %s", error)
-            return
-        payload = memory[place.offset : place.offset + place.nbytes]
         told = self._answers.pop(session.number, _NOTHING)
         header = FROM_SERVER.encode(Deliver(session.number, (delivery_of(effect, 1),), *told))
-        self._used = True
-        try:
-            tracker = self._socket.send_multipart(
-                [session.identity, header, payload.data], zmq.NOBLOCK, copy=False, track=True
-            )
-        except zmq.ZMQError:  # gone, or stuck: its lease or its next Hello will tell
+        tracker = self._send_block(session.identity, header, effect.batch.body)
+        if tracker is None:  # its lease or its next Hello brings the batch again
+            self._answers[session.number] = told
             return
         self._sends += 1
         desk.dispatcher.pin(effect.batch, ("send", self._sends))
         self._sending.append((tracker, desk, effect, ("send", self._sends)))
+
+    def _send_block(self, connection: bytes, header: bytes, place: Place) -> Any:
+        """Send a batch as bytes, which must stay until the result says ``done``; None if not."""
+        try:
+            memory = self._segment(place.segment)
+        except OSError as error:
+            logger.warning("a batch is not sent before its lease has ended: %s", error)
+            return None
+        payload = memory[place.offset : place.offset + place.nbytes]
+        self._used = True
+        with contextlib.suppress(zmq.ZMQError):  # the connection is gone, or stuck
+            return self._socket.send_multipart(
+                [connection, header, payload.data], zmq.NOBLOCK, copy=False, track=True
+            )
+        return None
 
     def answer(self, effect: Answer) -> None:
         """What became of commits; it goes along with the next batch of this round."""

@@ -283,7 +283,11 @@ class Partitions:
         for name in news.freed:
             self.free(*name)
         for feed, taken in news.taken:
-            self._ahead.taken(feed, taken)
+            self.taken(feed, taken)
+
+    def taken(self, feed: str, taken: int) -> None:
+        """So many batches of a feed were taken in this life."""
+        self._ahead.taken(feed, taken)
 
     def free(self, feed: str, partition: int, number: int) -> None:
         """Nobody needs the bytes of a batch any more."""

@@ -44,12 +44,13 @@ from .connections import Connections
 from .descriptors import divide, own, undivide
 from .desk import Desk
 from .exchange import SPARE, Exchange, TrainersExchange
+from .front import serve as serve_front
 from .gate import Gate
 from .house import House
 from .news import News
 from .outbox import Outbox
 from .sessions import SessionTable
-from .sockets import public_router, waits
+from .sockets import CanNotBind, bind_all, public_router, waits
 from .worker_messages import (
     FROM_ROUTER,
     FROM_WORKER,
@@ -64,10 +65,6 @@ logger = logging.getLogger("headrace.router")
 _TICK_S = 0.1
 #: Messages taken from one socket before the others get their turn.
 _BURST = 256
-
-
-class _CanNotBind(ValueError):
-    """An address that a user gave is taken, or is not this machine's."""
 
 
 class Router(House):
@@ -105,15 +102,7 @@ class Router(House):
     def bind(self) -> list[str]:
         """Bind all sockets; the addresses that trainers can use."""
         self._workers = Exchange(self.directory / "workers", 2 * self._config.workers + SPARE)
-        addresses = []
-        for bind in self._config.binds:
-            try:
-                self._public.bind(bind)
-            except zmq.ZMQError as error:
-                raise _CanNotBind(f"bind={bind!r}: {error}") from None
-            endpoint = self._public.get_string(zmq.LAST_ENDPOINT)
-            addresses.append(endpoint.rstrip("\0"))
-        return addresses
+        return bind_all(self._public, self._config.binds)
 
     def run(self) -> None:
         """Serve until told to stop."""
@@ -297,21 +286,29 @@ class Router(House):
         self._outbox.flush()
 
 
+def serve(config: RunConfig, pipe: ParentPipe) -> None:
+    """Run the router of a server in this process."""
+    router = Router(config, pipe)
+    pipe.tell("ready", addresses=router.bind())
+    try:
+        router.run()
+    finally:
+        router.close()
+
+
 def main() -> None:
-    """Entry of the process."""
+    """Entry of the process: a front where one worker owns all feeds, a router otherwise."""
     pipe = ParentPipe()
     config = RunConfig.from_plain(pipe.read_config()["run"])
     logging.basicConfig(level=config.log_level, format="%(name)s: %(message)s")
     try:
-        router = Router(config, pipe)
-        pipe.tell("ready", addresses=router.bind())
-        try:
-            router.run()
-        finally:
-            router.close()
+        if config.has_owner:
+            serve_front(config, pipe)
+        else:
+            serve(config, pipe)
     except BaseException as error:
         pipe.tell("dying", text=f"{error}", kind=type(error).__name__)
-        if not isinstance(error, _CanNotBind):
+        if not isinstance(error, CanNotBind):
             traceback.print_exc()
         sys.exit(1)
 

@@ -6,16 +6,22 @@ claims 4 GB, a peer that connects and says nothing, an exit that hangs on unsent
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import zmq
 
 from headrace_proto import limits
 
-__all__ = ["public_router", "waits"]
+__all__ = ["CanNotBind", "bind_all", "public_router", "waits"]
 
 #: Messages per connection that ZeroMQ queues for us; credits keep real numbers far below.
 _QUEUE = 1024
 #: A connection to a host that does not answer is given up after so long.
 _GONE_S = 10
+
+
+class CanNotBind(ValueError):
+    """An address that a user gave is taken, or is not this machine's."""
 
 
 def waits(socket: zmq.Socket[bytes]) -> bool:
@@ -49,3 +55,16 @@ def public_router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
     socket.backlog = 512
     socket.ipv6 = False
     return socket
+
+
+def bind_all(socket: zmq.Socket[bytes], binds: Iterable[str]) -> list[str]:
+    """Bind a socket; the addresses that trainers can use.  CanNotBind names the one at fault."""
+    addresses = []
+    for bind in binds:
+        try:
+            socket.bind(bind)
+        except zmq.ZMQError as error:
+            raise CanNotBind(f"bind={bind!r}: {error}") from None
+        endpoint = socket.get_string(zmq.LAST_ENDPOINT)
+        addresses.append(endpoint.rstrip("\0"))
+    return addresses

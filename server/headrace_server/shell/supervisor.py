@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -52,6 +53,8 @@ _BACKOFF_S = 0.1
 #: Between two attempts to start a worker that the system refuses: it has no process to spare, say.
 _RETRY_S = 1.0
 _STOP_S = 5.0
+#: How long an owner may take to tell its trainers that the server stops; user code may hold it up.
+_WORDS_S = 2.0
 
 
 class Supervisor:
@@ -69,6 +72,8 @@ class Supervisor:
         self._pid = os.getpid()
         self._born: list[Child] = []  # those that may live, for an end without stop()
         self._finalizer = weakref.finalize(self, _abandon, directory, self._born, self._pid)
+        if config.has_owner and not config.epoch:  # tokens of its lives must differ
+            config = replace(config, epoch=secrets.randbits(30) + 1)
         self._config = replace(config, directory=str(directory.path))
         self._directory = directory
         self._patience = Patience(worker_timeout_s, max(worker_timeout_s, start_timeout_s))
@@ -86,6 +91,8 @@ class Supervisor:
         self._durable = durable
         self._keeping: Keeping | None = None
         self._requests = 0
+        self._asked: dict[int, dict[str, Any]] = {}  # orders that are to be answered
+        self._failed: dict[str, tuple[str, str]] = {}  # feeds that failed by an owner's death
         self._timers: list[threading.Timer] = []
         self.addresses: list[str] = []
         self.failure: HeadraceError | None = None
@@ -179,9 +186,15 @@ class Supervisor:
                 "sheet": slot.sheet.path,
                 "marks": self._casualties.marks(),
                 "memory_bytes": self._worker_memory_bytes,
+                "begun": {"paused": self.draining, "failed": self._failed},
             }
-            slot.child = self._spawn(slot.name, "headrace_server.shell.worker", extra)
+            child = slot.child = self._spawn(slot.name, "headrace_server.shell.worker", extra)
             self._deaths.wake()
+            asked = list(self._asked.values()) if self._config.has_owner else []
+        for values in asked:  # the life before may have died with them
+            child.order(**values)
+        if self._config.has_owner and slot.life and self._keeping is not None:
+            self._keeping.begin_again(self._config.epoch)
 
     # Events
 
@@ -288,7 +301,8 @@ class Supervisor:
         }
         feeds = tuple(anew.get(one.name, one) for one in self._config.feeds)
         self._config = replace(self._config, feeds=feeds)
-        self._order(order="begin_anew", feed=feed, generation=anew[feed].generation)
+        if not self._config.has_owner:
+            self._order(order="begin_anew", feed=feed, generation=anew[feed].generation)
         with self._or_fail(feed):
             with self._lock:
                 self._reports.begin_anew(feed)
@@ -297,10 +311,13 @@ class Supervisor:
                 self._end_watch()
                 with self._lock:
                     workers = [slot.child for slot in self._slots if slot.child is not None]
-                    for slot in self._slots:
-                        slot.vacate()
+                    lives = [slot.vacate()[0] for slot in self._slots]
                 end(workers, 0.0)
                 forget_journals(self._config.directory, feed)
+                if self._config.has_owner:
+                    self._failed.clear()
+                    self._config = replace(self._config, epoch=self._config.epoch + 1)
+                    self._order_router(order="worker_died", worker=0, life=lives[0])
             finally:
                 with self._lock:
                     self._changing = False
@@ -396,23 +413,42 @@ class Supervisor:
             verdict = self._casualties.died(entry, words)
         logger.warning("%s", words)
         self._chronicle.note("worker died", words)
-        self._order(order="worker_died", worker=slot.number, life=life)
+        self._order_router(order="worker_died", worker=slot.number, life=life)
         if verdict.failure is not None:
             feed, why = verdict.failure
-            self._order(order="fail", feed=feed, code="data", text=why)
+            self._fail(feed, "data", why)
         if verdict.quarantined:
             logger.warning("skipped from now on: %s", verdict.quarantined)
             self._chronicle.note("row left out", verdict.quarantined)
         if verdict.quarantined or verdict.failure is not None:
             slot.explain()
         if verdict.expected or slot.forgiven(self._clock()):
-            self._fill_later(slot, _BACKOFF_S)
-            return
+            try:
+                if self._config.has_owner:
+                    self._begin_start()
+                self._fill_later(slot, _BACKOFF_S)
+                return
+            except (OSError, HeadraceError) as error:
+                words = f"{words}\nThe next life can not begin: {error}"
         text = f"{words}\nIt died {FORGIVEN + 1} times within {WINDOW_S:.0f} s and is given up."
         with self._lock:  # before a feed's end can wake somebody who waits
             self.failure = ServerError(text)
             self._lock.notify_all()
-        self._order(order="fail", code="server", text=text)
+        self._order_router(order="fail", code="server", text=text)
+
+    def _fail(self, feed: str, code: str, text: str) -> None:
+        """A feed can not go on after the death of a worker."""
+        if self._config.has_owner:  # the next life is told
+            self._failed[feed] = code, text
+        else:
+            self._order(order="fail", feed=feed, code=code, text=text)
+
+    def _begin_start(self) -> None:
+        """The owner has died: its next life goes on as after a start of the server."""
+        if self._durable is not None:
+            self._config = self._durable.next_start(self._config)
+        else:
+            self._config = replace(self._config, epoch=self._config.epoch + 1)
 
     def _fill_later(self, slot: Slot, after_s: float) -> None:
         def fill() -> None:
@@ -428,6 +464,15 @@ class Supervisor:
         timer.start()
 
     def _order(self, **values: Any) -> None:
+        """Order something of the process that has the feeds' leases."""
+        with self._lock:
+            owners = [slot.child for slot in self._slots]
+            child = next(iter(owners), None) if self._config.has_owner else self._router
+        if child is not None:
+            child.order(**values)
+
+    def _order_router(self, **values: Any) -> None:
+        """Order something of the process with the public address."""
         with self._lock:
             router = self._router
         if router is not None:
@@ -462,10 +507,12 @@ class Supervisor:
             self._requests += 1
             request, reports = self._requests, self._reports
             reports.expect(request)
-        self._order(order=order, request=request, **values)
+            self._asked[request] = {"order": order, "request": request, **values}
+        self._order(**self._asked[request])
         with self._lock:
             self._wait_for(lambda: reports.answered(request) or self.failure is not None, timeout_s)
             answer = reports.take_answer(request)
+            del self._asked[request]
             if self.failure is not None:
                 raise self.failure
             if answer is None:
@@ -538,10 +585,14 @@ class Supervisor:
             router, self._router = self._router, None
             workers = [slot.child for slot in self._slots if slot.child is not None]
             self._slots = []  # a timer that has fired already finds no place to fill
+        unheard = self._config.has_owner and not abruptly
+        if unheard and workers:
+            workers[0].order(order="stop")
+            unheard = workers[0].wait(_WORDS_S) is None
         end(workers, 0.0)  # they hold nothing that a kill could hurt
         if router is not None:
             if not abruptly:
-                router.order(order="stop")
+                router.order(order="stop", unheard=unheard)
             end([router], 0.0 if abruptly else _STOP_S)
 
 

@@ -24,6 +24,7 @@ from ..pipeline.forks import OwnProcess, let_go_in_children
 from .child import ParentPipe
 from .config import RunConfig
 from .diary import Diary
+from .owner import Owner
 from .partitions import Life, Partitions
 from .sheet import Sheet
 from .worker_messages import FROM_ROUTER, FROM_WORKER, Up
@@ -53,10 +54,12 @@ class RoutedWorker:
             self._poller.register(self._partitions.stores, select.POLLIN)
         self._send(Up(life.worker, life.number))
 
-    @property
     def filenos(self) -> list[int]:
         """Numbers of files that a child of this process must not have."""
         return [self._channel.fileno()]
+
+    def close(self) -> None:
+        """Nothing is left to be done when the process ends."""
 
     def run(self) -> None:
         """Work until the process is ended."""
@@ -97,8 +100,8 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     pipe = ParentPipe()
     plain = pipe.read_config()
-    pipe.watch()
     config = RunConfig.from_plain(plain["run"])
+    pipe.watch(takes_orders=config.has_owner)
     sys.path[:0] = [path for path in config.python_path if path not in sys.path]
     sys.path.append(str(source_directory(config.directory)))
     limit = plain["memory_bytes"]
@@ -121,11 +124,12 @@ def main() -> None:
             passed=passed,
             functions=functions,
         )
-        worker = RoutedWorker(life)
-        let_go_in_children(*pipe.filenos, *worker.filenos)
+        worker = Owner(life, pipe, plain["begun"]) if config.has_owner else RoutedWorker(life)
+        let_go_in_children(lambda: (*pipe.filenos, *worker.filenos()))
         pipe.tell("ready")
         with OwnProcess():
             worker.run()
+        worker.close()
     except BaseException as error:
         if isinstance(error, BrokenPipeError):
             time.sleep(_ALONE_S)  # a router that died ends us too, and says why

@@ -92,7 +92,7 @@ def test_a_child_has_no_hold_of_what_it_is_not_to_touch(monkeypatch: pytest.Monk
         forks.os, "register_at_fork", lambda *, after_in_child: handlers.append(after_in_child)
     )
     ours, theirs = os.pipe()
-    forks.let_go_in_children(theirs)
+    forks.let_go_in_children(lambda: [theirs])
     pid = os.fork()
     if not pid:
         handlers[0]()

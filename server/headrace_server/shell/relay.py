@@ -1,0 +1,256 @@
+"""The relay between the front, which has the public address, and the owner of the feeds.
+
+    trainer ══ ZeroMQ ══► front ── Heard ─────────► owner
+            ◄════════════       ◄─ Say, Block ─────
+
+Trainers of this host greet by the public address and go on by the owner's own socket: only their
+greetings come this way.  A batch for another host crosses the relay as a reference; the front maps
+the segment and sends from there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace_proto.channel import Channel
+from headrace_proto.checks import Blob, Count, Plain, Text
+from headrace_proto.codec import Registry
+from headrace_proto.errors import ServerError
+
+from .desk import Place
+from .exchange import is_near
+from .outbox import Outbox
+from .refusals import Refusals
+
+__all__ = [
+    "FROM_FRONT",
+    "FROM_OWNER",
+    "AllBack",
+    "Began",
+    "Block",
+    "FarOutbox",
+    "Heard",
+    "Known",
+    "Left",
+    "Ready",
+    "RelayDoor",
+    "Retired",
+    "Say",
+    "Sent",
+    "Unreachable",
+]
+
+FROM_FRONT = Registry("front")
+FROM_OWNER = Registry("owner")
+
+
+@FROM_FRONT.message(1)
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A trainer's message follows, frame by frame; it came by this connection and public key."""
+
+    connection: Blob
+    key: Text
+
+
+@FROM_FRONT.message(2)
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """The connection is gone: a message for it could not be sent."""
+
+    connection: Blob
+
+
+@FROM_FRONT.message(3)
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The bytes of a block are not read any more."""
+
+    number: Count
+
+
+@FROM_FRONT.message(4)
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Names of trainers by public key (None: the server has no keys); counts of the gate."""
+
+    names: Plain
+    access: Plain
+
+
+@FROM_FRONT.message(5)
+@dataclass(frozen=True, slots=True)
+class AllBack:
+    """All trainers of the owner before this one have greeted it, or are gone."""
+
+
+@FROM_OWNER.message(1)
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Frame 1 is for this connection."""
+
+    connection: Blob
+
+
+@FROM_OWNER.message(2)
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Frame 1 is for this connection, followed by the bytes of a block; answered by ``Sent``."""
+
+    connection: Blob
+    number: Count
+    segment: Text
+    offset: Count
+    nbytes: Count
+
+
+@FROM_OWNER.message(3)
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A session has ended; its connection is a stranger's again."""
+
+    session: Count
+
+
+@FROM_OWNER.message(4)
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """A segment holds nothing any more."""
+
+    segment: Text
+
+
+@FROM_OWNER.message(5)
+@dataclass(frozen=True, slots=True)
+class Began:
+    """The process of the owner has begun."""
+
+
+@FROM_OWNER.message(6)
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The feeds are open: greetings are answered from now on."""
+
+
+class _Tracker:
+    """Whether a block that the front sends is still being read."""
+
+    def __init__(self) -> None:
+        self.done = False
+
+
+class RelayDoor:
+    """The owner's end: the door by which trainers' messages come from the front."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._heard: deque[tuple[str, bytes, list[bytes]]] = deque()
+        self._names: dict[str, str] | None = None
+        self._access: dict[str, Any] = {"keys": False, "known": [], "refused": {}}
+        self._changed = False
+        self._refusals = Refusals()
+        self._trackers: dict[int, _Tracker] = {}
+        self._blocks = 0
+        self.unreachable: set[bytes] = set()
+        self.all_back = False  # trainers of the owner before this one
+
+    def fileno(self) -> int:
+        """Readable when the front says something."""
+        return self._channel.fileno()
+
+    def hear(self) -> None:
+        """Take what the front has said.  ServerError: it is gone."""
+        for header, *frames in self._channel.receive():
+            message = FROM_FRONT.decode(header)
+            if isinstance(message, Heard):
+                self._heard.append((message.key, message.connection, frames))
+            elif isinstance(message, Unreachable):
+                self.unreachable.add(message.connection)
+            elif isinstance(message, Sent):
+                tracker = self._trackers.pop(message.number, None)
+                if tracker is not None:
+                    tracker.done = True
+            elif isinstance(message, Known):
+                self._changed = self._changed or message.names != self._names
+                self._names, self._access = message.names, message.access
+            elif isinstance(message, AllBack):
+                self.all_back = True
+        if self._channel.ended:
+            raise ServerError("the front has closed its channel")
+
+    def tell(self, message: object, frames: Sequence[bytes] = ()) -> None:
+        """Say something to the front."""
+        self._channel.send([FROM_OWNER.encode(message), *frames])
+
+    def send_block(self, connection: bytes, header: bytes, place: Place) -> _Tracker:
+        """Have the front send the bytes of a batch."""
+        self._blocks += 1
+        tracker = self._trackers[self._blocks] = _Tracker()
+        block = Block(connection, self._blocks, place.segment, place.offset, place.nbytes)
+        self.tell(block, [header])
+        return tracker
+
+    # As of a gate
+
+    @property
+    def refusals(self) -> Refusals:
+        """Who was refused by this process, and why."""
+        return self._refusals
+
+    def waits(self) -> bool:
+        """Whether ``receive`` has a message."""
+        return bool(self._heard)
+
+    def receive(self) -> tuple[str, bytes, list[bytes]]:
+        """The next message: the public key that it came by, the connection, the frames."""
+        return self._heard.popleft()
+
+    def belongs(self, session: int, now: float) -> None:
+        """The front sees it by the Welcome that it passes on."""
+
+    def left(self, session: int, now: float) -> None:
+        """A session has ended; the connection that it came by may end for others."""
+        self.tell(Left(session))
+
+    def name_of(self, key: str) -> str | None:
+        """Whose a key is; None where it lets nobody in any more."""
+        return "" if self._names is None else self._names.get(key)
+
+    def told(self) -> dict[str, object]:
+        """Who is let in, and how many were refused by front and owner."""
+        refused = dict(self._access["refused"])
+        for reason, count in self._refusals.counts.items():
+            refused[reason] = refused.get(reason, 0) + count
+        return {**self._access, "refused": refused}
+
+    def tick(self, now: float) -> bool:
+        """Whether other keys are let in now."""
+        self._refusals.tick(now)
+        changed, self._changed = self._changed, False
+        return changed
+
+
+class FarOutbox(Outbox):
+    """An outbox whose trainers on other hosts are reached by way of the front."""
+
+    def __init__(self, door: RelayDoor, *about: Any) -> None:
+        super().__init__(*about)
+        self._door = door
+
+    def _post(self, connection: bytes, header: bytes) -> bool:
+        unreachable = self._door.unreachable
+        if connection in unreachable or is_near(connection):
+            unreachable.discard(connection)
+            return False
+        self._door.tell(Say(connection), [header])
+        return True
+
+    def _send_block(self, connection: bytes, header: bytes, place: Place) -> Any:
+        return self._door.send_block(connection, header, place)
+
+    def retire(self, segment: str) -> None:
+        super().retire(segment)
+        self._door.tell(Retired(segment))

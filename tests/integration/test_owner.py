@@ -1,0 +1,161 @@
+"""A worker that owns its feeds serves their trainers itself, and a front keeps the address."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+import headrace_server as hs
+
+from .segment_streams import Ledger, at_once, chained, of_counts, save_all, train
+from .test_faults import eventually
+from .test_locks import make_keys
+from .test_near import list_of
+
+_PATIENCE_S = 60.0
+
+
+def connect(server: hs.Server, **options: Any) -> headrace.Feed:
+    return headrace.connect(server.address, timeout=_PATIENCE_S, **options)
+
+
+def gated(place: Path) -> hs.Pipeline:
+    """A feed whose function waits at its sixth example until the gate is opened."""
+    examples = [
+        {"key": f"k{n}", "x": [1.0, 2.0, 3.0], "n": n, "place": str(place)} for n in range(9)
+    ]
+    source = hs.from_examples(
+        examples,
+        {
+            "key": hs.scalar("string"),
+            "x": hs.sequence("float32"),
+            "n": hs.scalar("int64"),
+            "place": hs.scalar("string"),
+        },
+    )
+    return source.filter(
+        "tests.integration.user_functions_hang:passes_the_gate"
+    ).batch_sequences_with_states(
+        input_key="key",
+        input_sequences=["x"],
+        input_context=[],
+        initial_states={"s": hs.zeros((1,), "float32")},
+        num_unroll=2,
+        batch_size=3,
+    )
+
+
+def trainers_of(server: hs.Server) -> list[Any]:
+    return list(server.stats()["default"]["trainers"])
+
+
+def started(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def trained(feed: headrace.Feed) -> int:
+    """Train to the end; the number of segments."""
+    segments = 0
+    for batch in feed:
+        segments += batch.rows
+        batch.save_state("s", batch.state("s"))
+    return segments
+
+
+def test_trainers_and_the_supervisor_are_answered_while_a_function_takes_long(tmp_path: Path):
+    """1. A trainer waits for its first batch, and a function for the gate.
+    2. The server tells how it is, and lets another trainer in.
+    3. The gate is opened, and both train to the end.
+    """
+    counts: list[int] = []
+    with hs.run(gated(tmp_path)) as server, connect(server) as first:
+        waiting = started(lambda: counts.append(trained(first)))
+        eventually((tmp_path / "inside").exists, _PATIENCE_S)
+        eventually(lambda: [t["local"] for t in trainers_of(server)] == [True], _PATIENCE_S)
+        with connect(server) as second:
+            assert second.local
+            assert len(trainers_of(server)) == 2
+            (tmp_path / "open").touch()
+            counts.append(trained(second))
+        waiting.join(_PATIENCE_S)
+        assert sum(counts) == 18
+
+
+def test_a_stop_does_not_wait_for_a_function_and_its_trainers_are_told(tmp_path: Path):
+    failures: list[Exception] = []
+
+    def train_on(feed: headrace.Feed) -> None:
+        try:
+            trained(feed)
+        except headrace.HeadraceError as error:
+            failures.append(error)
+
+    server = hs.run(gated(tmp_path))
+    with server, connect(server) as feed:
+        waiting = started(lambda: train_on(feed))
+        eventually((tmp_path / "inside").exists, _PATIENCE_S)
+        server.close()
+        waiting.join(_PATIENCE_S)
+    assert [type(failure) for failure in failures] == [headrace.ConnectionLost]
+    assert "the server was stopped" in str(failures[0])
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_trainers_elsewhere_are_served_by_way_of_the_front(
+    tmp_path: Path, over_tcp: None, durable: bool
+):
+    """With a state directory the owner is killed twice amid the loops of two trainers.
+
+    Neither holds a batch that it does not train: the other may wait for its states.
+    """
+    ledger = Ledger(of_counts([1 + i % 5 for i in range(60)]))
+    options: dict[str, Any] = {"state_dir": tmp_path / "state"} if durable else {}
+    with hs.run(chained(list_of(ledger), batch_size=3), **options) as server:
+        with connect(server, prefetch=0) as one, connect(server, prefetch=0) as two:
+            assert not one.local and not two.local
+            for _ in range(2 if durable else 0):
+                at_once([lambda f=f: train(f, ledger, 6) for f in (one, two)])
+                worker = next(name for name in server.pids if name.startswith("worker"))
+                os.kill(server.pids[worker], signal.SIGKILL)
+            at_once([lambda f=f: train(f, ledger) for f in (one, two)])
+    ledger.assert_complete()
+
+
+def test_who_has_a_key_is_let_in_as_long_as_the_key_is_known(tmp_path: Path, over_tcp: None):
+    make_keys(tmp_path)
+    ledger = Ledger(of_counts([30] * 6))
+    with hs.run(chained(list_of(ledger)), keys=tmp_path / "server") as server:
+        with connect(server, keys=tmp_path / "alice", prefetch=0) as feed:
+            train(feed, ledger, 3)
+            (tmp_path / "server" / "trainers" / "alice.public").unlink()
+            eventually(lambda: not trainers_of(server), _PATIENCE_S)
+            with pytest.raises(headrace.NotAllowed, match="no longer"):
+                train(feed, ledger)
+        assert server.access()["refused"]["revoked"] == 1
+        with pytest.raises(headrace.NotAllowed):
+            connect(server, keys=tmp_path / "bob")
+        eventually(lambda: server.access()["refused"].get("unknown_key", 0) >= 1, _PATIENCE_S)
+
+
+def test_a_feed_whose_owner_dies_again_and_again_is_given_up_and_trainers_are_told(tmp_path: Path):
+    ledger = Ledger(of_counts([30] * 6))
+    with hs.run(chained(list_of(ledger)), state_dir=tmp_path / "state") as server:
+        with connect(server, prefetch=0) as feed:
+            for life in range(4):
+                eventually(lambda life=life: f"worker-0-{life}" in server.pids, _PATIENCE_S)
+                batch = next(feed)
+                os.kill(server.pids[f"worker-0-{life}"], signal.SIGKILL)
+                save_all(batch, ledger.check(batch))
+            with pytest.raises(headrace.ServerError, match="died 4 times within 60 s"):
+                train(feed, ledger)
+        with pytest.raises(headrace.ServerError, match="is given up"):
+            server.wait(_PATIENCE_S)
