@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -196,3 +197,17 @@ def test_a_batch_is_committed_at_the_feed_that_it_came_from_only(tmp_path: Path)
         assert server.stats()["b"]["batches"] == 0
         of_b.commit()
         assert server.stats()["b"]["batches"] == 1
+
+
+def test_a_commit_is_answered_though_no_batch_follows_it(tmp_path: Path):
+    """A worker that has nothing to make rests for a second: its answers go out before that."""
+    pipeline = hs.from_examples([{"i": i} for i in range(40)]).batch(2)
+    with hs.run(pipeline, state_dir=tmp_path / "state", durability="process") as server:
+        with headrace.connect(server.address, prefetch=0, timeout=60) as feed:
+            waits = []
+            for _ in range(9):
+                next(feed)
+                begun = time.monotonic()
+                feed.commit()
+                waits.append(time.monotonic() - begun)
+    assert sorted(waits)[4] < 0.5, waits

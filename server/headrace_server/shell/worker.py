@@ -66,6 +66,8 @@ class RoutedWorker:
         partitions, poll = self._partitions, self._poller.poll
         while True:
             name = partitions.turn()
+            if name is None:  # no batch comes with which answers could go along
+                partitions.tell_kept(rests=False)
             heard = dict(partitions.rest(poll, _IDLE_MS) if name is None else poll(0))
             if partitions.stores.fileno() in heard:
                 partitions.tell_committed()
