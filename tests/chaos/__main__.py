@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--kinds", nargs="+", choices=list(FAULTS), default=list(FAULTS))
     parser.add_argument("--pace", type=float, default=0.4, help="seconds between faults")
+    parser.add_argument("--workers", type=int, default=2, help="1: of segments it owns its feeds")
     parser.add_argument("--bug", choices=list(BUGS), default="", help="plant a bug in the server")
     parser.add_argument("--keep", type=Path, help="leave ledgers and logs in this directory")
     parser.add_argument("--results", type=Path, help="write the figures to this file")
@@ -45,7 +46,16 @@ def main() -> None:
             directory = (options.keep or Path(scratch)) / f"{mode}-{number}"
             directory.mkdir(parents=True)
             name, kinds = f"{seed}-{mode}-{number}", tuple(options.kinds)
-            setup = Setup(mode, name, kinds, each, options.pace, size, bug=options.bug)
+            setup = Setup(
+                mode,
+                name,
+                kinds,
+                each,
+                options.pace,
+                size,
+                workers=options.workers,
+                bug=options.bug,
+            )
             outcome = run(setup, directory)
             outcomes.append(outcome)
             print(report(outcome), flush=True)

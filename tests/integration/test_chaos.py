@@ -57,12 +57,22 @@ def _marked(mode: str) -> object:
     return pytest.param(mode, marks=[pytest.mark.tools] * (mode in ("buckets", "sampled")))
 
 
-@pytest.mark.parametrize("mode", [_marked(mode) for mode in MODES])
-def test_nothing_is_lost_and_nothing_twice_under_random_faults(mode: str, tmp_path: Path) -> None:
-    setup = Setup(mode, f"test {mode}", tuple(FAULTS), 2.0, 0.3, 500)
+def survive(setup: Setup, tmp_path: Path) -> None:
     outcome = run(setup, tmp_path)
     assert not outcome.verdict.findings, report(outcome)
     assert outcome.faults.total() and outcome.verdict.counts["cells"] > 100
+
+
+@pytest.mark.parametrize("mode", [_marked(mode) for mode in MODES])
+def test_nothing_is_lost_and_nothing_twice_under_random_faults(mode: str, tmp_path: Path) -> None:
+    survive(Setup(mode, f"test {mode}", tuple(FAULTS), 2.0, 0.3, 500), tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["segments", "lanes"])
+def test_nothing_is_lost_and_nothing_twice_where_one_worker_owns_the_feed(
+    mode: str, tmp_path: Path
+) -> None:
+    survive(Setup(mode, f"owner {mode}", tuple(FAULTS), 2.0, 0.3, 500, workers=1), tmp_path)
 
 
 @pytest.mark.tools
