@@ -56,9 +56,6 @@ class Place:
         shutil.rmtree(self.state)
         shutil.copytree(self._copy, self.state)
 
-    def present(self) -> int:
-        return len(self.server.stats()["default"]["trainers"])
-
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Callable[[hs.Pipeline], Place]]:
@@ -104,6 +101,12 @@ def rest(place: Place) -> list[Any]:
     return done
 
 
+def has_joined_again(feed: headrace.Feed) -> bool:
+    """Whether a trainer knows that it has a session with another start of the server."""
+    session = feed._link.session
+    return session.openings == 2 and session.connected
+
+
 def assert_rewound(feed: headrace.Feed, why: str) -> None:
     with pytest.raises(headrace.FeedRewound, match=why):
         work(feed, N)
@@ -124,9 +127,10 @@ def test_trainers_of_a_start_that_was_forgotten_are_told_whatever_they_hold(
     at.restart(at.copy)
     lost = work(first, 2) + work(second, 1)
     next(second)  # in hand when the server dies
-    eventually(lambda: at.present() == 3, _PATIENCE_S)
+    trainers = first, second, watcher
+    eventually(lambda: all(map(has_joined_again, trainers)), _PATIENCE_S)
     at.restart(at.put_back)
-    for trainer in (first, second, watcher):
+    for trainer in trainers:
         assert_rewound(trainer, "does not know start [0-9]+ of the server")
     again = rest(at)
     if kind is numbers:
