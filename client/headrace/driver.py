@@ -1,4 +1,4 @@
-"""Who uses the wire of a session, and when.
+"""The threads that use the wire of a session, and when each does.
 
     trainer's thread ── exchange: what is due goes out, what has come is heard ──┐
     trainer's thread ── await_news: exchange, poll, sleep at the sockets ────────┼──► wire
@@ -50,7 +50,7 @@ _CLOSE_S = 5.0
 _LOOK_S = 0.5
 #: Looks in a heartbeat.
 _LOOKS = 4
-#: What waits for the trainer's next call waits at most about so long.
+#: Maximum delay of a notice that waits for the trainer's next call.
 _MOMENT_S = 0.05
 #: A trainer that used the wire so recently mostly calls again in a moment; in steps that take
 #: longer a message of its own costs less than 1 %.

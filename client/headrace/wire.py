@@ -1,4 +1,4 @@
-"""What a session says and hears: the bytes of its messages, by the channel or the socket.
+"""The wire of a session: sends and receives its messages, by the channel or the socket.
 
     Session ── messages due ──► say ──► channel, or socket ──► server
        ▲                                      │

@@ -52,7 +52,7 @@ class Save:
 
 @record
 class Step:
-    """What a step of training brings: a wider window, commits, freed memory, returned batches."""
+    """One training step: a wider window, commits, freed memory, returned batches."""
 
     session: Count
     window: Count
@@ -93,7 +93,7 @@ class Deliver:
 
 @record
 class Outcome:
-    """What became of commits."""
+    """The answers to commits."""
 
     session: Count
     committed: Counts = ()
@@ -114,7 +114,7 @@ _ITEM = struct.Struct("<QQQQQQQHBBHH")
 _IN_RECORD, _IN_MESSAGE = limits.MAX_HEADER_DEPTH - 3, limits.MAX_HEADER_DEPTH - 1
 #: Longest description of columns that is remembered; 64 of them take 5 MB at most.
 _REMEMBERED_BYTES = 8192
-#: What a value that a layout has no room for raises.
+#: Errors that a value raises for which a layout has no room.
 _NO_ROOM = (struct.error, OverflowError, TypeError, ValueError)
 
 

@@ -1,4 +1,4 @@
-"""What a commit changes in what is kept of a partition, and all of that, as plain data.
+"""The change that a commit makes to the stored state of a partition, and that state, as plain data.
 
 Examples are columns: a commit of a whole batch is a few arrays, and nothing is made per example.
 """

@@ -120,7 +120,7 @@ class KeepingDispatcher(Dispatcher):
             self._doubted.pop(session, None)
 
     def _believe(self, session: int) -> None:
-        """What a trainer counts on is there, as far as it was asked for."""
+        """Accept a trainer whose acknowledged commits were all found; its saves count now."""
         if self._is_asked_of(session):
             return
         for token, payload in self._doubted.pop(session, ()):

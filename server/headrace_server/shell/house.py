@@ -11,6 +11,7 @@ worker of its feeds itself.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -67,7 +68,7 @@ __all__ = ["House"]
 logger = logging.getLogger("headrace.router")
 
 
-class House:
+class House(ABC):
     """All feeds and their trainers."""
 
     def __init__(
@@ -101,33 +102,34 @@ class House:
 
     # Workers, by subclasses
 
+    @abstractmethod
     def _workers_there(self) -> list[int]:
         """The numbers of the workers that can be asked."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _tell_all(self, message: object) -> None:
         """Tell all workers something."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _tell_owner(self, feed: str, partition: int, message: object) -> None:
         """Tell the worker of a partition something."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _on_taken(self, desk: Desk, effect: Taken) -> None:
         """A new batch went to a trainer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _on_freed(self, desk: Desk, effect: Freed) -> None:
         """Nobody needs the bytes of a batch any more."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _on_turn(self, desk: Desk, effect: Save | Want | Leave | Claim | Release) -> None:
         """A partition of segments is to do something."""
-        raise NotImplementedError
 
     def _retire(self, segment: str) -> None:
-        """Remove a segment that may hold no batch any more."""
-        raise NotImplementedError
+        """Remove a segment of a dead worker, unless a feed has a batch in it."""
+        if not any(desk.uses(segment) for desk in self._desks.values()):
+            self._outbox.retire(segment)
 
     def _on_message(self, message: Any, payload: list[bytes]) -> None:
         """Handle what a living worker says; ``Made`` is the subclass's."""

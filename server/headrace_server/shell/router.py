@@ -272,10 +272,6 @@ class Router(House):
                         self._retire(name)
             self._buried.clear()
 
-    def _retire(self, segment: str) -> None:
-        if not any(desk.uses(segment) for desk in self._desks.values()):
-            self._outbox.retire(segment)
-
     def _act(self) -> None:
         super()._act()
         for (worker, life), news in self._news.items():
