@@ -164,12 +164,12 @@ def test_a_timeout_counts_only_time_in_which_this_process_ran(
             machine[0] += 3600
             seen()
         assert taking.thread.is_alive()
-        while taking.thread.is_alive():
+        for _ in range(3):
             machine[0] += 0.9
             seen()
         error = taking.end()
     assert isinstance(error, ConnectionLost)
-    told = r"heard of it for [4-6] s, .* timeout=5 s \(this process did not run for 10797 s more\)"
+    told = r"heard of it for 6 s, .* timeout=5 s \(this process did not run for 10797 s more\)"
     assert re.search(told, str(error)), error
 
 
