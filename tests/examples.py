@@ -1,11 +1,18 @@
-"""How many examples a property is tried with: all in ``make test-long``, else a third."""
+"""How properties are tried: with all examples in ``make test-long``, else with a third of them.
+
+Outside of that the examples are the same each time, and no machine is too slow for one.
+"""
 
 from __future__ import annotations
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("quick", max_examples=33)
-settings.register_profile("full", max_examples=100)
+settings.register_profile(
+    "full", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "quick", settings.get_profile("full"), max_examples=33, derandomize=True, database=None
+)
 settings.load_profile("quick")  # --hypothesis-profile=full comes after it
 
 

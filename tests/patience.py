@@ -2,6 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
 #: Bounds every wait for an event.  A test that passes does not wait for it; a machine that is busy
 #: with other work takes ten times as long as one that is not.
 PATIENCE_S = 60.0
+
+
+def eventually(condition: Callable[[], T]) -> T:
+    """Wait, by polling, until a condition holds; what it then gives."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"it never came true: {found!r}"
+        time.sleep(0.01)
+    return found

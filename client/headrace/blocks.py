@@ -14,7 +14,7 @@ import numpy as np
 from headrace_proto.errors import ProtocolError
 
 from .holding import BufferPool
-from .session import Received
+from .session import Received, Session
 
 __all__ = ["Blocks", "MemoryGone"]
 
@@ -26,7 +26,8 @@ class MemoryGone(Exception):
 class Blocks:
     """Makes blocks of what was received, and reports when nobody reads them any more."""
 
-    def __init__(self, say: Callable[[], None]) -> None:
+    def __init__(self, session: Session, say: Callable[[], None]) -> None:
+        self._mapped = session.mapped
         self._say = say  # what was released at once is said at once
         self._pool = BufferPool()
 
@@ -40,7 +41,7 @@ class Blocks:
             return self._copied(source)
         if held is None:
             raise ProtocolError("the server sent a reference to memory that was not attached")
-        mapped, token = received.mapped, delivery.token
+        mapped, token = self._mapped, delivery.token
         try:
             block: np.ndarray = held.block(
                 delivery.segment, delivery.offset, delivery.nbytes, lambda: mapped.release(token)

@@ -76,7 +76,6 @@ __all__ = [
     "Handed",
     "Hello",
     "Outcome",
-    "Passed",
     "Pulse",
     "Refused",
     "Renew",
@@ -129,7 +128,6 @@ class Hello:
     epoch: Count = 0  # number of the server's start that let it in last, where states outlive that
     committed: Counts = ()  # partition and token of the last acknowledged commit in each partition
     restart: Flag = False  # the feed is to be started from its beginning
-    owner: Signed = -1  # which of the server's owners is greeted; -1: any
 
 
 @FROM_TRAINER.message(2)
@@ -234,9 +232,6 @@ class Welcome:
     used: Plain = (
         None  # a feed that others have used: finished, batches, since and until (Unix time)
     )
-    owner: Count = 0  # which of the server's owners answers: each leases its own partitions
-    owners: Count = 1  # how many there are: owner k has the partitions p with p mod owners = k
-    partitions: Count = 1  # of the feed, of all owners
 
 
 @FROM_SERVER.message(2)
@@ -330,13 +325,3 @@ class Snapshotted:
     token: Plain = None
     code: Text = ""
     text: Text = ""
-
-
-@FROM_SERVER.message(13)
-@record
-class Passed:
-    """In place of a delivery: it was the turn of a partition that makes no more batches."""
-
-    session: Count
-    seq: Count
-    partition: Count

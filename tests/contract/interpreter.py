@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+from tests.patience import PATIENCE_S
+
 #: Goes before a script: imports of these packages fail as if they were not installed.
 BLOCKER = """
 import sys
@@ -28,7 +30,7 @@ def run(script: str, *, without: tuple[str, ...] = ()) -> str:
         env={**os.environ, "PYTHONPATH": python_path()},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

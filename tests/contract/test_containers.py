@@ -31,6 +31,7 @@ from headrace_proto import __version__
 from headrace_server.pipeline.naming import resolve
 from headrace_server.shell.config import RunConfig
 from headrace_server.shell.descriptors import plan
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
@@ -78,7 +79,9 @@ def pod() -> dict[str, Any]:
 @cache
 def options_of_serve() -> frozenset[str]:
     command = [sys.executable, "-m", "headrace_server.cli", "serve", "--help"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+    told = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    ).stdout
     return frozenset(re.findall(r"--[a-z][a-z-]+", told))
 
 
@@ -142,7 +145,7 @@ def test_the_example_of_the_cluster_is_a_pipeline() -> None:
     [generated] = config["configMapGenerator"]
     assert generated["files"] == ["feeds.py"]
     pipeline = resolve(f"{KUBERNETES / 'feeds.py'}:feeds")()
-    with hs.run(pipeline) as server, headrace.connect(server.address, timeout=20) as feed:
+    with hs.run(pipeline) as server, headrace.connect(server.address, timeout=PATIENCE_S) as feed:
         assert next(feed).sequences["steps"].shape == (16, 20, 8)
 
 
@@ -196,7 +199,9 @@ def test_the_python_of_the_images_is_one_that_the_package_takes() -> None:
 def test_an_image_installs_what_the_package_asks_for() -> None:
     script, project = ROOT / "docker" / "requirements.py", ROOT / "pyproject.toml"
     command = [sys.executable, "-I", script, project, "server", "arrow"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+    told = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    ).stdout
     assert [re.split("[>=<]", line)[0] for line in told.split()] == [
         *("pyzmq", "msgpack", "numpy", "google-crc32c", "pyarrow")
     ]
@@ -204,7 +209,9 @@ def test_an_image_installs_what_the_package_asks_for() -> None:
         r'^ARG EXTRAS="(.*)"$', (ROOT / "docker/server.Dockerfile").read_text(), re.M
     )
     assert extras
-    subprocess.run([*command[:4], *extras[1].split()], check=True, capture_output=True, timeout=30)
+    subprocess.run(
+        [*command[:4], *extras[1].split()], check=True, capture_output=True, timeout=PATIENCE_S
+    )
 
 
 def test_the_server_image_has_no_framework() -> None:
@@ -335,7 +342,7 @@ def test_prometheus_and_grafana_look_at_services_that_compose_has() -> None:
 
 def healthy(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-I", HEALTHY, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def environment_of_the_image() -> dict[str, str]:
@@ -400,7 +407,7 @@ def test_a_server_is_healthy_although_nobody_trains_and_although_its_feed_waits(
         pages = [f"{server.http_address}/{page}" for page in ("healthz", "readyz")]
         asked = [server.address, *pages]
         assert [healthy(address).returncode for address in asked] == [0, 0, 0]
-        with headrace.connect(server.address, timeout=20, prefetch=0) as feed:
+        with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed:
             next(feed)
             assert "greets with ZMTP 3" in healthy(server.address).stdout
             assert [healthy(page).stdout for page in pages] == [f"{page}: 200\n" for page in pages]
@@ -475,7 +482,7 @@ def test_the_checks_of_containers_say_what_they_skip_and_why(tmp_path: Path) -> 
         env={"PATH": str(empty), "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 ran, 0 validated" in done.stdout and "0 failed" in done.stdout

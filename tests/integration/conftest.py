@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
@@ -41,7 +43,7 @@ def elsewhere() -> list[str]:
     """The head of a command that runs without a sight of this machine's shared memory."""
     command = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /dev/shm && exec "$0" "$@"']
     try:
-        subprocess.run([*command, "true"], check=True, capture_output=True, timeout=20)
+        subprocess.run([*command, "true"], check=True, capture_output=True, timeout=PATIENCE_S)
     except (OSError, subprocess.SubprocessError) as error:
         pytest.skip(f"no mount namespace can be made here: {error}")
     return command

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import headrace
 import headrace_server as hs
+from tests.patience import PATIENCE_S
 
 
 @contextlib.contextmanager
@@ -16,7 +17,7 @@ def honest_trainer(server: hs.Server, rows: int) -> Iterator[headrace.Feed]:
     seen: list[int] = []
     rushing = threading.Event()
     failures: list[BaseException] = []
-    with headrace.connect(server.address, timeout=20) as feed:
+    with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
 
         def run() -> None:
             try:
@@ -32,6 +33,6 @@ def honest_trainer(server: hs.Server, rows: int) -> Iterator[headrace.Feed]:
             yield feed
         finally:
             rushing.set()
-            thread.join(30)
+            thread.join(PATIENCE_S)
     assert not failures
     assert sorted(seen) == list(range(rows))

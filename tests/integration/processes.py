@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
+import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -108,6 +111,16 @@ class Process:
 def trainer(address: str, *arguments: str) -> Process:
     """A trainer process."""
     return Process(str(HERE / "trainer.py"), address, *arguments)
+
+
+def free_address() -> str:
+    """An address that stays free between two servers: the kernel gives its port to nobody."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            port = random.SystemRandom().randrange(10_000, lowest)
+            probe.bind(("127.0.0.1", port))
+            return f"tcp://127.0.0.1:{port}"
 
 
 def serve(cwd: Path, *arguments: str, before: Sequence[str] = ()) -> tuple[Process, str]:

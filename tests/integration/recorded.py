@@ -21,6 +21,7 @@ import numpy as np
 
 import headrace
 import headrace_server as hs
+from tests.patience import PATIENCE_S
 
 from . import user_functions
 from .segment_streams import Ledger, at_once, full, of_counts, save_all
@@ -149,7 +150,9 @@ def streams(partitions: int, workers: int) -> dict[str, list[str]]:
 
             def read(name: str, **options: Any) -> list[str]:
                 of = _of_segments if name in segments else _of_plain
-                with headrace.connect(server.address, feed=name, timeout=30, **options) as feed:
+                with headrace.connect(
+                    server.address, feed=name, timeout=PATIENCE_S, **options
+                ) as feed:
                     return list(of(feed))
 
             for name in plain:

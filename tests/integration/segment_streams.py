@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -246,14 +245,6 @@ def to_the_end(feed: Any, step: Callable[[Any], None]) -> list[headrace.Headrace
             step(batch)
         except (headrace.Cancelled, headrace.StaleLease, headrace.StateError) as error:
             refused.append(error)
-
-
-def eventually(condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
-    """Wait, by polling, until a condition holds."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.01)
 
 
 class CutProxy:

@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("address")
     parser.add_argument("--feed")
     parser.add_argument("--prefetch", type=int, default=0)
-    parser.add_argument("--timeout", type=float, default=20.0)
+    parser.add_argument("--timeout", type=float, default=60.0)
     parser.add_argument("--hold", type=int)
     parser.add_argument("--flush", type=int)
     parser.add_argument("--leave", type=int)

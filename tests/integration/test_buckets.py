@@ -14,6 +14,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.patience import PATIENCE_S
 
 from . import user_functions_sampling as functions
 from .streams import NUMERIC, every_dtype, frozen, frozen_array, padded
@@ -27,7 +28,7 @@ def worker_pid(server: hs.Server) -> int:
 
 def drained(server: hs.Server, feed: str = "default") -> list[headrace.Batch]:
     """All batches, for those who wait for an error."""
-    with headrace.connect(server.address, feed=feed, timeout=20) as batches:
+    with headrace.connect(server.address, feed=feed, timeout=PATIENCE_S) as batches:
         return list(batches)
 
 
@@ -107,7 +108,7 @@ def test_lengths_padding_and_waste_are_told() -> None:
         "x", 7, [10, 30], dynamic_pad=True, allow_smaller_final_batch=True
     )
     waste: dict[str, list[int]] = {}
-    with hs.run(pipeline) as server, headrace.connect(server.address, timeout=20) as feed:
+    with hs.run(pipeline) as server, headrace.connect(server.address, timeout=PATIENCE_S) as feed:
         assert list(feed.schema) == ["i", "x"]
         for batch in feed:
             numbers = batch["i"].tolist()
@@ -192,7 +193,7 @@ def test_every_dtype_and_any_number_of_ragged_dimensions_is_padded() -> None:
         for dtype in NUMERIC:
             example[f"ragged {dtype}"] = example[dtype][: int(example["i"]) % 4]
     pipeline = hs.from_examples(examples).bucket(functions.thirds, 4, 3, dynamic_pad=True)
-    with hs.run(pipeline) as server, headrace.connect(server.address, timeout=20) as feed:
+    with hs.run(pipeline) as server, headrace.connect(server.address, timeout=PATIENCE_S) as feed:
         batches = list(feed)
         assert len(batches) == 6
         for batch in batches:
@@ -224,7 +225,7 @@ def test_a_budget_is_kept_to_and_filled() -> None:
         allow_smaller_final_batch=True,
         max_padded_elements=120,
     )
-    with hs.run(pipeline) as server, headrace.connect(server.address, timeout=20) as feed:
+    with hs.run(pipeline) as server, headrace.connect(server.address, timeout=PATIENCE_S) as feed:
         seen = []
         sizes: dict[int, list[int]] = {}
         for batch in feed:
@@ -267,7 +268,7 @@ def test_a_bucket_that_never_fills_stops_none_and_the_bound_is_kept() -> None:
 def test_capacity_says_how_many_batches_are_made_before_any_trainer_is_there(capacity: int) -> None:
     pipeline = numbered(400).map(functions.all_in_bucket_0).bucket("b", 2, 1, capacity=capacity)
     with hs.run(pipeline) as server:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while server.stats()["default"]["made"]["batches"] < capacity:
             assert time.monotonic() < deadline, server.stats()["default"]["made"]
             time.sleep(0.02)
@@ -289,7 +290,7 @@ def test_workers_and_partitions_and_a_kill_do_not_show() -> None:
     def stream(workers: int, kill_at: int | None = None) -> list[Any]:
         batches = []
         with hs.run(pipeline, workers=workers, partitions=2) as server:
-            with headrace.connect(server.address, timeout=30) as feed:
+            with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
                 for batch in feed:
                     batches.append((batch.bucket, batch.length.tolist(), frozen(batch)))
                     if len(batches) == kill_at:
@@ -311,7 +312,9 @@ def test_ranks_get_the_same_bucket_in_every_round() -> None:
     with hs.run(pipeline) as server:
 
         def train(rank: int) -> None:
-            with headrace.connect(server.address, rank=rank, world_size=2, timeout=20) as feed:
+            with headrace.connect(
+                server.address, rank=rank, world_size=2, timeout=PATIENCE_S
+            ) as feed:
                 told[rank] = [(batch.bucket, batch["i"].tolist()) for batch in feed]
 
         threads = [threading.Thread(target=train, args=(rank,)) for rank in (0, 1)]
@@ -331,7 +334,7 @@ def test_tensorflow_gets_tensors_of_lengths_and_a_dataset(tf: Any) -> None:
     pipeline = sequences(lengths).bucket_by_sequence_length("x", 4, [20], dynamic_pad=True)
     with (
         hs.run(pipeline) as server,
-        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         batch = next(feed)
         assert isinstance(batch.length, tf.Tensor) and batch.length.dtype == tf.int32

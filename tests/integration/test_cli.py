@@ -87,7 +87,7 @@ def headrace_command(here: Path, *arguments: str) -> subprocess.CompletedProcess
         env=_environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
 
@@ -115,7 +115,7 @@ def served(here: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str],
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
         try:
-            process.communicate(timeout=30)
+            process.communicate(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
@@ -123,7 +123,7 @@ def served(here: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str],
 
 
 def rows(address: str, feed: str | None = None) -> list[int]:
-    with headrace.connect(address, feed=feed, timeout=30) as batches:
+    with headrace.connect(address, feed=feed, timeout=PATIENCE_S) as batches:
         return [x for batch in batches for x in batch["x"].tolist()]
 
 
@@ -175,7 +175,7 @@ def test_a_file_the_environment_and_the_command_line_together_make_a_server(
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         assert len(children) == 2  # the router, and one worker
         assert sorted(rows(address, "twice")) == list(range(0, 80, 2))
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
     kept = {path.name for path in (here / "state" / "feeds" / "twice").iterdir()}
     assert {"0.journal", "1.journal"} <= kept and "2.journal" not in kept
 
@@ -183,50 +183,50 @@ def test_a_file_the_environment_and_the_command_line_together_make_a_server(
 def test_exit_when_done_ends_after_the_last_commit(here: Path) -> None:
     with served(here, "feeds.py:numbers", "--exit-when-done") as (process, address):
         assert len(rows(address)) == 40
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_sigterm_waits_for_the_commit_of_what_is_out_and_ends_with_0(here: Path) -> None:
     with served(here, "feeds.py:numbers", "--drain-timeout", "60") as (process, address):
-        feed = headrace.connect(address, timeout=30, prefetch=0)
+        feed = headrace.connect(address, timeout=PATIENCE_S, prefetch=0)
         next(feed)
         process.send_signal(signal.SIGTERM)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(1)
         feed.close()  # commits
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_a_trainer_that_asks_for_more_while_the_server_drains_is_told_of_its_end(
     here: Path,
 ) -> None:
     with served(here, "feeds.py:endless") as (process, address):
-        feed = headrace.connect(address, timeout=30, prefetch=0)
+        feed = headrace.connect(address, timeout=PATIENCE_S, prefetch=0)
         next(feed)
         process.send_signal(signal.SIGTERM)
         with pytest.raises(headrace.ConnectionLost, match="the server was stopped"):
             for _ in feed:  # the signal may take its time, and the feed never ends by itself
                 pass
         feed.close()
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_the_drain_timeout_ends_the_wait_for_a_trainer_that_never_commits(here: Path) -> None:
     with served(here, "feeds.py:numbers", "--drain-timeout", "0.3") as (process, address):
-        feed = headrace.connect(address, timeout=30, prefetch=0)
+        feed = headrace.connect(address, timeout=PATIENCE_S, prefetch=0)
         next(feed)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
         lost(feed)
 
 
 def test_a_second_signal_ends_at_once(here: Path) -> None:
     with served(here, "feeds.py:numbers", "--drain-timeout", "300") as (process, address):
-        feed = headrace.connect(address, timeout=30, prefetch=0)
+        feed = headrace.connect(address, timeout=PATIENCE_S, prefetch=0)
         next(feed)
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)  # not SIGTERM again: two of one kind may become one
-        assert process.wait(60) == 0  # and not after the 300 s of a drain
+        assert process.wait(PATIENCE_S) == 0  # and not after the 300 s of a drain
         lost(feed)
 
 
@@ -236,7 +236,7 @@ def test_a_feed_that_failed_tells_its_trainers_and_makes_the_exit_code_1(here: P
             rows(address, "failing")
         assert len(rows(address, "numbers")) == 40  # it does not stop the others
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 1
+        assert process.wait(PATIENCE_S) == 1
 
 
 def test_exit_when_done_ends_with_1_when_the_feed_has_failed(here: Path) -> None:
@@ -325,7 +325,7 @@ def test_a_file_that_may_not_be_read_is_named_without_a_traceback(here: Path) ->
         env=_environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "absent-1.jsonl can not be opened: Permission denied" in done.stderr.splitlines()[-1]

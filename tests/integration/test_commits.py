@@ -15,6 +15,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.patience import PATIENCE_S
 
 from .loops import ahead
 
@@ -72,7 +73,7 @@ def test_a_killed_loop_goes_on_with_the_first_row_that_it_had_not_trained(
     whole: dict[str, list[int]] = {}
     with hs.run({n: shapes[n]() for n in shapes}, partitions=3) as server:
         for shape in shapes:
-            with headrace.connect(server.address, feed=shape, timeout=60) as feed:
+            with headrace.connect(server.address, feed=shape, timeout=PATIENCE_S) as feed:
                 whole[shape] = rows_of(feed)
     with hs.run(feeds, partitions=3, state_dir=tmp_path) as server:
         told = killed(server.address, loops)
@@ -80,7 +81,7 @@ def test_a_killed_loop_goes_on_with_the_first_row_that_it_had_not_trained(
             expected = whole[name.partition("-")[2]]
             assert before == expected[: len(before)]
             assert after == expected[len(before) : len(before) + len(after)]
-            with headrace.connect(server.address, resume=token, timeout=60) as feed:
+            with headrace.connect(server.address, resume=token, timeout=PATIENCE_S) as feed:
                 assert sorted(before + rows_of(feed)) == sorted(expected), name
     assert sorted(told) == sorted(feeds)
     assert all(before and after for before, after, _ in told.values())
@@ -95,7 +96,7 @@ def server() -> Iterator[hs.Server]:
 
 
 def joined(server: hs.Server, feed: str, **options: Any) -> headrace.Feed:
-    named = {"feed": feed, "commit": "explicit", "timeout": 60, **options}
+    named = {"feed": feed, "commit": "explicit", "timeout": PATIENCE_S, **options}
     return headrace.connect(server.address, **named)
 
 
@@ -123,7 +124,7 @@ def test_several_loops_that_fetch_ahead_do_not_wait_for_each_other_for_ever(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert sorted(rows) == list(range(60))
 
 
@@ -159,7 +160,7 @@ def test_a_snapshot_of_a_loop_that_commits_by_asking_warns_where_it_has_fetched_
     tmp_path: Path,
 ):
     with hs.run(plain(), state_dir=tmp_path) as server:
-        with headrace.connect(server.address, timeout=60) as feed:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             batch = next(feed)
             feed.snapshot()
             following = next(feed)  # and the one before is still in hand
@@ -170,7 +171,9 @@ def test_a_snapshot_of_a_loop_that_commits_by_asking_warns_where_it_has_fetched_
             next(feed)
             with pytest.raises(ValueError, match="is committed already by asking for the next one"):
                 feed.snapshot(upto=batch)
-        with headrace.connect(server.address, resume=exact, commit="explicit", timeout=60) as feed:
+        with headrace.connect(
+            server.address, resume=exact, commit="explicit", timeout=PATIENCE_S
+        ) as feed:
             again = next(feed)
             assert again["i"].tolist() == following["i"].tolist()
             feed.load_state_dict(exact)
@@ -203,7 +206,7 @@ def test_a_commit_is_answered_though_no_batch_follows_it(tmp_path: Path):
     """A worker that has nothing to make rests for a second: its answers go out before that."""
     pipeline = hs.from_examples([{"i": i} for i in range(40)]).batch(2)
     with hs.run(pipeline, state_dir=tmp_path / "state", durability="process") as server:
-        with headrace.connect(server.address, prefetch=0, timeout=60) as feed:
+        with headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S) as feed:
             waits = []
             for _ in range(9):
                 next(feed)

@@ -25,7 +25,7 @@ def read(
     streams = {}
     with hs.run(named, workers=workers, partitions=partitions) as server:
         for name in named:
-            with headrace.connect(server.address, feed=name, timeout=20) as feed:
+            with headrace.connect(server.address, feed=name, timeout=PATIENCE_S) as feed:
                 streams[name] = [frozen(batch) for batch in feed]
     return streams
 
@@ -125,7 +125,7 @@ def test_rows_that_a_filter_dropped_are_counted() -> None:
     examples = [{"i": i} for i in range(40)]
     pipeline = hs.from_examples(examples).filter(user_functions.is_even).batch(5)
     with hs.run(pipeline, workers=2, partitions=2) as server:
-        with headrace.connect(server.address, timeout=20) as feed:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             assert sum(batch.rows for batch in feed) == 20
         assert server.wait(PATIENCE_S)
         assert server.dropped["default"]["filtered"] == 20

@@ -99,7 +99,7 @@ def seen(batch: Any) -> tuple[Any, ...]:
 def train(server: hs.Server, upto: int | None = None, prefetch: int = 1) -> list[Any]:
     """Every batch, with what was seen of it."""
     out = []
-    with headrace.connect(server.address, timeout=30, prefetch=prefetch) as feed:
+    with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=prefetch) as feed:
         for batch in feed:
             out.append(((batch.partition, batch.number), batch.replayed, seen(batch)))
             if hasattr(batch, "sequences"):
@@ -162,7 +162,7 @@ def test_each_end_of_a_lease_is_told(tmp_path: Path, capsys: Any) -> None:
         with trainer(server.address, "--hold", "1", "--prefetch", "0") as held:
             held.wait_for("holding")
             held.signal(signal.SIGSTOP)
-            with headrace.connect(server.address, timeout=30, prefetch=0) as feed:
+            with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed:
                 rows = [batch["i"].tolist() for batch in feed]
             held.signal(signal.SIGCONT)
             held.kill()
@@ -179,7 +179,7 @@ def test_each_end_of_a_lease_is_told(tmp_path: Path, capsys: Any) -> None:
 def test_a_worker_that_is_killed_leaves_no_gap(tmp_path: Path, capsys: Any) -> None:
     with hs.run(flat(600), state_dir=tmp_path) as server:
         taken = []
-        with headrace.connect(server.address, timeout=30) as feed:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             for batch in feed:
                 taken.append(batch["i"].tolist())
                 if len(taken) == 20:
@@ -217,7 +217,7 @@ def test_a_replay_is_the_same_to_the_byte_and_in_the_same_order(kind: str, tmp_p
 def train_kept(server: hs.Server) -> list[Any]:
     """Where states stay with the trainer: what it has of them in each batch."""
     out = []
-    with headrace.connect(server.address, timeout=30, prefetch=0) as feed:
+    with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed:
         for batch in feed:
             state = np.array(batch.state(STATE))
             x = batch.sequences["x"]
@@ -230,8 +230,8 @@ def train_kept(server: hs.Server) -> list[Any]:
 def test_one_trainer_of_two_and_some_of_its_steps_are_replayed(tmp_path: Path) -> None:
     with (
         hs.run(flat(), state_dir=tmp_path) as server,
-        headrace.connect(server.address, timeout=30, prefetch=0) as one,
-        headrace.connect(server.address, timeout=30, prefetch=0) as two,
+        headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as one,
+        headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as two,
     ):
         rows: dict[int, list[list[int]]] = {1: [], 2: []}
         for session, feed in [(1, one), (2, two)] * 5:
@@ -244,7 +244,7 @@ def test_one_trainer_of_two_and_some_of_its_steps_are_replayed(tmp_path: Path) -
 
 
 def replayed_rows(server: hs.Server) -> list[list[int]]:
-    with headrace.connect(server.address, timeout=30, prefetch=0) as feed:
+    with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed:
         return [batch["i"].tolist() for batch in feed]
 
 
@@ -253,7 +253,7 @@ def test_a_replay_goes_on_when_its_worker_dies(tmp_path: Path) -> None:
         was = replayed_rows(server)
     with hs.replay(tmp_path, flat(600)) as server:
         again = []
-        with headrace.connect(server.address, timeout=30, prefetch=0) as feed:
+        with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed:
             for batch in feed:
                 again.append(batch["i"].tolist())
                 if len(again) == 5:
@@ -276,7 +276,7 @@ def test_a_window_of_batches_is_replayed_by_the_command_line(tmp_path: Path) -> 
         assert process.stdout is not None
         said = process.stdout.readline()
         assert said.startswith("headrace replays at "), said
-        with headrace.connect(said.split()[-1], timeout=30) as feed:
+        with headrace.connect(said.split()[-1], timeout=PATIENCE_S) as feed:
             again = [(batch.replayed, seen(batch)) for batch in feed]
         assert process.wait(PATIENCE_S) == 0
     finally:
@@ -397,7 +397,7 @@ def test_skipped_sequences_end_where_they_are_and_nothing_else_moves(
     state = tmp_path / "state"
     with (
         hs.run(segments(), state_dir=state) as server,
-        headrace.connect(server.address, timeout=30, prefetch=0) as feed,
+        headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed,
     ):
         first = [saved(next(feed)) for _ in range(5)]
         batch = next(feed)  # which is not saved, so its examples may not have begun

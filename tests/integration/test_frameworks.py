@@ -57,7 +57,7 @@ def fails_in_the_child(feed: headrace.Feed) -> str:
 def test_a_forked_child_is_told_so_and_the_parent_goes_on(way: str) -> None:
     with (
         hs.run(pipeline()) as server,
-        headrace.connect(server.address, timeout=20) as feed,
+        headrace.connect(server.address, timeout=PATIENCE_S) as feed,
     ):
         rows = next(feed)["i"].tolist()
         text = fails_in_the_child(feed)
@@ -81,7 +81,7 @@ def test_worker_processes_of_a_loader_are_told_to_connect_themselves() -> None:
     context = multiprocessing.get_context("fork")
     with (
         hs.run(pipeline()) as server,
-        headrace.connect(server.address, timeout=20) as feed,
+        headrace.connect(server.address, timeout=PATIENCE_S) as feed,
     ):
         first = next(feed)["i"].copy()
         for _ in range(2):
@@ -107,7 +107,7 @@ def test_torch_gets_every_dtype_on_the_memory_of_the_batch(way: str) -> None:
     examples = every_dtype(8)
     with (
         hs.run(hs.from_examples(examples).batch(8, dynamic_pad=True)) as server,
-        headrace.connect(server.address, framework="torch", timeout=20) as feed,
+        headrace.connect(server.address, framework="torch", timeout=PATIENCE_S) as feed,
     ):
         batch = next(feed)
         for dtype in NUMERIC:
@@ -132,7 +132,7 @@ def test_jax_gets_every_dtype_that_it_has(way: str) -> None:
     examples = every_dtype(8)
     with (
         hs.run(hs.from_examples(examples).batch(8, dynamic_pad=True)) as server,
-        headrace.connect(server.address, framework="jax", timeout=20) as feed,
+        headrace.connect(server.address, framework="jax", timeout=PATIENCE_S) as feed,
     ):
         batch = next(feed)
         for dtype in NUMERIC:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +13,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 
 from . import user_functions_hang as bad
 from .segment_streams import UNROLL, Example, Ledger, of_counts, save_all, to_the_end
@@ -28,7 +26,7 @@ def numbered(n: int = N) -> hs.Pipeline:
 
 
 def rows(server: hs.Server) -> list[int]:
-    with headrace.connect(server.address, timeout=60) as feed:
+    with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
         return [i for batch in feed for i in batch["i"].tolist()]
 
 
@@ -40,13 +38,6 @@ def delivered(
         got = rows(server)
         assert server.wait(PATIENCE_S)
         return Counter(got), server.dropped["default"], got
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        threading.Event().wait(0.01)
 
 
 def expected(*without: int, times: int = 1) -> Counter[int]:
@@ -130,9 +121,9 @@ def test_another_feed_goes_on_while_one_has_a_row_that_kills():
     feeds = {"ill": numbered().map(bad.exit_at_500).batch(10), "well": numbered().batch(10)}
     with hs.run(feeds) as server:
         with pytest.raises(headrace.DataError):
-            with headrace.connect(server.address, feed="ill", timeout=60) as feed:
+            with headrace.connect(server.address, feed="ill", timeout=PATIENCE_S) as feed:
                 list(feed)
-        with headrace.connect(server.address, feed="well", timeout=60) as feed:
+        with headrace.connect(server.address, feed="well", timeout=PATIENCE_S) as feed:
             assert Counter(i for b in feed for i in b["i"].tolist()) == expected()
 
 
@@ -146,7 +137,7 @@ def test_a_function_that_takes_more_memory_than_a_worker_may_makes_a_bad_example
 def test_a_stopped_worker_is_replaced_and_the_stream_goes_on_exactly():
     with hs.run(numbered().batch(7, allow_smaller_final_batch=True), worker_timeout_s=2) as server:
         got = []
-        with headrace.connect(server.address, timeout=60) as feed:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             for batch in feed:
                 if not got:
                     os.kill(server.pids["worker-0-0"], signal.SIGSTOP)
@@ -195,7 +186,7 @@ def ended(pid: int) -> bool:
 
 def served(pipeline: hs.Pipeline, then: Callable[[hs.Server, list[Any]], None]) -> None:
     with hs.run(pipeline) as server:
-        with headrace.connect(server.address, timeout=60) as feed:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             batches = [dict(batch) for batch in feed]
         then(server, batches)
         assert server.wait(PATIENCE_S) and not server.failed_feeds()
@@ -264,7 +255,7 @@ def test_rows_that_are_out_stay_out_for_the_next_server_of_a_state_directory(tmp
     pipeline = pipeline.batch(10, allow_smaller_final_batch=True).options(on_bad_example="skip")
     got: list[int] = []
     with hs.run(pipeline, state_dir=tmp_path) as server:
-        with headrace.connect(server.address, timeout=60, prefetch=0) as feed:
+        with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed:
             for batch in feed:
                 got += batch["i"].tolist()
                 if len(got) > 600:
@@ -285,7 +276,7 @@ def test_segments_of_an_example_that_kills_are_left_out_and_the_states_of_others
     pipeline = chained(examples)
     kept = {} if in_memory else {"state_dir": tmp_path}
     with hs.run(pipeline.options(on_bad_example="skip"), **kept) as server:
-        with headrace.connect(server.address, timeout=60, prefetch=0) as feed:
+        with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed:
             # A save that its worker's death overtakes is refused, and its rows come again.
             to_the_end(feed, lambda batch: save_all(batch, ledger.check(batch)))
         assert server.wait(PATIENCE_S) and server.dropped["default"] == {"bad:quarantined": 1}

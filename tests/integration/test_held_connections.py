@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -16,7 +13,7 @@ import pytest
 
 import headrace
 from headrace_server.cli.keygen import make_pair
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 from tests.trials.held import flood, opening
 
 from .honest import honest_trainer
@@ -31,13 +28,6 @@ import headrace_server as hs
 def feed():
     return hs.from_examples([{{"i": k}} for k in range({ROWS})]).batch(10)
 """
-
-
-def until(true: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("keys", [False, True], ids=["open", "keys"])
@@ -57,7 +47,7 @@ def test_trainers_get_in_and_go_on_while_strangers_hold_more_than_a_server_can_o
         page = (process.next_line() or "").split()[-1]
 
         def refused() -> int:
-            with urllib.request.urlopen(f"{page}/status.json", timeout=20) as answer:
+            with urllib.request.urlopen(f"{page}/status.json", timeout=PATIENCE_S) as answer:
                 return int(json.load(answer)["access"]["refused"].get("connections", 0))
 
         children = psutil.Process(process.pid).children(recursive=True)
@@ -69,8 +59,8 @@ def test_trainers_get_in_and_go_on_while_strangers_hold_more_than_a_server_can_o
             flood(port, opening("silent", keys), 10**6, 300, 300),
             flood(port, opening("greeted", keys), 10**6, 300, 300),
         ):
-            until(refused)  # from now on all that the server has for strangers is taken
+            eventually(refused)  # from now on all that the server has for strangers is taken
             for _ in range(3):
-                with headrace.connect(address, commit="explicit", timeout=20) as newcomer:
+                with headrace.connect(address, commit="explicit", timeout=PATIENCE_S) as newcomer:
                     assert next(newcomer).rows == 10
         assert router.num_fds() < FILES

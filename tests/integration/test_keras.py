@@ -123,7 +123,7 @@ def test_fit_trains_on_every_segment_with_the_state_that_is_its_own(
     model = compiled(stateful, adding(), **options.get(how, {}))
     watch = largest_loss()
     with hs.run(sums()) as server:
-        with headrace.connect(server.address, framework="tf", timeout=20) as feed:
+        with headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed:
             data = stateful.batches(feed, split)
             if how == "prefetched":
                 data = data.prefetch(3)
@@ -150,7 +150,7 @@ def test_a_state_that_is_lost_would_show(stateful: Any) -> None:
     model = compiled(stateful, Forgetting())
     with (
         hs.run(sums()) as server,
-        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         history = model.fit(stateful.batches(feed, split), shuffle=False, verbose=0)
     assert history.history["loss"][0] > 1
@@ -162,7 +162,7 @@ def test_fits_of_some_steps_evaluation_and_prediction_take_turns_on_one_feed(
     """None of them takes a batch that it does not save: the last fit reaches the end."""
     model = compiled(stateful, adding(), weighted_metrics=["mae"])
     with hs.run(sums()) as server:
-        with headrace.connect(server.address, framework="tf", timeout=20) as feed:
+        with headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed:
             data = stateful.batches(feed, split)
             history = model.fit(data, steps_per_epoch=3, epochs=2, shuffle=False, verbose=0)
             assert history.history["loss"] == [0.0, 0.0]
@@ -180,8 +180,12 @@ def test_a_feed_is_validated_on_while_another_is_trained_on(stateful: Any) -> No
     model = compiled(stateful, adding())
     with hs.run({"train": sums(), "test": sums(12)}) as server:
         with (
-            headrace.connect(server.address, feed="train", framework="tf", timeout=20) as train,
-            headrace.connect(server.address, feed="test", framework="tf", timeout=20) as test,
+            headrace.connect(
+                server.address, feed="train", framework="tf", timeout=PATIENCE_S
+            ) as train,
+            headrace.connect(
+                server.address, feed="test", framework="tf", timeout=PATIENCE_S
+            ) as test,
         ):
             history = model.fit(
                 stateful.batches(train, split),
@@ -196,7 +200,7 @@ def test_a_feed_is_validated_on_while_another_is_trained_on(stateful: Any) -> No
 def by_hand(tf: Any, network: Any, address: str) -> list[float]:
     """Losses of a loop without Keras' fit, and training by it."""
     losses = []
-    with headrace.connect(address, framework="tf", prefetch=0, timeout=20) as feed:
+    with headrace.connect(address, framework="tf", prefetch=0, timeout=PATIENCE_S) as feed:
         for batch in feed:
             states = {name: batch.state(name) for name in feed.states}
             with tf.GradientTape() as tape:
@@ -243,7 +247,7 @@ def test_fit_learns_what_a_loop_by_hand_learns(tf: Any, stateful: Any) -> None:
 
     with (
         hs.run(sums()) as server,
-        headrace.connect(server.address, framework="tf", prefetch=0, timeout=20) as feed,
+        headrace.connect(server.address, framework="tf", prefetch=0, timeout=PATIENCE_S) as feed,
     ):
         model.fit(stateful.batches(feed, split), shuffle=False, verbose=0, callbacks=[Each()])
     with hs.run(sums()) as server:
@@ -270,7 +274,7 @@ def test_mixed_precision_saves_states_in_the_dtype_they_are_declared_in(stateful
         return split(batch)
 
     with hs.run(sums()) as server:
-        with headrace.connect(server.address, framework="tf", timeout=20) as feed:
+        with headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed:
             history = model.fit(stateful.batches(feed, looked_at), shuffle=False, verbose=0)
         assert served(server)[1] == rows_of_sums()
     assert np.isfinite(history.history["loss"][0]) and seen == ["float32"]
@@ -282,7 +286,7 @@ def test_a_model_is_saved_and_loaded_with_its_network(stateful: Any, tmp_path: A
     model = compiled(stateful, recurrent())
     with (
         hs.run(sums()) as server,
-        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         checkpoint = keras.callbacks.ModelCheckpoint(tmp_path / "model.keras")
         model.fit(stateful.batches(feed, split), shuffle=False, verbose=0, callbacks=[checkpoint])
@@ -311,7 +315,7 @@ def test_several_outputs_are_masked_alike(stateful: Any) -> None:
     model = compiled(stateful, Two(), loss={"a": "mse", "b": "mae"})
     with (
         hs.run(sums()) as server,
-        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         history = model.fit(stateful.batches(feed, both), shuffle=False, verbose=0)
     assert history.history["loss"] == [0.0]
@@ -336,14 +340,14 @@ def test_outputs_of_whole_segments_bring_their_weights(tf: Any, stateful: Any) -
 
     with (
         hs.run(sums()) as server,
-        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         data = stateful.batches(feed, split).take(1)
         with pytest.raises(ValueError, match=r"is not of every step, \[batch, 4, …\]: padding can"):
             compiled(stateful, Ends()).fit(data, shuffle=False, verbose=0)
     with (
         hs.run(sums()) as server,
-        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         model = compiled(stateful, Ends())
         history = model.fit(stateful.batches(feed, ends), shuffle=False, verbose=0)
@@ -389,7 +393,7 @@ def test_a_state_of_a_wrong_shape_stops_the_fit_with_the_text_of_the_feed(
 
     with (
         hs.run(sums()) as server,
-        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         data = stateful.batches(feed, split)
         with pytest.raises(tf.errors.OpError, match=r"got float32\[8, 2\], wanted float32\[8, 1\]"):
@@ -405,7 +409,7 @@ def test_what_can_not_work_is_refused_with_the_remedy(tf: Any, stateful: Any) ->
     with hs.run(feeds) as server:
 
         def connected(name: str) -> Any:
-            return headrace.connect(server.address, feed=name, framework="tf", timeout=20)
+            return headrace.connect(server.address, feed=name, framework="tf", timeout=PATIENCE_S)
 
         with (
             connected("plain") as feed,

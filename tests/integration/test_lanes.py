@@ -12,7 +12,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 
 from .processes import HERE, Process
 from .segment_streams import (
@@ -22,7 +22,6 @@ from .segment_streams import (
     at_once,
     cells_of,
     chained,
-    eventually,
     full,
     of_counts,
     plain,
@@ -41,7 +40,7 @@ def lanes(examples: Any, placement: str = "trainer", **changes: Any) -> hs.Pipel
 
 
 def connect(server: hs.Server, **options: Any) -> headrace.Feed:
-    return headrace.connect(server.address, **{"prefetch": 0, "timeout": 20, **options})
+    return headrace.connect(server.address, **{"prefetch": 0, "timeout": PATIENCE_S, **options})
 
 
 def rewound(server: hs.Server) -> int:
@@ -326,7 +325,7 @@ def test_a_cut_connection_makes_lanes_go_on_from_what_the_server_has(over_tcp):
     ledger = Ledger(of_counts([6, 6, 4, 3]))
     examples = [dict(known.told) for known in ledger.of.values()]
     with hs.run(lanes(examples), lease_ttl_s=2.0) as server, CutProxy(server.address) as proxy:
-        with headrace.connect(proxy.address, prefetch=0, timeout=20) as feed:
+        with headrace.connect(proxy.address, prefetch=0, timeout=PATIENCE_S) as feed:
             train(feed, ledger, 2)
             feed.flush_states()
             train(feed, ledger, 1)

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,9 @@ from headrace_proto import limits
 from headrace_proto.keys import parse_secret
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Bye, Hello, Refused, Step, Welcome
 from headrace_server.cli.keygen import make_pair
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 
-from .processes import serve, trainer
+from .processes import free_address, serve, trainer
 
 ROWS = 400
 
@@ -105,7 +105,7 @@ def dealer(address: str, keys: str | None = None) -> Iterator[Any]:
 
 
 def answer(peer: Any) -> Any:
-    assert peer.poll(10_000), "no answer"
+    assert peer.poll(1000 * PATIENCE_S), "no answer"
     return FROM_SERVER.decode(peer.recv_multipart()[0])
 
 
@@ -121,18 +121,10 @@ def write_feeds(directory: Path) -> None:
     )
 
 
-def until(done: Callable[[], bool]) -> None:
-    """Wait for what a server does within a second or so."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < deadline, "in vain"
-        time.sleep(0.02)
-
-
 def some_rows(address: str, keys: str | None, batches: int = 20) -> int:
     """Rows of some batches of a feed."""
     rows = 0
-    with headrace.connect(address, keys=keys, timeout=30) as feed:
+    with headrace.connect(address, keys=keys, timeout=PATIENCE_S) as feed:
         for _, batch in zip(range(batches), feed, strict=False):
             rows += len(batch["i"])
     return rows
@@ -142,7 +134,7 @@ def some_rows(address: str, keys: str | None, batches: int = 20) -> int:
 
 
 def test_a_trainer_with_keys_trains_and_is_known_by_name(locked: Locked, way: str):
-    with headrace.connect(locked.address, keys=locked.keys("alice"), timeout=30) as feed:
+    with headrace.connect(locked.address, keys=locked.keys("alice"), timeout=PATIENCE_S) as feed:
         assert len(next(feed)["i"]) == 10
         assert feed.local == (way == "shared memory")
         access = locked.server.access()
@@ -154,7 +146,7 @@ def test_the_environment_brings_keys_where_the_program_names_none(
     locked: Locked, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("HEADRACE_KEYS", locked.keys("alice"))
-    with headrace.connect(locked.address, timeout=30) as feed:
+    with headrace.connect(locked.address, timeout=PATIENCE_S) as feed:
         assert len(next(feed)["i"]) == 10
 
 
@@ -176,8 +168,8 @@ def test_whoever_is_not_let_in_is_told_why_long_before_the_deadline(
         headrace.connect(
             locked.address, keys=None if who is None else locked.keys(who), timeout=100
         )
-    assert time.monotonic() - started < 30
-    until(lambda: sum(locked.refused.values()) > before)
+    assert time.monotonic() - started < PATIENCE_S
+    eventually(lambda: sum(locked.refused.values()) > before)
 
 
 def test_a_trainer_with_keys_is_told_by_a_server_without_and_others_train(tmp_path: Path):
@@ -200,17 +192,17 @@ def test_keys_that_come_and_go_count_at_once_and_what_a_trainer_held_goes_to_oth
     known = tmp_path / "server" / "trainers"
     with hs.run(numbers(), keys=tmp_path / "server") as server:
         with pytest.raises(headrace.NotAllowed):
-            headrace.connect(server.address, keys=tmp_path / "bob", timeout=60)
+            headrace.connect(server.address, keys=tmp_path / "bob", timeout=PATIENCE_S)
         shutil.copy(tmp_path / "bob" / "bob.public", known)
-        bob = headrace.connect(server.address, keys=tmp_path / "bob", timeout=60)
+        bob = headrace.connect(server.address, keys=tmp_path / "bob", timeout=PATIENCE_S)
         assert next(bob)["i"].tolist() == list(range(10))
         (known / "bob.public").unlink()
-        until(lambda: server.access()["refused"].get("revoked") == 1)
+        eventually(lambda: server.access()["refused"].get("revoked") == 1)
         with pytest.raises(headrace.NotAllowed, match=r"no longer, in trainers/"):
             list(bob)  # some batches were sent before
         bob.close()
         assert server.access()["present"] == {}
-        with headrace.connect(server.address, keys=tmp_path / "alice", timeout=60) as feed:
+        with headrace.connect(server.address, keys=tmp_path / "alice", timeout=PATIENCE_S) as feed:
             assert sorted(i for batch in feed for i in batch["i"].tolist()) == list(range(ROWS))
 
 
@@ -219,12 +211,11 @@ def test_a_server_that_is_killed_and_started_again_with_its_keys_is_found_by_its
 ):
     make_keys(tmp_path)
     write_feeds(tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        bind = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    bind = free_address()
     options = ("--bind", bind, "--keys", "server", "--state-dir", "state")
     seen: list[int] = []
     first, _ = serve(tmp_path, "feeds.py:numbers", *options)
-    with first, headrace.connect(bind, keys=tmp_path / "alice", timeout=60) as feed:
+    with first, headrace.connect(bind, keys=tmp_path / "alice", timeout=PATIENCE_S) as feed:
         seen += next(feed)["i"].tolist()
         first.kill()
         second, _ = serve(tmp_path, "feeds.py:numbers", *options)
@@ -302,15 +293,15 @@ def test_a_frame_beyond_the_limit_ends_the_connection_of_its_sender_only(locked:
 
 def test_more_trainers_than_there_may_be_and_more_messages_are_refused_by_name(tmp_path: Path):
     with hs.run(numbers(), max_trainers=2, max_messages_per_s=200, max_credits=3) as server:
-        with headrace.connect(server.address, timeout=30, prefetch=20) as feed:
+        with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=20) as feed:
             assert feed._link.session.welcome.max_credits == 3
             with dealer(server.address) as second:
                 second.send(hello())
                 welcome = answer(second)
                 with pytest.raises(headrace.LimitExceeded, match="max_trainers=2"):
-                    headrace.connect(server.address, timeout=30)
+                    headrace.connect(server.address, timeout=PATIENCE_S)
                 second.send(FROM_TRAINER.encode(Bye(welcome.session)))
-                until(lambda: server.access()["present"] == {"": 1})
+                eventually(lambda: server.access()["present"] == {"": 1})
             with dealer(server.address) as flood:
                 for _ in range(2000):
                     flood.send(hello())
@@ -370,7 +361,7 @@ def test_no_secret_is_in_anything_that_a_server_or_a_trainer_says_or_serves(
             peer.send(b"garbage")
             told.append(repr(answer(peer)))
         with pytest.raises(headrace.NotAllowed) as refused:
-            headrace.connect(address, keys=tmp_path / "bob", timeout=60)
+            headrace.connect(address, keys=tmp_path / "bob", timeout=PATIENCE_S)
         told.append(repr(refused.value))
         told += [repr(entry.frame.f_locals) for entry in refused.traceback[1:]]
         server.signal(15)
@@ -384,7 +375,7 @@ def test_no_secret_is_in_anything_that_a_server_or_a_trainer_says_or_serves(
     with hs.run(numbers(), keys=tmp_path / "server") as running:
         told += [repr(running.access()), repr(running.stats()), repr(vars(running))]
         told.append(repr(vars(running._supervisor)))
-        with headrace.connect(running.address, keys=tmp_path / "alice", timeout=30) as feed:
+        with headrace.connect(running.address, keys=tmp_path / "alice", timeout=PATIENCE_S) as feed:
             told += [repr(feed), repr(vars(feed._link)), repr(vars(feed._link._driver))]
     text = "\n".join(told)
     for expected in ("refused a trainer", "NotAllowed", "is not in trainers/", "alice"):
@@ -414,7 +405,7 @@ def test_a_server_that_others_can_reach_is_not_started_by_mistake(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert ended.returncode == 2
     assert "--keys DIR" in ended.stderr and "--insecure" in ended.stderr

@@ -15,6 +15,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.patience import PATIENCE_S
 
 from . import user_functions
 from .processes import Process
@@ -23,7 +24,7 @@ _MIB = 1 << 20
 _HOLDER = """
 import json, sys, time
 import headrace
-feed = headrace.connect(sys.argv[1], timeout=20)
+feed = headrace.connect(sys.argv[1], timeout=60)
 kept = []
 for batch in feed:
     kept.append(batch["x"])
@@ -52,7 +53,7 @@ def test_all_batches_can_be_kept_though_they_do_not_fit_the_slab(
         request.getfixturevalue("tf")
     with (
         hs.run(blocks(40 * 16), slab_bytes=8 * _MIB) as server,
-        headrace.connect(server.address, framework=framework, timeout=20) as feed,
+        headrace.connect(server.address, framework=framework, timeout=PATIENCE_S) as feed,
     ):
         kept = [dict(batch) for batch in feed]
         assert all(is_right(batch) for batch in kept)
@@ -64,7 +65,7 @@ def test_batches_of_half_the_slab_can_be_kept_too() -> None:
     pipeline = blocks(12 * 4, _MIB, 4)
     with (
         hs.run(pipeline, slab_bytes=8 * _MIB) as server,
-        headrace.connect(server.address, timeout=20) as feed,
+        headrace.connect(server.address, timeout=PATIENCE_S) as feed,
     ):
         kept = [dict(batch) for batch in feed]
     assert len(kept) == 12 and all(is_right(batch) for batch in kept)
@@ -74,8 +75,8 @@ def test_two_trainers_that_keep_all_do_not_stop_each_other() -> None:
     with hs.run(blocks(40 * 16), workers=2, partitions=2, slab_bytes=8 * _MIB) as server:
         kept = []
         with (
-            headrace.connect(server.address, timeout=20) as one,
-            headrace.connect(server.address, timeout=20) as two,
+            headrace.connect(server.address, timeout=PATIENCE_S) as one,
+            headrace.connect(server.address, timeout=PATIENCE_S) as two,
         ):
             for _ in range(10):
                 kept += [dict(next(one)), dict(next(two))]
@@ -92,8 +93,8 @@ def test_what_a_trainer_writes_into_a_batch_stays_its_own() -> None:
     with hs.run(pipeline, slab_bytes=4 * _MIB) as server:
         seen = {0: 0, 1: 0}
         with (
-            headrace.connect(server.address, timeout=20) as one,
-            headrace.connect(server.address, timeout=20) as two,
+            headrace.connect(server.address, timeout=PATIENCE_S) as one,
+            headrace.connect(server.address, timeout=PATIENCE_S) as two,
         ):
             for step in range(120):
                 which = step % 2
@@ -110,13 +111,13 @@ def test_a_batch_that_was_written_into_and_given_back_goes_out_as_it_was_made(wa
     with hs.run(blocks(32)) as server:
         with (
             contextlib.suppress(KeyboardInterrupt),
-            headrace.connect(server.address, prefetch=0, timeout=20) as feed,
+            headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S) as feed,
         ):
             batch = next(feed)
             first = batch.number
             batch["x"][:] = 255
             raise KeyboardInterrupt
-        with headrace.connect(server.address, timeout=20) as feed:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             again = list(feed)
     assert again[0].number == first == 0
     assert all(is_right(batch) for batch in again) and len(again) == 2
@@ -124,7 +125,7 @@ def test_a_batch_that_was_written_into_and_given_back_goes_out_as_it_was_made(wa
 
 def test_views_outlive_the_feed_the_server_and_its_files(tmp_path: Path) -> None:
     with hs.run(blocks(64), shm_dir=str(tmp_path)) as server:
-        feed = headrace.connect(server.address, timeout=20)
+        feed = headrace.connect(server.address, timeout=PATIENCE_S)
         batches = [next(feed) for _ in range(3)]
         views = [batch["x"][2:5, ::7] for batch in batches]
         numbers = [batch["i"][2:5] for batch in batches]
@@ -147,7 +148,7 @@ def test_a_killed_trainer_gives_back_its_batches_and_the_memory_it_had_mapped() 
             holder.wait_for("holds")
             holder.signal(signal.SIGKILL)
             holder.finish()
-        with headrace.connect(server.address, timeout=20) as feed:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             got = []
             for batch in feed:
                 assert is_right(batch)
@@ -179,7 +180,7 @@ def test_nothing_grows_over_many_epochs_and_many_trainers(
             steps = 0
             end = time.monotonic() + seconds
             while time.monotonic() < end:
-                with headrace.connect(server.address, timeout=20) as feed:
+                with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
                     for _, batch in zip(range(200), feed, strict=False):
                         batch["x"][0, 0] += 1
                         steps += 1

@@ -29,9 +29,9 @@ ROWS = 2000
 
 
 def channel_of(feed: headrace.Feed) -> Channel:
-    channel = feed._link._driver._wires[0].way.channel
-    assert channel is not None
-    return channel
+    wire = feed._link._driver._wire
+    assert wire is not None and wire.way.channel is not None
+    return wire.way.channel
 
 
 def cut(feed: headrace.Feed) -> None:
@@ -52,7 +52,7 @@ def test_once_it_is_there_a_trainer_needs_the_address_no_more():
     seen: list[int] = []
     with hs.run(numbers()) as server:
         proxy = CutProxy(server.address)
-        with proxy, headrace.connect(proxy.address, timeout=20) as feed:
+        with proxy, headrace.connect(proxy.address, timeout=PATIENCE_S) as feed:
             for batch in feed:
                 seen += batch["i"].tolist()
                 if len(seen) == 500:
@@ -67,7 +67,7 @@ def test_one_that_ends_loses_and_repeats_no_segment(prefetch: int):
     """It ends after batches were taken, in the middle of saves, and while batches come."""
     ledger = Ledger(of_counts([1 + i % 4 for i in range(24)]))
     with hs.run(chained(list_of(ledger), batch_size=3)) as server:
-        with headrace.connect(server.address, prefetch=prefetch, timeout=20) as feed:
+        with headrace.connect(server.address, prefetch=prefetch, timeout=PATIENCE_S) as feed:
             train(feed, ledger, 2)
             batch = next(feed)
             states = ledger.check(batch)
@@ -92,7 +92,7 @@ def test_where_none_can_be_reached_batches_are_shared_all_the_same(
         raise fault
 
     monkeypatch.setattr("headrace.wire.Channel.connect", fail)
-    with hs.run(numbers()) as server, headrace.connect(server.address, timeout=20) as feed:
+    with hs.run(numbers()) as server, headrace.connect(server.address, timeout=PATIENCE_S) as feed:
         assert feed.local
         assert sum(batch.rows for batch in feed) == ROWS
 
@@ -108,7 +108,7 @@ def test_one_that_ends_before_a_word_came_is_not_tried_again(monkeypatch: pytest
         return connect(path, [FROM_TRAINER.encode(Attach(session, b"not it"))], **options)
 
     monkeypatch.setattr("headrace.wire.Channel.connect", deaf)
-    with hs.run(numbers()) as server, headrace.connect(server.address, timeout=20) as feed:
+    with hs.run(numbers()) as server, headrace.connect(server.address, timeout=PATIENCE_S) as feed:
         assert sum(batch.rows for batch in feed) == ROWS
         assert feed.local
     assert len(tries) == 1
@@ -127,7 +127,7 @@ def test_states_larger_than_a_socket_holds_arrive_as_they_were():
     )
     steps = 0
     served = hs.run(pipeline, max_state_bytes=8 << 20)
-    with served as server, headrace.connect(server.address, timeout=30) as feed:
+    with served as server, headrace.connect(server.address, timeout=PATIENCE_S) as feed:
         for batch in feed:
             state = batch.state("s")
             assert (state == np.asarray(batch.sequence)[:, None]).all()
@@ -142,7 +142,7 @@ def test_states_larger_than_a_socket_holds_arrive_as_they_were():
 @pytest.fixture
 def served() -> Iterator[tuple[hs.Server, Path]]:
     with hs.run(numbers()) as server:
-        with headrace.connect(server.address, timeout=20) as feed:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             welcome = feed._link.session.welcome
             assert welcome is not None
         yield server, Path(welcome.channel)
@@ -224,7 +224,7 @@ def test_a_trainer_that_is_gone_before_its_channel_is_heard_has_left(served: Any
     """Nobody waits for it, as for one whose connection was lost: it has let its file go."""
     server, path = served
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-        dealer.linger, dealer.rcvtimeo = 0, 10_000
+        dealer.linger, dealer.rcvtimeo = 0, int(1000 * PATIENCE_S)
         dealer.connect(server.address)
         dealer.send(FROM_TRAINER.encode(Hello(*limits.PROTOCOL, "t", "", b"short of time")))
         welcome = FROM_SERVER.decode(dealer.recv())
@@ -237,7 +237,7 @@ def test_a_trainer_that_is_gone_before_its_channel_is_heard_has_left(served: Any
 def test_the_proof_without_the_lock_is_not_enough(served: Any):
     """Who holds no lock could not be told from the dead."""
     server, path = served
-    with headrace.connect(server.address, timeout=20) as feed:
+    with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
         session = feed._link.session
         assert session.welcome is not None
         fd = session.memory._fd
@@ -251,7 +251,7 @@ def test_the_proof_without_the_lock_is_not_enough(served: Any):
 def test_who_reads_nothing_is_given_up_and_the_others_go_on(served: Any):
     """A trainer asks for answers without end and reads none of them."""
     server, path = served
-    with headrace.connect(server.address, prefetch=0, timeout=20) as idle:
+    with headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S) as idle:
         session = idle._link.session
         assert session.welcome is not None
         number, proof = session.welcome.session, session.memory.proof
@@ -268,7 +268,7 @@ def test_who_reads_nothing_is_given_up_and_the_others_go_on(served: Any):
 def test_its_words_are_the_protocols(served: Any):
     """A client of its own: Attach by the channel, then Renew, and Pulse comes back by it."""
     server, path = served
-    with headrace.connect(server.address, timeout=20) as feed:
+    with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
         session = feed._link.session
         assert session.welcome is not None
         attach = Attach(session.welcome.session, session.memory.proof)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from headrace_server.cli import main
+from tests.patience import PATIENCE_S
 
 FEEDS = """
 import os
@@ -68,7 +69,7 @@ def command(here: Path, *words: str) -> subprocess.CompletedProcess[str]:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
 
@@ -159,7 +160,7 @@ def test_a_conversion_that_was_killed_goes_on_where_it_was(here: Path) -> None:
         cwd=here,
         env=environment(HOLD="hold"),
     )
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while not (here / "out" / "part-00003.arrow.part").exists():
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)

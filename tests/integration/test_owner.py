@@ -13,17 +13,15 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.patience import PATIENCE_S, eventually
 
 from .segment_streams import Ledger, at_once, chained, of_counts, save_all, train
-from .test_faults import eventually
 from .test_locks import make_keys
 from .test_near import list_of
 
-_PATIENCE_S = 60.0
-
 
 def connect(server: hs.Server, **options: Any) -> headrace.Feed:
-    return headrace.connect(server.address, timeout=_PATIENCE_S, **options)
+    return headrace.connect(server.address, timeout=PATIENCE_S, **options)
 
 
 def gated(place: Path) -> hs.Pipeline:
@@ -79,14 +77,14 @@ def test_trainers_and_the_supervisor_are_answered_while_a_function_takes_long(tm
     counts: list[int] = []
     with hs.run(gated(tmp_path)) as server, connect(server) as first:
         waiting = started(lambda: counts.append(trained(first)))
-        eventually((tmp_path / "inside").exists, _PATIENCE_S)
-        eventually(lambda: [t["local"] for t in trainers_of(server)] == [True], _PATIENCE_S)
+        eventually((tmp_path / "inside").exists)
+        eventually(lambda: [t["local"] for t in trainers_of(server)] == [True])
         with connect(server) as second:
             assert second.local
             assert len(trainers_of(server)) == 2
             (tmp_path / "open").touch()
             counts.append(trained(second))
-        waiting.join(_PATIENCE_S)
+        waiting.join(PATIENCE_S)
         assert sum(counts) == 18
 
 
@@ -102,9 +100,9 @@ def test_a_stop_does_not_wait_for_a_function_and_its_trainers_are_told(tmp_path:
     server = hs.run(gated(tmp_path))
     with server, connect(server) as feed:
         waiting = started(lambda: train_on(feed))
-        eventually((tmp_path / "inside").exists, _PATIENCE_S)
+        eventually((tmp_path / "inside").exists)
         server.close()
-        waiting.join(_PATIENCE_S)
+        waiting.join(PATIENCE_S)
     assert [type(failure) for failure in failures] == [headrace.ConnectionLost]
     assert "the server was stopped" in str(failures[0])
 
@@ -137,13 +135,13 @@ def test_who_has_a_key_is_let_in_as_long_as_the_key_is_known(tmp_path: Path, ove
         with connect(server, keys=tmp_path / "alice", prefetch=0) as feed:
             train(feed, ledger, 3)
             (tmp_path / "server" / "trainers" / "alice.public").unlink()
-            eventually(lambda: not trainers_of(server), _PATIENCE_S)
+            eventually(lambda: not trainers_of(server))
             with pytest.raises(headrace.NotAllowed, match="no longer"):
                 train(feed, ledger)
         assert server.access()["refused"]["revoked"] == 1
         with pytest.raises(headrace.NotAllowed):
             connect(server, keys=tmp_path / "bob")
-        eventually(lambda: server.access()["refused"].get("unknown_key", 0) >= 1, _PATIENCE_S)
+        eventually(lambda: server.access()["refused"].get("unknown_key", 0) >= 1)
 
 
 def test_a_feed_whose_owner_dies_again_and_again_is_given_up_and_trainers_are_told(tmp_path: Path):
@@ -151,11 +149,11 @@ def test_a_feed_whose_owner_dies_again_and_again_is_given_up_and_trainers_are_to
     with hs.run(chained(list_of(ledger)), state_dir=tmp_path / "state") as server:
         with connect(server, prefetch=0) as feed:
             for life in range(4):
-                eventually(lambda life=life: f"worker-0-{life}" in server.pids, _PATIENCE_S)
+                eventually(lambda life=life: f"worker-0-{life}" in server.pids)
                 batch = next(feed)
                 os.kill(server.pids[f"worker-0-{life}"], signal.SIGKILL)
                 save_all(batch, ledger.check(batch))
             with pytest.raises(headrace.ServerError, match="died 4 times within 60 s"):
                 train(feed, ledger)
         with pytest.raises(headrace.ServerError, match="is given up"):
-            server.wait(_PATIENCE_S)
+            server.wait(PATIENCE_S)

@@ -21,10 +21,8 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.patience import PATIENCE_S, eventually
 
-from .test_faults import eventually
-
-_PATIENCE_S = 40.0
 #: The feed of each trainer, and what it asks for.
 ASKS: dict[str, tuple[str, Callable[[headrace.Feed], Any]]] = {
     "flush": ("kept", headrace.Feed.flush_states),
@@ -90,7 +88,7 @@ class Asking:
         self._tmp_path = tmp_path
         self.server = self._serve()
         self.feeds = {
-            name: headrace.connect(self.server.address, feed=feed, timeout=_PATIENCE_S)
+            name: headrace.connect(self.server.address, feed=feed, timeout=PATIENCE_S)
             for name, (feed, _) in ASKS.items()
         }
         self._threads = ThreadPoolExecutor(len(ASKS))
@@ -111,7 +109,7 @@ class Asking:
         for name, (_, ask) in ASKS.items():
             self.asked[name] = self._threads.submit(ask, self.feeds[name])
         for name in ASKS:
-            eventually(partial(self._under_way, name), _PATIENCE_S)
+            eventually(partial(self._under_way, name))
         self.server.stats()  # the router has heard all that came before
 
     def _under_way(self, name: str) -> bool:
@@ -133,7 +131,7 @@ class Asking:
     def outcome(self, name: str) -> Any:
         """What a trainer was answered, or why not."""
         try:
-            return self.asked[name].result(_PATIENCE_S)
+            return self.asked[name].result(PATIENCE_S)
         except headrace.HeadraceError as error:
             return error
 
@@ -196,10 +194,10 @@ def test_a_router_that_dies_under_requests_ends_all_of_them_with_a_reason(tmp_pa
         eventually(lambda: len(list((tmp_path / "snapshots" / "default").glob("*.part"))) == 2)
         os.kill(router, signal.SIGKILL)
         with pytest.raises(headrace.ConnectionLost, match="the answer to snapshot"):
-            asked[0].result(_PATIENCE_S)
+            asked[0].result(PATIENCE_S)
         for snapshot in (asked[1], threads.submit(server.snapshot)):
             with pytest.raises(headrace.ServerError, match="router was killed by SIGKILL"):
-                snapshot.result(_PATIENCE_S)
+                snapshot.result(PATIENCE_S)
         with pytest.raises(headrace.ServerError, match="router was killed by SIGKILL"):
             server.stats()
         feed.close()

@@ -12,6 +12,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace_server.cli import main
+from tests.patience import PATIENCE_S
 
 from .processes import serve, trainer
 
@@ -46,7 +47,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[hs.Server
 
 
 def joined(server: hs.Server, feed: str, **options: Any) -> headrace.Feed:
-    return headrace.connect(server.address, feed=feed, **{"timeout": 60, **options})
+    return headrace.connect(server.address, feed=feed, **{"timeout": PATIENCE_S, **options})
 
 
 def rest(feed: headrace.Feed) -> list[int]:
@@ -161,7 +162,7 @@ def test_an_ended_feed_stays_closed_until_it_is_restarted(tmp_path: Path):
     with hs.run(endless, state_dir=tmp_path) as server, joined(server, "default") as feed:
         next(feed)
         server.end()
-        assert set(rest(feed)) <= set(range(8)) and server.wait(30)
+        assert set(rest(feed)) <= set(range(8)) and server.wait(PATIENCE_S)
     with hs.run(endless, state_dir=tmp_path) as server:
         with joined(server, "default") as feed:
             assert rest(feed) == []
@@ -176,7 +177,7 @@ def test_the_log_of_the_server_tells_of_trainers_and_of_the_end(tmp_path: Path):
     )
     process, address = serve(tmp_path, "feeds.py:few", "--exit-when-done")
     with process:
-        with headrace.connect(address, timeout=60) as feed:
+        with headrace.connect(address, timeout=PATIENCE_S) as feed:
             assert rest(feed) == list(range(8))
         assert process.finish() == 0
     said = process.output()

@@ -17,11 +17,10 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.patience import PATIENCE_S, eventually
 
 from .segment_streams import chained, of_counts
-from .test_faults import eventually
 
-_PATIENCE_S = 40.0
 N = 40
 
 
@@ -39,7 +38,7 @@ class Place:
         )
 
     def connect(self, **options: Any) -> headrace.Feed:
-        return headrace.connect(self.server.address, timeout=_PATIENCE_S, **options)
+        return headrace.connect(self.server.address, timeout=PATIENCE_S, **options)
 
     def restart(self, between: Callable[[], object] = lambda: None) -> None:
         """Kill the server, do something, and start it again."""
@@ -128,7 +127,7 @@ def test_trainers_of_a_start_that_was_forgotten_are_told_whatever_they_hold(
     lost = work(first, 2) + work(second, 1)
     next(second)  # in hand when the server dies
     trainers = first, second, watcher
-    eventually(lambda: all(map(has_joined_again, trainers)), _PATIENCE_S)
+    eventually(lambda: all(map(has_joined_again, trainers)))
     at.restart(at.put_back)
     for trainer in trainers:
         assert_rewound(trainer, "does not know start [0-9]+ of the server")

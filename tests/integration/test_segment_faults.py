@@ -50,7 +50,7 @@ from .segment_streams import (
 
 
 def connect(server: hs.Server, **options: Any) -> headrace.Feed:
-    return headrace.connect(server.address, **{"prefetch": 0, "timeout": 20, **options})
+    return headrace.connect(server.address, **{"prefetch": 0, "timeout": PATIENCE_S, **options})
 
 
 def trainer(address: str, *arguments: str, before: Sequence[str] = ()) -> Process:
@@ -176,8 +176,8 @@ def test_a_cut_connection_loses_and_repeats_no_segment(prefetch, over_tcp):
     """It is cut after batches were taken, in the middle of saves, and while batches come."""
     ledger = Ledger(of_counts([1 + i % 4 for i in range(24)]))
     pipeline = chained(list_of(ledger), batch_size=3)
-    with hs.run(pipeline, lease_ttl_s=2.0) as server, CutProxy(server.address) as proxy:
-        with headrace.connect(proxy.address, prefetch=prefetch, timeout=20) as feed:
+    with hs.run(pipeline, lease_ttl_s=8.0) as server, CutProxy(server.address) as proxy:
+        with headrace.connect(proxy.address, prefetch=prefetch, timeout=PATIENCE_S) as feed:
             train(feed, ledger, 2)
             batch = next(feed)
             states = ledger.check(batch)
@@ -493,7 +493,7 @@ def test_a_flush_of_nonsense_is_answered_with_the_reason_and_changes_nothing():
 
 def test_states_for_a_feed_without_states_end_the_liars_say_and_nothing_else():
     with hs.run(hs.from_examples([{"i": i} for i in range(40)]).batch(4)) as server:
-        with headrace.connect(server.address, prefetch=0, timeout=20) as feed:
+        with headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S) as feed:
             rows = next(feed)["i"].tolist()
             with raw(server) as liar:
                 columns, block = states_of(4)

@@ -12,7 +12,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 from tests.unit.core.original_queue import original_stream
 
 from .segment_streams import (
@@ -21,7 +21,6 @@ from .segment_streams import (
     at_once,
     cells_of,
     chained,
-    eventually,
     full,
     of_counts,
     plain,
@@ -35,7 +34,7 @@ _COUNTS = [3, 1, 5, 2, 1, 1, 7, 4, 2, 3, 1, 6, 2]
 
 
 def connect(server: hs.Server, **options: Any) -> headrace.Feed:
-    return headrace.connect(server.address, **{"prefetch": 0, "timeout": 20, **options})
+    return headrace.connect(server.address, **{"prefetch": 0, "timeout": PATIENCE_S, **options})
 
 
 # The stream

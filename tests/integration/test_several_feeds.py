@@ -16,8 +16,6 @@ import headrace
 import headrace_server as hs
 from tests.patience import PATIENCE_S
 
-_TIMEOUT_S = PATIENCE_S
-
 
 def numbered(n: int, batch_size: int = 4) -> hs.Pipeline:
     return hs.from_examples([{"i": i} for i in range(n)]).batch(batch_size, True)
@@ -26,7 +24,7 @@ def numbered(n: int, batch_size: int = 4) -> hs.Pipeline:
 def in_threads(work: list[Callable[[], Any]]) -> list[Any]:
     """What each gives, all run at once."""
     with ThreadPoolExecutor(len(work)) as pool:
-        return [future.result(60) for future in [pool.submit(one) for one in work]]
+        return [future.result(PATIENCE_S) for future in [pool.submit(one) for one in work]]
 
 
 def test_trainers_that_come_and_go_get_every_row_of_every_feed_once() -> None:
@@ -41,7 +39,7 @@ def test_trainers_that_come_and_go_get_every_row_of_every_feed_once() -> None:
         while True:
             try:
                 with headrace.connect(
-                    server.address, feed=name, prefetch=chance.randrange(4), timeout=_TIMEOUT_S
+                    server.address, feed=name, prefetch=chance.randrange(4), timeout=PATIENCE_S
                 ) as feed:
                     for _ in range(chance.randint(1, 12)):
                         batch = next(feed, None)
@@ -67,7 +65,7 @@ def test_a_feed_that_nobody_reads_does_not_hold_up_another() -> None:
     pipelines = {"idle": numbered(4000), "busy": numbered(4000), "late": numbered(40)}
     with hs.run(pipelines) as server:
         for name, n in (("busy", 4000), ("late", 40)):
-            with headrace.connect(server.address, feed=name, timeout=_TIMEOUT_S) as feed:
+            with headrace.connect(server.address, feed=name, timeout=PATIENCE_S) as feed:
                 assert sum(batch.rows for batch in feed) == n
 
 
@@ -76,7 +74,7 @@ def test_a_feed_that_nobody_reads_leaves_room_in_a_small_slab() -> None:
     pipeline = hs.from_examples(rows).batch(4)
     with (
         hs.run({"idle": pipeline, "busy": pipeline}, slab_bytes=6 << 20) as server,
-        headrace.connect(server.address, feed="busy", timeout=_TIMEOUT_S) as feed,
+        headrace.connect(server.address, feed="busy", timeout=PATIENCE_S) as feed,
     ):
         assert len(list(feed)) == 10
 
@@ -86,10 +84,10 @@ def test_a_feed_that_fails_leaves_the_others_alone() -> None:
         "tests.integration.user_functions:fail_at_20"
     )
     with hs.run({"bad": bad.batch(4), "good": numbered(400)}) as server:
-        with headrace.connect(server.address, feed="good", timeout=_TIMEOUT_S) as good:
+        with headrace.connect(server.address, feed="good", timeout=PATIENCE_S) as good:
             next(good)
             with pytest.raises(headrace.HeadraceError, match="the twentieth is one too many"):
-                list(headrace.connect(server.address, feed="bad", timeout=_TIMEOUT_S))
+                list(headrace.connect(server.address, feed="bad", timeout=PATIENCE_S))
             assert sum(batch.rows for batch in good) == 396
         assert server.wait(PATIENCE_S)
         assert list(server.failed_feeds()) == ["bad"]
@@ -100,7 +98,7 @@ def test_a_feed_that_failed_and_was_dropped_unclosed_ends_its_thread() -> None:
         "tests.integration.user_functions:fail_at_20"
     )
     with hs.run({"bad": bad.batch(4), "good": numbered(8)}) as server:
-        feed = headrace.connect(server.address, feed="good", timeout=_TIMEOUT_S)
+        feed = headrace.connect(server.address, feed="good", timeout=PATIENCE_S)
         feed._link.session.failure = headrace.DataError("planted")
         for _ in range(2):
             with pytest.raises(headrace.DataError, match="planted"):
@@ -115,7 +113,7 @@ def test_a_feed_that_failed_and_was_dropped_unclosed_ends_its_thread() -> None:
 
 
 def of_rank(address: str, rank: int, world_size: int) -> list[int]:
-    with headrace.connect(address, rank=rank, world_size=world_size, timeout=_TIMEOUT_S) as feed:
+    with headrace.connect(address, rank=rank, world_size=world_size, timeout=PATIENCE_S) as feed:
         return [int(batch["i"][0]) for batch in feed]
 
 

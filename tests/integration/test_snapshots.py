@@ -17,8 +17,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-
-TIMEOUT = 30.0
+from tests.patience import PATIENCE_S
 
 
 def plain() -> Any:
@@ -87,7 +86,7 @@ def rest(feed: headrace.Feed) -> list[Any]:
 
 
 def joined(server: hs.Server, **options: Any) -> headrace.Feed:
-    return headrace.connect(server.address, **{"prefetch": 0, "timeout": TIMEOUT, **options})
+    return headrace.connect(server.address, **{"prefetch": 0, "timeout": PATIENCE_S, **options})
 
 
 def after_steps(feed: headrace.Feed, steps: int) -> Any:
@@ -183,7 +182,7 @@ import json, sys
 import headrace
 
 address, token = sys.argv[1:]
-feed = headrace.connect(address, resume=json.loads(token), prefetch=0, timeout=30)
+feed = headrace.connect(address, resume=json.loads(token), prefetch=0, timeout=60)
 print("joined", flush=True)
 for line in sys.stdin:
     try:
@@ -355,12 +354,12 @@ def test_an_operator_takes_one_and_a_service_that_starts_again_goes_on(tmp_path:
             popen.terminate()
             popen.communicate()
 
-    with served() as address, headrace.connect(address, prefetch=0, timeout=TIMEOUT) as feed:
+    with served() as address, headrace.connect(address, prefetch=0, timeout=PATIENCE_S) as feed:
         assert next(feed)["x"].tolist() == [0, 1, 2, 3]
         (tmp_path / "token.json").write_text(json.dumps(feed.snapshot()))
         assert next(feed)["x"].tolist() == [4, 5, 6, 7]
         assert next(feed)["x"].tolist() == [8, 9, 10, 11]
     for first in (4, 8, 12):  # back once, and on from there
         with served("--resume", "token.json") as address:
-            with headrace.connect(address, prefetch=0, timeout=TIMEOUT) as feed:
+            with headrace.connect(address, prefetch=0, timeout=PATIENCE_S) as feed:
                 assert next(feed)["x"].tolist()[0] == first

@@ -99,7 +99,7 @@ def lines(n: int = 24, batch_size: int = 8, states: Any = None, **options: Any) 
 
 
 def connected(server: Any, framework: Any, **options: Any) -> headrace.Feed:
-    options = {"timeout": 20, "prefetch": 0, **options}
+    options = {"timeout": PATIENCE_S, "prefetch": 0, **options}
     return headrace.connect(server.address, framework=framework.name, **options)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import signal
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +15,7 @@ import headrace_server as hs
 from tests.chaos.proxy import Proxy
 from tests.patience import PATIENCE_S
 
-from .processes import serve, trainer
+from .processes import free_address, serve, trainer
 
 FEEDS = """
 import numpy as np
@@ -40,19 +39,16 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
-
-
 def test_trainers_go_on_after_a_planned_restart(way: str, here: Path):
-    """Both feeds are in the middle when SIGTERM comes; nothing is lost, and nothing comes twice."""
+    """Both feeds are in the middle when SIGTERM comes; nothing is lost, and nothing comes twice.
+
+    The loops are slow until the server has ended, so that it hears SIGTERM before their ends.
+    """
     options = ["feeds.py:both", "--state-dir", "state", "--bind", free_address()]
-    begun, rows, sums = threading.Barrier(3), [], []
+    begun, rushing, rows, sums = threading.Barrier(3), threading.Event(), [], []
 
     def train(name: str) -> None:
-        with headrace.connect(options[-1], feed=name, timeout=60) as feed:
+        with headrace.connect(options[-1], feed=name, timeout=PATIENCE_S) as feed:
             for step, batch in enumerate(feed):
                 if name == "plain":
                     rows.extend(batch["i"].tolist())
@@ -61,22 +57,25 @@ def test_trainers_go_on_after_a_planned_restart(way: str, here: Path):
                     sums.extend(state[batch.last].tolist())
                     batch.save_state("sum", state)
                 if step == 2:
-                    begun.wait(60)
+                    begun.wait(PATIENCE_S)
+                if step >= 2:
+                    rushing.wait(0.3)
 
     with ThreadPoolExecutor(2) as pool:
         first, _ = serve(here, *options)
         with first:
             loops = [pool.submit(train, name) for name in ("plain", "segments")]
-            begun.wait(60)
+            begun.wait(PATIENCE_S)
             first.signal(signal.SIGTERM)
-            assert first.finish(60) == 0
+            assert first.finish(PATIENCE_S) == 0
             done = len(rows)
+            rushing.set()
         second, _ = serve(here, *options)
         with second:
             for loop in loops:
-                loop.result(60)
+                loop.result(PATIENCE_S)
             second.signal(signal.SIGTERM)
-            assert second.finish(60) == 0
+            assert second.finish(PATIENCE_S) == 0
     assert 0 < done < 200 and sorted(rows) == list(range(200))
     assert sums == [66.0] * 16
 
@@ -93,7 +92,7 @@ def test_the_program_of_an_embedded_server_is_told_its_end_at_once_and_others_wa
         next(mine)
     mine.close()
     with other, hs.run(pipeline, state_dir=here / "s", bind=address) as server:
-        assert other.finish(60) == 0 and server.wait(PATIENCE_S)
+        assert other.finish(PATIENCE_S) == 0 and server.wait(PATIENCE_S)
         rows += [row for some in other.rows() for row in some]
     assert set(rows) == set(range(40)) and len(rows) <= 44
 
@@ -108,18 +107,18 @@ def test_without_a_state_directory_a_stop_is_final(here: Path):
         with pytest.raises(headrace.ConnectionLost, match="the server was stopped"):
             list(waiting)
         waiting.close()
-        assert server.finish(60) == 0
+        assert server.finish(PATIENCE_S) == 0
 
 
 def test_exit_when_done_waits_for_those_who_have_not_heard_of_the_end(over_tcp: None, here: Path):
     """One trainer's way back is cut and one is stopped while others finish the feed."""
     server, address = serve(here, "feeds.py:few", "--exit-when-done")
     proxy = Proxy(int(address.rpartition(":")[2]))
-    one, two = (headrace.connect(address, prefetch=0, timeout=60) for _ in range(2))
+    one, two = (headrace.connect(address, prefetch=0, timeout=PATIENCE_S) for _ in range(2))
     rows = next(one)["i"].tolist() + next(two)["i"].tolist()
     with server, trainer(address, "--prefetch", "0", "--timeout", "60") as late:
         late.wait_for("joined")
-        cut = headrace.connect(proxy.address, prefetch=0, timeout=60)
+        cut = headrace.connect(proxy.address, prefetch=0, timeout=PATIENCE_S)
         proxy.drop("down")
         late.signal(signal.SIGSTOP)
         one.close()

@@ -6,14 +6,15 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import headrace
 import headrace_server as hs
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 
 from .processes import Process, trainer
 
@@ -22,13 +23,6 @@ LEASE_S = 2.0
 
 def numbered(n: int) -> hs.Pipeline:
     return hs.from_examples([{"i": k} for k in range(n)])
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
 
 
 @contextlib.contextmanager
@@ -77,19 +71,23 @@ def test_no_lease_ends_because_the_server_stood_still(who: str, held: tuple[hs.S
     assert now["standing"]["leased"] >= 2
 
 
-def test_a_trainer_that_slept_beyond_its_timeout_greets_its_server_again():
+def test_a_trainer_that_slept_beyond_its_timeout_greets_its_server_again(tmp_path: Path):
     """1 two trainers wait, 2 they stand still beyond lease and timeout, 3 they are given up, 4 the
     feed ends, 5 they wake and are told so."""
     with hs.run(numbered(4).batch(4), lease_ttl_s=1.0) as server:
-        with headrace.connect(server.address, timeout=20) as holder:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as holder:
             next(holder)
+            wait = ("--timeout", "4", "--hold", "0", "--until", str(tmp_path / "wait"))
             with (
-                trainer(server.address, "--timeout", "2.5") as near,
-                trainer(server.address, "--timeout", "2.5", "--far") as far,
+                trainer(server.address, *wait) as near,
+                trainer(server.address, *wait, "--far") as far,
             ):
-                near.wait_for("joined")
-                far.wait_for("joined")
-                with suspended([near.pid, far.pid], 2.6):
+                for sleeper in (near, far):
+                    sleeper.wait_for("holding")
+                (tmp_path / "wait").touch()
+                for sleeper in (near, far):
+                    sleeper.wait_for("asks")
+                with suspended([near.pid, far.pid], 4.1):
                     eventually(lambda: len(seen(server)["trainers"]) == 1)
                     assert next(holder, None) is None
                 for sleeper in (near, far):

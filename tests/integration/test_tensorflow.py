@@ -51,7 +51,7 @@ def bits(array: Any) -> bytes:
 def test_tensors_lie_in_the_shared_memory_itself(tf: Any) -> None:
     with (
         hs.run(numbered(32)) as server,
-        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         batch = next(feed)
         assert is_in_a_segment(address_of(batch["x"]))
@@ -63,7 +63,7 @@ def test_every_dtype_becomes_a_tensor_with_the_same_bits(tf: Any, way: str) -> N
     examples = every_dtype(9)
     with (
         hs.run(hs.from_examples(examples).batch(9, dynamic_pad=True)) as server,
-        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         batch = next(feed)
         for dtype in NUMERIC:
@@ -105,7 +105,7 @@ def test_a_variable_made_of_a_batch_outlives_feed_and_server(tf: Any) -> None:
     pipeline = numbered(64, 16)
     with (
         hs.run(pipeline) as server,
-        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         variables = [(tf.Variable(b["x"]), b["x"][1:3], tf.identity(b["x"])) for b in feed]
     gc.collect()
@@ -129,7 +129,7 @@ def test_a_function_takes_batches_without_being_traced_again(tf: Any) -> None:
 
     with (
         hs.run(numbered(40)) as server,
-        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         for k, batch in enumerate(feed):
             assert float(total(batch["x"], batch["name"])) == 8 * (16 * k + 6) + 4
@@ -146,7 +146,7 @@ def test_the_spec_of_a_dataset_knows_what_is_fixed(tf: Any) -> None:
         )
         with (
             hs.run(pipeline) as server,
-            headrace.connect(server.address, framework="tf", timeout=20) as feed,
+            headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
         ):
             dataset = feed.as_dataset()
             spec = dataset.element_spec
@@ -163,7 +163,7 @@ def test_a_dataset_gives_the_same_values_without_a_copy(tf: Any, way: str) -> No
     examples = every_dtype(8)
     with (
         hs.run(hs.from_examples(examples).batch(8, dynamic_pad=True)) as server,
-        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         (batch,) = list(feed.as_dataset())
         assert is_in_a_segment(address_of(batch["float32"])) == (way == "shared memory")
@@ -179,7 +179,7 @@ def test_a_dataset_that_keeps_its_elements_does_not_stall_the_feed(tf: Any) -> N
     pipeline = hs.from_function(user_functions.numbered, 30 * 16, 64 * 1024).batch(16)
     with (
         hs.run(pipeline, slab_bytes=8 << 20) as server,
-        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         dataset = feed.as_dataset().cache().shuffle(30, seed=1).prefetch(2)
         batches = list(dataset)
@@ -192,7 +192,7 @@ def test_a_dataset_that_keeps_its_elements_does_not_stall_the_feed(tf: Any) -> N
 def test_keras_fits_on_a_dataset_for_several_epochs(tf: Any) -> None:
     with (
         hs.run(_supervised()) as server,
-        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         dataset = feed.as_dataset().map(lambda batch: (batch["x"], batch["y"]))
         model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
@@ -215,7 +215,7 @@ def test_an_error_of_the_feed_comes_through_the_dataset_with_its_text(tf: Any) -
     pipeline = hs.from_examples(rows).batch(5)
     with (
         hs.run(pipeline) as server,
-        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
         pytest.raises(tf.errors.OpError, match="rows of one batch have unequal shapes"),
     ):
         list(feed.as_dataset())
@@ -224,7 +224,7 @@ def test_an_error_of_the_feed_comes_through_the_dataset_with_its_text(tf: Any) -
 def test_a_dataset_taken_twice_goes_on_with_the_rest(tf: Any) -> None:
     with (
         hs.run(numbered(40)) as server,
-        headrace.connect(server.address, framework="tf", timeout=20) as feed,
+        headrace.connect(server.address, framework="tf", timeout=PATIENCE_S) as feed,
     ):
         rows = [batch["i"].numpy().tolist() for batch in feed.as_dataset().take(3)]
         rest = feed.as_dataset()
@@ -253,7 +253,7 @@ def test_a_dataset_left_early_does_not_hold_up_the_close(tf: Any) -> None:
 def test_only_a_feed_for_tensorflow_gives_a_dataset() -> None:
     with (
         hs.run(numbered(8)) as server,
-        headrace.connect(server.address, timeout=20) as feed,
+        headrace.connect(server.address, timeout=PATIENCE_S) as feed,
         pytest.raises(ValueError, match=r'as_dataset\(\) needs framework="tf".*\'numpy\''),
     ):
         feed.as_dataset()

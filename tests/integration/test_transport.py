@@ -25,7 +25,7 @@ _READER = """
 import json, sys
 import headrace
 from tests.integration.streams import digest
-with headrace.connect(sys.argv[1], timeout=20) as feed:
+with headrace.connect(sys.argv[1], timeout=60) as feed:
     print(json.dumps({"event": "read", "local": feed.local, "digest": digest(feed)}), flush=True)
 """
 
@@ -41,7 +41,7 @@ def test_every_dtype_and_every_ragged_row_arrives_as_it_was(way: str) -> None:
     examples = every_dtype(_N)
     with (
         hs.run(hs.from_examples(examples).batch(4, True, dynamic_pad=True)) as server,
-        headrace.connect(server.address, timeout=20) as feed,
+        headrace.connect(server.address, timeout=PATIENCE_S) as feed,
     ):
         assert feed.local == (way == "shared memory")
         seen = 0
@@ -60,7 +60,7 @@ def test_every_dtype_and_every_ragged_row_arrives_as_it_was(way: str) -> None:
 def test_arrays_are_aligned_and_writable_whichever_way_they_come(way: str) -> None:
     with (
         hs.run(hs.from_examples(every_dtype(_N)).batch(4, dynamic_pad=True)) as server,
-        headrace.connect(server.address, timeout=20) as feed,
+        headrace.connect(server.address, timeout=PATIENCE_S) as feed,
     ):
         for batch in feed:
             for name in batch:
@@ -72,10 +72,10 @@ def test_arrays_are_aligned_and_writable_whichever_way_they_come(way: str) -> No
 def test_a_trainer_that_can_not_see_the_memory_gets_the_same_batches(elsewhere: list[str]) -> None:
     pipeline = hs.from_examples(every_dtype(_N)).batch(4, True, dynamic_pad=True)
     with hs.run({"here": pipeline, "there": pipeline}, workers=2, partitions=2) as server:
-        with headrace.connect(server.address, feed="here", timeout=20) as feed:
+        with headrace.connect(server.address, feed="here", timeout=PATIENCE_S) as feed:
             assert feed.local
             here = digest(feed)
-        script = _READER.replace("timeout=20", 'timeout=20, feed="there"')
+        script = _READER.replace("timeout=60", 'timeout=60, feed="there"')
         with Process("-c", script, server.address, before=elsewhere) as process:
             told = process.wait_for("read")
             assert not told["local"]
@@ -88,7 +88,7 @@ def test_batches_of_19_megabytes_arrive_whole(way: str) -> None:
     want = {row["i"]: row["image"] for row in user_functions.images(3 * 128)}
     with (
         hs.run(pipeline) as server,
-        headrace.connect(server.address, timeout=30) as feed,
+        headrace.connect(server.address, timeout=PATIENCE_S) as feed,
     ):
         count = 0
         for batch in feed:
@@ -108,8 +108,8 @@ def test_one_feed_is_served_at_several_addresses_at_once(tmp_path: Path) -> None
         assert server.addresses[0] == server.address == binds[0]
         assert server.addresses[1].startswith("tcp://127.0.0.1:")
         with (
-            headrace.connect(server.addresses[0], timeout=20, prefetch=0) as one,
-            headrace.connect(server.addresses[1], timeout=20, prefetch=0) as two,
+            headrace.connect(server.addresses[0], timeout=PATIENCE_S, prefetch=0) as one,
+            headrace.connect(server.addresses[1], timeout=PATIENCE_S, prefetch=0) as two,
         ):
             got = [int(next(feed)["i"][0]) for _ in range(10) for feed in (one, two)]
             assert got == list(range(20))
@@ -125,12 +125,12 @@ def _finish(feed: headrace.Feed, other: headrace.Feed) -> list[headrace.Batch]:
 def test_bytes_come_over_ipc_too(tmp_path: Path, over_tcp: None) -> None:
     pipeline = hs.from_examples(every_dtype(_N)).batch(4, True, dynamic_pad=True)
     with hs.run({"a": pipeline, "b": pipeline}, bind=f"ipc://{tmp_path}/feed") as server:
-        with headrace.connect(server.address, feed="a", timeout=20) as feed:
+        with headrace.connect(server.address, feed="a", timeout=PATIENCE_S) as feed:
             assert not feed.local
             assert digest(feed)
-            first = digest(headrace.connect(server.address, feed="b", timeout=20))
+            first = digest(headrace.connect(server.address, feed="b", timeout=PATIENCE_S))
         with hs.run(pipeline) as again:
-            assert digest(headrace.connect(again.address, timeout=20)) == first
+            assert digest(headrace.connect(again.address, timeout=PATIENCE_S)) == first
 
 
 @pytest.mark.parametrize("bind", ["tcp://127.0.0.1:99999", "tcp://300.1.1.1:5000"])
@@ -158,10 +158,10 @@ def test_an_address_that_is_none_is_refused_at_once(address: str) -> None:
 def test_a_wait_ends_when_another_thread_closes_the_feed() -> None:
     with (
         hs.run(numbered(1)) as server,
-        headrace.connect(server.address, prefetch=0, timeout=60) as other,
+        headrace.connect(server.address, prefetch=0, timeout=PATIENCE_S) as other,
     ):
         next(other)  # the only batch, so that nothing comes and the feed does not end
-        feed = headrace.connect(server.address, timeout=60)
+        feed = headrace.connect(server.address, timeout=PATIENCE_S)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(next, feed)
             until = time.monotonic() + PATIENCE_S
@@ -236,15 +236,15 @@ def test_the_order_of_a_stream_does_not_depend_on_the_way(over_tcp: None) -> Non
         hs.from_examples(every_dtype(_N)).shuffle(seed=1).repeat(3).batch(4, dynamic_pad=True)
     )
     with hs.run({"a": pipeline, "b": pipeline}, workers=2, partitions=2) as server:
-        with headrace.connect(server.address, feed="a", prefetch=8, timeout=20) as feed:
+        with headrace.connect(server.address, feed="a", prefetch=8, timeout=PATIENCE_S) as feed:
             one = [frozen(batch) for batch in feed]
-        with headrace.connect(server.address, feed="b", prefetch=0, timeout=20) as feed:
+        with headrace.connect(server.address, feed="b", prefetch=0, timeout=PATIENCE_S) as feed:
             assert [frozen(batch) for batch in feed] == one
 
 
 def test_importing_the_client_needs_no_server_parts() -> None:
     script = "import sys, headrace; print([m for m in sys.modules if 'headrace_server' in m])"
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.stdout.strip() == "[]"

@@ -1,17 +1,19 @@
 """A trainer as a process of its own, for tests that kill, stop or crowd it.
 
-    python trainer.py ADDRESS [--feed NAME] [--hold N] [--pause S] [--timeout S] [--prefetch N]
-                      [--far]
+    python trainer.py ADDRESS [--feed NAME] [--hold N] [--until PATH] [--pause S] [--timeout S]
+                      [--prefetch N] [--far]
 
-Prints one JSON line per event: joined, batch (with its rows), error, done.  ``--hold N`` takes N
-batches and then waits for its end without committing the last one; ``--far`` hides the server's
-memory from it.
+Prints one JSON line per event: joined, batch (with its rows), holding, asks, error, done.
+``--hold N`` takes N batches and then waits, without committing the last one, for the file of
+``--until``, or else for its end.  ``--timeout`` bounds its waits for batches; it may take longer to
+join.  ``--far`` hides the server's memory from it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 
@@ -32,24 +34,38 @@ def hide_memory() -> None:
     wire.Attachment = unseen  # type: ignore[assignment,misc]
 
 
+def hold(feed: headrace.Feed, until: str | None) -> None:
+    """Wait with the last batch in hand."""
+    feed._link.settle()  # all before it are committed, and known to be
+    tell("holding")
+    while until is None or not os.path.exists(until):
+        time.sleep(0.01)
+    tell("asks")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("address")
     parser.add_argument("--feed")
     parser.add_argument("--hold", type=int)
+    parser.add_argument("--until")
     parser.add_argument("--pause", type=float, default=0.0)
-    parser.add_argument("--timeout", type=float, default=20.0)
+    parser.add_argument("--timeout", type=float, default=60.0)
     parser.add_argument("--prefetch", type=int, default=2)
     parser.add_argument("--far", action="store_true")
     options = parser.parse_args()
     if options.far:
         hide_memory()
     with headrace.connect(
-        options.address, feed=options.feed, timeout=options.timeout, prefetch=options.prefetch
+        options.address, feed=options.feed, timeout=60, prefetch=options.prefetch
     ) as feed:
+        feed._link._timeout_s = options.timeout
         tell("joined")
         taken = 0
         while True:
+            if taken == options.hold:
+                hold(feed, options.until)
+                options.hold = None
             try:
                 batch = next(feed)
             except StopIteration:
@@ -62,11 +78,8 @@ def main() -> None:
                 sys.exit(3)
             tell("batch", rows=batch["i"].tolist())
             taken += 1
-            if taken == options.hold:
-                feed._link.settle()  # all but the batch in hand is committed, and known to be
-                tell("holding")
-                time.sleep(600)
-            time.sleep(options.pause)
+            if taken != options.hold:
+                time.sleep(options.pause)
     tell("done")
 
 

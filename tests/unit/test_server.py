@@ -21,7 +21,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace_proto.errors import FilesMissing, ServerError
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 
 
 def numbered(n: int = 12) -> hs.Pipeline:
@@ -32,7 +32,7 @@ BATCHES = numbered().batch(4)
 
 
 def rows(server: hs.Server) -> list[int]:
-    with headrace.connect(server.address, timeout=20) as feed:
+    with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
         return [i for batch in feed for i in batch["i"].tolist()]
 
 
@@ -216,9 +216,9 @@ def test_every_address_of_bind_is_served(tmp_path: Path):
     binds = [f"ipc://{tmp_path}/socket", "tcp://127.0.0.1:*"]
     with hs.run(BATCHES, bind=binds) as server:
         assert server.addresses[0] == binds[0] and server.address == binds[0]
-        with headrace.connect(server.addresses[1], timeout=20) as feed:
+        with headrace.connect(server.addresses[1], timeout=PATIENCE_S) as feed:
             first = next(feed)["i"].tolist()
-        with headrace.connect(server.addresses[0], timeout=20) as feed:
+        with headrace.connect(server.addresses[0], timeout=PATIENCE_S) as feed:
             rest = [i for batch in feed for i in batch["i"].tolist()]
     assert first + rest == list(range(12))
 
@@ -231,7 +231,7 @@ def test_a_memory_directory_is_meant_from_where_the_server_was_started(
     monkeypatch.chdir(tmp_path)
     with hs.run(BATCHES, shm_dir=deep) as server:
         monkeypatch.chdir("/")
-        with headrace.connect(server.address, timeout=20) as feed:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             assert next(feed)["i"].tolist() == [0, 1, 2, 3]
             assert feed.local
 
@@ -388,7 +388,7 @@ def test_a_server_that_nothing_refers_to_is_stopped_and_its_address_is_free_agai
     del first
     with hs.run(BATCHES, bind=address, state_dir=tmp_path, durability="process") as server:
         assert all(map(gone, pids)) and server.address == address
-        with headrace.connect(address, timeout=20) as feed:
+        with headrace.connect(address, timeout=PATIENCE_S) as feed:
             assert repr(feed) == f"<headrace.Feed 'default' at {address}: open>"
             assert [i for batch in feed for i in batch["i"].tolist()] == list(range(12))
             assert server.wait(PATIENCE_S)
@@ -422,7 +422,7 @@ def test_a_function_with_another_body_is_refused_unless_that_is_allowed(
 
     def served(**options: Any) -> list[int]:
         with hs.run(pipeline, state_dir=state, durability="process", **options) as server:
-            with headrace.connect(server.address, timeout=20, prefetch=0) as feed:
+            with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed:
                 return [int(i) for i in next(feed)["i"]]
 
     file.write_text(body)
@@ -449,7 +449,9 @@ def test_a_worker_that_restarts_with_another_function_is_told_of(
         file.write_text("def f(example):\n    return {**example}\n")
         os.kill(server.pids["worker-0-0"], signal.SIGKILL)
         assert rows(server) == list(range(12))
-        (event,) = [e for e in server._supervisor.look()["events"] if e["kind"].startswith("func")]
+        (event,) = eventually(
+            lambda: [e for e in server._supervisor.look()["events"] if e["kind"].startswith("func")]
+        )
     assert f"the function {file}:f was changed" in str(event)
 
 
@@ -457,7 +459,7 @@ def test_what_was_committed_is_not_done_again_by_a_server_that_is_started_there(
     state = tmp_path / "state"
     state.mkdir()
     with hs.run(BATCHES, state_dir=state, durability="process") as server:
-        with headrace.connect(server.address, timeout=20) as feed:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             first = [i for batch in itertools.islice(feed, 2) for i in batch["i"].tolist()]
     with hs.run(BATCHES, state_dir=state, durability="process") as server:
         rest = rows(server)

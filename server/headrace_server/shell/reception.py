@@ -245,7 +245,6 @@ class Reception:
                 desk.properties,
                 str(self._near.path),
                 None if resumed else self._usage_told(session, desk, hello),
-                partitions=desk.partitions,
             ),
         )
         if desk.failure is not None:
@@ -264,8 +263,6 @@ class Reception:
             )
         if not 0 < len(hello.nonce) <= 64:
             raise ProtocolError("a Hello carries a nonce of 1 to 64 bytes")
-        if hello.owner > 0:
-            raise ProtocolError(f"a Hello names owner {hello.owner}; this server has owner 0 only")
         name = self._gate.name_of(key)
         if name is None:
             raise NotAllowed(_REVOKED)

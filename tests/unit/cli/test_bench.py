@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import headrace_server as hs
+from tests.patience import PATIENCE_S
 
 
 def test_the_command_hands_its_options_to_the_client():
@@ -15,7 +16,7 @@ def test_the_command_hands_its_options_to_the_client():
     with hs.run({"numbers": pipeline}) as server:
         options = ["--consume", "--seconds", "0.2", "--feed", "numbers", "--json"]
         done = subprocess.run(
-            [*command, server.address, *options], capture_output=True, text=True, timeout=60
+            [*command, server.address, *options], capture_output=True, text=True, timeout=PATIENCE_S
         )
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["feed"] == "numbers"

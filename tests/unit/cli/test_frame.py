@@ -15,6 +15,7 @@ from headrace_proto.errors import ServerError
 from headrace_server.cli import frame, table
 from headrace_server.cli.options import Option
 from tests.contract.interpreter import run
+from tests.patience import PATIENCE_S
 
 OPTIONS = (Option("word", "text", "what is said", default="well"),)
 
@@ -161,7 +162,7 @@ def test_a_reader_that_goes_away_ends_a_command_without_a_word():
     process.stdout.close()
     assert process.stderr.read() == b""
     process.stderr.close()
-    assert process.wait(30) == 1
+    assert process.wait(PATIENCE_S) == 1
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"]])

@@ -15,6 +15,7 @@ from headrace_server.cli import local
 from headrace_server.cli.local import LocalFeed
 from headrace_server.feed.index_cache import IndexCache
 from headrace_server.feed.reader import BadRecords
+from tests.patience import PATIENCE_S
 
 EXAMPLES = [
     {"k": f"key {i}", "x": np.full((i % 7 + 1, 2), i, np.float32), "y": i % 3} for i in range(60)
@@ -52,7 +53,7 @@ PLAIN = {
 @pytest.mark.parametrize("name", PLAIN)
 def test_they_are_those_of_a_server(name: str):
     with hs.run(PLAIN[name]) as server:
-        with headrace.connect(server.address, timeout=20) as feed:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             wanted = [dict(batch) for batch in islice(feed, 4)]
     with feed_of(PLAIN[name]) as here:
         for sample, expected in zip(here.batches(), wanted, strict=False):

@@ -62,7 +62,7 @@ class Terminal:
 
     def until(self, true: Callable[[], object]) -> None:
         """Read until something holds, or nobody writes any more."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while not true():
             if time.monotonic() > deadline:
                 self.process.kill()

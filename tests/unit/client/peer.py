@@ -39,7 +39,8 @@ class Peer:
     def say_raw(self, header: bytes) -> None:
         self._socket.send_multipart([self.identity, header])
 
-    def welcome(self, schema: Any = (), heartbeat_s: float = 0.2) -> None:
+    def welcome(self, schema: Any = (), heartbeat_s: float = 30.0) -> None:
+        """Let a trainer in; only with a short heartbeat can it take a pause for the peer's end."""
         self.hear(Hello)
         self.say(Welcome(1, "t", 7, "f", list(schema), heartbeat_s, 30.0, 64))
 

@@ -140,9 +140,6 @@ class FakeLink:
         file = f"life/trainer-{number}"
         self.session.receive(Welcome(1, "t", number, "feed", [], 1, 9, 64, "d", file), [], 0)
 
-    def session_of(self, partition):
-        return self.session
-
     def check_usable(self):
         if self.left:
             raise self.left
@@ -245,7 +242,7 @@ class Serving(threading.Thread):
         if isinstance(message, Hello):
             wire = schema_to_wire(schema_of(self.told))
             most = self.max_credits
-            self._say(Welcome(1, "t", 7, "f", wire, 0.2, 30.0, most, "", "", False, self.told))
+            self._say(Welcome(1, "t", 7, "f", wire, 30.0, 30.0, most, "", "", False, self.told))
         elif isinstance(message, Renew):
             self._say(Pulse(7, "segments whose states are not saved"))
             self._window = max(self._window, message.window)

@@ -6,7 +6,7 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -14,7 +14,7 @@ from headrace import driver
 from headrace.link import Link
 from headrace.requests import DrainInput, FlushStates, SetTargetProbs, StatesPart
 from headrace.session import Session
-from headrace_proto.clock import AwakeClock
+from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded, FeedClosed, UnknownFeed
 from headrace_proto.messages import (
     Deliver,
@@ -27,7 +27,6 @@ from headrace_proto.messages import (
     Hello,
     Pulse,
     Refused,
-    Renew,
     Retarget,
     Retargeted,
     Welcome,
@@ -47,7 +46,7 @@ def linked(address: str, timeout_s: float) -> Iterator[Link]:
 
 
 def test_a_refusal_is_raised_as_what_it_says(peer: Peer):
-    with linked(peer.address, 5) as link:
+    with linked(peer.address, PATIENCE_S) as link:
         peer.hear(Hello)
         peer.say(Refused("feed", "there is no feed 'f'"))
         with pytest.raises(UnknownFeed, match="no feed 'f'"):
@@ -60,41 +59,44 @@ def test_nobody_there_is_told_when_the_timeout_is_over():
             link.open()
 
 
+def waits(link: Link, timeout_s: float) -> None:
+    """From here on a wait ends so soon; what came before had all the time that it needed."""
+    link._timeout_s = timeout_s
+
+
+def heard(link: Link, what: Callable[[Session], object]) -> None:
+    """Wait until the session has heard so much."""
+    deadline = Deadline(PATIENCE_S)
+    while not what(link.session):
+        assert deadline.left_s, "it did not come"
+        link._driver.await_news(link._driver.news, 0.1)
+
+
 def test_a_server_that_is_not_ready_says_what_it_waits_for(peer: Peer):
-    with linked(peer.address, 0.5) as link:
+    with linked(peer.address, 0.3) as link:
         peer.hear(Hello)
         peer.say(Pulse(0, "the workers are opening the feed's source"))
+        heard(link, lambda session: session.waiting)
         with pytest.raises(DeadlineExceeded, match="workers are opening"):
             link.open()
 
 
 def test_a_wait_for_a_batch_ends_with_the_servers_own_words(peer: Peer):
-    with linked(peer.address, 0.6) as link:
+    with linked(peer.address, PATIENCE_S) as link:
         peer.welcome()
         link.open()
-        failures: list[BaseException] = []
-
-        def take() -> None:
-            try:
-                link.take()
-            except BaseException as error:
-                failures.append(error)
-
-        thread = threading.Thread(target=take)
-        thread.start()
-        while thread.is_alive():
-            with contextlib.suppress(AssertionError):
-                peer.hear(Renew, 0.1)
-                peer.say(Pulse(7, "batch 3 of partition 0 is being made"))
-        thread.join()
-    assert isinstance(failures[0], DeadlineExceeded)
-    assert "batch 3 of partition 0 is being made" in str(failures[0])
+        peer.say(Pulse(7, "batch 3 of partition 0 is being made"))
+        heard(link, lambda session: session.waiting)
+        waits(link, 0.3)
+        with pytest.raises(DeadlineExceeded, match="batch 3 of partition 0 is being made"):
+            link.take()
 
 
 def test_a_server_that_falls_silent_is_lost(peer: Peer):
-    with linked(peer.address, 1.0) as link:
-        peer.welcome()
+    with linked(peer.address, PATIENCE_S) as link:
+        peer.welcome(heartbeat_s=0.2)
         link.open()
+        waits(link, 1.0)
         with pytest.raises(ConnectionLost, match="nothing was heard of it"):
             link.take()
 
@@ -189,7 +191,7 @@ def test_a_process_that_wakes_beyond_its_deadline_hears_before_it_gives_up(
             with link._driver._io:
                 machine[0] += 3600
                 peer.say(Ended(7))
-                wire = link._driver._wires[0]
+                wire = link._driver._wire
                 assert wire is not None and wire._socket.poll(1000 * int(PATIENCE_S))
             link._driver.await_news(news, at_most_s)
 
@@ -199,12 +201,12 @@ def test_a_process_that_wakes_beyond_its_deadline_hears_before_it_gives_up(
 
 
 def test_the_end_and_a_failure_reach_who_waits(peer: Peer):
-    with linked(peer.address, 5) as link:
+    with linked(peer.address, PATIENCE_S) as link:
         peer.welcome()
         link.open()
         peer.say(Ended(7))
         assert link.take() is None
-    with linked(peer.address, 5) as link:
+    with linked(peer.address, PATIENCE_S) as link:
         peer.welcome()
         link.open()
         peer.say(Ended(7, "lost", "the server was stopped"))
@@ -220,7 +222,7 @@ def test_who_waits_for_a_server_that_announced_its_return_is_served_by_the_next(
     peer: Peer, caplog: pytest.LogCaptureFixture
 ):
     """The log says both, so that nobody takes the wait for a hang."""
-    with linked(peer.address, 20) as link:
+    with linked(peer.address, PATIENCE_S) as link:
         peer.welcome()
         link.open()
         stop(peer)
@@ -238,10 +240,12 @@ def test_who_waits_for_a_server_that_announced_its_return_is_served_by_the_next(
 
 
 def test_the_deadline_says_that_the_server_was_stopped_and_announced_its_return(peer: Peer):
-    with linked(peer.address, 1.0) as link:
+    with linked(peer.address, PATIENCE_S) as link:
         peer.welcome()
         link.open()
         stop(peer)
+        heard(link, lambda session: session.stopped)
+        waits(link, 0.3)
         with pytest.raises(ConnectionLost, match="was stopped and announced its return") as error:
             link.take()
         assert "waited for a batch" in str(error.value) and "commits" not in str(error.value)
@@ -285,7 +289,7 @@ def test_closing_ends_the_wait_of_another_thread(peer: Peer):
 
 
 def test_who_asks_gets_the_answer_to_the_own_request(peer: Peer):
-    with linked(peer.address, 5) as link:
+    with linked(peer.address, PATIENCE_S) as link:
         peer.welcome()
         link.open()
         answers: list[Retargeted] = []
@@ -301,7 +305,7 @@ def test_who_asks_gets_the_answer_to_the_own_request(peer: Peer):
 
 
 def test_a_deadline_names_the_request_that_was_not_answered(peer: Peer):
-    with linked(peer.address, 5) as link:
+    with linked(peer.address, PATIENCE_S) as link:
         peer.welcome()
         link.open()
         with pytest.raises(DeadlineExceeded, match="for the answer to flush_states of feed 'f'"):
@@ -309,18 +313,18 @@ def test_a_deadline_names_the_request_that_was_not_answered(peer: Peer):
 
 
 def test_a_deadline_names_the_limit_when_a_trainer_holds_all_that_it_may(peer: Peer):
-    with linked(peer.address, 5) as link:
+    with linked(peer.address, PATIENCE_S) as link:
         peer.welcome()
         link.open()
         for held, told in ((63, "holds 63 batches$"), (64, "as many as .* max_credits=64 allows")):
             link.session._held = set(range(held))
             with pytest.raises(DeadlineExceeded, match=told):
-                link._wait(lambda: None, 0.1, "a batch")
+                link._wait(lambda session: None, 0.1, "a batch")
 
 
 @pytest.mark.parametrize("answer", [Drained(7), Ended(7)])
 def test_a_drain_is_answered_by_the_server_or_by_the_end(peer: Peer, answer: Drained | Ended):
-    with linked(peer.address, 5) as link:
+    with linked(peer.address, PATIENCE_S) as link:
         peer.welcome()
         link.open()
         answers: list[Drained] = []
@@ -333,7 +337,7 @@ def test_a_drain_is_answered_by_the_server_or_by_the_end(peer: Peer, answer: Dra
 
 
 def test_a_commit_that_was_refused_is_told_to_who_waits_unless_it_hands_over_states(peer: Peer):
-    with linked(peer.address, 5) as link:
+    with linked(peer.address, PATIENCE_S) as link:
         peer.welcome()
         link.open()
         link.session.refused.append(UnknownFeed("of a commit"))

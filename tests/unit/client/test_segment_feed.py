@@ -137,8 +137,9 @@ def test_faults_that_can_not_be_are_a_protocol_error(faults):
 
 
 def test_a_deadline_says_which_states_this_trainer_owes():
-    with served(ONE, batches(ONE, 1), timeout=0.4) as (_server, feed):
+    with served(ONE, batches(ONE, 1)) as (_server, feed):
         next(feed)
+        feed._link._timeout_s = 0.3
         with pytest.raises(
             DeadlineExceeded, match=r"has not saved state 'lstm' of 2 segments \(00"
         ):
@@ -227,8 +228,9 @@ def test_the_next_batch_waits_until_another_thread_saves_the_one_before():
 
 
 def test_the_next_batch_is_refused_to_who_never_saves():
-    with served(KEPT, batches(KEPT, 2), timeout=0.4) as (_server, feed):
+    with served(KEPT, batches(KEPT, 2)) as (_server, feed):
         next(feed)
+        feed._link._timeout_s = 0.3
         with pytest.raises(DeadlineExceeded, match=r"has not saved states 'lstm', 'tag' of 2"):
             next(feed)
 

@@ -1,4 +1,4 @@
-"""Readers that a test opened are closed when it ends; generated examples are always the same."""
+"""Readers that a test opened are closed when it ends."""
 
 from __future__ import annotations
 
@@ -6,12 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 import reading
-from hypothesis import settings
-
-settings.register_profile(
-    "steady", settings.default, derandomize=True, deadline=None, database=None
-)
-settings.load_profile("steady")
 
 
 @pytest.fixture(autouse=True)

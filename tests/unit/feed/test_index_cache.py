@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.patience import PATIENCE_S
 
 from headrace_server.feed.index_cache import IndexCache
 from headrace_server.feed.manifest import DataFile
@@ -158,7 +159,7 @@ def test_of_several_processes_only_one_builds(tmp_path: Path) -> None:
         assert child.stdin is not None
         child.stdin.write("go\n")
         child.stdin.flush()
-    assert [child.communicate(timeout=60)[0] for child in children] == ["4950\n"] * 3
+    assert [child.communicate(timeout=PATIENCE_S)[0] for child in children] == ["4950\n"] * 3
     assert log.read_text() == "built"
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from headrace_server.pipeline import naming
 from headrace_server.pipeline.naming import load_file, name_of, resolve
+from tests.patience import PATIENCE_S
 
 
 def double(x):
@@ -158,7 +159,7 @@ def run(tmp_path, *arguments):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         env={"PYTHONPATH": ":".join(p for p in sys.path if p)},
     )
     return done.stdout.strip(), done.stderr

@@ -133,7 +133,7 @@ class Played:
 
     def ended(self) -> int | None:
         """Its exit code, after all that it said was read."""
-        code = self.child.wait(30)
+        code = self.child.wait(PATIENCE_S)
         self.child.close()
         return code
 
@@ -231,7 +231,7 @@ def test_an_order_to_a_child_that_is_gone_does_nothing(play: Callable[..., Playe
     one = play("echo")
     one.wait_for(1)
     one.child.kill()
-    assert one.child.wait(30) == -signal.SIGKILL
+    assert one.child.wait(PATIENCE_S) == -signal.SIGKILL
     one.child.order(i=1)
     one.child.kill()
     one.child.close()
@@ -316,7 +316,7 @@ def test_processes_that_outlive_a_child_and_hold_its_pipes_hold_nobody_up(
         one.child.kill()
         started = time.monotonic()
         assert one.ended() == -signal.SIGKILL
-        assert time.monotonic() - started < 4
+        assert time.monotonic() - started < PATIENCE_S / 2
         assert not gone(others[0], 0) and not gone(others[1], 0)
     finally:
         for pid in others:

@@ -133,7 +133,7 @@ def test_a_trainers_connection_outlives_any_number_of_silent_ones(port: Port):
     port.connections.belongs(int(last.get(zmq.SRCFD)), 1, time.monotonic())
     silent = [port.knock() for _ in range(8)]
     port.until(lambda: len(port.connections) == 9)
-    port.connections.end_surplus(time.monotonic() + 10)
+    port.connections.end_surplus(time.monotonic() + PATIENCE_S)
     assert port.connections.take_ended() == 4 and port.connections.take_ended() == 0
     for end in silent[:4]:  # the oldest
         with contextlib.suppress(ConnectionResetError):

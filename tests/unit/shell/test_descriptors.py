@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.patience import PATIENCE_S
 
 from headrace_proto.errors import LimitExceeded
 from headrace_server.shell.descriptors import aside, is_shortage, own, plan
@@ -83,6 +84,6 @@ print("well")
 
 def test_own_files_are_opened_and_kept_beyond_the_line_while_connections_fill_all_below():
     ended = subprocess.run(
-        [sys.executable, "-c", _FULL], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", _FULL], capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert ended.stdout == "well\n", ended.stderr

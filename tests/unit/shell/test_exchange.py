@@ -585,7 +585,7 @@ def test_a_worker_that_is_ready_before_its_router_waits_for_it(tmp_path: Path):
     )
     worker.start()
     exchange = Exchange(path, 100)
-    worker.join(30)
+    worker.join(PATIENCE_S)
     poll = select.poll()
     poll.register(exchange, select.POLLIN)
     heard: list[Any] = []

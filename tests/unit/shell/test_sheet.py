@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.patience import PATIENCE_S
 
 from headrace_proto.errors import ServerError
 from headrace_server.shell.sheet import Sheet, SheetReader, sheet_bytes
@@ -29,7 +30,7 @@ def test_another_process_reads_it_too(reader: SheetReader):
         "import sys; from headrace_server.shell.sheet import Sheet; "
         "Sheet(sys.argv[1]).write({'a': b'x'})"
     )
-    subprocess.run([sys.executable, "-c", code, reader.path], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code, reader.path], check=True, timeout=PATIENCE_S)
     assert reader.read() == {"a": b"x"}
 
 

@@ -138,7 +138,9 @@ print("alive")
 def test_a_peer_that_goes_while_its_messages_wait_does_not_end_the_process():
     command = [sys.executable, "-c", GOES]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, env=environment
+    )
     assert done.stdout == "alive\n", done.stderr
 
 

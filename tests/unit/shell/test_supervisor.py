@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 from tests.shortage import no_descriptors
 
 import headrace
@@ -46,28 +46,21 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def rows(supervisor: Supervisor) -> list[int]:
-    with headrace.connect(supervisor.addresses[0], timeout=20) as feed:
+    with headrace.connect(supervisor.addresses[0], timeout=PATIENCE_S) as feed:
         return [i for batch in feed for i in batch["i"].tolist()]
 
 
 def gone(pid: int) -> bool:
-    """Whether a process ends within 10 seconds."""
+    """Whether a process ends."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
     poller = select.poll()
     poller.register(fd, select.POLLIN)
-    ended = bool(poller.poll(10_000))
+    ended = bool(poller.poll(int(1000 * PATIENCE_S)))
     os.close(fd)
     return ended
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        threading.Event().wait(0.01)
 
 
 def test_it_starts_a_router_and_the_workers_and_ends_them(start: Start):
@@ -141,7 +134,7 @@ def test_a_death_by_a_signal_without_a_name_is_told_by_its_number(start: Start):
 def test_without_its_router_the_server_has_failed_and_everyone_who_waits_is_told(start: Start):
     supervisor = start()
     told: list[bool] = []
-    waiter = threading.Thread(target=lambda: told.append(supervisor.wait(30)))
+    waiter = threading.Thread(target=lambda: told.append(supervisor.wait(PATIENCE_S)))
     drainer = threading.Thread(target=lambda: told.append(supervisor.drain(30)))
     waiter.start()
     os.kill(supervisor.pids()["router"], signal.SIGKILL)
@@ -278,10 +271,10 @@ def test_a_start_without_a_free_descriptor_leaves_no_directory(
 
 def test_drain_waits_for_the_commits_of_what_is_out(start: Start):
     supervisor = start()
-    with headrace.connect(supervisor.addresses[0], timeout=20, prefetch=0) as feed:
+    with headrace.connect(supervisor.addresses[0], timeout=PATIENCE_S, prefetch=0) as feed:
         next(feed)
         assert not supervisor.drain(0.3)
-    assert supervisor.drain(20)
+    assert supervisor.drain(PATIENCE_S)
 
 
 def test_what_is_left_of_a_stopped_supervisor_answers_and_does_nothing(start: Start):

@@ -9,26 +9,34 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from headrace_proto.clock import Deadline
 from headrace_server.watch import http as module
 from headrace_server.watch.http import HttpService
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, eventually
 
 from .watched import Watched
 
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpService]:
-    monkeypatch.setattr(module, "_HEAD_S", 1.0)
-    monkeypatch.setattr(module, "_TURN_S", 0.3)
+    """One that cuts nobody off who is only slow."""
+    monkeypatch.setattr(module, "_HEAD_S", PATIENCE_S)
+    monkeypatch.setattr(module, "_TURN_S", PATIENCE_S)
     one = HttpService("127.0.0.1", 0)
     one.watch(Watched())
     yield one
     one.close()
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch, service: HttpService) -> HttpService:
+    monkeypatch.setattr(module, "_HEAD_S", 1.0)
+    monkeypatch.setattr(module, "_TURN_S", 0.3)
+    return service
 
 
 def place(service: HttpService) -> tuple[str, int]:
@@ -36,7 +44,7 @@ def place(service: HttpService) -> tuple[str, int]:
 
 
 def asked(service: HttpService, path: str = "/healthz", method: str = "GET") -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(*place(service), timeout=20)
+    connection = http.client.HTTPConnection(*place(service), timeout=PATIENCE_S)
     try:
         connection.request(method, path)
         answer = connection.getresponse()
@@ -98,18 +106,18 @@ def test_random_bytes_harm_nobody(service: HttpService):
     assert asked(service)[0] == 200
 
 
-def test_who_speaks_too_slowly_is_cut_off(service: HttpService):
+def test_who_speaks_too_slowly_is_cut_off(hasty: HttpService):
     begun = time.monotonic()
-    with socket.create_connection(place(service), timeout=PATIENCE_S) as connection:
+    with socket.create_connection(place(hasty), timeout=PATIENCE_S) as connection:
         connection.sendall(b"GET / HT")
         answer = connection.recv(100)
     assert answer.startswith(b"HTTP/1.1 400") or answer == b""
     assert time.monotonic() - begun < PATIENCE_S / 2
 
 
-def test_who_sends_a_byte_now_and_then_is_cut_off_as_well(service: HttpService):
+def test_who_sends_a_byte_now_and_then_is_cut_off_as_well(hasty: HttpService):
     begun = time.monotonic()
-    with socket.create_connection(place(service), timeout=PATIENCE_S) as connection:
+    with socket.create_connection(place(hasty), timeout=PATIENCE_S) as connection:
         try:
             for _ in range(2000):
                 connection.sendall(b"G")
@@ -123,14 +131,14 @@ def test_who_sends_a_byte_now_and_then_is_cut_off_as_well(service: HttpService):
 
 
 def test_many_that_say_nothing_keep_others_out_for_no_longer_than_their_own_time(
-    service: HttpService,
+    hasty: HttpService,
 ):
-    idle = [socket.create_connection(place(service), timeout=PATIENCE_S) for _ in range(40)]
+    idle = [socket.create_connection(place(hasty), timeout=PATIENCE_S) for _ in range(40)]
     try:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
-                status, _ = asked(service)
+                status, _ = asked(hasty)
                 break
             except OSError:  # all threads are taken: this one was cut off
                 assert time.monotonic() < deadline
@@ -209,22 +217,14 @@ def test_a_request_that_was_under_way_in_a_suspension_is_answered(
         looks += 1
         return time.monotonic() + ahead
 
-    monkeypatch.setattr(module, "_HEAD_S", 20.0)
     monkeypatch.setattr(module, "Deadline", functools.partial(Deadline, source=clock))
     with socket.create_connection(place(service), timeout=PATIENCE_S) as connection:
         connection.sendall(b"GET /healthz")
-        wait_until(lambda: looks > 5)  # three of them are of the wait for a thread
+        eventually(lambda: looks > 5)  # three of them are of the wait for a thread
         ahead, seen = 3600.0, looks
-        wait_until(lambda: looks > seen + 1)
+        eventually(lambda: looks > seen + 1)
         connection.sendall(b" HTTP/1.1\r\n\r\n")
         assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
-
-
-def wait_until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def test_many_at_once_are_all_answered(service: HttpService):

@@ -30,7 +30,10 @@ def test_before_there_is_a_server_it_is_starting(watch: Watch):
         _ = watch.server
 
 
-def test_however_many_ask_the_server_is_looked_at_once_in_a_while(watch: Watch):
+def test_however_many_ask_the_server_is_looked_at_once_in_a_while(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "_FRESH_S", 600.0)
     server = Watched()
     watch.begin(server)
     for _ in range(50):
