@@ -7,7 +7,8 @@
                   peers in torch_peers, grain_peers, tensorpack_peers and reverb_peers
     environments  the interpreter of each: some peers need versions of their own
     window        one contestant in a process of its own, timed, with all its children
-    memory        one contestant over epochs, its memory looked at all the time
+    alone         what headrace does by itself: memory over epochs, restarting of a whole server
+    crowds        several trainers of one feed
     running       contestants that run; one that fails or says nothing ends, and not the run
     pairs         two contestants in turn; what counts is the ratio of each pair
     comparisons   which pairs there are, and what is aimed at; reasons: why it is missed

@@ -11,13 +11,13 @@ import time
 from pathlib import Path
 
 from . import page
-from .comparisons import MEMORY, comparisons
+from .alone import Alone, alone
+from .comparisons import comparisons
 from .pairs import Comparison, compare
 from .report import Run, append_to_log, as_json, from_json, log_entry, table
 from .running import Failed, Running, running
 
 _DOCS = Path(__file__).parents[2] / "docs"
-_MEMORY_S = 12.0
 #: Pairs and seconds of a window.
 _QUICK, _USUAL, _LONG = (3, 0.4), (5, 0.7), (5, 2.5)
 _ATTEMPTS = 2
@@ -48,13 +48,13 @@ def main() -> None:
     pairs, seconds = _LONG if options.long else _QUICK if options.quick else _USUAL
     run = Run(options.pairs or pairs, options.seconds or seconds)
     chosen = comparisons(options.long, options.only)
-    watched = [name for name in MEMORY if options.only in f"W1 memory: {name}"]
-    if not chosen and not watched:
+    by_themselves = alone(options.only)
+    if not chosen and not by_themselves:
         parser.error(f"no comparison contains {options.only!r}")
     directory = options.data or Path(tempfile.gettempdir()) / f"headrace-bench-{os.getuid()}"
     _prepare(directory)
     with running(directory) as them:
-        _measure(run, chosen, watched, them, options.json)
+        _measure(run, chosen, by_themselves, them, options.json)
     _tell(run, options)
 
 
@@ -73,28 +73,28 @@ def _prepare(directory: Path) -> None:
 
 
 def _measure(
-    run: Run, chosen: list[Comparison], watched: list[str], them: Running, json: Path | None
+    run: Run, chosen: list[Comparison], others: list[Alone], them: Running, json: Path | None
 ) -> None:
     """All of them; what fails is tried once more, then noted, and the rest goes on."""
     began = time.monotonic()
-    titles = [c.title for c in chosen] + [f"W1 memory: {name}" for name in watched]
-    for at, title in enumerate(titles):
-        print(f"{at + 1}/{len(titles)} {title}", file=sys.stderr)
+    steps = [*chosen, *others]
+    for at, step in enumerate(steps):
+        print(f"{at + 1}/{len(steps)} {step.title}", file=sys.stderr)
         for _ in range(_ATTEMPTS):
             try:
-                if at < len(chosen):
-                    run.outcomes.append(compare(chosen[at], them, run.pairs, run.seconds))
+                if isinstance(step, Comparison):
+                    run.outcomes.append(compare(step, them, run.pairs, run.seconds))
                 else:
-                    name = watched[at - len(chosen)]
-                    run.memory[name] = them.alone(name, "memory", _MEMORY_S)
+                    measured = them.alone(step.name, step.module, step.seconds)
+                    run.alone[step.title] = measured
             except Failed as error:
                 print(f"    {error}", file=sys.stderr)
-                run.absent[title] = str(error)
+                run.absent[step.title] = str(error)
                 them.failed(error)
             else:
-                run.absent.pop(title, None)
+                run.absent.pop(step.title, None)
                 break
-        if at < len(chosen):
+        if isinstance(step, Comparison):
             them.keep(_needed(chosen, at))
         run.minutes = (time.monotonic() - began) / 60
         if json:

@@ -17,6 +17,8 @@ import zmq
 
 from . import grain_peers, reverb_peers, sequences, servers, skewed, tensorpack_peers, workloads
 from . import torch_peers as torch
+from .crowds import crowd
+from .environments import EARLIER, EARLIER_COMMIT
 from .processes import helper, last_line
 from .state_peers import barrier, windows
 from .state_trainers import trainer
@@ -51,8 +53,11 @@ _AHEAD = 16
 
 
 def _headrace(
-    kind: str, framework: str, check: Check, *, tcp: bool = False, prefetch: int = _AHEAD
+    kind: str, framework: str, check: Check, *, tcp: bool = False, prefetch: int | None = _AHEAD
 ) -> Contestant:
+    """``prefetch=None``: nothing but the framework is asked for."""
+    asked: dict[str, Any] = {} if prefetch is None else {"prefetch": prefetch}
+
     def steps(directory: Path) -> Steps:
         import headrace
 
@@ -64,7 +69,7 @@ def _headrace(
         with helper("servers", kind, str(directory)) as server:
             address = last_line(server)
             yield READY
-            with headrace.connect(address, framework=framework, prefetch=prefetch) as feed:
+            with headrace.connect(address, framework=framework, **asked) as feed:
                 if feed.local is tcp:
                     raise AssertionError(f"shared memory: {feed.local}, where tcp is {tcp}")
                 names = list(feed.schema)
@@ -240,11 +245,26 @@ def _workers(name: str, make: Callable[[str, int, Check], Contestant]) -> dict[s
     }
 
 
+def _of_then(contestant: Contestant) -> Contestant:
+    """The same, where the packages of an earlier commit are found first."""
+
+    def steps(directory: Path) -> Steps:
+        import headrace
+
+        if EARLIER_COMMIT not in headrace.__file__:
+            raise AssertionError(f"{headrace.__file__} is not of {EARLIER_COMMIT}")
+        yield from contestant(directory)
+
+    return steps
+
+
 CONTESTANTS: dict[str, Contestant] = {
     "headrace shm tf": _headrace("headrace-w1", "tf", _w1),
     "headrace shm numpy": _headrace("headrace-w1", "numpy", _w1),
     "headrace tcp tf": _headrace("headrace-w1", "tf", _w1, tcp=True),
-    "headrace shm tf, prefetch 2": _headrace("headrace-w1", "tf", _w1, prefetch=2),
+    "headrace default settings": _headrace("headrace-w1", "tf", _w1, prefetch=None),
+    "headrace, 1 trainer": crowd(1),
+    "headrace, 8 trainers": crowd(8),
     "headrace first epoch": _headrace("headrace-w1-once", "tf", _w1),
     "headrace one at a time": _headrace("headrace-w1", "numpy", _w1, prefetch=0),
     "headrace from Arrow": _headrace("headrace-w1-arrow", "tf", _w1),
@@ -269,8 +289,9 @@ CONTESTANTS: dict[str, Contestant] = {
     "headrace arrival": trainer(False),
     "headrace arrival, two in flight": trainer(False, prefetch=1),
     "headrace arrival, three in flight": trainer(False, prefetch=1, ahead=True),
-    "headrace arrival, durable": trainer(False, durable=True),
-    "headrace arrival, durable, two in flight": trainer(False, prefetch=1, durable=True),
+    "headrace arrival, durable": trainer(False, durability="power"),
+    "headrace arrival, durable, two in flight": trainer(False, prefetch=1, durability="power"),
+    "headrace arrival, durable, process": trainer(False, durability="process"),
     "headrace lanes": trainer(True, prefetch=2),
     "headrace lanes, prefetch 8": trainer(True, prefetch=8),
     "headrace arrival numpy": trainer(False, "numpy"),
@@ -292,4 +313,10 @@ CONTESTANTS: dict[str, Contestant] = {
     "shared-memory ring": _ring,
     "raw TCP": _raw_tcp,
     "ZeroMQ round trip": _zmq_echo,
+}
+#: The same code beside packages of an earlier commit (``environments``).
+CONTESTANTS |= {
+    f"{EARLIER} {name}": _of_then(contestant)
+    for name, contestant in CONTESTANTS.items()
+    if name.startswith("headrace") and "tcp" in name
 }

@@ -1,6 +1,7 @@
 """Interpreters of contestants: this one, or one of their own for peers that pin other versions.
 
     DIRECTORY/environments/NAME     made once, by venv and pip, when a contestant first needs it
+    DIRECTORY/environments/COMMIT   headrace as it was then, by git; found before what is installed
 
 A peer that can not be had is left out and said so; it never ends a run.
 """
@@ -14,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["REQUIREMENTS", "Absent", "Environments"]
+__all__ = ["EARLIER", "EARLIER_COMMIT", "REQUIREMENTS", "Absent", "Environments"]
 
 #: By what the names of the contestants begin with.
 REQUIREMENTS = {
@@ -22,6 +23,11 @@ REQUIREMENTS = {
     "tensorpack": ("tensorpack==0.11", "numpy>=2"),
     "Reverb": ("dm-reverb[tensorflow]==0.14.0", "numpy<2"),
 }
+#: How the names of contestants begin that run an earlier headrace: the last before trainers of a
+#: host did their own input and output.
+EARLIER, EARLIER_COMMIT = "earlier", "3000402"
+_PACKAGES = ("client", "server", "proto")
+_ROOT = Path(__file__).parents[2]
 #: What the benchmark itself imports.
 _COMMON = ("numpy", "psutil", "pyzmq", "google-crc32c")
 #: Of the environment that runs the benchmark.
@@ -50,6 +56,22 @@ class Environments:
                 return self._made(name, (*_COMMON, *requirements))
         return sys.executable
 
+    def packages(self, contestant: str) -> list[Path]:
+        """Directories whose packages it uses instead of those that are installed."""
+        if not contestant.startswith(EARLIER):
+            return []
+        home = self._directory / EARLIER_COMMIT
+        if not home.exists():
+            new = home.with_suffix(".part")
+            shutil.rmtree(new, ignore_errors=True)
+            new.mkdir(parents=True)
+            archive = new / "packages.tar"
+            of = ("git", "-C", str(_ROOT), "archive", "--output", str(archive), EARLIER_COMMIT)
+            _run(*of, *_PACKAGES)
+            _run("tar", "-x", "-f", str(archive), "-C", str(new))
+            new.rename(home)
+        return [home / package for package in _PACKAGES]
+
     def _made(self, name: str, requirements: tuple[str, ...]) -> str:
         if name in self._absent:
             raise Absent(self._absent[name])
@@ -76,5 +98,5 @@ def _run(*command: str) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Absent(str(error)) from None
     if ended.returncode:
-        said = [line for line in ended.stderr.splitlines() if line.startswith("ERROR")]
-        raise Absent((said or ["no word of pip"])[-1])
+        said = [line for line in ended.stderr.splitlines() if line.startswith(("ERROR", "fatal"))]
+        raise Absent((said or [f"no word of {command[0]}"])[-1])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -21,7 +22,7 @@ from .pairs import Judged
 from .processes import mapped_mb, usage
 from .steps import LOADED, READY
 
-__all__ = ["judged"]
+__all__ = ["judged", "shown"]
 
 PEAK_MB = 200.0
 #: What the last third may have beyond the first, of its peak: the noise of sampling.
@@ -29,14 +30,23 @@ GROWTH = 1.05
 _EVERY_S = 0.05
 
 
-def judged(name: str, measured: dict[str, Any]) -> list[Judged]:
+def judged(title: str, name: str, measured: Mapping[str, Any]) -> list[Judged]:
     """The two targets."""
+    del name
     peak, first, last = (measured[key] for key in ("peak_mb", "first_mb", "last_mb"))
-    title, growth = f"W1 memory: {name}", last / first
+    growth = last / first
     return [
         Judged(title, "peak", f"≤ {PEAK_MB:g} MB", f"{peak:.0f} MB", peak <= PEAK_MB),
         Judged(title, "growth", f"≤ {GROWTH:g}", f"{growth:.2f}", growth <= GROWTH),
     ]
+
+
+def shown(measured: Mapping[str, Any]) -> str:
+    return (
+        f"at most {measured['peak_mb']:.0f} MB in {measured['epochs']:.0f} epochs, of which mapped "
+        f"files {measured['mapped_mb']:.0f}; early epochs {measured['first_mb']:.0f}, last "
+        f"{measured['last_mb']:.0f}"
+    )
 
 
 class _Sampler:

@@ -16,7 +16,7 @@ from typing import Any
 
 from .running import Running
 
-Window = Mapping[str, float]
+Window = Mapping[str, Any]
 
 #: Pairs of whole epochs, which take long each.
 _EPOCHS = 3
@@ -36,6 +36,7 @@ class Comparison:
     latency: bool = False
     cpu: float | None = None  # of processor time per batch, at most
     p99_us: float | None = None  # of ours, at most
+    shares: float | None = None  # of our trainers, at most so far from even
     long: bool = False  # of a long run only
 
     @property
@@ -48,7 +49,7 @@ class Judged:
     """One target and what was measured for it."""
 
     title: str
-    what: str  # rate, CPU, p99, peak or growth
+    what: str  # rate, CPU, p99, shares, peak, growth or p50
     wanted: str
     measured: str
     met: bool
@@ -74,6 +75,11 @@ class Outcome:
     def median(self, side: str, name: str) -> float:
         return statistics.median(window[name] for window in getattr(self, side))
 
+    def shares(self) -> list[float]:
+        """What each of our trainers has taken in all windows, by an even share."""
+        taken = [sum(of_one) for of_one in zip(*(w["taken"] for w in self.ours), strict=True)]
+        return [one * len(taken) / sum(taken) for one in taken]
+
     def judged(self) -> list[Judged]:
         """Every target of the comparison."""
         c, found = self.comparison, []
@@ -87,6 +93,11 @@ class Outcome:
             p99 = self.median("ours", "p99_us")
             wanted, measured = f"≤ {c.p99_us:,.0f} µs", f"{p99:,.0f} µs"
             found.append(Judged(c.title, "p99", wanted, measured, p99 <= c.p99_us))
+        if c.shares is not None:
+            least, largest = min(self.shares()), max(self.shares())
+            wanted, measured = f"within {c.shares:.0%}", f"{least:.2f}–{largest:.2f} of even"
+            even = max(1 - least, largest - 1) <= c.shares
+            found.append(Judged(c.title, "shares", wanted, measured, even))
         return found
 
     def plain(self) -> dict[str, Any]:

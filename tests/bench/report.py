@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import memory
-from .environments import REQUIREMENTS
+from .alone import ALONE
+from .environments import EARLIER_COMMIT, REQUIREMENTS
 from .pairs import Comparison, Judged, Outcome
 from .reasons import WHY
 
@@ -37,6 +37,7 @@ _HEAD = (
     "peak RSS MB: ours / peer",
     "PSS MB beyond the trainer's framework: ours / peer",
 )
+_TARGETS = ("comparison", "of", "target", "measured", "")
 #: Of this environment; those of others are pinned.
 _INSTALLED = ("numpy", "pyarrow", "pyzmq", "tensorflow", "torch")
 
@@ -48,15 +49,16 @@ class Run:
     pairs: int
     seconds: float
     outcomes: list[Outcome] = field(default_factory=list)
-    memory: dict[str, Mapping[str, float]] = field(default_factory=dict)  # by contestant
+    alone: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # by title
     absent: dict[str, str] = field(default_factory=dict)  # what did not run, and why
     minutes: float = 0.0
 
     def judged(self) -> list[Judged]:
         """Every target that was measured."""
         found = [judged for outcome in self.outcomes for judged in outcome.judged()]
-        for name, measured in self.memory.items():
-            found += memory.judged(name, measured)
+        for one in ALONE:
+            if one.title in self.alone:
+                found += one.judged(self.alone[one.title])
         return found
 
 
@@ -88,28 +90,40 @@ def circumstances(run: Run) -> str:
     return (
         f"{here['cores']} cores, {here['memory_gib']} GiB, Linux {here['linux']}, Python "
         f"{here['python']}, {', '.join(versions)}; peers in environments of their own: "
-        f"{', '.join(pinned)}. {run.pairs} pairs of {run.seconds:g} s; load average before each "
+        f"{', '.join(pinned)}; the earlier headrace is {EARLIER_COMMIT}. {run.pairs} pairs of "
+        f"{run.seconds:g} s; load average before each "
         f"pair {min(loads):.1f}–{max(loads):.1f} (median {statistics.median(loads):.1f}; the "
         f"benchmark itself is part of it)."
     )
 
 
 def table(run: Run) -> str:
-    """Markdown: a row per comparison, medians of the windows; what was missed; what did not run."""
-    rows = [_HEAD, tuple("---" for _ in _HEAD)]
-    rows += [_row(outcome) for outcome in run.outcomes]
-    rows += [_memory_row(name, measured) for name, measured in run.memory.items()]
-    lines = ["| " + " | ".join(row) + " |" for row in rows] if len(rows) > 2 else []
+    """Markdown: the targets; what was missed; medians of all windows; what did not run."""
     judged = run.judged()
+    lines = _lines(_TARGETS, map(_target, judged))
     if missed := [one for one in judged if not one.met]:
         lines += ["", f"Of {len(judged)} targets {len(judged) - len(missed)} are met. Missed:", ""]
         lines += [f"* {_missed(one)}" for one in missed]
     elif judged:
         lines += ["", f"All {len(judged)} targets are met."]
+    lines += ["", *_lines(_HEAD, map(_row, run.outcomes))]
+    alone = [(one, run.alone[one.title]) for one in ALONE if one.title in run.alone]
+    lines += [""] * bool(alone)
+    lines += [f"* {one.title}: {one.shown(measured)}" for one, measured in alone]
     if run.absent:
         lines += ["", "Not run:", ""]
         lines += [f"* {title}: {_one_line(why)}" for title, why in run.absent.items()]
-    return "\n".join(lines)
+    return "\n".join(lines).strip("\n")
+
+
+def _lines(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """A table; nothing where it has no rows."""
+    lines = ["| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *rows)]
+    return lines if len(lines) > 2 else []
+
+
+def _target(one: Judged) -> tuple[str, ...]:
+    return one.title, one.what, one.wanted, one.measured, "met" if one.met else "**missed**"
 
 
 def _missed(one: Judged) -> str:
@@ -147,6 +161,7 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
         return f"{rows:,.0f} {unit}{read}"
 
     ratios = outcome.ratios()
+    several = c.shares is not None  # trainers: times between their batches say nothing
     rates = (
         rate("ours"),
         rate("peer"),
@@ -161,21 +176,11 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
         _aims(outcome.judged()),
         both("cpu_s_per_1000", ".2f"),
         f"{outcome.ratio('cpu_s_per_1000'):.2f}",
-        both("p50_us", ",.0f"),
-        both("p99_us", ",.0f"),
+        "" if several else both("p50_us", ",.0f"),
+        "" if several else both("p99_us", ",.0f"),
         both("peak_rss_mb", ".0f"),
         both("pss_beyond_framework_mb", ".0f"),
     )
-
-
-def _memory_row(name: str, measured: Mapping[str, float]) -> tuple[str, ...]:
-    pss = (
-        f"at most {measured['peak_mb']:.0f} in {measured['epochs']:.0f} epochs, of which mapped "
-        f"files {measured['mapped_mb']:.0f}; early epochs {measured['first_mb']:.0f}, last "
-        f"{measured['last_mb']:.0f}"
-    )
-    empty = ("",) * (len(_HEAD) - 4)
-    return ("W1 memory", name, *empty[:5], _aims(memory.judged(name, measured)), *empty[5:], pss)
 
 
 def as_json(run: Run) -> str:
@@ -183,7 +188,7 @@ def as_json(run: Run) -> str:
     plain = {
         "machine": machine(),
         "outcomes": [outcome.plain() for outcome in run.outcomes],
-        "memory": {name: dict(measured) for name, measured in run.memory.items()},
+        "alone": {title: dict(measured) for title, measured in run.alone.items()},
         "absent": dict(run.absent),
         "pairs": run.pairs,
         "seconds": run.seconds,
@@ -200,7 +205,7 @@ def from_json(text: str) -> Run:
         for one in plain["outcomes"]
     ]
     shape = plain["pairs"], plain["seconds"]
-    return Run(*shape, outcomes, plain["memory"], plain["absent"], plain["minutes"])
+    return Run(*shape, outcomes, plain["alone"], plain["absent"], plain["minutes"])
 
 
 def log_entry(run: Run) -> str:

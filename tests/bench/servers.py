@@ -26,7 +26,7 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def headrace_w1(directory: Path, epochs: int | None, files: int) -> None:
+def headrace_w1(directory: Path, epochs: int | None, files: int, workers: int = 1) -> None:
     import headrace_server as hs
 
     features = {
@@ -35,7 +35,7 @@ def headrace_w1(directory: Path, epochs: int | None, files: int) -> None:
         "id": hs.scalar("bytes"),
     }
     source = hs.read_tfrecord(workloads.w1_files(directory)[:files], features)
-    headrace_serves(source.repeat(epochs).batch(workloads.BATCH))
+    headrace_serves(source.repeat(epochs).batch(workloads.BATCH), workers=workers)
 
 
 def headrace_w1_columns(directory: Path, parquet: bool) -> None:
@@ -47,10 +47,10 @@ def headrace_w1_columns(directory: Path, parquet: bool) -> None:
     )
 
 
-def headrace_w4_durable(directory: Path) -> None:
-    """On the disk that the data lies on, as durable as it gets unless told otherwise."""
+def headrace_w4_durable(directory: Path, durability: str) -> None:
+    """On the disk that the data lies on."""
     with tempfile.TemporaryDirectory(prefix="state-", dir=directory) as state:
-        headrace_serves(states.pipeline(directory, False), state_dir=state)
+        headrace_serves(states.pipeline(directory, False), state_dir=state, durability=durability)
 
 
 def headrace_w3(directory: Path) -> None:
@@ -155,6 +155,7 @@ def zmq_echo(directory: Path) -> None:
 
 KINDS: dict[str, Callable[[Path], None]] = {
     "headrace-w1": lambda directory: headrace_w1(directory, None, 1),
+    "headrace-w1-two": lambda directory: headrace_w1(directory, None, 1, workers=2),
     "headrace-w1-once": lambda directory: headrace_w1(directory, 1, workloads.LINKS),
     "headrace-w1-arrow": lambda directory: headrace_w1_columns(directory, False),
     "headrace-w1-parquet": lambda directory: headrace_w1_columns(directory, True),
@@ -162,7 +163,8 @@ KINDS: dict[str, Callable[[Path], None]] = {
     "headrace-w2-arrow": lambda directory: headrace_serves(sequences.pipeline(directory, True)),
     "headrace-w3": headrace_w3,
     "headrace-w4-arrival": lambda directory: headrace_serves(states.pipeline(directory, False)),
-    "headrace-w4-durable": headrace_w4_durable,
+    "headrace-w4-power": lambda directory: headrace_w4_durable(directory, "power"),
+    "headrace-w4-process": lambda directory: headrace_w4_durable(directory, "process"),
     "headrace-w4-lanes": lambda directory: headrace_serves(states.pipeline(directory, True)),
     "headrace-known": lambda directory: headrace_serves(skewed.pipeline(directory, "known")),
     "headrace-estimated": lambda directory: headrace_serves(

@@ -28,7 +28,7 @@ def trainer(
     ahead: bool = False,
     tcp: bool = False,
     to_ready: bool = False,
-    durable: bool = False,
+    durability: str = "",
 ) -> Contestant:
     def steps(directory: Path) -> Steps:
         import headrace
@@ -38,7 +38,7 @@ def trainer(
         if tcp:
             blind()
         yield LOADED
-        kind = "durable" if durable else "lanes" if lanes else "arrival"
+        kind = durability or ("lanes" if lanes else "arrival")
         with helper("servers", f"headrace-w4-{kind}", str(directory)) as s:
             address = last_line(s)
             yield READY

@@ -40,7 +40,7 @@ RECORDED = 1031
 CHECKED = 120
 
 
-def pipeline(directory: Path, lanes: bool) -> Any:
+def pipeline(directory: Path, lanes: bool, capacity: int = CAPACITY) -> Any:
     """headrace's: in order of arrival with states on the server, or in lanes with the trainer."""
     import headrace_server as hs
 
@@ -57,7 +57,7 @@ def pipeline(directory: Path, lanes: bool) -> Any:
         initial_states={name: hs.zeros((STATE_WIDTH,), "float32") for name in STATES},
         num_unroll=UNROLL,
         batch_size=BATCH,
-        capacity=CAPACITY,
+        capacity=capacity,
         order="lanes" if lanes else "arrival",
         state_placement="trainer" if lanes else "server",
     )

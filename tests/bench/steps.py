@@ -2,6 +2,7 @@
 
     LOADED   its framework is imported          READY   its server serves
     1        per batch taken                    ENDED   after the last one, its server still runs
+    2, 3 …   the same, where several trainers take: the number of the one that took it
 
 A float in place of a 1 is a time in seconds: the latency that the contestant measured itself,
 where the time between two batches is not what it is about.
@@ -22,9 +23,9 @@ Check = Callable[[Any, Path], None]
 
 def blind() -> None:
     """This process does not see the server's memory, as on another host."""
-    import headrace.wire
+    import headrace.holding
 
-    def unseen(directory: str, session_file: str) -> None:
+    def unseen(attachment: object, directory: str, session_file: str) -> None:
         raise FileNotFoundError(session_file)
 
-    headrace.wire.Attachment = unseen  # type: ignore[assignment,misc]
+    headrace.holding.Attachment.__init__ = unseen  # type: ignore[assignment]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from array import array
+from collections import Counter
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -34,8 +35,13 @@ def _begin(name: str, directory: Path) -> tuple[Steps, Usage]:
     return steps, loaded
 
 
-def _run(steps: Steps, seconds: float, times: array[float] | None = None) -> bool:
-    """Step for so long; False when it ended."""
+def _run(
+    steps: Steps,
+    seconds: float,
+    times: array[float] | None = None,
+    taken: Counter[int] | None = None,
+) -> bool:
+    """Step for so long; False when it ended.  ``taken`` counts the batches of each trainer."""
     deadline = perf_counter() + seconds
     now = perf_counter()
     for step in steps:
@@ -44,12 +50,16 @@ def _run(steps: Steps, seconds: float, times: array[float] | None = None) -> boo
         before, now = now, perf_counter()
         if times is not None:
             times.append(step if isinstance(step, float) else now - before)
+        if taken is not None and isinstance(step, int):
+            taken[step] += 1
         if now >= deadline:
             return True
     raise RuntimeError("a contestant ended without a word")
 
 
-def _result(times: array[float], wall_s: float, before: Usage, loaded: Usage) -> dict[str, Any]:
+def _result(
+    times: array[float], taken: Counter[int], wall_s: float, before: Usage, loaded: Usage
+) -> dict[str, Any]:
     after = usage()
     ordered = sorted(times)
     return {
@@ -60,15 +70,17 @@ def _result(times: array[float], wall_s: float, before: Usage, loaded: Usage) ->
         "p99_us": ordered[int(len(ordered) * 0.99)] * 1e6,
         "peak_rss_mb": after.peak_rss_mb,
         "pss_beyond_framework_mb": after.pss_mb - loaded.pss_mb,
+        "taken": [taken[trainer] for trainer in sorted(taken)],
     }
 
 
 def _window(steps: Steps, seconds: float, loaded: Usage) -> dict[str, Any]:
     times: array[float] = array("d")
+    taken: Counter[int] = Counter()
     before = usage()
     started = perf_counter()
-    _run(steps, seconds, times)
-    return _result(times, perf_counter() - started, before, loaded)
+    _run(steps, seconds, times, taken)
+    return _result(times, taken, perf_counter() - started, before, loaded)
 
 
 def main() -> None:

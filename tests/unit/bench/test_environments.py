@@ -46,6 +46,31 @@ def test_an_environment_is_made_once_and_made_anew_for_other_requirements(
     assert len(commands) == 4
 
 
+def test_an_earlier_headrace_is_taken_from_the_history_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    commands = []
+    monkeypatch.setattr(environments, "_run", lambda *command: commands.append(command))
+    them = Environments(tmp_path)
+    assert them.packages("headrace tcp tf") == []
+    home = tmp_path / "environments" / environments.EARLIER_COMMIT
+    found = [home / package for package in ("client", "server", "proto")]
+    assert them.packages("earlier headrace tcp tf") == found
+    assert [command[0] for command in commands] == ["git", "tar"]
+    assert environments.EARLIER_COMMIT in commands[0]
+    assert them.packages("earlier headrace arrival tcp") == found
+    assert len(commands) == 2
+
+
+def test_without_the_history_an_earlier_headrace_is_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(environments, "_ROOT", tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    with pytest.raises(Absent, match="not a git repository"):
+        Environments(tmp_path).packages("earlier headrace tcp tf")
+
+
 def test_what_can_not_be_installed_is_absent_with_the_word_of_pip_and_is_not_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -9,6 +9,7 @@ import pytest
 
 from tests.bench import __main__ as bench
 from tests.bench import running
+from tests.bench.alone import Alone
 from tests.bench.environments import Absent
 from tests.bench.pairs import Comparison
 from tests.bench.report import Run, table
@@ -47,7 +48,9 @@ def test_what_fails_or_is_absent_is_told_and_the_rest_is_measured(
     chosen = [Comparison("W1", "ours", peer) for peer in ("bad", "absent", "flaky", "peer")]
     run = Run(2, 0.1)
     with running.running(tmp_path) as them:
-        bench._measure(run, chosen, ["bad"], them, tmp_path / "out.json")
+        bench._measure(
+            run, chosen, [Alone("W1 memory", "bad", "memory", 0.1)], them, tmp_path / "out.json"
+        )
     assert [outcome.comparison.peer for outcome in run.outcomes] == ["flaky", "peer"]
     assert {title: why.rpartition(": ")[2].strip() for title, why in run.absent.items()} == {
         "W1: ours / bad": "out of memory",

@@ -44,8 +44,11 @@ def test_a_peak_that_has_passed_is_told_and_what_is_left_does_not_grow(
 
 
 def test_a_peak_and_a_growth_are_targets_of_their_own():
-    assert [one.met for one in judged("a", measured(199, 100, 104))] == [True, True]
-    assert [one.met for one in judged("a", measured(201, 100, 106))] == [False, False]
+    assert [one.met for one in judged("W1 memory: a", "a", measured(199, 100, 104))] == [True, True]
+    assert [one.met for one in judged("W1 memory: a", "a", measured(201, 100, 106))] == [
+        False,
+        False,
+    ]
 
 
 def measured(peak: float, first: float, last: float) -> dict[str, float]:

@@ -44,6 +44,15 @@ def test_a_window_without_its_peer_is_refused():
         outcome([1, 2], [1]).ratios()
 
 
+@pytest.mark.parametrize(("taken", "met"), [([[40, 60], [52, 48]], True), ([[80, 120]], False)])
+def test_shares_are_of_all_windows_together(taken: list[list[int]], met: bool):
+    windows = [{"taken": one} for one in taken]
+    found = Outcome(replace(NAMES, shares=0.1), windows, windows)
+    assert found.shares()[0] == sum(one[0] for one in taken) / sum(map(sum, taken)) * 2
+    (judged,) = found.judged()
+    assert judged.met is met and judged.wanted == "within 10%"
+
+
 def test_everything_measured_is_in_the_plain_form():
     plain = outcome([4], [2]).plain()
     assert plain["comparison"]["ours"] == "ours"

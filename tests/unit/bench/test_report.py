@@ -37,7 +37,13 @@ def split(line: str) -> list[str]:
 
 
 def cells(comparison: Comparison) -> list[str]:
-    return split(table(run(comparison)).splitlines()[2])
+    return split(medians(run(comparison))[2])
+
+
+def medians(told: Run) -> list[str]:
+    """The lines of the table of all windows."""
+    lines = table(told).splitlines()
+    return lines[next(at for at, line in enumerate(lines) if "(min–max)" in line) :]
 
 
 def test_a_row_has_medians_in_rows_per_second_and_the_spread_of_the_ratios():
@@ -84,18 +90,41 @@ def test_several_aims_of_one_row_are_judged_each_for_itself():
 
 
 def test_every_row_has_as_many_cells_as_the_head_and_latencies_have_no_rates():
-    both = run(Comparison("W1", "a", "b"), Comparison("latency", "c", "d", latency=True))
-    both.memory["ours"] = {
+    lines = medians(run(Comparison("W1", "a", "b"), Comparison("latency", "c", "d", latency=True)))
+    assert len({line.count("|") for line in lines}) == 1
+    assert split(lines[3])[2:7] == [""] * 5
+
+
+def test_the_targets_stand_first_each_with_its_figure():
+    told = run(Comparison("W1", "a", "b", 2.0, cpu=0.4), Comparison("W1", "a", "c"))
+    told.alone["restart: headrace restart"] = {"took_s": [0.5, 0.25, 2.0], "p50_s": 0.5}
+    assert [split(line) for line in table(told).splitlines()[2:5]] == [
+        ["W1: a / b", "rate", "≥ 2", "2.00", "met"],
+        ["W1: a / b", "CPU", "≤ 0.4", "0.50", "**missed**"],
+        ["restart: headrace restart", "p50", "≤ 1 s", "0.50 s", "met"],
+    ]
+
+
+def test_what_was_measured_alone_is_told_in_words():
+    told = run(Comparison("W1", "a", "b"))
+    told.alone["W1 memory: headrace shm tf"] = {
         "peak_mb": 250.0,
         "epochs": 12.0,
         "mapped_mb": 60.0,
         "first_mb": 100.0,
         "last_mb": 101.0,
     }
-    lines = table(both).splitlines()[:5]
-    assert len({line.count("|") for line in lines}) == 1
-    assert split(lines[3])[2:7] == [""] * 5
-    assert split(lines[4])[7] == "peak ≤ 200 MB missed; growth ≤ 1.05 met"
+    last = table(told).splitlines()[-1]
+    assert last.startswith("* W1 memory: headrace shm tf: at most 250 MB in 12 epochs")
+    assert [one.met for one in told.judged()] == [False, True]
+
+
+def test_times_between_batches_of_several_trainers_are_not_told():
+    several = outcome(Comparison("W1", "a", "b", shares=0.5))
+    for window in several.ours:
+        window["taken"] = [3, 4]
+    row = split(medians(Run(3, 1.5, [several]))[2])
+    assert row[7] == "shares within 50% met" and row[10:12] == ["", ""]
 
 
 def test_what_is_missed_is_told_with_its_reason_where_one_was_measured(

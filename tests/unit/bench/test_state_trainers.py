@@ -18,7 +18,7 @@ _FORMS = {
     "two in flight": trainer(False, "numpy", prefetch=1),
     "three in flight": trainer(False, "numpy", prefetch=1, ahead=True),
     "lanes": trainer(True, "numpy"),
-    "durable": trainer(False, "numpy", prefetch=1, durable=True),
+    "durable": trainer(False, "numpy", prefetch=1, durability="power"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 
 import pytest
 
@@ -36,6 +37,12 @@ def test_a_time_that_the_contestant_took_itself_stands_for_it():
     times = array("d")
     assert not window._run(iter([0.25, 1, 0.125, ENDED]), 100.0, times)
     assert times.tolist() == [0.25, 1.0, 0.125]
+
+
+def test_batches_are_counted_by_the_trainer_that_took_them():
+    times, taken = array("d"), Counter()
+    assert not window._run(iter([1, 2, 2, 1, 2, ENDED]), 100.0, times, taken)
+    assert taken == {1: 2, 2: 3}
 
 
 def test_a_window_ends_when_its_time_is_over_and_the_rest_is_left():
