@@ -22,8 +22,11 @@ class Framework(Protocol):
 
     name: str
 
-    def numbers(self, array: np.ndarray, dtype: str) -> Any:
-        """A tensor on the memory of an aligned, writable array."""
+    def numbers(self, array: np.ndarray, dtype: str, aligned: bool = False) -> Any:
+        """A tensor on the memory of a writable array, copied where that is not aligned.
+
+        ``aligned`` says that it is known to be: a column lies so in its block.
+        """
 
     def strings(self, array: np.ndarray) -> Any:
         """The framework's form of an object array of ``bytes``."""
@@ -55,7 +58,7 @@ class NumpyFramework:
 
     name = "numpy"
 
-    def numbers(self, array: np.ndarray, dtype: str) -> Any:
+    def numbers(self, array: np.ndarray, dtype: str, aligned: bool = False) -> Any:
         return array
 
     def strings(self, array: np.ndarray) -> Any:
@@ -196,7 +199,10 @@ class Batch(Mapping[str, Any]):
         array = self.array(name)
         dtype = self._slots[name].dtype
         framework = self._framework
-        value = framework.strings(array) if dtype == BYTES else framework.numbers(array, dtype)
+        if dtype == BYTES:
+            value = framework.strings(array)
+        else:
+            value = framework.numbers(array, dtype, True)
         self._cache[name] = value
         return value
 
@@ -240,7 +246,7 @@ class Batch(Mapping[str, Any]):
             slot = self._facts.get(name)
             if slot is None:
                 raise AttributeError(f"batch.{name}: this feed tells none; {why_not}")
-            value = self._framework.numbers(array_at(self._block, slot), slot.dtype)
+            value = self._framework.numbers(array_at(self._block, slot), slot.dtype, True)
             self._cache[key] = value
         return value
 

@@ -103,11 +103,14 @@ class Driver:
         """Hear what has come.  Not under the session's lock."""
         self._guarded(self._hear)
 
-    def say_soon(self, now: bool) -> None:
-        """There is something to say: ``now``, or with the next of it that comes in a moment."""
+    def say_soon(self, now: bool, heard: bool = False) -> None:
+        """There is something to say: ``now``, or with the next of it that comes in a moment.
+
+        With ``heard`` this thread has just heard what has come.
+        """
         used_at = max(self._used_at, self.session.heard_at)
         if now or self.clock() - used_at > _RECENT_S:
-            self.exchange()
+            self._guarded(self._say_and_poll if heard else self._exchange)
             return
         self._unsaid += 1
         if self._drowsy:
@@ -129,7 +132,7 @@ class Driver:
             with self.lock:
                 if self._listener is None and self._wire is not None:
                     self._listener = me
-            self.exchange()
+            self._guarded(self._say_and_poll if self._listener is me else self._exchange)
             if self.news != news:
                 return
             if self._listener is me:
@@ -231,6 +234,16 @@ class Driver:
                 self._rouse()  # it sleeps at other sockets than there are now
 
     def _exchange(self, wire: Wire) -> None:
+        self._say(wire)
+        wire.hear()
+
+    def _say_and_poll(self, wire: Wire) -> None:
+        """Say what is due, and hear only what no poll would tell of."""
+        self._say(wire)
+        if not wire.told_by_poll:
+            wire.hear()
+
+    def _say(self, wire: Wire) -> None:
         self._said = self._unsaid
         self._used_at = now = self.clock()
         if self.clock.slept_s > self._slept_s:
@@ -238,7 +251,6 @@ class Driver:
             with self.lock:
                 self.session.hurry()
         wire.say(now)
-        wire.hear()
 
     def _hear(self, wire: Wire) -> None:
         wire.hear()

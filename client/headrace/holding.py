@@ -57,10 +57,11 @@ def hold(memory: np.ndarray, on_release: Callable[[], None], owner: Any = None) 
 
     It may be called in any thread, also while that thread holds any lock: it must not take one.
     """
-    holder = Holder(
-        memory.__array_interface__["data"][0], memory.nbytes, (memory, owner), on_release
-    )
-    return np.asarray(holder)
+    return np.asarray(Holder(_address(memory), memory.nbytes, (memory, owner), on_release))
+
+
+def _address(memory: np.ndarray) -> int:
+    return int(memory.__array_interface__["data"][0])
 
 
 class Attachment:
@@ -76,7 +77,7 @@ class Attachment:
         self._fd = os.open(session_file, os.O_RDONLY | os.O_CLOEXEC)
         fcntl.flock(self._fd, fcntl.LOCK_SH)
         self.proof = os.read(self._fd, 64)
-        self._segments: dict[str, tuple[mmap.mmap, np.ndarray]] = {}
+        self._segments: dict[str, tuple[mmap.mmap, int, np.ndarray]] = {}
 
     def __del__(self) -> None:
         fd = getattr(self, "_fd", None)
@@ -87,7 +88,7 @@ class Attachment:
         self, segment: str, offset: int, nbytes: int, on_release: Callable[[], None]
     ) -> np.ndarray:
         """A block as a writable array that is private to this process."""
-        mapping, memory = self._map(segment)
+        mapping, address, memory = self._map(segment)
         if offset % mmap.PAGESIZE or offset + nbytes > memory.nbytes:
             raise ProtocolError(f"block {offset}+{nbytes} does not lie in segment {segment!r}")
 
@@ -99,20 +100,23 @@ class Attachment:
             on_release()
 
         # The holder keeps this object too: the lock stands until its last reader is gone.
-        return hold(memory[offset : offset + nbytes], release, self)
+        block: np.ndarray = np.asarray(Holder(address + offset, nbytes, (memory, self), release))
+        return block
 
     def forget(self, segment: str) -> None:
         """The server needs this segment no more; it is unmapped when its last reader is gone."""
         self._segments.pop(segment, None)
 
-    def _map(self, segment: str) -> tuple[mmap.mmap, np.ndarray]:
+    def _map(self, segment: str) -> tuple[mmap.mmap, int, np.ndarray]:
+        """A mapped segment, its address, and its bytes, which keep it mapped."""
         known = self._segments.get(segment)
         if known is None:
             if not _SEGMENT.fullmatch(segment):
                 raise ProtocolError(f"{segment!r:.80} is not the name of a segment")
             with opening_files("a batch in shared memory needs 2 open files"):
                 mapping = _mapped(os.path.join(self._directory, segment))
-            known = self._segments[segment] = (mapping, np.frombuffer(mapping, np.uint8))
+            memory = np.frombuffer(mapping, np.uint8)
+            known = self._segments[segment] = mapping, _address(memory), memory
         return known
 
 
@@ -128,20 +132,24 @@ class BufferPool:
     """Aligned memory of this process, used again when its last reader is gone."""
 
     def __init__(self) -> None:
-        self._free: deque[np.ndarray] = deque(maxlen=_POOLED)
+        self._free: deque[tuple[int, np.ndarray]] = deque(maxlen=_POOLED)  # with their addresses
 
     def buffer(self, nbytes: int) -> np.ndarray:
         """A writable, aligned array of so many bytes."""
-        memory = self._take(nbytes)
-        return hold(memory, lambda: self._free.append(memory))[:nbytes]
+        address, memory = pooled = self._take(nbytes)
+        free = self._free
+        holder = Holder(address, nbytes, memory, lambda: free.append(pooled))
+        return np.asarray(holder)
 
-    def _take(self, nbytes: int) -> np.ndarray:
-        for _ in range(len(self._free)):
+    def _take(self, nbytes: int) -> tuple[int, np.ndarray]:
+        free = self._free
+        for _ in range(len(free)):
             try:
-                memory = self._free.popleft()
+                pooled = free.popleft()
             except IndexError:  # another thread was faster
                 break
-            if nbytes <= memory.nbytes <= 2 * nbytes + 4096:
-                return memory
-            self._free.append(memory)  # for another batch; the oldest goes where it is one too many
-        return aligned_bytes(nbytes)
+            if nbytes <= pooled[1].nbytes <= 2 * nbytes + 4096:
+                return pooled
+            free.append(pooled)  # for another batch; the oldest goes where it is one too many
+        memory = aligned_bytes(nbytes)
+        return _address(memory), memory

@@ -37,10 +37,11 @@ class Jax:
     def __init__(self) -> None:
         self._direct = jax.default_backend() == "cpu"
 
-    def numbers(self, array: np.ndarray, dtype: str) -> Any:
+    def numbers(self, array: np.ndarray, dtype: str, aligned: bool = False) -> Any:
         # Without x64 JAX narrows 64-bit types, which takes a copy.
         exported = dtype in _EXPORTED and (array.itemsize < 8 or jax.config.jax_enable_x64)
-        if self._direct and exported and array.size and array.ctypes.data % ALIGNMENT == 0:
+        aligned = aligned or array.ctypes.data % ALIGNMENT == 0
+        if self._direct and exported and array.size and aligned:
             return jnp.from_dlpack(array)
         return jnp.array(array)
 

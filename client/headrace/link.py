@@ -91,7 +91,8 @@ class Link:
         """
         session, meter = self.session, self.session.meter
         meter.asks(now := self.clock())
-        if session.may_have_come:
+        heard = session.may_have_come
+        if heard:
             self._driver.hear()
         with self._lock:
             received = claim(session) if not session.failure and not session.refused else None
@@ -100,7 +101,7 @@ class Link:
             enough = session.much_to_say
         if received is not None:
             meter.gets(now)
-            self._driver.say_soon(enough)
+            self._driver.say_soon(enough, heard)
             return received
         try:
             received = self._wait(claim, self._timeout_s, "a batch", or_end=True)
@@ -123,11 +124,13 @@ class Link:
         with self._lock:
             self.session.give_back(token)
 
-    def save(self, token: int, columns: list[Any], block: Any, keys: Sequence[bytes]) -> bool:
+    def save(
+        self, token: int, columns: list[Any], block: Any, keys: Callable[[], Sequence[bytes]]
+    ) -> bool:
         """Say, soon, that the states of a batch are saved.  False when it is not held any more.
 
-        Errors name the batch by ``keys``.  In a loop of small steps it goes along with the wish for
-        the next batch.
+        Errors name the batch by what ``keys`` makes.  In a loop of small steps it goes along with
+        the wish for the next batch.
         """
         with self._lock:
             saved = self.session.save(token, columns, block, keys)

@@ -128,9 +128,8 @@ class Saving:
                 self.lanes.keep(batch, saved.copy())
             batch._upload = None
         self._in_hand.pop(batch.token, None)
-        keys = _first_keys(batch)
-        if not self._link.save(batch.token, columns, block, keys):
-            raise StaleLease(f"{named(batch, keys)}: {_LOST}")
+        if not self._link.save(batch.token, columns, block, batch.first_keys(NAMED_KEYS)):
+            raise StaleLease(f"{named(batch, _first_keys(batch))}: {_LOST}")
 
     def _copied(
         self, batch: SegmentBatch, ready: list[tuple[State, Any]], last: bool

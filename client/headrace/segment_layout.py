@@ -53,6 +53,8 @@ class SegmentLayout:
             raise ProtocolError("states that stay with the trainer need order 'lanes'")
         self.states = _states(properties.get("states"))
         self.index = {name: i for i, name in enumerate(schema)}
+        #: Of the columns, in the order of the schema; None for strings.
+        self.dtypes = [None if f.dtype == BYTES else numpy_dtype(f.dtype) for f in schema.values()]
         self._check_columns()
         self._fields = list(schema.items())
         self._expected: dict[int, list[tuple[list[int], tuple[int, ...], int] | None]] = {}

@@ -12,14 +12,15 @@ shares with the server, as those of any batch.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from struct import unpack_from
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from struct import unpack, unpack_from
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headrace_proto.dtypes import BYTES
-from headrace_proto.layout import Slot, array_at, first_strings, strings_at
+from headrace_proto.layout import Slot, first_strings, strings_at
 from headrace_proto.schema import RESERVED, Field
 
 from .batch import Framework, replayed
@@ -129,8 +130,10 @@ class SegmentBatch:
 
     def identity(self) -> bytes:
         """Which segments these are: insertion indices (int64), then their numbers (int32)."""
-        indices, segments = self.array("@insertion_index"), self.array("@sequence")
-        return bytes(indices.tobytes() + segments.tobytes())
+        block, places, index = self._block.data, self._places, self._layout.index
+        first, first_bytes, _ = places[index["@insertion_index"]]
+        then, then_bytes, _ = places[index["@sequence"]]
+        return bytes(block[first : first + first_bytes]) + bytes(block[then : then + then_bytes])
 
     @property
     def replayed(self) -> tuple[int, int, int] | None:
@@ -247,12 +250,35 @@ class SegmentBatch:
             known = list(self._layout.index)
             raise KeyError(f"{name!r} is not a column of this batch; it has {known}")
         offset, nbytes, shape = self._places[at]
-        slot = Slot(self._layout.schema[name].dtype, shape, offset, nbytes)
-        return (strings_at if slot.dtype == BYTES else array_at)(self._block, slot)
+        dtype = self._layout.dtypes[at]
+        if dtype is None:
+            return strings_at(self._block, Slot(BYTES, shape, offset, nbytes))
+        return np.ndarray(shape, dtype, self._block, offset)
 
     def keys(self, upto: int | None = None) -> list[bytes]:
         """The segments' keys as a list: the first ``upto``, or all."""
-        return self._key_list(0, upto)
+        return self._key_list(0) if upto is None else self.first_keys(upto)()
+
+    def first_keys(self, upto: int) -> Callable[[], list[bytes]]:
+        """How to make the first ``upto`` keys, when this batch is gone, too.
+
+        ProtocolError where the server sent what are no strings.
+        """
+        rows, block, places, index = self.rows, self._block.data, self._places, self._layout.index
+        upto = min(upto, rows)
+        offset, nbytes, _ = places[index["@key"]]
+        (end,) = unpack_from("=q", block, offset + 8 * upto)
+        end = offset + min(8 * (rows + 1) + max(0, end), nbytes)
+        sequence, count = places[index["@sequence"]][0], places[index["@sequence_count"]][0]
+        return partial(
+            _first_keys,
+            upto,
+            rows,
+            nbytes,
+            bytes(block[offset:end]),
+            bytes(block[sequence : sequence + 4 * upto]),
+            bytes(block[count : count + 4 * upto]),
+        )
 
     def arrays(self) -> dict[str, Any]:
         """The whole batch as numpy arrays, as an element of ``as_dataset``."""
@@ -271,10 +297,12 @@ class SegmentBatch:
     def _column(self, name: str) -> Any:
         value = self._cache.get(name)
         if value is None:
-            array = self.array(name)
+            array, framework = self.array(name), self._framework
             dtype = self._layout.schema[name].dtype
-            framework = self._framework
-            value = framework.strings(array) if dtype == BYTES else framework.numbers(array, dtype)
+            if dtype == BYTES:
+                value = framework.strings(array)
+            else:
+                value = framework.numbers(array, dtype, True)
             self._cache[name] = value
         return value
 
@@ -288,30 +316,14 @@ class SegmentBatch:
         value = self._cache.get(name)
         if value is None:
             keys = np.empty(self.rows, object)
-            keys[:] = self._key_list(1 if name == "next_key" else 0, None)
+            keys[:] = self._key_list(1 if name == "next_key" else 0)
             value = self._cache[name] = self._framework.strings(keys)
         return value
 
-    def _key_list(self, ahead: int, upto: int | None) -> list[bytes]:
-        numbers: Sequence[int]
-        counts: Sequence[int]
-        if upto is None:
-            numbers, counts = (
-                self.array("@sequence").tolist(),
-                self.array("@sequence_count").tolist(),
-            )
-            originals = self.array("@key").tolist()
-        else:  # of few rows, for errors: at less cost than that of arrays
-            block, places, index = self._block.data, self._places, self._layout.index
-            form = f"={min(upto, self.rows)}i"
-            numbers = unpack_from(form, block, places[index["@sequence"]][0])
-            counts = unpack_from(form, block, places[index["@sequence_count"]][0])
-            offset, nbytes, _ = places[index["@key"]]
-            originals = first_strings(self._block, offset, nbytes, self.rows, upto)
-        return [
-            b"%05d_of_%05d:%s" % (n + ahead, count, key) if n + ahead < count else b"STOP:" + key
-            for n, count, key in zip(numbers, counts, originals, strict=True)
-        ]
+    def _key_list(self, ahead: int) -> list[bytes]:
+        numbers = self.array("@sequence").tolist()
+        counts = self.array("@sequence_count").tolist()
+        return _keys(self.array("@key").tolist(), numbers, counts, ahead)
 
     def _flags(self, name: str) -> Any:
         value = self._cache.get(name)
@@ -349,3 +361,21 @@ class SegmentBatch:
             f"<SegmentBatch {self.partition}/{self.number} of {self.rows} segments of "
             f"{self._layout.num_unroll} steps: {'; '.join(groups)}>"
         )
+
+
+def _keys(
+    originals: Sequence[bytes], numbers: Sequence[int], counts: Sequence[int], ahead: int = 0
+) -> list[bytes]:
+    return [
+        b"%05d_of_%05d:%s" % (n + ahead, count, key) if n + ahead < count else b"STOP:" + key
+        for n, count, key in zip(numbers, counts, originals, strict=True)
+    ]
+
+
+def _first_keys(
+    upto: int, rows: int, nbytes: int, keys: bytes, sequence: bytes, count: bytes
+) -> list[bytes]:
+    """Keys of the first rows, from copies of what their columns begin with."""
+    originals = first_strings(np.frombuffer(keys, np.uint8), 0, nbytes, rows, upto)
+    numbers = f"={upto}i"
+    return _keys(originals, unpack(numbers, sequence), unpack(numbers, count))

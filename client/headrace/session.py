@@ -12,9 +12,10 @@ requests are said again after a reconnection.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,7 @@ _MOST_COMMITS = 100
 
 #: Keys of segments, and characters of each, that an error names a batch by.
 NAMED_KEYS = 3
+_Keys = Callable[[], Sequence[bytes]]
 _KEY_LENGTH = 80
 
 _STALE = (
@@ -127,7 +129,8 @@ class Session:
     _committed: dict[int, int] = field(default_factory=dict)  # by partition: highest token
     _places: dict[int, Handed] = field(default_factory=dict)  # of batches in hand or not answered
     #: Deliveries held or not answered, and the first keys of their segments, for errors.
-    _named: dict[int, tuple[Delivery, Sequence[bytes]]] = field(default_factory=dict)
+    #: What errors name a batch by, and how to make the keys of its segments.
+    _named: dict[int, tuple[Delivery, _Keys]] = field(default_factory=dict)
 
     def again(self, resume: str) -> Session:
         """A session in place of this one, which goes on from a snapshot."""
@@ -177,10 +180,10 @@ class Session:
             self._unanswered[token] = None
             self._commits.append(token)
 
-    def save(self, token: int, columns: list[Any], block: Any, keys: Sequence[bytes] = ()) -> bool:
+    def save(self, token: int, columns: list[Any], block: Any, keys: _Keys = tuple) -> bool:
         """The trainer is done with a batch of segments, and these are its states.
 
-        Without a block they stay with the trainer.  ``keys`` are the first of its segments, for
+        Without a block they stay with the trainer.  ``keys`` makes those of its first segments, for
         errors.  False when the batch is not held any more.
         """
         if token not in self._held:
@@ -326,7 +329,7 @@ class Session:
             self._last_seq = delivery.seq
             self.exhausted = False
             self._held.add(delivery.token)
-            self._named[delivery.token] = delivery, ()
+            self._named[delivery.token] = delivery, tuple
             if not inline:
                 self.mapped.add(delivery.token)
             source = frames[delivery.frame - 1] if inline else self.memory
@@ -357,7 +360,12 @@ class Session:
     def _name_of(self, token: int) -> str:
         """A batch that is held or not answered, as errors name it."""
         known = self._named.get(token)
-        return f"batch of token {token}" if known is None else named(known[0], known[1])
+        if known is None:
+            return f"batch of token {token}"
+        keys: Sequence[bytes] = ()
+        with contextlib.suppress(ProtocolError):  # the server sent what are no strings
+            keys = known[1]()
+        return named(known[0], keys)
 
     def _answered(self, token: int) -> bool:
         """Whether the answer to a commit or a save was still owed."""

@@ -31,9 +31,24 @@ _BITCAST = {"bfloat16": np.uint16}
 #: numpy cannot export these, and TensorFlow's bitcast does not know them: they are copied.
 _COPIED = frozenset(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"))
 
+_from_dlpack = tf.experimental.dlpack.from_dlpack
+
 
 def _dtype(name: str) -> Any:
     return tf.string if name == BYTES else tf.dtypes.as_dtype(name)
+
+
+def _dims(value: Any) -> tuple[int, ...] | None:
+    """The shape of a tensor, None where its rank is not known.
+
+    That of an eager tensor comes by TensorFlow's inner way, where it has one: the public one takes
+    30 calls of functions.
+    """
+    known = getattr(value, "_shape_tuple", None)
+    if known is not None:
+        told: tuple[int, ...] | None = known()
+        return told
+    return None if value.shape.rank is None else tuple(value.shape)
 
 
 class TensorFlow:
@@ -41,16 +56,20 @@ class TensorFlow:
 
     name = "tf"
 
-    def numbers(self, array: np.ndarray, dtype: str) -> Any:
+    def numbers(self, array: np.ndarray, dtype: str, aligned: bool = False) -> Any:
         carrier = _BITCAST.get(dtype)
         if carrier is not None:
             return tf.bitcast(
-                self.numbers(array.view(carrier), np.dtype(carrier).name), _dtype(dtype)
+                self.numbers(array.view(carrier), np.dtype(carrier).name, aligned), _dtype(dtype)
             )
         # TensorFlow aborts the process on memory that is not aligned, and may on none at all.
-        if array.size == 0 or dtype in _COPIED or array.ctypes.data % ALIGNMENT:
+        if (
+            not array.size
+            or dtype in _COPIED
+            or not (aligned or array.ctypes.data % ALIGNMENT == 0)
+        ):
             return tf.convert_to_tensor(array)
-        return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+        return _from_dlpack(array.__dlpack__())
 
     def strings(self, array: np.ndarray) -> Any:
         return tf.constant(array, tf.string, shape=array.shape)
@@ -59,10 +78,8 @@ class TensorFlow:
         return isinstance(value, (tf.Tensor, tf.Variable))
 
     def described(self, value: Any) -> tuple[str, tuple[int, ...]]:
-        dtype = value.dtype
-        if value.shape.rank is None:
-            return dtype.name, ()
-        return BYTES if dtype == tf.string else dtype.name, tuple(value.shape)
+        dtype = value.dtype.name
+        return BYTES if dtype == "string" else dtype, _dims(value) or ()
 
     def state_in(self, value: Any, dtype: str) -> np.ndarray:
         value = self.kept(value)
@@ -70,7 +87,7 @@ class TensorFlow:
         if carrier is not None:
             bits = self.state_in(tf.bitcast(value, tf.dtypes.as_dtype(carrier)), "uint16")
             return bits.view(numpy_dtype(dtype))
-        if dtype == BYTES or dtype in _COPIED or not value.shape.num_elements():
+        if dtype == BYTES or dtype in _COPIED or 0 in (_dims(value) or ()):
             return np.asarray(value.numpy(), object if dtype == BYTES else None)
         # As a buffer it comes without the copy that numpy() makes.
         return np.asarray(memoryview(value))

@@ -33,7 +33,7 @@ class Torch:
 
     name = "torch"
 
-    def numbers(self, array: np.ndarray, dtype: str) -> Any:
+    def numbers(self, array: np.ndarray, dtype: str, aligned: bool = False) -> Any:
         carrier = _VIEWED.get(dtype)
         if carrier is None:
             return torch.from_numpy(array)

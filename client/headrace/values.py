@@ -81,10 +81,9 @@ def presented(state: State, value: Any, rows: int, own: Framework) -> tuple[Fram
 def host(state: State, face: Framework, value: Any) -> np.ndarray:
     """A value that was presented as a numpy array; ValueError where it can not be read here."""
     try:
-        array = face.state_in(value, state.dtype)
+        return face.state_in(value, state.dtype)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"state {state.name!r} can not be read: {error}") from error
-    return array
 
 
 def strings_in(state: State, array: np.ndarray) -> list[bytes]:

@@ -145,6 +145,11 @@ class Wire:
 
     # Hearing
 
+    @property
+    def told_by_poll(self) -> bool:
+        """Whether a poll tells of all that has come: ZeroMQ's number tells only of what is new."""
+        return self.way.quiet and self.way.channel is not None
+
     def hear(self) -> None:
         """Hear what has come."""
         channel = self.way.channel

@@ -125,10 +125,12 @@ class Channel:
             pieces: list[Frame] = [struct.pack("<IQ", 1, size) + frames[0]]
             total = 12 + size
         else:
-            views = [memoryview(frame) for frame in frames]
-            lengths = [view.nbytes for view in views]
-            head = struct.pack(f"<I{len(views)}Q", len(views), *lengths)
-            pieces = [head, *(view.cast("B") for view in views if view.nbytes)]
+            parts: list[Frame] = [
+                frame if type(frame) is bytes else _flat(frame) for frame in frames
+            ]
+            lengths = list(map(len, parts))
+            head = struct.pack(f"<I{len(parts)}Q", len(parts), *lengths)
+            pieces = [head, *(part for part in parts if part)]
             total = len(head) + sum(lengths)
         written = 0
         if not self.waits and len(pieces) <= _MOST_PIECES:
@@ -240,6 +242,11 @@ class Channel:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def _flat(frame: Frame) -> Frame:
+    view = memoryview(frame)
+    return view.cast("B") if view.nbytes else b""
 
 
 @contextlib.contextmanager

@@ -125,8 +125,24 @@ def _short(what: str, data: bytes) -> ProtocolError:
 # Columns, as numbers of 8 bytes: rank, offset, nbytes and the dimensions of each
 
 
+#: The list of columns that was packed last: a peer's batches mostly have one and the same.
+_packed_last: tuple[Any, bytes] = (None, b"")
+
+
 def _pack_columns(columns: Any) -> bytes:
-    """The description of a block's columns; an error of _NO_ROOM where it is an odd one."""
+    """The description of a block's columns; an error of _NO_ROOM where it is an odd one.
+
+    Nobody changes a list that was packed.
+    """
+    global _packed_last
+    known, packed = _packed_last
+    if columns is not known:
+        packed = _packed(columns)
+        _packed_last = columns, packed
+    return packed
+
+
+def _packed(columns: Any) -> bytes:
     if type(columns) is not list and type(columns) is not tuple:
         raise TypeError("columns are a list")
     numbers: list[int] = []

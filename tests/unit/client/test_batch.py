@@ -115,7 +115,7 @@ def test_a_column_is_converted_once_and_only_when_it_is_asked_for():
         def __init__(self):
             self.calls = []
 
-        def numbers(self, array, dtype):
+        def numbers(self, array, dtype, aligned=False):
             self.calls.append((dtype, array.shape))
             return "tensor"
 

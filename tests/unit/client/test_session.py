@@ -173,8 +173,8 @@ def test_a_refused_save_names_the_batch_and_the_first_of_its_keys_also_in_anothe
     few, many = delivery(1, 11), replace(delivery(2, 12), rows=9)
     talk.hear(Deliver(1, (few, replace(many, frame=2))), frames=[b"11", b"12"])
     talk.take(), talk.take()
-    talk.session.save(11, [], None, [b"00000_of_00002:a"])
-    talk.session.save(12, [], None, [b"00001_of_00002:b", b"\xff" + b"x" * 300])
+    talk.session.save(11, [], None, lambda: [b"00000_of_00002:a"])
+    talk.session.save(12, [], None, lambda: [b"00001_of_00002:b", b"\xff" + b"x" * 300])
     talk.hear(Unknown(1))
     talk.said()
     talk.hear(welcome(2))
@@ -184,6 +184,20 @@ def test_a_refused_save_names_the_batch_and_the_first_of_its_keys_also_in_anothe
     keys = "00001_of_00002:b, \\xff" + "x" * 76 + ", …"
     assert refused == f"batch 0/12 (token 12, 9 rows: {keys}): its lanes went to another trainer"
     assert not talk.session._named, "what is answered is forgotten"
+
+
+def test_a_refused_save_is_named_without_keys_where_the_server_sent_what_are_none():
+    def lies():
+        raise ProtocolError("the offsets of an array of strings do not fit its data")
+
+    talk = opened()
+    talk.deliver(delivery(1, 11))
+    talk.take()
+    talk.session.save(11, [], None, lies)
+    talk.hear(Outcome(1, (), (), [[11, "stale", "too late"]]))
+    assert [str(error) for error in talk.session.refused] == [
+        "batch 0/11 (token 11, 1 row): too late"
+    ]
 
 
 def test_no_name_of_a_batch_is_kept_longer_than_the_batch():

@@ -289,6 +289,17 @@ def test_columns_that_came_before_are_the_same_list_again(count):
     assert first.meta == second.meta and first.meta is not second.meta  # a trainer's own
 
 
+def test_columns_are_packed_as_they_are_whatever_was_packed_before():
+    def packed(columns):
+        return hot.pack_step(Step(1, 0, saves=(Save(1, 1, columns),)))
+
+    one, other = [[0, 8, [1]]], [[64, 8, [1]]]
+    first = packed(one)
+    assert packed(one) == packed([[0, 8, [1]]]) == first != packed(other)
+    assert packed([[0.0, 8, [1]]]) is None and packed(one) == first
+    assert hot._packed_last[0] is one, "what is packed again and again is packed once"
+
+
 def test_columns_of_any_number_of_peers_take_little_memory():
     most = hot._REMEMBERED_BYTES // 24
     hot._known_columns.cache_clear()
