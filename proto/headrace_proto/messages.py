@@ -128,6 +128,7 @@ class Hello:
     epoch: Count = 0  # number of the server's start that let it in last, where states outlive that
     committed: Counts = ()  # partition and token of the last acknowledged commit in each partition
     restart: Flag = False  # the feed is to be started from its beginning
+    owner: Signed = -1  # which of the server's owners is greeted; -1: any
 
 
 @FROM_TRAINER.message(2)
@@ -232,6 +233,8 @@ class Welcome:
     used: Plain = (
         None  # a feed that others have used: finished, batches, since and until (Unix time)
     )
+    owner: Count = 0  # which of the server's owners answers: each leases its own partitions
+    owners: Count = 1  # how many there are
 
 
 @FROM_SERVER.message(2)

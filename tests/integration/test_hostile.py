@@ -105,6 +105,14 @@ def test_a_message_that_is_none_is_refused_once_and_costs_nobody_else_anything(s
                 assert not peer.poll(50), "answered twice"
 
 
+def test_a_hello_that_names_an_owner_that_is_not_there_is_refused(server):
+    with dealer(server.address) as peer:
+        peer.send(hello(owner=1))
+        refused = answer(peer)
+        assert isinstance(refused, Refused) and refused.code == "protocol"
+        assert "owner 1" in refused.text
+
+
 def test_endless_small_parts_and_oversize_frames_end_only_their_connection(server):
     with honest_trainer(server, ROWS):
         with dealer(server.address) as peer:

@@ -263,6 +263,8 @@ class Reception:
             )
         if not 0 < len(hello.nonce) <= 64:
             raise ProtocolError("a Hello carries a nonce of 1 to 64 bytes")
+        if hello.owner > 0:
+            raise ProtocolError(f"a Hello names owner {hello.owner}; this server has owner 0 only")
         name = self._gate.name_of(key)
         if name is None:
             raise NotAllowed(_REVOKED)
