@@ -14,7 +14,7 @@ import numpy as np
 from headrace_proto.errors import ProtocolError
 
 from .holding import BufferPool
-from .session import Received, Session
+from .session import Received
 
 __all__ = ["Blocks", "MemoryGone"]
 
@@ -26,8 +26,7 @@ class MemoryGone(Exception):
 class Blocks:
     """Makes blocks of what was received, and reports when nobody reads them any more."""
 
-    def __init__(self, session: Session, say: Callable[[], None]) -> None:
-        self._mapped = session.mapped
+    def __init__(self, say: Callable[[], None]) -> None:
         self._say = say  # what was released at once is said at once
         self._pool = BufferPool()
 
@@ -41,7 +40,7 @@ class Blocks:
             return self._copied(source)
         if held is None:
             raise ProtocolError("the server sent a reference to memory that was not attached")
-        mapped, token = self._mapped, delivery.token
+        mapped, token = received.mapped, delivery.token
         try:
             block: np.ndarray = held.block(
                 delivery.segment, delivery.offset, delivery.nbytes, lambda: mapped.release(token)

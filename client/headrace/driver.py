@@ -1,16 +1,16 @@
-"""The threads that use the wire of a session, and when each does.
+"""The threads that use the wires of a feed, one for each session, and when each does.
 
     trainer's thread ── exchange: what is due goes out, what has come is heard ──┐
-    trainer's thread ── await_news: exchange, poll, sleep at the sockets ────────┼──► wire
+    trainer's thread ── await_news: exchange, poll, sleep at the sockets ────────┼──► wires
     lazy thread ─────── a look now and then: exchange where nobody did ──────────┘
 
 A thread that asks, saves or commits says so itself, at once, and one that waits hears what it waits
-for itself: nobody is woken for it.  The wire is locked for microseconds and never during a wait.
+for itself: nobody is woken for it.  The wires are locked for microseconds and never during a wait.
 One thread at a time sleeps at the sockets; others that wait are told by it, and one of them
 follows when it leaves.
 
 The lazy thread looks four times in a heartbeat, so heartbeats go out, released memory is reported
-and silence is noticed whatever the trainer does.  While there is no session it listens itself.
+and silence is noticed whatever the trainer does.  While a session is not open it listens itself.
 Small things that a trainer says often may wait for its next call: the lazy thread says them when
 that does not come in a moment.
 
@@ -35,7 +35,7 @@ from headrace_proto.errors import ConnectionLost, HeadraceError
 from headrace_proto.spin import Spin
 
 from .session import Session
-from .way import Waker, check_files
+from .way import Sleep, Waker, check_files
 from .wire import Wire
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ _RECENT_S = 0.01
 
 
 class Driver:
-    """A session's wire and the threads that use it."""
+    """The wires of a feed's sessions, and the threads that use them."""
 
     def __init__(self, address: str, session: Session, keys: Keys | None = None) -> None:
         check_files()
@@ -66,18 +66,19 @@ class Driver:
         self.clock = AwakeClock()
         self._slept_s = 0.0  # by that clock, at the last look
         self._keys = keys
-        self.session = session
-        self.lock = threading.RLock()  # of the session
+        self.sessions = [session]  # another list for each that is added
+        self.lock = threading.RLock()  # of the sessions
         self.changed = threading.Condition(self.lock)  # entering it costs twice what the lock does
         self.closing = False
-        self.news = 0  # counts changes of the session, for those who wait
+        self.news = 0  # counts changes of sessions, for those who wait
         self._following = 0  # threads that wait for news that another one hears
         self._listener: object = None  # the wait in which a thread hears for all, under the lock
         self._asleep = False  # it sleeps at the sockets, or is about to
         self._spin = Spin(cores())
-        self._io = threading.RLock()  # of whoever uses the wire; taken before the session's lock
+        self._io = threading.RLock()  # of whoever uses wires; taken before the sessions' lock
         self._in_use = False  # by this very thread, where that has the lock
-        self._wire: Wire | None = None
+        self._wires: list[Wire] = []  # another list for each that is added; empty once closed
+        self._sleep = Sleep()
         self._used = False  # by any thread since the lazy one last looked
         self._used_at = -inf
         self._unsaid = 0  # counts what was left for the trainer's next call
@@ -93,14 +94,25 @@ class Driver:
     @property
     def hint(self) -> str:
         """Why nobody may answer, in words."""
-        return "" if self._wire is None else self._wire.hint
+        return next((wire.hint for wire in self._wires if wire.hint), "")
+
+    def add(self, session: Session) -> None:
+        """Drive another session, with another owner of the same feed."""
+        check_files()
+        session.heard_at = self.clock()
+        with self._io:
+            if self._wires:  # else it was closed meanwhile
+                wire = self._wire_of(session)
+                with self.lock:
+                    self.sessions = [*self.sessions, session]
+                self._wires = [*self._wires, wire]
 
     def exchange(self) -> None:
-        """Send what is due and hear what has come.  Not under the session's lock."""
+        """Send what is due and hear what has come.  Not under the sessions' lock."""
         self._guarded(self._exchange)
 
     def hear(self) -> None:
-        """Hear what has come.  Not under the session's lock."""
+        """Hear what has come.  Not under the sessions' lock."""
         self._guarded(self._hear)
 
     def say_soon(self, now: bool, heard: bool = False) -> None:
@@ -108,7 +120,7 @@ class Driver:
 
         With ``heard`` this thread has just heard what has come.
         """
-        used_at = max(self._used_at, self.session.heard_at)
+        used_at = max(self._used_at, *[session.heard_at for session in self.sessions])
         if now or self.clock() - used_at > _RECENT_S:
             self._guarded(self._say_and_poll if heard else self._exchange)
             return
@@ -118,7 +130,7 @@ class Driver:
             self._wake()
 
     def tell(self) -> None:
-        """There is news of the session for those who wait.  Under the lock."""
+        """There is news of a session for those who wait.  Under the lock."""
         self.news += 1
         if self._following:
             self.changed.notify_all()
@@ -130,7 +142,7 @@ class Driver:
         me = object()  # not this thread: a handler of a signal may wait while it waits
         try:
             with self.lock:
-                if self._listener is None and self._wire is not None:
+                if self._listener is None and self._wires:
                     self._listener = me
             self._guarded(self._say_and_poll if self._listener is me else self._exchange)
             if self.news != news:
@@ -162,18 +174,18 @@ class Driver:
 
     def _listen(self, news: int, at_most_s: float) -> None:
         """Sleep at the sockets, and hear what comes."""
-        wire = self._wire
-        if wire is None:
+        wires = self._wires
+        if not wires:
             return
         began = monotonic()
         with self.lock:
-            at_most_s = min(at_most_s, self.session.due_in(self._used_at))
-        spin = self._spin if wire.way.channel is not None else None
+            at_most_s = min(at_most_s, self._due_in(self._used_at))
+        spin = self._spin if all(wire.way.channel is not None for wire in wires) else None
         spin_s = 0.0 if spin is None else min(at_most_s, spin.budget_s(began))
         self._asleep = True  # from here on news of other threads wake this one
         try:
             if self.news == news and not self.closing:
-                wire.way.wait(at_most_s, spin_s)
+                self._sleep.wait(at_most_s, spin_s)
         finally:
             self._asleep = False
         self.hear()
@@ -188,21 +200,24 @@ class Driver:
         with self.lock:
             self._following += 1
             try:
-                if self.news == news and (self._listener is not None or self._wire is None):
+                if self.news == news and (self._listener is not None or not self._wires):
                     self.changed.wait(at_most_s)
             finally:
                 self._following -= 1
 
     def _judge_silence(self) -> None:
         with self.lock:
-            if self.session.connected and self.session.silence(self.clock()):
-                self.session.lose()
+            for session in self.sessions:
+                if session.connected and session.silence(self.clock()):
+                    session.lose()
+
+    def _due_in(self, now: float) -> float:
+        """Seconds until a session has something to say without a new event."""
+        return min([session.due_in(now) for session in self.sessions])
 
     def _rouse(self) -> None:
         """Wake the thread that sleeps at the sockets."""
-        wire = self._wire
-        if wire is not None:
-            wire.way.waker.wake()
+        self._sleep.waker.wake()
 
     def _wake(self) -> None:
         """Wake the lazy thread."""
@@ -210,96 +225,105 @@ class Driver:
         if waker is not None:
             waker.wake()
 
-    # The wire, in the hands of whichever thread has its lock
+    # The wires, in the hands of whichever thread has their lock
 
-    def _guarded(self, step: Callable[[Wire], None]) -> None:
-        """A step with the wire; what goes wrong is the session's failure."""
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """A step with the wires; what goes wrong is the failure of the sessions."""
         with self._io:
-            wire = self._wire
-            if wire is None or self._in_use:  # closed; or a signal came amid such a step
+            if not self._wires or self._in_use:  # closed; or a signal came amid such a step
                 return
-            changes = wire.way.changes
+            changes = self._sleep.changes
             self._in_use = self._used = True
             try:
-                step(wire)
+                step()
             except Exception as error:
                 self._fail(error)
             except BaseException:  # Ctrl-C, say
-                if wire.amid_message:  # half a message may have been said
+                if any(wire.amid_message for wire in self._wires):  # half of it may have been said
                     self._fail(ConnectionLost("the connection was interrupted amid a message"))
                 raise
             finally:
                 self._in_use = False
-            if self._asleep and changes != wire.way.changes:
+            if self._asleep and changes != self._sleep.changes:
                 self._rouse()  # it sleeps at other sockets than there are now
 
-    def _exchange(self, wire: Wire) -> None:
-        self._say(wire)
-        wire.hear()
+    def _exchange(self) -> None:
+        self._say()
+        self._hear()
 
-    def _say_and_poll(self, wire: Wire) -> None:
+    def _say_and_poll(self) -> None:
         """Say what is due, and hear only what no poll would tell of."""
-        self._say(wire)
-        if not wire.told_by_poll:
-            wire.hear()
+        self._say()
+        for wire in self._wires:
+            if not wire.told_by_poll:
+                wire.hear()
 
-    def _say(self, wire: Wire) -> None:
+    def _say(self) -> None:
         self._said = self._unsaid
         self._used_at = now = self.clock()
         if self.clock.slept_s > self._slept_s:
             self._slept_s = self.clock.slept_s
             with self.lock:
-                self.session.hurry()
-        wire.say(now)
+                for session in self.sessions:
+                    session.hurry()
+        for wire in self._wires:
+            wire.say(now)
 
-    def _hear(self, wire: Wire) -> None:
-        wire.hear()
+    def _hear(self) -> None:
+        for wire in self._wires:
+            wire.hear()
 
     def _fail(self, error: BaseException) -> None:
         with self.lock:
-            if self.session.failure is None:
-                if isinstance(error, (HeadraceError, ValueError)):
-                    self.session.failure = error  # type: ignore[assignment]
-                else:
+            if not isinstance(error, (HeadraceError, ValueError)):
+                if not self.sessions[0].failure:
                     logger.exception("the connection to %s failed", self.address)
-                    self.session.failure = ConnectionLost(f"{type(error).__name__}: {error}")
+                error = ConnectionLost(f"{type(error).__name__}: {error}")
+            for session in self.sessions:
+                session.failure = session.failure or error  # type: ignore[assignment]
             self.tell()
 
     # The lazy thread
 
+    def _wire_of(self, session: Session) -> Wire:
+        return Wire(
+            self.address,
+            self._keys,
+            session=session,
+            lock=self.lock,
+            tell=self.tell,
+            clock=self.clock,
+            sleep=self._sleep,
+        )
+
     def _run(self) -> None:
-        wire = None
+        wires: list[Wire] = []
         try:
-            wire = self._wire = Wire(
-                self.address,
-                self._keys,
-                session=self.session,
-                lock=self.lock,
-                tell=self.tell,
-                clock=self.clock,
-            )
+            self._wires = [self._wire_of(self.sessions[0])]
             self._look_after()
             with self._io:
-                self._wire = None
-                wire.say_goodbye(self.clock())
+                wires, self._wires = self._wires, []
+                for wire in wires:
+                    wire.say_goodbye(self.clock())
         except BaseException as error:
             self._fail(error)
         finally:
             with self._io:
-                self._wire = None
-                if wire is not None:
+                wires, self._wires = [*wires, *self._wires], []
+                for wire in wires:
                     wire.close()
 
     def _look_after(self) -> None:
         """Do what no thread of the trainer does, until the end."""
-        waker, session = self._waker, self.session
+        waker = self._waker
         if waker is None:  # closed before it began
             return
         rest = select.poll()
         rest.register(waker.fd, select.POLLIN)
         left = 0  # how much had been left for the trainer's next call at the last look
         while not self.closing:
-            if not session.connected and session.failure is None and self._listener is None:
+            away = any(not s.connected and s.failure is None for s in self.sessions)
+            if away and self._listener is None:
                 self.await_news(self.news, _LOOK_S)
                 continue
             hasty = not left == self._unsaid == self._said  # some was left lately, or still is
@@ -315,7 +339,7 @@ class Driver:
     def _rest_s(self) -> float:
         """How long this thread may rest where nobody wakes it."""
         with self.lock:
-            welcome, due_s = self.session.welcome, self.session.due_in(self.clock())
+            welcome, due_s = self.sessions[0].welcome, self._due_in(self.clock())
         often_s = _LOOK_S if welcome is None else min(_LOOK_S, welcome.heartbeat_s / _LOOKS)
         return max(min(often_s, due_s), _MOMENT_S)
 
@@ -323,11 +347,12 @@ class Driver:
         """Use the wire where no other thread did, or where something waits for too long."""
         used, self._used = self._used, False
         with self.lock:
-            due = self.session.due_in(self.clock()) <= 0
+            due = self._due_in(self.clock()) <= 0
         waits = self._said != self._unsaid and self._unsaid == left
-        wire = self._wire
-        if wire is not None and (due or waits or not used):
-            wire.way.quiet = False
+        wires = self._wires
+        if wires and (due or waits or not used):
+            for wire in wires:
+                wire.way.quiet = False
             self.exchange()
             self._used = False
             self._judge_silence()

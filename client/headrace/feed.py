@@ -49,7 +49,7 @@ class Feed:
 
     def _begin(self, link: Link) -> None:
         self._link = link
-        self._blocks = Blocks(link.session, link.say)
+        self._blocks = Blocks(link.say)
         self._commits = Commits(link.session.explicit)  # of a feed that is not one of segments
         self._itself = weakref.ref(self)
         self._durable = False  # whether another process would go on with this feed
@@ -63,13 +63,13 @@ class Feed:
 
     def __repr__(self) -> str:
         """Its name, the server's address and its state, without asking the server."""
-        session = self._link.session
-        state = "open" if session.connected else "open, the server is away"
-        state = "ended" if session.ended else state
-        if session.failure is not None:
-            state = f"failed ({type(session.failure).__name__})"
-        state = "closed" if self._link.left else state
-        return f"<headrace.Feed {self.name!r} at {self._link.address}: {state}>"
+        link = self._link
+        state = "open" if link.connected else "open, the server is away"
+        state = "ended" if link.ended else state
+        failure = link.failure
+        state = state if failure is None else f"failed ({type(failure).__name__})"
+        state = "closed" if link.left else state
+        return f"<headrace.Feed {self.name!r} at {link.address}: {state}>"
 
     @property
     def name(self) -> str:
@@ -83,8 +83,9 @@ class Feed:
         if self._schema is None:
             welcome = self._link.session.welcome
             if welcome is None or not welcome.schema:
-                if self._link.session.failure is not None:
-                    raise self._link.session.failed()
+                failure = self._link.failure
+                if failure is not None:
+                    raise failure
                 return {}
             self._layout = schema_from_wire(welcome.schema)
             properties = welcome.properties
@@ -117,7 +118,7 @@ class Feed:
     @property
     def local(self) -> bool:
         """Whether batches come through shared memory."""
-        return self._link.session.memory is not None
+        return self._link.local
 
     # Batches
 
@@ -366,7 +367,7 @@ class Feed:
                 self._say_commits(self._commits.in_hand())
             else:
                 self._say_given_back(self._commits.give_back())
-            if link.session.failure is not None:
+            if link.failure is not None:
                 return
             if commit:
                 link.settle()

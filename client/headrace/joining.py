@@ -11,6 +11,7 @@ from typing import Any
 
 from headrace_proto.address import check_address
 from headrace_proto.keys import ENVIRONMENT
+from headrace_proto.messages import Welcome
 from headrace_proto.process import process_name
 from headrace_proto.token import Token
 
@@ -128,14 +129,28 @@ def connect(
     return Feed(link, loaded)
 
 
+def _used(welcome: Welcome | None) -> list[Any] | None:
+    """What an owner tells of how far its share of the feed was used."""
+    if welcome is None or not isinstance(welcome.used, (list, tuple)) or len(welcome.used) != 4:
+        return None
+    times = welcome.used[2:]
+    sound = all(isinstance(t, (int, float)) and 0 <= t < 1e11 for t in times)
+    return list(welcome.used) if sound else None
+
+
 def _tell_of_use(link: Link) -> None:
     """Say in the log that this trainer does not begin at the feed's beginning."""
+    every = [_used(session.welcome) for session in link.sessions]
+    told = [used for used in every if used is not None]
     welcome = link.session.welcome
-    if welcome is None or not isinstance(welcome.used, (list, tuple)) or len(welcome.used) != 4:
+    if not told or welcome is None:
         return
-    finished, batches, *times = welcome.used
-    if not all(isinstance(t, (int, float)) and 0 <= t < 1e11 for t in times):
-        return
+    finished = len(told) == len(every) and all(used[0] for used in told)
+    batches = sum(used[1] for used in told)
+    times = (
+        min([used[2] for used in told if used[2]], default=0),
+        max(used[3] for used in told),
+    )
     since, until = (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t)) for t in times)
     count = "1 batch was" if batches == 1 else f"{batches} batches were"
     what = f"{count} committed from {since} to {until}" if batches else "it has none"

@@ -11,7 +11,7 @@ and rows keep their lanes, the very same object comes back.  Partitions have lan
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -199,10 +199,10 @@ class Lanes:
             if one is kept:
                 self._kept[partition] = replace(kept, unfinished=kept.unfinished[:0])
 
-    def standing(self, opening: int) -> list[Kept]:
-        """What can be handed over: sequences that go on, of the session that stands."""
-        kept = list(self._kept.values())
-        return [k for k in kept if k.opening == opening and len(k.unfinished)]
+    def standing(self, opening: Callable[[int], int]) -> list[tuple[int, Kept]]:
+        """What can be handed over by partition: sequences that go on, of sessions that stand."""
+        kept = list(self._kept.items())
+        return [(p, k) for p, k in kept if k.opening == opening(p) and len(k.unfinished)]
 
 
 def parts_of(kept: Kept, maker: BlockMaker, framework: Framework) -> list[StatesPart]:

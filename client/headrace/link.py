@@ -1,22 +1,23 @@
-"""What a trainer asks of its session, and every wait of it.
+"""What a trainer asks of its sessions, and every wait of it.
 
     trainer's thread ── take, commit, save, ask ──► Session ◄── messages ── driver ◄──► server
-                                  │                                           ▲
+                                  │                 of each owner             ▲
                                   └── exchange, in a wait again and again ────┘
 
-Whatever is asked is told to the session at once and said by the same thread, at once or with its
-next call; a thread that needs an answer waits for it, with a deadline that says what it waits for.
+A feed has one owner or several, and a trainer a session with each.  Whatever is asked is told to a
+session at once and said by the same thread, at once or with its next call; a thread that needs an
+answer waits for it, with a deadline that says what it waits for.
 Only its timeout ends a wait for a server that is away, in time that counts: before that the server
 is greeted again and again, however long it takes to move it or to start it again.
 
-The session is shared under the driver's lock.  Released memory is reported without it, since the
+Sessions are shared under the driver's lock.  Released memory is reported without it, since the
 last reader of a batch may go while any lock is held.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,6 +31,7 @@ from headrace_proto.errors import (
 from headrace_proto.messages import Delivery, Handed, Welcome
 
 from .driver import Driver
+from .merge import Alone, Merge, merge_of
 from .requests import Request
 from .session import Received, Session
 
@@ -47,13 +49,14 @@ _LEAVE_S = 10.0
 
 
 class Link:
-    """A trainer's side of a session that is driven."""
+    """A trainer's side of its sessions with the owners of one feed, which are driven."""
 
     def __init__(
         self, address: str, session: Session, timeout_s: float, keys: Keys | None = None
     ) -> None:
         self.address = address
-        self.session = session
+        self.session = session  # the one that was opened first
+        self.sessions = [session]  # by owner
         self.left = False  # the trainer closed the feed
         self.explain: Callable[[float], str] = lambda now: ""  # what a trainer owes, in words
         self._pid = os.getpid()
@@ -62,16 +65,70 @@ class Link:
         self._driver = Driver(address, session, keys)
         self._lock = self._driver.lock
         self.clock = self._driver.clock
+        self._merge: Merge = Alone([session], session.prefetch)
 
     def again(self, resume: str) -> Link:
         """Another link to the same feed, in the same way, which goes on from a snapshot."""
         return Link(self.address, self.session.again(resume), self._timeout_s, self._keys)
 
     def open(self) -> Welcome:
-        """Wait for the server's Welcome."""
-        self._wait(lambda s: s.welcome is not None, self._timeout_s, "a server to answer")
-        assert self.session.welcome is not None
-        return self.session.welcome
+        """Wait for the Welcome of every owner; that of the first."""
+        first, deadline_s = self.session, self.clock() + self._timeout_s
+        self._await_welcomes([first], self._timeout_s)
+        welcome = first.welcome
+        assert welcome is not None
+        if welcome.owners > 1:
+            first.owner = welcome.owner
+            for owner in range(welcome.owners):
+                if owner != welcome.owner:
+                    self._driver.add(first.beside(owner))
+            with self._lock:
+                self.sessions = sorted(self._driver.sessions, key=lambda session: session.owner)
+            self._await_welcomes(self.sessions, max(0.0, deadline_s - self.clock()))
+            self._merge = merge_of(self.sessions, first)
+        return welcome
+
+    def _await_welcomes(self, sessions: Sequence[Session], timeout_s: float) -> None:
+        def missing() -> Session | None:
+            return next((session for session in sessions if session.welcome is None), None)
+
+        self._wait(
+            lambda: missing() is None,
+            timeout_s,
+            "a server to answer",
+            lambda: missing() or self.session,
+        )
+
+    # What the sessions tell together
+
+    @property
+    def failure(self) -> HeadraceError | None:
+        """Why this feed can not be used any more; a copy, for a traceback keeps all it names."""
+        failed = (session.failed() for session in self.sessions if session.failure is not None)
+        return next(failed, None)
+
+    @property
+    def connected(self) -> bool:
+        return all(session.connected for session in self.sessions)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the feed has ended for this trainer: its own commits were answered too."""
+        return all(session.ended for session in self.sessions)
+
+    @property
+    def local(self) -> bool:
+        """Whether batches come through shared memory."""
+        return all(session.memory is not None for session in self.sessions)
+
+    def session_of(self, partition: int) -> Session:
+        """The session with the owner of a partition."""
+        return self.sessions[partition % len(self.sessions)]
+
+    def _holder_of(self, token: int) -> Session:
+        """The session in which a batch was delivered; any where it is not held any more."""
+        holders = (session for session in self.sessions if session.holds(token))
+        return next(holders, self.session)
 
     def check_usable(self) -> None:
         """ForkedProcess or FeedClosed where this can not be used any more."""
@@ -87,42 +144,60 @@ class Link:
     def take(self, claim: Callable[[Session], Received | None] = Session.take) -> Received | None:
         """The next batch; None when the feed has ended.
 
-        ``claim`` takes it from the session, and may leave it there until something was saved.
+        ``claim`` takes it from a session, and may leave it there until something was saved.
         """
-        session, meter = self.session, self.session.meter
+        session, meter, merge = self.session, self.session.meter, self._merge
         meter.asks(now := self.clock())
-        heard = session.may_have_come
+        heard = any(session.may_have_come for session in self.sessions)
         if heard:
             self._driver.hear()
         with self._lock:
-            received = claim(session) if not session.failure and not session.refused else None
+            usable = self.failure is None and not session.refused
+            received = merge.take(claim) if usable else None
             if received is None:
-                session.want()
-            enough = session.much_to_say
+                merge.want()
+            enough = any(session.much_to_say for session in self.sessions)
         if received is not None:
             meter.gets(now)
             self._driver.say_soon(enough, heard)
             return received
+
+        def taken() -> Received | None:
+            received = merge.take(claim)
+            if received is None:
+                merge.want()  # of another owner, perhaps
+            return received
+
         try:
-            received = self._wait(claim, self._timeout_s, "a batch", or_end=True)
+            received = self._wait(taken, self._timeout_s, "a batch", lambda: merge.awaited, True)
         finally:
             meter.gets(self.clock(), received is not None)
         return received  # type: ignore[no-any-return]
 
+    @property
+    def _over(self) -> bool:
+        """Whether the loop of this trainer ends here.
+
+        One that commits explicitly and holds all that it can get would wait for itself.
+        """
+        return all(session.over for session in self.sessions)
+
     def commit(self, token: int) -> None:
         """Say, soon, that a batch is done."""
         with self._lock:
-            self.session.commit(token)
+            self._holder_of(token).commit(token)
 
     def place(self, delivery: Delivery, segments: bytes) -> None:
         """A batch goes to the trainer: what a server that is started anew would know it by."""
         d = delivery
         with self._lock:
-            self.session.place(Handed(d.token, d.partition, d.number, d.rows, segments))
+            self.session_of(d.partition).place(
+                Handed(d.token, d.partition, d.number, d.rows, segments)
+            )
 
     def give_back(self, token: int) -> None:
         with self._lock:
-            self.session.give_back(token)
+            self._holder_of(token).give_back(token)
 
     def save(
         self, token: int, columns: list[Any], block: Any, keys: Callable[[], Sequence[bytes]]
@@ -133,42 +208,63 @@ class Link:
         the wish for the next batch.
         """
         with self._lock:
-            saved = self.session.save(token, columns, block, keys)
+            saved = self._holder_of(token).save(token, columns, block, keys)
             self._driver.tell()
         self._driver.say_soon(False)
         return saved
 
-    def ask(self, request: Request[A], at_most_s: float = inf) -> A:
-        """Ask the server for something, and wait for the answer."""
-        with self._lock:
-            self.session.requests.ask(request)
+    def ask(
+        self, request: Request[A], at_most_s: float = inf, of: Iterable[Session] | None = None
+    ) -> A:
+        """Ask the server for something, and wait for the answer.
 
-        def answer(session: Session) -> A | None:
+        ``of``: these owners; else each one or any, as it needs.
+        """
+        every = self.sessions if request.of_each_owner else [self.session]
+        asked = every if of is None else list(of)
+        with self._lock:
+            for session in asked:
+                session.requests.ask(request)
+
+        def answer_of(session: Session) -> A | None:
             answer = session.requests.answer_to(request)
             if answer is None and session.ended and session.welcome is not None:
                 return request.at_end(session.welcome.session)
             return answer
 
-        answered: A = self._wait(
-            answer,
+        def answers() -> list[A] | None:
+            found = [answer_of(session) for session in asked]
+            return None if any(one is None for one in found) else found  # type: ignore[return-value]
+
+        def lacking() -> Session:
+            return next(session for session in asked if answer_of(session) is None)
+
+        answered: list[A] = self._wait(
+            answers,
             min(self._timeout_s, at_most_s),
             f"the answer to {request.call}",
+            lacking,
             raise_refused=request.tells_refusals,
         )
-        return answered
+        return request.joined(answered)
 
     def settle(self, at_most_s: float = inf) -> None:
         """Wait until every commit was answered."""
+
+        def unsettled() -> Session | None:
+            return next((session for session in self.sessions if not session.settled), None)
+
         try:
             self._wait(
-                lambda s: s.settled,
+                lambda: unsettled() is None,
                 min(self._timeout_s, at_most_s),
                 "answers to commits",
+                lambda: unsettled() or self.session,
                 raise_refused=False,
             )
         except HeadraceError:  # a server may answer, and stop in the same breath
             with self._lock:
-                if not self.session.settled:
+                if unsettled() is not None:
                     raise
 
     def say(self) -> None:
@@ -181,42 +277,50 @@ class Link:
 
     def _wait(
         self,
-        done: Callable[[Session], Any],
+        done: Callable[[], Any],
         timeout_s: float,
         what: str,
+        about: Callable[[], Session] | None = None,
         or_end: bool = False,
         raise_refused: bool = True,
     ) -> Any:
-        """Wait until ``done`` yields something; every wait of a trainer is this one."""
-        session, driver = self.session, self._driver
+        """Wait until ``done`` yields something; every wait of a trainer is this one.
+
+        ``about`` is the session that is waited for, where that is not the first.
+        """
+        driver, refused = self._driver, self.session.refused
         started, slept_s = self.clock(), self.clock.slept_s
         over = False
         while True:
             with self._lock:
                 news = driver.news
-                if session.failure is not None:
-                    raise session.failed()
+                failure = self.failure
+                if failure is not None:
+                    raise failure
                 if driver.closing:
                     raise FeedClosed(f"the feed was closed while this thread waited for {what}")
-                if raise_refused and session.refused:
-                    raise session.refused.popleft()
-                result = done(session)
+                if raise_refused and refused:
+                    raise refused.popleft()
+                result = done()
                 if result:
                     return result
-                if or_end and session.over:
+                if or_end and self._over:
                     return None
                 now = self.clock()
-                leaves = self.left and session.stopped
+                leaves = self.left and any(session.stopped for session in self.sessions)
                 limit_s = min(timeout_s, _LEAVE_S) if leaves else timeout_s
                 if over and now - started >= limit_s:  # and the server was heard since
-                    raise self._too_late(now, limit_s, what, self.clock.slept_s - slept_s)
+                    session = self.session if about is None else about()
+                    slept_s = self.clock.slept_s - slept_s
+                    raise self._too_late(session, now, limit_s, what, slept_s)
                 rest_s = min(_LOOK_S, started + limit_s - now)
                 over = rest_s <= 0
             driver.await_news(news, rest_s)
 
-    def _too_late(self, now: float, timeout_s: float, what: str, slept_s: float) -> HeadraceError:
+    def _too_late(
+        self, session: Session, now: float, timeout_s: float, what: str, slept_s: float
+    ) -> HeadraceError:
         """The error that says why a wait of ``timeout_s`` was in vain."""
-        session = self.session
         silence = session.silence(now)
         slept = f" (this process did not run for {slept_s:.0f} s more)" if slept_s >= 1 else ""
         if session.stopped:
@@ -238,8 +342,9 @@ class Link:
                 f"no server answered at {self.address} within timeout={timeout_s:g} s{slept}: "
                 f"is it running, and is the address right?{self._driver.hint}"
             )
-        held, most = session.held(), session.welcome.max_credits
-        full = f", as many as the server's max_credits={most} allows" if held >= most else ""
+        held, most = sum(each.held() for each in self.sessions), session.welcome.max_credits
+        full = f", as many as the server's max_credits={most} allows"
+        full = full if session.held() >= most else ""
         reason = (
             f"the server says: {session.waiting}" if session.waiting else "no word of the server"
         )
@@ -251,7 +356,7 @@ class Link:
 
     def _not_back(self, waited_s: float, slept: str, what: str) -> str:
         """Why a wait ends while the server is stopped, and what that means for commits."""
-        n = self.session.unanswered
+        n = sum(session.unanswered for session in self.sessions)
         owed = (
             f"  It has not answered {n} commits of this trainer: those that it did not store "
             "before it stopped do not count, and their rows go out again"

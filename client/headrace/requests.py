@@ -15,6 +15,7 @@ A kind of request is a ``Request`` that says its messages and names the message 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -54,6 +55,8 @@ class Request(ABC, Generic[A]):
     answer: ClassVar[type]
     #: How a trainer calls it, for the text of a deadline.
     call: ClassVar[str]
+    #: Whether each owner of the feed is asked; else any answers for all.
+    of_each_owner: ClassVar[bool] = True
     #: Whether commits that were refused meanwhile are told to who waits for the answer.
     tells_refusals: ClassVar[bool] = True
 
@@ -72,6 +75,10 @@ class Request(ABC, Generic[A]):
     def at_end(self, session: int) -> A | None:
         """The answer that the feed's end is; None where the server still gives one."""
         return None
+
+    def joined(self, answers: Sequence[A]) -> A:
+        """One answer of those of several owners."""
+        return answers[0]
 
 
 @record
@@ -105,6 +112,11 @@ class SetTargetProbs(Request[Retargeted]):
     def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
         return [(Retarget(session, number, self.probs),)]
 
+    def joined(self, answers: Sequence[Retargeted]) -> Retargeted:
+        fault = next((answer.fault for answer in answers if answer.fault), "")
+        since = [pair for answer in answers for pair in answer.since]
+        return Retargeted(answers[0].session, answers[0].request, since, fault)
+
 
 @record
 class TakeSnapshot(Request[Snapshotted]):
@@ -112,6 +124,7 @@ class TakeSnapshot(Request[Snapshotted]):
 
     answer = Snapshotted
     call = "snapshot"
+    of_each_owner = False
 
     def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
         return [(Snapshot(session, number),)]

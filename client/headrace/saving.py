@@ -112,7 +112,7 @@ class Saving:
         """Save states of a batch: all of these, or none."""
         self._link.check_usable()
         ready = [self._ready(batch, name, value) for name, value in values.items()]
-        if self.lanes is not None and batch._opening != self._link.session.openings:
+        if self.lanes is not None and batch._opening != self._opening(batch.partition):
             self._lose(batch)
         saved = batch._saved
         with batch._lock:
@@ -188,15 +188,20 @@ class Saving:
             return
         fault: HeadraceError | None = None
         with self._flushing:
-            for kept in self.lanes.standing(self._link.session.openings):
+            for partition, kept in self.lanes.standing(self._opening):
                 parts = parts_of(kept, self._maker, self._framework)
-                answer = self._link.ask(FlushStates(kept.token, parts), at_most_s)
+                owner = [self._link.session_of(partition)]
+                answer = self._link.ask(FlushStates(kept.token, parts), at_most_s, owner)
                 if answer.code == "stale":  # their sequences go on with others
                     self.lanes.hand_over_no_more(kept)
                 if answer.code:
                     fault = fault or from_code(answer.code, answer.text)
         if fault is not None:
             raise fault
+
+    def _opening(self, partition: int) -> int:
+        """Which of the sessions with the owner of a partition stands."""
+        return self._link.session_of(partition).openings
 
     # In words
 

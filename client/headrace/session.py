@@ -29,6 +29,7 @@ from headrace_proto.messages import (
     Handed,
     Hello,
     Outcome,
+    Passed,
     Pulse,
     Refused,
     Renew,
@@ -82,6 +83,7 @@ class Received:
     delivery: Delivery
     source: Any = None
     opening: int = 0  # which of the sessions opened here brought it
+    mapped: Any = None  # where it is told that nobody reads this batch any more
 
 
 @dataclass(slots=True)
@@ -98,7 +100,9 @@ class Session:
     host: str = ""  # for who looks at the server: where this trainer runs
     explicit: bool = False  # batches are committed by name, not by asking for the next
     restart: bool = False  # the feed is to be started from its beginning
+    owner: int = -1  # which of the feed's owners it is with; -1 leaves it to the server
 
+    generation: int = -1  # of the feed, as far as another owner of it has told
     welcome: Welcome | None = None
     ready: deque[Received] = field(default_factory=deque)  # delivered, not taken
     failure: HeadraceError | None = None  # for good
@@ -106,6 +110,7 @@ class Session:
     finished: bool = False
     waiting: str = ""  # what the server said that the feed waits for
     exhausted: bool = False  # no batch is left but those in trainers' hands
+    passed: set[int] = field(default_factory=set)  # partitions that make no more batches
     stopped: bool = False  # the server has stopped, and announced that it will be back
     heard_at: float = 0.0  # when the server was last heard of
     retired: list[str] = field(default_factory=list)
@@ -131,6 +136,15 @@ class Session:
     #: Deliveries held or not answered, and the first keys of their segments, for errors.
     #: What errors name a batch by, and how to make the keys of its segments.
     _named: dict[int, tuple[Delivery, _Keys]] = field(default_factory=dict)
+
+    def beside(self, owner: int) -> Session:
+        """A session of the same trainer with another owner of the feed."""
+        assert self.welcome is not None
+        shared = self.rank, self.world_size, self.process, self.resume, self.host, self.explicit
+        beside = Session(self.welcome.feed, self.nonce, self.prefetch, *shared, owner=owner)
+        beside.generation = self._property("generation", -1)
+        beside.refused, beside.meter = self.refused, self.meter
+        return beside
 
     def again(self, resume: str) -> Session:
         """A session in place of this one, which goes on from a snapshot."""
@@ -242,6 +256,10 @@ class Session:
     def held(self) -> int:
         return len(self._held)
 
+    def holds(self, token: int) -> bool:
+        """Whether a batch of this session is ready, or in the trainer's hands."""
+        return token in self._held
+
     # The server
 
     def receive(self, message: Any, frames: list[Any], now: float) -> None:
@@ -267,6 +285,10 @@ class Session:
             self.retired.extend(message.segments)
         elif isinstance(message, Unknown):
             self.greet()
+        elif isinstance(message, Passed):
+            self._last_seq = max(self._last_seq, message.seq)
+            self._wanting = False  # another owner may be asked
+            self.passed.add(message.partition)
         else:
             self.requests.receive(message)
 
@@ -305,6 +327,7 @@ class Session:
                     self.mapped.release(token)
             self.ready.clear()
             self.exhausted = False
+            self.passed.clear()
             self._last_seq = 0
             self.mapped.used = False
             self.openings += 1
@@ -333,7 +356,7 @@ class Session:
             if not inline:
                 self.mapped.add(delivery.token)
             source = frames[delivery.frame - 1] if inline else self.memory
-            self.ready.append(Received(delivery, source, self.openings))
+            self.ready.append(Received(delivery, source, self.openings, self.mapped))
 
     def _on_outcome(self, message: Outcome | Deliver) -> None:
         for token in message.committed:
@@ -413,11 +436,12 @@ class Session:
                     self._told_places(),
                     process=self.process,
                     resume=self.resume,
-                    generation=self._property("generation", -1),
+                    generation=self._property("generation", self.generation),
                     host=self.host,
                     epoch=self._property("epoch", 0),
                     committed=self._told_commits(),
                     restart=self.restart,
+                    owner=self.owner,
                 )
             ]
         assert self.welcome is not None

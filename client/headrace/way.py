@@ -1,6 +1,6 @@
 """The ways to a server: socket, channel where there is one, and what wakes who waits for them.
 
-    Way.wait ─► socket, channel, waker: until something has happened at one of them
+    Sleep.wait ─► waker, and of each way socket and channel: until something has happened at one
 
 ZeroMQ's file number tells of changes only, and a look at what waits costs as much as a small
 message.  So while a channel is used the socket is looked at only when its number tells something.
@@ -22,7 +22,7 @@ from headrace_proto.channel import Channel
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import LimitExceeded
 
-__all__ = ["LINGER_MS", "Waker", "Way", "check_files", "opening_files"]
+__all__ = ["LINGER_MS", "Sleep", "Waker", "Way", "check_files", "opening_files"]
 
 #: What was said last may take so long to leave.
 LINGER_MS = 500
@@ -78,29 +78,38 @@ class Waker:
         os.close(self.fd)
 
 
-class Way:
-    """The socket, the channel where there is one, and what wakes the thread that sleeps at them.
+class Sleep:
+    """What a thread sleeps at: all ways of one trainer, and what wakes it.
 
-    One thread at a time waits here, while others use socket and channel.
+    One thread at a time waits here, while others use sockets and channels.
     """
 
-    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+    def __init__(self) -> None:
         self.waker = Waker()
-        self.channel: Channel | None = None
         self.changes = 0  # of what a wait is for, which one that has begun does not see
-        self.silent = True  # nothing came by the channel yet
-        self.quiet = False  # nothing waits in the socket, and its file number tells when that ends
-        self.more = False  # some of what waits in the socket was left there
-        self._watched = False  # whether it is told when more can be written
-        self._number = int(socket.getsockopt(zmq.FD))
+        self._ways: dict[int, Way] = {}  # by the number of the socket
         self._poller = select.poll()
-        self._poller.register(self._number, select.POLLIN)
         self._poller.register(self.waker.fd, select.POLLIN)
+
+    def add(self, way: Way, number: int) -> None:
+        """Wait for a way from here on, whose socket has this number."""
+        self._ways[number] = way
+        self.register(number)
+
+    def register(self, file: int | Channel, events: int = select.POLLIN) -> None:
+        """Wait for these events, too, or for others of this file."""
+        self._poller.register(file, events)
+        self.changes += 1
+
+    def forget(self, file: int | Channel) -> None:
+        """Wait for a file no more."""
+        self._poller.unregister(file)
+        self.changes += 1
 
     def wait(self, at_most_s: float, spin_s: float = 0.0) -> None:
         """Wait until something has happened, at first for ``spin_s`` without sleep.
 
-        The socket's number tells of changes only: it must have been heard before, and since.
+        A socket's number tells of changes only: it must have been heard before, and since.
         """
         poll = self._poller.poll
         ready = []
@@ -109,25 +118,37 @@ class Way:
             while not (ready := poll(0)) and monotonic() < end:
                 pass
         if not ready:
-            ready = poll(0 if self.more else int(max(0.0, at_most_s) * 1000) + 1)
+            more = any(way.more for way in self._ways.values())
+            ready = poll(0 if more else int(max(0.0, at_most_s) * 1000) + 1)
         for number, _ in ready:
             if number == self.waker.fd:
                 self.waker.hear()
-            elif number == self._number:
-                self.quiet = False
+            elif number in self._ways:
+                self._ways[number].quiet = False
+
+
+class Way:
+    """The socket, and the channel where there is one."""
+
+    def __init__(self, socket: zmq.Socket[bytes], sleep: Sleep) -> None:
+        self.channel: Channel | None = None
+        self.silent = True  # nothing came by the channel yet
+        self.quiet = False  # nothing waits in the socket, and its file number tells when that ends
+        self.more = False  # some of what waits in the socket was left there
+        self._watched = False  # whether it is told when more can be written
+        self._sleep = sleep
+        sleep.add(self, int(socket.getsockopt(zmq.FD)))
 
     def take(self, channel: Channel) -> None:
         self.channel, self.silent, self._watched = channel, True, False
-        self._poller.register(channel, select.POLLIN)
-        self.changes += 1
+        self._sleep.register(channel)
 
     def drop(self) -> None:
         if self.channel is not None:
-            self._poller.unregister(self.channel)
+            self._sleep.forget(self.channel)
             self.channel.close()
             self.channel = None
             self.quiet = False
-            self.changes += 1
 
     def linger(self) -> None:
         """Give what was said last a moment to leave, and end the channel."""
@@ -149,5 +170,5 @@ class Way:
         channel = self.channel
         if channel is not None and channel.waits != self._watched:
             self._watched = channel.waits
-            self._poller.modify(channel, select.POLLIN | (select.POLLOUT if channel.waits else 0))
-            self.changes += 1
+            also = select.POLLOUT if channel.waits else 0
+            self._sleep.register(channel, select.POLLIN | also)

@@ -28,7 +28,7 @@ from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Attach, Welcome
 from .handshakes import Handshakes
 from .holding import Attachment
 from .session import Session
-from .way import LINGER_MS, Way
+from .way import LINGER_MS, Sleep, Way
 
 if TYPE_CHECKING:
     from .keys import Keys
@@ -55,6 +55,7 @@ class Wire:
         lock: threading.RLock,
         tell: Callable[[], None],
         clock: Callable[[], float],
+        sleep: Sleep,
     ) -> None:
         """``tell`` is called, under the ``lock`` of the session, when that has heard something."""
         self.address = address
@@ -76,7 +77,7 @@ class Wire:
             self._socket.close()
             self._context.term()
             raise ValueError(f"address={address!r}: {error}") from None
-        self.way = Way(self._socket)
+        self.way = Way(self._socket, sleep)
 
     def _set_up(self, keys: Keys | None) -> None:
         socket = self._socket

@@ -76,6 +76,7 @@ __all__ = [
     "Handed",
     "Hello",
     "Outcome",
+    "Passed",
     "Pulse",
     "Refused",
     "Renew",
@@ -234,7 +235,8 @@ class Welcome:
         None  # a feed that others have used: finished, batches, since and until (Unix time)
     )
     owner: Count = 0  # which of the server's owners answers: each leases its own partitions
-    owners: Count = 1  # how many there are
+    owners: Count = 1  # how many there are: owner k has the partitions p with p mod owners = k
+    partitions: Count = 1  # of the feed, of all owners
 
 
 @FROM_SERVER.message(2)
@@ -328,3 +330,13 @@ class Snapshotted:
     token: Plain = None
     code: Text = ""
     text: Text = ""
+
+
+@FROM_SERVER.message(13)
+@record
+class Passed:
+    """In place of a delivery: it was the turn of a partition that makes no more batches."""
+
+    session: Count
+    seq: Count
+    partition: Count

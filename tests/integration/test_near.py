@@ -29,9 +29,9 @@ ROWS = 2000
 
 
 def channel_of(feed: headrace.Feed) -> Channel:
-    wire = feed._link._driver._wire
-    assert wire is not None and wire.way.channel is not None
-    return wire.way.channel
+    channel = feed._link._driver._wires[0].way.channel
+    assert channel is not None
+    return channel
 
 
 def cut(feed: headrace.Feed) -> None:

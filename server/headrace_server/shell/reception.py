@@ -245,6 +245,7 @@ class Reception:
                 desk.properties,
                 str(self._near.path),
                 None if resumed else self._usage_told(session, desk, hello),
+                partitions=desk.partitions,
             ),
         )
         if desk.failure is not None:

@@ -140,6 +140,9 @@ class FakeLink:
         file = f"life/trainer-{number}"
         self.session.receive(Welcome(1, "t", number, "feed", [], 1, 9, 64, "d", file), [], 0)
 
+    def session_of(self, partition):
+        return self.session
+
     def check_usable(self):
         if self.left:
             raise self.left

@@ -23,7 +23,7 @@ class Hands:
     def __init__(self):
         self.session = Session("f", b"nonce", 2)
         self.woken = 0
-        self.blocks = Blocks(self.session, self.wake)
+        self.blocks = Blocks(self.wake)
 
     def wake(self):
         self.woken += 1
@@ -44,9 +44,10 @@ def memory(tmp_path):
     return Attachment(str(tmp_path), str(tmp_path / "trainer-1"))
 
 
-def received(source, nbytes=100, segment="", copy_out=False):
+def received(source, nbytes=100, segment="", copy_out=False, mapped=None):
     place = (segment, 4096 if segment else 0, 0 if segment else 1)
-    return Received(Delivery(1, 11, 0, 0, 1, nbytes, [], {}, *place, copy_out), source)
+    delivery = Delivery(1, 11, 0, 0, 1, nbytes, [], {}, *place, copy_out)
+    return Received(delivery, source, mapped=mapped)
 
 
 def test_a_frame_is_copied_to_aligned_memory_that_may_be_written(hands):
@@ -63,7 +64,7 @@ def test_a_frame_of_another_length_is_a_protocol_error(hands):
 
 
 def test_a_reference_is_a_view_and_is_released_with_its_last_reader(hands, memory):
-    block = hands.blocks.block(received(memory, segment=SEGMENT))
+    block = hands.blocks.block(received(memory, segment=SEGMENT, mapped=hands.session.mapped))
     view = block[10:20]
     assert np.array_equal(block, CONTENT)
     del block
@@ -74,7 +75,9 @@ def test_a_reference_is_a_view_and_is_released_with_its_last_reader(hands, memor
 
 
 def test_a_reference_into_a_slab_that_runs_low_is_copied_and_released_at_once(hands, memory):
-    block = hands.blocks.block(received(memory, segment=SEGMENT, copy_out=True))
+    block = hands.blocks.block(
+        received(memory, segment=SEGMENT, copy_out=True, mapped=hands.session.mapped)
+    )
     assert hands.released() == (11,) and hands.woken == 1
     assert np.array_equal(block, CONTENT)
 
@@ -84,6 +87,6 @@ def test_a_reference_to_memory_that_is_no_more_is_told_apart_from_one_never_atta
 ):
     (tmp_path / SEGMENT).unlink()
     with pytest.raises(MemoryGone):
-        hands.blocks.block(received(memory, segment=SEGMENT))
+        hands.blocks.block(received(memory, segment=SEGMENT, mapped=hands.session.mapped))
     with pytest.raises(ProtocolError, match="memory that was not attached"):
         hands.blocks.block(received(None, segment=SEGMENT))

@@ -58,7 +58,7 @@ def until(driver: Driver, what: Callable[[Session], object]) -> None:
     with driver.changed:
         driver._following += 1
         try:
-            assert driver.changed.wait_for(lambda: what(driver.session), PATIENCE_S), (
+            assert driver.changed.wait_for(lambda: what(driver.sessions[0]), PATIENCE_S), (
                 "it did not come"
             )
         finally:
@@ -70,7 +70,7 @@ def heard(driver: Driver, what: Callable[[Session], object]) -> None:
     deadline = Deadline(PATIENCE_S)
     while True:
         news = driver.news
-        if what(driver.session):
+        if what(driver.sessions[0]):
             return
         assert deadline.left_s, "it did not come"
         driver.await_news(news, 1.0)
@@ -96,15 +96,15 @@ def alone(opened: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 def wire_of(driver: Driver) -> Wire:
-    assert driver._wire is not None
-    return driver._wire
+    assert driver._wires
+    return driver._wires[0]
 
 
 def test_it_greets_opens_and_says_goodbye(peer: Peer):
     with driven(peer.address) as driver:
         peer.welcome()
         until(driver, lambda s: s.welcome)
-        assert driver.session.welcome.session == 7
+        assert driver.sessions[0].welcome.session == 7
     assert peer.hear(Bye) == Bye(7)
 
 
@@ -113,14 +113,14 @@ def test_a_peer_that_speaks_nonsense_is_a_protocol_error(peer: Peer):
         peer.hear(Hello)
         peer.say_raw(b"\xff\xff")
         until(driver, lambda s: s.failure)
-        assert isinstance(driver.session.failure, ProtocolError)
-        assert f"the peer at {peer.address} sent nonsense" in str(driver.session.failure)
+        assert isinstance(driver.sessions[0].failure, ProtocolError)
+        assert f"the peer at {peer.address} sent nonsense" in str(driver.sessions[0].failure)
 
 
 def test_an_address_that_the_socket_refuses_is_the_sessions_failure():
     with driven("tcp://") as driver:
         until(driver, lambda s: s.failure)
-        assert "address='tcp://'" in str(driver.session.failure)
+        assert "address='tcp://'" in str(driver.sessions[0].failure)
         driver.exchange()
         driver.await_news(driver.news, 0.01)
 
@@ -129,7 +129,7 @@ def test_heartbeats_and_released_memory_are_said_whatever_the_trainer_does(peer:
     with driven(peer.address) as driver:
         peer.welcome(heartbeat_s=1.0)
         until(driver, lambda s: s.welcome)
-        driver.session.mapped.release(11)
+        driver.sessions[0].mapped.release(11)
         while not isinstance(said := peer.hear(object), Step) or not said.released:
             pass
         assert said.released == (11,)
@@ -144,7 +144,7 @@ def test_a_lazy_thread_hears_what_no_trainer_does(opened: Driver, peer: Peer):
 
 def test_a_thread_says_what_there_is_to_say_by_itself(alone: Driver, peer: Peer):
     with alone.changed:
-        alone.session.requests.ask(DrainInput(False))
+        alone.sessions[0].requests.ask(DrainInput(False))
     alone.exchange()
     assert peer.hear(Drain) == Drain(7)
 
@@ -185,7 +185,7 @@ def test_a_thread_says_something_while_another_sleeps_at_the_sockets(alone: Driv
     thread.start()
     asleep(alone)
     with alone.changed:
-        alone.session.requests.ask(DrainInput(True))
+        alone.sessions[0].requests.ask(DrainInput(True))
     alone.exchange()
     assert peer.hear(Drain).cancel and thread.is_alive()
     peer.say(Ended(7))
@@ -204,7 +204,7 @@ def test_news_wake_the_thread_that_sleeps_at_the_sockets(alone: Driver):
     thread.start()
     asleep(alone)
     with alone.changed:
-        alone.session._said_at = alone.clock() + 1000  # no heartbeat is due for long
+        alone.sessions[0]._said_at = alone.clock() + 1000  # no heartbeat is due for long
         alone.tell()
     assert woken.wait(PATIENCE_S)
     thread.join()
@@ -214,7 +214,7 @@ def test_news_that_came_before_a_wait_are_not_waited_for(alone: Driver):
     news = alone.news
     with alone.changed:
         alone.tell()
-    alone.session._said_at = alone.clock() + 1000
+    alone.sessions[0]._said_at = alone.clock() + 1000
     alone.await_news(news, 1000)
 
 
@@ -229,7 +229,7 @@ def test_what_is_said_soon_is_said_after_a_moment_and_at_once_where_the_wire_res
         look(left)
 
     with opened.changed:
-        opened.session.requests.ask(DrainInput(False))
+        opened.sessions[0].requests.ask(DrainInput(False))
     opened._used_at = opened.clock() + 1000  # just now, however busy the machine is
     monkeypatch.setattr(opened, "_look", watched)
     opened.say_soon(False)
@@ -237,9 +237,9 @@ def test_what_is_said_soon_is_said_after_a_moment_and_at_once_where_the_wire_res
     instead: list[int] = []
     monkeypatch.setattr(opened, "_look", instead.append)
     assert Deadline(PATIENCE_S).wait(lambda at_most_s: sleeps_until(instead, at_most_s))
-    opened._used_at = opened.session.heard_at = -1e9  # and the lazy thread touches them no more
+    opened._used_at = opened.sessions[0].heard_at = -1e9  # and the lazy thread touches them no more
     with opened.changed:
-        opened.session.requests.ask(DrainInput(True))
+        opened.sessions[0].requests.ask(DrainInput(True))
     opened.say_soon(False)
     assert peer.hear(Drain).cancel
 
@@ -265,13 +265,13 @@ def test_an_interruption_of_a_wait_leaves_the_wire_to_others(
     def interrupted(*arguments: object) -> None:
         raise error
 
-    monkeypatch.setattr(wire_of(alone).way, "wait", interrupted)
+    monkeypatch.setattr(alone._sleep, "wait", interrupted)
     with pytest.raises(error):
         alone.await_news(alone.news, 1.0)
     monkeypatch.undo()
     peer.say(Pulse(7, "still there"))
     heard(alone, lambda s: s.waiting == "still there")
-    assert alone.session.failure is None
+    assert alone.sessions[0].failure is None
 
 
 def test_an_interruption_amid_a_message_is_a_lost_connection_and_the_wire_is_free(
@@ -282,11 +282,11 @@ def test_an_interruption_amid_a_message_is_a_lost_connection_and_the_wire_is_fre
 
     monkeypatch.setattr(wire_of(alone), "_send", interrupted)
     with alone.changed:
-        alone.session.requests.ask(DrainInput(False))
+        alone.sessions[0].requests.ask(DrainInput(False))
     with pytest.raises(KeyboardInterrupt):
         alone.exchange()
-    assert isinstance(alone.session.failure, ConnectionLost)
-    assert "interrupted amid a message" in str(alone.session.failure)
+    assert isinstance(alone.sessions[0].failure, ConnectionLost)
+    assert "interrupted amid a message" in str(alone.sessions[0].failure)
     monkeypatch.undo()
     other = threading.Thread(target=alone.exchange)
     other.start()
@@ -297,12 +297,12 @@ def test_an_interruption_amid_a_message_is_a_lost_connection_and_the_wire_is_fre
 def test_a_handler_of_a_signal_may_wait_while_its_thread_sleeps(
     alone: Driver, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
-    way = wire_of(alone).way
+    way = alone._sleep
 
     def handled(at_most_s: float, spin_s: float = 0.0) -> None:
         monkeypatch.undo()
         peer.say(Pulse(7, "to a handler"))
-        assert not alone.session.waiting
+        assert not alone.sessions[0].waiting
         with no_looks():
             heard(alone, lambda s: s.waiting == "to a handler")
 
@@ -332,7 +332,7 @@ def test_a_handler_of_a_signal_amid_a_message_leaves_the_wire_alone(
 
     monkeypatch.setattr(wire, "_send", handled)
     with alone.changed:
-        alone.session.requests.ask(DrainInput(True))
+        alone.sessions[0].requests.ask(DrainInput(True))
     alone.exchange()
     assert peer.hear(Drain).cancel
 
@@ -350,16 +350,16 @@ def test_a_process_that_was_suspended_hears_the_server_before_it_judges_its_sile
         driver.await_news(driver.news, 0.0)
         now[0] += 3600
         driver.await_news(driver.news, 0.0)
-        assert driver.session.connected
+        assert driver.sessions[0].connected
         while not isinstance(said := peer.hear(object), Renew):
             assert not isinstance(said, Hello)
         for _ in range(4):
             now[0] += 0.9
             driver.await_news(driver.news, 0.0)
-            assert driver.session.connected
+            assert driver.sessions[0].connected
         now[0] += 0.9
         driver.await_news(driver.news, 0.0)
-        assert not driver.session.connected, "silence while it ran counts"
+        assert not driver.sessions[0].connected, "silence while it ran counts"
 
 
 def test_what_came_while_a_process_was_suspended_is_heard_before_its_silence_is_judged(
@@ -375,7 +375,7 @@ def test_what_came_while_a_process_was_suspended_is_heard_before_its_silence_is_
             assert wire_of(driver)._socket.poll(1000 * int(PATIENCE_S))
             now[0] += 3600
             driver.await_news(driver.news, 1.0)
-            assert driver.session.waiting == "while it slept" and driver.session.connected
+            assert driver.sessions[0].waiting == "while it slept" and driver.sessions[0].connected
 
 
 def test_memory_that_can_not_be_seen_from_here_is_none(peer: Peer):
@@ -383,7 +383,7 @@ def test_memory_that_can_not_be_seen_from_here_is_none(peer: Peer):
         peer.hear(Hello)
         peer.say(Welcome(1, "t", 7, "f", [], 30.0, 30.0, 64, "/nowhere", "/nowhere/trainer-7"))
         until(driver, lambda s: s.welcome)
-        assert driver.session.memory is None
+        assert driver.sessions[0].memory is None
 
 
 def test_a_driver_that_was_closed_has_no_wire_and_may_be_closed_again(peer: Peer):

@@ -186,7 +186,7 @@ def test_lanes_that_can_not_be_are_a_protocol_error(given, text):
 
 
 def standing(hands):
-    (kept,) = hands.saving.lanes.standing(hands.link.session.openings)
+    ((_, kept),) = hands.saving.lanes.standing(lambda of: hands.link.session.openings)
     return kept
 
 
@@ -209,12 +209,12 @@ def test_sequences_that_go_on_are_handed_over_and_ended_ones_are_not(name):
 def test_nothing_is_handed_over_where_all_have_ended_or_the_session_is_another():
     hands = in_hand(NUMBERS, columns_of(NUMBERS, count=1))
     saved(hands, 1)
-    assert hands.saving.lanes.standing(hands.link.session.openings) == []
+    assert hands.saving.lanes.standing(lambda of: hands.link.session.openings) == []
     hands = in_hand(NUMBERS, columns_of(NUMBERS))
     saved(hands, 1)
     assert standing(hands).token == 1
     hands.link.welcome(2)
-    assert hands.saving.lanes.standing(hands.link.session.openings) == []
+    assert hands.saving.lanes.standing(lambda of: hands.link.session.openings) == []
 
 
 def test_what_is_handed_over_comes_in_parts_of_bounded_size(monkeypatch):

@@ -191,7 +191,7 @@ def test_a_process_that_wakes_beyond_its_deadline_hears_before_it_gives_up(
             with link._driver._io:
                 machine[0] += 3600
                 peer.say(Ended(7))
-                wire = link._driver._wire
+                wire = link._driver._wires[0]
                 assert wire is not None and wire._socket.poll(1000 * int(PATIENCE_S))
             link._driver.await_news(news, at_most_s)
 
@@ -319,7 +319,7 @@ def test_a_deadline_names_the_limit_when_a_trainer_holds_all_that_it_may(peer: P
         for held, told in ((63, "holds 63 batches$"), (64, "as many as .* max_credits=64 allows")):
             link.session._held = set(range(held))
             with pytest.raises(DeadlineExceeded, match=told):
-                link._wait(lambda session: None, 0.1, "a batch")
+                link._wait(lambda: None, 0.1, "a batch")
 
 
 @pytest.mark.parametrize("answer", [Drained(7), Ended(7)])

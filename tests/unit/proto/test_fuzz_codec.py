@@ -26,6 +26,7 @@ from headrace_proto.messages import (
     Handed,
     Hello,
     Outcome,
+    Passed,
     Pulse,
     Refused,
     Renew,
@@ -73,6 +74,7 @@ MESSAGES = {
         Retargeted(7, 1, [[0, 5]], ""),
         Flushed(7, 1, "state", "it has another shape"),
         Snapshotted(7, 3, {"headrace": 1, "feed": "speech"}, "server", "the disk is full"),
+        Passed(7, 5, 2),
     ],
 }
 

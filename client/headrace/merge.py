@@ -1,0 +1,230 @@
+"""Whose batch a trainer gets next, where a feed has several owners: a part of the client's machine.
+
+    session with owner 0 ── 0/0 ── 1/0 ── 2/0 ──┐
+    session with owner 1 ── 0/1 ── 1/1 ─────────┼──► 0/0  0/1  0/2  1/0  1/1 …   number/partition
+    session with owner 2 ── 0/2 ── 1/2 ── 2/2 ──┘
+
+Owner k of N has the partitions p with p mod N = k, and hands its batches out in order.  A *head* is
+the first batch of a session that is there and not taken.
+
+    Alone      of a feed with one owner: its session
+    ByNumber   of a plain feed: the smallest (number, partition), once no owner can have a smaller
+    InTurn     of segments in the order of arrival: partitions in turn, of owners that can give some
+    ByLanes    of segments in lanes: one owner, and another when it has no work left
+
+An owner that has said that it can give nothing before trainers act (``exhausted``) is passed over:
+to wait for it while one holds the head of another could be to wait for oneself.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from math import inf
+
+from .session import Received, Session
+
+__all__ = ["Alone", "ByLanes", "ByNumber", "InTurn", "Merge", "merge_of"]
+
+_Claim = Callable[[Session], Received | None]
+#: Where a batch stands in the order of a feed: its number, or that of its round, and its partition.
+_Place = tuple[float, int]
+
+
+class Merge(ABC):
+    """The sessions of one trainer with the owners of a feed, by the number of the owner.
+
+    ``prefetch`` batches are to come ahead in all sessions together, and one of each owner that can
+    give some.  With 0 an owner is asked when its batch is waited for.
+    """
+
+    def __init__(self, sessions: Sequence[Session], prefetch: int) -> None:
+        self._sessions = sessions
+        self._prefetch = prefetch
+        self._share()
+
+    def take(self, claim: _Claim) -> Received | None:
+        """The next batch, if it is there and ``claim`` takes it from its session."""
+        session = self._next()
+        received = None if session is None else claim(session)
+        if session is not None and received is not None:
+            self._took(session, received)
+        return received
+
+    def want(self) -> None:
+        """The trainer waits for a batch now."""
+        self._share()
+        for session in self._wanted():
+            session.want()
+
+    @property
+    def awaited(self) -> Session:
+        """The session that a wait for the next batch is about."""
+        return next(iter(self._wanted()), self._sessions[0])
+
+    @abstractmethod
+    def _next(self) -> Session | None:
+        """The session whose head is the next batch."""
+
+    @abstractmethod
+    def _wanted(self) -> list[Session]:
+        """The sessions that are to bring a batch now."""
+
+    @abstractmethod
+    def _took(self, session: Session, received: Received) -> None:
+        """The head of a session was taken."""
+
+    def _share(self) -> None:
+        """Divide what comes ahead among the owners that can give something."""
+        able = [session for session in self._sessions if _is_able(session)] or self._sessions
+        for session in able:
+            session.prefetch = -(-self._prefetch // len(able))
+
+
+class Alone(Merge):
+    """The one session of a feed that has one owner."""
+
+    def take(self, claim: _Claim) -> Received | None:
+        return claim(self._sessions[0])
+
+    def _next(self) -> Session:
+        return self._sessions[0]
+
+    def _wanted(self) -> list[Session]:
+        return [self._sessions[0]]
+
+    def _took(self, session: Session, received: Received) -> None:
+        pass
+
+
+def _is_able(session: Session) -> bool:
+    """Whether a batch may come that no trainer has to do something for."""
+    return not (session.finished or session.exhausted)
+
+
+class ByNumber(Merge):
+    """The order of a plain feed, and of its rounds."""
+
+    def __init__(self, sessions: Sequence[Session], prefetch: int, partitions: int) -> None:
+        super().__init__(sessions, prefetch)
+        self._partitions = partitions
+        #: By owner: no new batch of it stands before this place.
+        self._least: list[_Place] = [(0, owner) for owner in range(len(sessions))]
+
+    def _next(self) -> Session | None:
+        first = self._first()
+        return first if first is not None and not self._doubts(first) else None
+
+    def _first(self) -> Session | None:
+        there = [session for session in self._sessions if session.ready]
+        return min(there, key=_head, default=None)
+
+    def _doubts(self, first: Session | None) -> list[int]:
+        """Owners without a head that may have a smaller one."""
+        place = (inf, 0) if first is None else _head(first)
+        return [
+            owner
+            for owner, session in enumerate(self._sessions)
+            if not session.ready and _is_able(session) and self._least[owner] < place
+        ]
+
+    def _wanted(self) -> list[Session]:
+        first = self._first()
+        doubts = self._doubts(first)
+        if first is None and not doubts:  # all is in trainers' hands, and may come back
+            return [session for session in self._sessions if not session.finished]
+        if not self._prefetch:
+            doubts = sorted(doubts, key=lambda owner: self._least[owner])[:1]
+        return [self._sessions[owner] for owner in doubts]
+
+    def _took(self, session: Session, received: Received) -> None:
+        owner = self._sessions.index(session)
+        number, partition = _place(received)
+        following = (number, partition + len(self._sessions))
+        if following[1] >= self._partitions:
+            following = (number + 1, owner)
+        self._least[owner] = max(self._least[owner], following)
+
+
+class InTurn(Merge):
+    """Batches of segments that are made when they are wanted: partitions are asked in turn."""
+
+    def __init__(self, sessions: Sequence[Session], prefetch: int, partitions: int) -> None:
+        super().__init__(sessions, prefetch)
+        self._partitions = partitions
+        self._turn = 0  # the partition that is asked next
+
+    def _rotated(self) -> list[Session]:
+        """Owners of the partitions from the one whose turn it is, without those that are over."""
+        owners: dict[int, None] = {}
+        for ahead in range(self._partitions):
+            partition = (self._turn + ahead) % self._partitions
+            owner = partition % len(self._sessions)
+            if partition not in self._sessions[owner].passed:
+                owners[owner] = None
+        return [self._sessions[owner] for owner in owners]
+
+    def _next(self) -> Session | None:
+        there = next((session for session in self._rotated() if session.ready), None)
+        # What came back of a partition that is over, too.
+        return there or next((session for session in self._sessions if session.ready), None)
+
+    def _wanted(self) -> list[Session]:
+        rotated = self._rotated()
+        able = [session for session in rotated if _is_able(session)]
+        return able[:1] or [session for session in self._sessions if not session.finished]
+
+    def _took(self, session: Session, received: Received) -> None:
+        self._turn = (received.delivery.partition + 1) % self._partitions
+
+
+class ByLanes(Merge):
+    """A trainer's lanes are all of one owner."""
+
+    def __init__(self, sessions: Sequence[Session], prefetch: int, first: int) -> None:
+        self._owner = first
+        super().__init__(sessions, prefetch)
+
+    def _next(self) -> Session | None:
+        here = self._sessions[self._owner]
+        if here.ready:
+            return here
+        return next((session for session in self._sessions if session.ready), None)
+
+    def _wanted(self) -> list[Session]:
+        able = [owner for owner, session in enumerate(self._sessions) if _is_able(session)]
+        if not able:  # what others leave may come to any
+            return [session for session in self._sessions if not session.finished]
+        if self._owner not in able:
+            self._owner = next((owner for owner in able if owner > self._owner), able[0])
+            self._share()
+        return [self._sessions[self._owner]]
+
+    def _took(self, session: Session, received: Received) -> None:
+        pass  # the next one is of the same owner
+
+    def _share(self) -> None:
+        for owner, session in enumerate(self._sessions):
+            session.prefetch = self._prefetch if owner == self._owner else 0
+
+
+def _head(session: Session) -> _Place:
+    return _place(session.ready[0])
+
+
+def _place(received: Received) -> _Place:
+    """Where a batch stands: with ranks by its round in its partition."""
+    delivery = received.delivery
+    return delivery.meta.get("round", delivery.number), delivery.partition
+
+
+def merge_of(sessions: Sequence[Session], first: Session) -> Merge:
+    """The order in which a feed's batches are taken; ``first`` was opened first."""
+    welcome = first.welcome
+    assert welcome is not None
+    prefetch, partitions = first.prefetch, welcome.partitions
+    if welcome.properties.get("shape") != "sequences":
+        return ByNumber(sessions, prefetch, partitions)
+    if welcome.properties.get("order") == "lanes":
+        return ByLanes(sessions, prefetch, sessions.index(first))
+    return InTurn(sessions, prefetch, partitions)

@@ -1,0 +1,212 @@
+"""Batches of several owners come in the order of the feed, whatever comes when."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace.merge import Merge, merge_of
+from headrace.session import Session
+from headrace_proto.messages import (
+    Deliver,
+    Delivery,
+    Ended,
+    Outcome,
+    Passed,
+    Pulse,
+    Step,
+    Welcome,
+)
+
+SEED = 5
+PLAIN: dict[str, Any] = {}
+ARRIVAL = {"shape": "sequences", "order": "arrival"}
+LANES = {"shape": "sequences", "order": "lanes"}
+
+
+class Owner:
+    """One owner of a feed, as trainers see it: hands its batches out in order, to who asks."""
+
+    def __init__(self, owner: int, counts: list[int], owners: int, turns: bool = False) -> None:
+        self._of = range(owner, len(counts), owners)
+        mine = [(n, p) for p in self._of for n in range(counts[p])]
+        self.waiting = deque(sorted(mine))
+        self._left = {p: counts[p] for p in self._of}
+        self._turn = 0
+        self._turns = turns
+        self.out: dict[int, tuple[int, int]] = {}  # by token
+        self._tokens = 1000 * owner
+        self._seqs: dict[int, int] = {}
+        self._windows: dict[int, int] = {}
+        self._told: set[int] = set()
+
+    def serve(self, session: Session) -> None:
+        """Hear what a trainer says, and answer."""
+        number = id(session) % 1000
+        assert session.welcome is not None
+        for message in session.outgoing(0.0):
+            if isinstance(message, Step):
+                self._windows[number] = max(message.window, self._windows.get(number, 0))
+                for token in message.commits:
+                    del self.out[token]
+                session.receive(Outcome(session.welcome.session, message.commits), [], 0.0)
+        while self._seqs.get(number, 0) < self._windows.get(number, 0) and self.waiting:
+            self._seqs[number] = seq = self._seqs.get(number, 0) + 1
+            if self._turns and not self._left[self._of[self._turn]]:
+                session.receive(Passed(7, seq, self._of[self._turn]), [], 0.0)
+                self._turn = (self._turn + 1) % len(self._of)
+                continue
+            place = self._next()
+            self._tokens += 1
+            self.out[self._tokens] = place
+            d = Delivery(seq, self._tokens, place[1], place[0], 1, 0, [], {}, "", 0, 1)
+            session.receive(Deliver(7, (d,)), [b""], 0.0)
+        wants = self._seqs.get(number, 0) < self._windows.get(number, 0)
+        if wants and not self.waiting and self.out:
+            session.receive(Pulse(7, "", True), [], 0.0)
+        if not self.waiting and not self.out and not session.finished:
+            session.receive(Ended(7), [], 0.0)
+
+    def _next(self) -> tuple[int, int]:
+        if not self._turns:
+            return self.waiting.popleft()
+        partition = self._of[self._turn]
+        self._turn = (self._turn + 1) % len(self._of)
+        self._left[partition] -= 1
+        place = next(place for place in self.waiting if place[1] == partition)
+        self.waiting.remove(place)
+        return place
+
+
+class Trainer:
+    """A trainer that commits a batch when it asks for the next."""
+
+    def __init__(self, owners: int, partitions: int, prefetch: int, told: dict[str, Any]) -> None:
+        self.sessions = []
+        for owner in range(owners):
+            session = Session("f", b"nonce", prefetch, owner=owner)
+            welcome = Welcome(1, "t", 7, "f", [], 1e9, 30.0, 64, properties=told)
+            session.receive(_with(welcome, owner, owners, partitions), [], 0.0)
+            self.sessions.append(session)
+        self.merge: Merge = merge_of(self.sessions, self.sessions[0])
+        self.took: list[tuple[int, int]] = []
+        self._in_hand: tuple[Session, int] | None = None
+
+    @property
+    def over(self) -> bool:
+        return all(session.ended for session in self.sessions)
+
+    def step(self) -> bool:
+        """Take the next batch, if it is there."""
+        if self._in_hand is not None:
+            session, token = self._in_hand
+            session.commit(token)
+            self._in_hand = None
+        received = self.merge.take(Session.take)
+        if received is None:
+            self.merge.want()
+            return False
+        delivery = received.delivery
+        holder = next(s for s in self.sessions if s.holds(delivery.token))
+        self._in_hand = holder, delivery.token
+        self.took.append((delivery.number, delivery.partition))
+        return True
+
+
+def _with(welcome: Welcome, owner: int, owners: int, partitions: int) -> Welcome:
+    welcome.owner, welcome.owners, welcome.partitions = owner, owners, partitions
+    return welcome
+
+
+def turns(counts: list[int]) -> Iterator[tuple[int, int]]:
+    """Partitions in turn; those that have no more are passed over."""
+    for number in range(max(counts)):
+        for partition, count in enumerate(counts):
+            if number < count:
+                yield number, partition
+
+
+def run(
+    chance: random.Random, trainers: list[Trainer], owners: list[Owner], most: int = 100_000
+) -> None:
+    """Let trainers and owners act in any order until all is done."""
+    for _ in range(most):
+        if all(trainer.over for trainer in trainers):
+            return
+        trainer = chance.choice(trainers)
+        if chance.random() < 0.5:
+            number = chance.randrange(len(owners))
+            owners[number].serve(trainer.sessions[number])
+        else:
+            trainer.step()
+    raise AssertionError(f"a trainer waits for {[t.merge.awaited.owner for t in trainers]}")
+
+
+@pytest.mark.parametrize(
+    ("told", "prefetch"),
+    [(PLAIN, 0), (PLAIN, 1), (PLAIN, 2), (PLAIN, 7), (ARRIVAL, 0)],
+    ids=["plain-0", "plain-1", "plain-2", "plain-7", "arrival-0"],
+)
+def test_one_trainer_gets_the_feeds_own_order_whatever_comes_when(
+    told: dict[str, Any], prefetch: int
+) -> None:
+    for seed in range(60):
+        chance = random.Random(SEED + seed)
+        owners = chance.randint(1, 4)
+        counts = [chance.randint(0, 6) for _ in range(chance.randint(owners, 9))]
+        counts[0] += 1
+        trainer = Trainer(owners, len(counts), prefetch, told)
+        served = [Owner(k, counts, owners, told is ARRIVAL) for k in range(owners)]
+        run(chance, [trainer], served)
+        assert trainer.took == list(turns(counts)), (counts, owners)
+        assert trainer.took == sorted(trainer.took)
+
+
+@pytest.mark.parametrize("told", [PLAIN, LANES], ids=["plain", "lanes"])
+@pytest.mark.parametrize("prefetch", [0, 1, 5])
+def test_several_trainers_share_all_and_none_waits_for_ever(
+    told: dict[str, Any], prefetch: int
+) -> None:
+    for seed in range(40):
+        chance = random.Random(SEED + seed)
+        owners = chance.randint(2, 4)
+        counts = [chance.randint(0, 9) for _ in range(chance.randint(owners, 9))]
+        trainers = [Trainer(owners, len(counts), prefetch, told) for _ in range(3)]
+        served = [Owner(k, counts, owners) for k in range(owners)]
+        run(chance, trainers, served)
+        took = sorted(place for trainer in trainers for place in trainer.took)
+        assert took == sorted(turns(counts)) if any(counts) else not took
+        if told is PLAIN:
+            assert all(trainer.took == sorted(trainer.took) for trainer in trainers)
+
+
+def test_without_prefetch_one_owner_at_a_time_is_asked_for_a_batch() -> None:
+    trainer, counts = Trainer(3, 6, 0, PLAIN), [4] * 6
+    served = [Owner(k, counts, 3) for k in range(3)]
+    while trainer.took != list(turns(counts)):
+        trainer.step()
+        for owner, session in zip(served, trainer.sessions, strict=True):
+            owner.serve(session)
+        assert sum(len(owner.out) for owner in served) <= 1
+
+
+def test_what_comes_ahead_is_divided_among_the_owners_that_have_something() -> None:
+    trainer = Trainer(3, 3, 7, PLAIN)
+    assert [session.prefetch for session in trainer.sessions] == [3, 3, 3]
+    trainer.sessions[1].receive(Ended(7), [], 0.0)
+    trainer.step()
+    assert [session.prefetch for session in trainer.sessions if not session.finished] == [4, 4]
+
+
+def test_lanes_are_of_one_owner_until_it_has_no_work_left() -> None:
+    trainer, counts = Trainer(3, 3, 2, LANES), [3, 3, 3]
+    served = [Owner(k, counts, 3) for k in range(3)]
+    for _ in range(200):
+        trainer.step()
+        for owner, session in zip(served, trainer.sessions, strict=True):
+            owner.serve(session)
+    assert [partition for _, partition in trainer.took] == [0] * 3 + [1] * 3 + [2] * 3
