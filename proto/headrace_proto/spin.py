@@ -10,9 +10,14 @@ Polling pays only while the other end runs at the same time, and the answer is n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
+from time import monotonic
+from typing import TypeVar
 
 __all__ = ["Spin"]
+
+T = TypeVar("T")
 
 #: Waits that take so long are slept through: polling would cost more than the wake that it saves.
 _LONGEST_S = 500e-6
@@ -46,6 +51,36 @@ class Spin:
         polls = self._allowed and self._recent_s < _LONGEST_S and now >= self._again_at
         self._budget_s = _TIMES * self._recent_s * self._share if polls else 0.0
         return self._budget_s
+
+    def wait(
+        self,
+        poll: Callable[[float], T],
+        at_most_s: float,
+        expects: bool = True,
+        clock: Callable[[], float] = monotonic,
+    ) -> T:
+        """Wait by ``poll``, which takes seconds; what it tells.
+
+        It is asked without sleep for as long as the budget allows, where anybody is expected to
+        come at all.  A look of no seconds is no wait.
+        """
+        if at_most_s <= 0:
+            return poll(0.0)
+        began = now = clock()
+        budget_s = self.budget_s(began)
+        if not expects:
+            budget_s = self._budget_s = 0.0
+        end = began + min(budget_s, at_most_s)
+        while now < end:
+            heard = poll(0.0)
+            if heard:
+                break
+            now = clock()
+        else:
+            heard = poll(at_most_s)
+        now = clock()
+        self.waited(now - began, now)
+        return heard
 
     def waited(self, wait_s: float, now: float) -> None:
         """The wait has ended, after ``wait_s``."""

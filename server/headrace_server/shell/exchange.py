@@ -231,6 +231,11 @@ class TrainersExchange(Exchange):
         """Whether this is the name of a connection here."""
         return identity in self._numbers
 
+    @property
+    def anybody(self) -> bool:
+        """Whether anybody is connected."""
+        return bool(self._channels)
+
     def drop(self, identity: bytes) -> None:
         """End a connection: what was told before is still read at its other end."""
         number = self._numbers.get(identity)

@@ -31,6 +31,8 @@ from typing import Any
 
 from headrace_proto.channel import Channel
 from headrace_proto.clock import AwakeClock
+from headrace_proto.cores import cores
+from headrace_proto.spin import Spin
 
 from ..core import segment_dispatch
 from ..core.handover import Claim, Freed, Leave, Release, Save, Taken, Want
@@ -90,6 +92,7 @@ class Owner(House):
         self._partitions = Partitions(life, self._hear_partition)
         self._next_tick = 0.0
         self._poller = select.epoll()
+        self._spin = Spin(cores() - config.workers + 1)  # a core for each owner, and one
         self._lock = threading.RLock()  # of all but the partitions
         self._working_since = 0.0  # when the step of now has begun
         self._deferred: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
@@ -115,8 +118,10 @@ class Owner(House):
                 poller.register(fileno, select.EPOLLIN)
         threading.Thread(target=self._attend, name="headrace-porter", daemon=True).start()
 
-        def poll(at_most_ms: int) -> list[tuple[int, int]]:
-            return poller.poll(at_most_ms / 1000)
+        def rest(at_most_ms: int) -> list[tuple[int, int]]:
+            # A thread that writes would wait for the interpreter while this one polls.
+            expects = self._near.anybody and not partitions.stores.writing
+            return self._spin.wait(poller.poll, at_most_ms / 1000, expects)
 
         with self._lock:
             for desk in self._desks.values():
@@ -125,7 +130,7 @@ class Owner(House):
                         self._step(partitions.obey, assign, [cursor])
             busy = True
             while not self._stopping:
-                events = poll(0) if busy else partitions.rest(poll, int(1000 * _TICK_S))
+                events = poller.poll(0) if busy else partitions.rest(rest, int(1000 * _TICK_S))
                 ready = {fileno for fileno, _ in events}
                 if stores in ready:
                     partitions.tell_committed()

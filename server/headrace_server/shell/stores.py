@@ -139,6 +139,11 @@ class Stores:
         store = self._stores.get(name)
         return store is None or store.settled
 
+    @property
+    def writing(self) -> bool:
+        """Whether anything that was kept is not committed and told yet."""
+        return not all(store.settled for store in self._stores.values())
+
     def tell(self, name: _Name, message: object) -> None:
         """Send a message when everything kept before is committed."""
         if self.settled(name):

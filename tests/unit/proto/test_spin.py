@@ -76,3 +76,67 @@ def test_a_trial_that_is_worth_it_brings_spinning_back():
         spin.waited(100 * US, now)
         now += 0.01
     assert all(budgets(spin, 100 * US, 50, now))
+
+
+class Peer:
+    """Somebody who answers so long after each wait has begun; a poll takes a microsecond."""
+
+    def __init__(self, answers_s: float) -> None:
+        self.now, self.answers_s = 0.0, answers_s
+        self.slept: list[float] = []  # seconds that polls might have slept
+        self.polls = 0
+
+    def clock(self) -> float:
+        return self.now
+
+    def wait(self, spin: Spin, expects: bool = True, at_most_s: float = 0.1) -> str:
+        comes = self.now + self.answers_s
+
+        def poll(seconds: float) -> str:
+            self.polls += 1
+            if seconds:
+                self.slept.append(seconds)
+            self.now = min(max(self.now + US, comes), self.now + seconds + US)
+            return "news" if self.now >= comes else ""
+
+        return spin.wait(poll, at_most_s, expects, self.clock)
+
+
+def test_a_wait_is_polled_through_once_waits_are_known_to_be_short():
+    spin, peer = Spin(2), Peer(100 * US)
+    assert peer.wait(spin) == "news" and peer.slept == [0.1]
+    assert peer.wait(spin) == "news" and peer.slept == [0.1] and peer.polls > 50
+
+
+def test_a_wait_whose_answer_is_late_sleeps_after_its_budget():
+    spin, peer = Spin(2), Peer(100 * US)
+    peer.wait(spin)
+    peer.answers_s = 0.05
+    assert peer.wait(spin) == "news" and peer.slept == [0.1, 0.1]
+    assert 150 < peer.polls < 250, "twice as long as the wait before"
+
+
+def test_who_waits_idle_polls_once_for_each_wait():
+    spin, peer = Spin(2), Peer(100 * US)
+    peer.wait(spin)
+    peer.answers_s = 10.0
+    for _ in range(4):  # it takes some to find that nobody comes
+        assert peer.wait(spin) == ""
+    peer.polls = 0
+    assert [peer.wait(spin) for _ in range(20)] == [""] * 20 and peer.polls == 20
+
+
+def test_where_nobody_is_expected_nothing_is_polled_twice():
+    spin, peer = Spin(2), Peer(100 * US)
+    for _ in range(20):
+        peer.wait(spin, expects=False)
+    assert peer.polls == 20 and len(peer.slept) == 20
+    assert peer.wait(spin) == "news" and len(peer.slept) == 20, "waits were short all the same"
+
+
+def test_a_look_is_no_wait():
+    spin, peer = Spin(2), Peer(0.01)
+    peer.wait(spin)
+    for _ in range(100):
+        assert peer.wait(spin, at_most_s=0) == "" and not peer.slept[1:]
+    assert not spin.budget_s(peer.now), "the one wait was long"

@@ -603,15 +603,16 @@ def test_a_worker_that_is_ready_before_its_router_waits_for_it(tmp_path: Path):
 
 def test_a_trainer_that_reads_nothing_is_cut_off_before_much_is_kept_for_it(tmp_path: Path):
     exchange = TrainersExchange(tmp_path / "trainers", 4, lambda name: True)
+    assert not exchange.anybody
     trainer = Channel.connect(exchange.path, [b"hello"])
     assert list(exchange.hear()) == []  # it was let in
     ((name, said),) = exchange.hear()
-    assert said == [b"hello"] and exchange.knows(name)
+    assert said == [b"hello"] and exchange.knows(name) and exchange.anybody
     told = 0
     while exchange.tell(name, [bytes(1 << 16)]):
         told += 1
         assert told < 1000
-    assert told >= 128 and not exchange.knows(name)
+    assert told >= 128 and not exchange.knows(name) and not exchange.anybody
     assert len(trainer.receive()) >= 1  # what had left before can still be read
     trainer.close()
     exchange.close()

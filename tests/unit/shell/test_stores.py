@@ -64,7 +64,7 @@ def test_a_write_that_is_made_at_once_is_told_at_once(tmp_path: Path, keeping: O
     one.stores.open(A)
     one.stores.keep(A, Changed(Change(done=[1])), 70)
     one.stores.tell(A, "first")
-    assert one.sent == ["first"]
+    assert one.sent == ["first"] and not one.stores.writing
     large = Examples.of(Example(n, n, 0, 0, 0, 1, (0, b""), bytes(9000)) for n in range(400))
     one.stores.keep(A, Changed(Change(put=large)))  # the thread makes the file larger
     one.stores.tell(A, "second")
@@ -91,7 +91,7 @@ def test_a_message_is_told_when_all_that_was_kept_before_it_is_committed(
     one.stores.keep(A, Changed(Change(done=[4])))
     one.stores.note(A, "closing", b"cancel")
     one.stores.tell(A, "second")
-    assert one.sent == [], "not before somebody looks"
+    assert one.sent == [] and one.stores.writing, "not before somebody looks"
     assert one.until_sent(2) == ["first", "second"]
     one.stores.close()
     two = keeping(tmp_path)
