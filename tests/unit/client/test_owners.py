@@ -1,0 +1,234 @@
+"""A trainer of a feed with two owners, against a server that is a socket in the test."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from headrace.link import Link
+from headrace.requests import DrainInput, SetTargetProbs, TakeSnapshot
+from headrace.session import Session
+from headrace_proto.errors import ConnectionLost, DataError, DeadlineExceeded
+from headrace_proto.messages import (
+    Bye,
+    Deliver,
+    Delivery,
+    Drain,
+    Drained,
+    Ended,
+    Hello,
+    Outcome,
+    Pulse,
+    Retarget,
+    Retargeted,
+    Snapshot,
+    Snapshotted,
+    Step,
+    Unknown,
+    Welcome,
+)
+from tests.patience import PATIENCE_S
+
+from .peer import Peer
+
+
+class Owners:
+    """A server with two owners; what a trainer says to each is kept by its kind."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self.identities: dict[int, bytes] = {}  # by owner
+        self._kept: list[tuple[int, Any]] = []
+
+    def hear(self, owner: int, kind: type, wanted: Callable[[Any], bool] = lambda m: True) -> Any:
+        """The next message of a kind to one owner; -1 is any."""
+        while True:
+            for at, (of, message) in enumerate(self._kept):
+                if of == owner and isinstance(message, kind) and wanted(message):
+                    del self._kept[at]
+                    return message
+            message = self._peer.hear(object)
+            if isinstance(message, Hello):
+                self.identities[message.owner] = self._peer.identity
+            of = next(k for k, one in self.identities.items() if one == self._peer.identity)
+            self._kept.append((of, message))
+
+    def say(self, owner: int, message: object, *frames: bytes) -> None:
+        self._peer.identity = self.identities[owner]
+        self._peer.say(message, *frames)
+
+    def deliver(self, owner: int, seq: int, token: int, number: int) -> None:
+        batch = Delivery(seq, token, owner, number, 1, 0, [], {}, "", 0, 1)
+        self.say(owner, Deliver(7 + owner, (batch,)), b"")
+
+
+@pytest.fixture
+def owners(peer: Peer) -> Owners:
+    return Owners(peer)
+
+
+@pytest.fixture
+def link(peer: Peer, owners: Owners) -> Iterator[Link]:
+    """A link to both: the greeting that named none was answered by owner 1."""
+    link = Link(peer.address, Session("f", b"nonce", prefetch=0), 30.0)
+    opening = threading.Thread(target=link.open)
+    opening.start()
+    try:
+        for owner, greeted in ((1, -1), (0, 0)):
+            hello = owners.hear(greeted, Hello)
+            assert (hello.nonce, hello.generation) == (b"nonce", -1 if greeted < 0 else 3)
+            owners.identities[owner] = owners.identities.pop(greeted)
+            told = {"owner": owner, "owners": 2, "partitions": 2}
+            properties = {"generation": 3}
+            welcome = Welcome(
+                1, "t", 7 + owner, "f", [], 0.2, 30.0, 64, properties=properties, **told
+            )
+            owners.say(owner, welcome)
+        opening.join(PATIENCE_S)
+        assert [session.owner for session in link.sessions] == [0, 1]
+        yield link
+    finally:
+        link.close()
+        opening.join()
+
+
+class Doing:
+    """Something that a thread does, and what came of it."""
+
+    def __init__(self, does: Callable[[], Any]) -> None:
+        self._does = does
+        self._came: list[Any] = []
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._came.append(self._does())
+        except BaseException as error:
+            self._came.append(error)
+
+    def end(self) -> Any:
+        self._thread.join(PATIENCE_S)
+        (came,) = self._came
+        return came
+
+
+def test_batches_come_in_order_and_commits_go_where_they_came_from(link: Link, owners: Owners):
+    for seq in (1, 2):
+        for owner in (0, 1):
+            taking = Doing(link.take)
+            assert (
+                owners.hear(owner, Step, lambda step, s=seq: step.window == s).session == 7 + owner
+            )
+            token = 10 * owner + seq
+            owners.deliver(owner, seq, token, seq - 1)
+            delivery = taking.end().delivery
+            assert (delivery.number, delivery.partition) == (seq - 1, owner)
+            link.commit(token)
+    settling = Doing(link.settle)
+    for owner in (0, 1):
+        tokens = [10 * owner + 1, 10 * owner + 2]
+        while tokens:
+            step = owners.hear(owner, Step, lambda step: bool(step.commits))
+            owners.say(owner, Outcome(7 + owner, step.commits))
+            tokens = [token for token in tokens if token not in step.commits]
+    assert settling.end() is None
+
+
+def test_the_feed_has_ended_when_every_owner_has_said_so(link: Link, owners: Owners):
+    taking = Doing(link.take)
+    owners.hear(0, Step)
+    owners.say(0, Ended(7))
+    owners.hear(1, Step)
+    owners.say(1, Ended(8))
+    assert taking.end() is None and link.ended
+
+
+def test_an_owner_that_can_give_nothing_is_passed_over(link: Link, owners: Owners):
+    taking = Doing(link.take)
+    owners.hear(0, Step)
+    owners.say(0, Pulse(7, "all is leased", True))
+    owners.hear(1, Step)
+    owners.deliver(1, 1, 11, 0)
+    assert taking.end().delivery.token == 11
+
+
+def test_the_failure_of_one_owner_is_that_of_the_feed(link: Link, owners: Owners):
+    taking = Doing(link.take)
+    owners.hear(0, Step)
+    owners.say(1, Ended(8, "data", "row 3 is bad"))
+    error = taking.end()
+    assert isinstance(error, DataError) and "row 3" in str(error)
+
+
+def test_an_owner_that_is_started_again_is_greeted_and_the_other_is_not(link: Link, owners: Owners):
+    taking = Doing(link.take)
+    owners.hear(0, Step)
+    owners.say(0, Unknown(7))
+    hello = owners.hear(0, Hello)
+    assert hello.owner == 0 and link.sessions[1].connected
+    owners.say(0, Welcome(1, "t", 17, "f", [], 0.2, 30.0, 64, owner=0, owners=2, partitions=2))
+    owners.hear(0, Step, lambda step: step.session == 17)
+    batch = Delivery(1, 1, 0, 0, 1, 0, [], {}, "", 0, 1)
+    owners.say(0, Deliver(17, (batch,)), b"")
+    assert taking.end().delivery.token == 1
+
+
+def test_a_request_asks_each_owner_or_the_first_as_it_needs(link: Link, owners: Owners):
+    draining = Doing(lambda: link.ask(DrainInput(True)))
+    for owner in (0, 1):
+        assert owners.hear(owner, Drain).cancel
+        owners.say(owner, Drained(7 + owner))
+    assert isinstance(draining.end(), Drained)
+    retargeting = Doing(lambda: link.ask(SetTargetProbs((0.5, 0.5))))
+    for owner in (0, 1):
+        request = owners.hear(owner, Retarget).request
+        owners.say(owner, Retargeted(7 + owner, request, [[owner, 5 + owner]]))
+    assert dict(retargeting.end().since) == {0: 5, 1: 6}
+    keeping = Doing(lambda: link.ask(TakeSnapshot()))
+    request = owners.hear(1, Snapshot).request
+    owners.say(1, Snapshotted(8, request, {"feed": "f"}))
+    assert keeping.end().token == {"feed": "f"}
+
+
+def test_a_deadline_tells_of_the_owner_that_is_waited_for(link: Link, owners: Owners):
+    link._timeout_s = 1.0
+    taking = Doing(link.take)
+    told = threading.Event()
+
+    def answer() -> None:
+        while not told.is_set():
+            for owner in (0, 1):
+                if owner in owners.identities:
+                    owners.say(owner, Pulse(7 + owner, f"owner {owner} is in augment"))
+            told.wait(0.05)
+
+    owners.hear(0, Step)
+    answering = threading.Thread(target=answer)
+    answering.start()
+    error = taking.end()
+    told.set()
+    answering.join()
+    assert isinstance(error, DeadlineExceeded) and "owner 0 is in augment" in str(error)
+
+
+def test_leaving_says_goodbye_to_each_owner(link: Link, owners: Owners):
+    link.close()
+    for owner in (0, 1):
+        assert owners.hear(owner, Bye).session == 7 + owner
+
+
+def test_an_owner_that_does_not_answer_is_named_as_a_server_that_does_not(peer: Peer):
+    owners = Owners(peer)
+    link = Link(peer.address, Session("f", b"nonce", prefetch=0), 2.0)
+    opening = Doing(link.open)
+    try:
+        owners.hear(-1, Hello)
+        owners.say(-1, Welcome(1, "t", 7, "f", [], 0.2, 30.0, 64, owner=0, owners=2))
+        error = opening.end()
+    finally:
+        link.close()
+    assert isinstance(error, ConnectionLost) and "no server answered" in str(error)
