@@ -84,7 +84,7 @@ def link(peer: Peer, owners: Owners) -> Iterator[Link]:
             told = {"owner": owner, "owners": 2, "partitions": 2}
             properties = {"generation": 3}
             welcome = Welcome(
-                1, "t", 7 + owner, "f", [], 0.2, 30.0, 64, properties=properties, **told
+                1, "t", 7 + owner, "f", [], 30.0, 300.0, 64, properties=properties, **told
             )
             owners.say(owner, welcome)
         opening.join(PATIENCE_S)
@@ -170,7 +170,7 @@ def test_an_owner_that_is_started_again_is_greeted_and_the_other_is_not(link: Li
     owners.say(0, Unknown(7))
     hello = owners.hear(0, Hello)
     assert hello.owner == 0 and link.sessions[1].connected
-    owners.say(0, Welcome(1, "t", 17, "f", [], 0.2, 30.0, 64, owner=0, owners=2, partitions=2))
+    owners.say(0, Welcome(1, "t", 17, "f", [], 30.0, 300.0, 64, owner=0, owners=2, partitions=2))
     owners.hear(0, Step, lambda step: step.session == 17)
     batch = Delivery(1, 1, 0, 0, 1, 0, [], {}, "", 0, 1)
     owners.say(0, Deliver(17, (batch,)), b"")
@@ -227,7 +227,7 @@ def test_an_owner_that_does_not_answer_is_named_as_a_server_that_does_not(peer: 
     opening = Doing(link.open)
     try:
         owners.hear(-1, Hello)
-        owners.say(-1, Welcome(1, "t", 7, "f", [], 0.2, 30.0, 64, owner=0, owners=2))
+        owners.say(-1, Welcome(1, "t", 7, "f", [], 30.0, 300.0, 64, owner=0, owners=2))
         error = opening.end()
     finally:
         link.close()
