@@ -86,7 +86,7 @@ class Wire:
         socket.rcvhwm = 0  # credits bound what comes
         socket.sndhwm = 0
         socket.reconnect_ivl = 100
-        socket.reconnect_ivl_max = 1000
+        socket.reconnect_ivl_max = 200
         socket.heartbeat_ivl = 2000
         socket.heartbeat_timeout = 10_000
         socket.connect_timeout = _CONNECT_MS
