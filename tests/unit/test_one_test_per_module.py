@@ -50,6 +50,7 @@ TESTED_IN = {
     "headrace_server.cli.skip": "test_flight.py",
     "headrace_server.replay_server": "test_flight.py",
     "headrace_server.shell.front": "test_owner.py",
+    "headrace_server.shell.journal_file": "test_journal.py",
     "headrace_server.shell.house": "test_router.py",
     "headrace_server.shell.relay": "test_owner.py",
     "headrace_server.shell.partitions": "test_faults.py",

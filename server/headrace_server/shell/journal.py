@@ -11,39 +11,46 @@ used: an overwrite changes no size, so syncing it needs no second write for the 
 Each record names its lap, its place, the opening of the file that wrote it, and the checksum of the
 record before it.  So whatever an earlier lap or an earlier opening left behind is never taken for a
 record of this one.  With ``durable`` one write is on the disk before the next begins: a crash can
-tear the last record only, and a record that is not sound though later ones are is damage.
+tear the last record only, and a record that is not sound though a later one was begun is damage.
 """
 
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
-import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import google_crc32c
 
 from ..feed.durable_file import sync_directory
+from .journal_file import (
+    COMMIT,
+    END,
+    FILE,
+    FILE_MAGIC,
+    HEAD,
+    MAGIC,
+    MARK,
+    MARK_AT,
+    MARK_MAGIC,
+    OPENED,
+    RECORD,
+    START,
+    SUM,
+    TABLE,
+    VERSION,
+    JournalDamaged,
+    Record,
+    look_through,
+    padded,
+    record_bytes,
+    sound,
+)
 
 __all__ = ["Journal", "JournalDamaged", "NoRoom", "Record", "Table", "create", "record_bytes"]
 
-TABLE, END, COMMIT, OPENED = 1, 2, 3, 4
-
-_SUM = struct.Struct("<I")  # crc32c, of what comes before it
-_FILE = struct.Struct("<8sQQQ")  # magic, version, bytes of a half, halves; then the checksum
-_FILE_MAGIC = b"HRJOURNL"
-_VERSION = 2
-_MARK = struct.Struct("<8sQQI")  # magic, lap, end and checksum of its last record; then its own
-_MARK_MAGIC = b"HRCLOSED"
-_MARK_AT = 1024  # in the first page, away from what the file begins with
-_START = 4096  # of the first half; a page
-_RECORD = struct.Struct("<4sIQQQII")  # magic, kind, lap, place, bytes, opening, checksum before it
-_MAGIC = b"HRJR"
-_HEAD = 64  # bytes of a record's header, and what records are aligned to
 #: A half is made this large at first, and grows up to this; more only for a larger table.
 _LEAST_HALF, _USUAL_HALF = 1 << 20, 32 << 20
 #: A half has room for this many tables: so little is written beside commits.
@@ -55,37 +62,8 @@ _MOST_PARTS = 1024  # of one write: IOV_MAX
 _NEW = ".new"
 
 
-class JournalDamaged(ValueError):
-    """The file can not be trusted."""
-
-
 class NoRoom(Exception):
     """The half is full: the next lap has to begin."""
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A record that was found: its payload, and where that lies in the file."""
-
-    kind: int
-    place: int
-    nbytes: int
-
-
-@dataclass(slots=True)
-class _Walk:
-    """All sound records of one half, from its start on."""
-
-    start: int
-    lap: int = 0
-    records: list[Record] = field(default_factory=list)
-    end: int = 0  # where the next record would begin
-    whole: bool = False  # whether the table came to its END
-    opening: int = 0
-    last: int = 0  # checksum of the last record
-
-    def __post_init__(self) -> None:
-        self.end = self.start
 
 
 class Journal:
@@ -97,17 +75,17 @@ class Journal:
         self._durable = durable
         self._usual_half = _USUAL_HALF_IN_MEMORY if in_memory else _USUAL_HALF
         self._tables = _TABLES_IN_MEMORY if in_memory else _TABLES
-        self._half, walk, self._laps = _look_through(path, durable)
+        self._half, walk, self._laps = look_through(path, durable)
         #: The table and the commits of the lap that holds, in their order.
         self.records = [r for r in walk.records if r.kind in (TABLE, COMMIT)]
         self._fd, self._synced = _opened(path, durable)
         self._lap, self._opening = walk.lap, walk.opening + 1
         self._at, self._last = walk.end, walk.last
         self._stop = walk.start + self._half
-        self._copy = os.fstat(self._fd).st_size == _START + self._half
+        self._copy = os.fstat(self._fd).st_size == START + self._half
         self._renamed = False  # whether the file has its name only until power is lost
         try:
-            self._mark(bytes(_MARK.size + _SUM.size))
+            self._mark(bytes(MARK.size + SUM.size))
             with contextlib.suppress(NoRoom):  # then the next lap begins before the next commit
                 self._write(OPENED, ())
         except BaseException:
@@ -116,11 +94,11 @@ class Journal:
 
     def read(self, place: int, nbytes: int) -> bytes:
         """A payload of the lap that holds; ValueError where it is not what was written."""
-        whole = os.pread(self._fd, _HEAD + nbytes, place - _HEAD)
-        found = _sound(whole, 0, len(whole), place - _HEAD)
+        whole = os.pread(self._fd, HEAD + nbytes, place - HEAD)
+        found = sound(whole, 0, len(whole), place - HEAD)
         if found is None or (found.lap, found.nbytes) != (self._lap, nbytes):
-            raise ValueError(f"the record at byte {place - _HEAD} fails its checksum")
-        return whole[_HEAD:]
+            raise ValueError(f"the record at byte {place - HEAD} fails its checksum")
+        return whole[HEAD:]
 
     def append(self, parts: Sequence[Any]) -> int:
         """Write a commit; the place of its payload.  NoRoom when the next lap has to begin first.
@@ -136,7 +114,7 @@ class Journal:
         It has room for a table of so many bytes, records' headers included, and the next commit.
         """
         self._laps += 1
-        needed = table_bytes + _padded(next_bytes) + 4 * _HEAD
+        needed = table_bytes + padded(next_bytes) + 4 * HEAD
         half = max(self._half_for(table_bytes), min(self._usual_half, 4 * self._half))
         while half < needed:
             half *= 2
@@ -150,7 +128,7 @@ class Journal:
                     raise
         if fd >= 0:
             try:
-                table = Table(fd, self._laps, _START, _START + half)
+                table = Table(fd, self._laps, START, START + half)
                 yield table
                 table.end()
                 opened = _opened(new, self._durable)
@@ -167,7 +145,7 @@ class Journal:
             self._renamed = True  # from here on nothing fails: the other file is gone
             self._half, self._copy = half, False
         else:
-            start = _START + self._half * (self._stop == _START + self._half)
+            start = START + self._half * (self._stop == START + self._half)
             table = Table(self._fd, self._laps, start, start + self._half)
             yield table
             table.end()
@@ -180,19 +158,19 @@ class Journal:
         A mark says where it ends: damage to the last commit is then no commit cut short.
         """
         if self._fd >= 0:
-            mark = _MARK.pack(_MARK_MAGIC, self._lap, self._at, self._last)
+            mark = MARK.pack(MARK_MAGIC, self._lap, self._at, self._last)
             with contextlib.suppress(OSError):
                 if not self._durable:  # or the mark could outlive what it marks
                     os.fdatasync(self._fd)
-                self._mark(mark + _SUM.pack(google_crc32c.value(mark)))
+                self._mark(mark + SUM.pack(google_crc32c.value(mark)))
         self._drop()
 
     def _half_for(self, table_bytes: int) -> int:
         """Bytes of a half for such a table: a multiple of a page."""
-        return -(-self._tables * table_bytes // _START) * _START
+        return -(-self._tables * table_bytes // START) * START
 
     def _mark(self, mark: bytes) -> None:
-        _write_all(self._synced if self._durable else self._fd, _MARK_AT, [mark])
+        _write_all(self._synced if self._durable else self._fd, MARK_AT, [mark])
 
     def _drop(self) -> None:
         _close(self._fd, self._synced)
@@ -200,7 +178,7 @@ class Journal:
 
     def _write(self, kind: int, parts: Sequence[Any]) -> int:
         place = self._at
-        end = place + _HEAD + _padded(sum(map(len, parts)))
+        end = place + HEAD + padded(sum(map(len, parts)))
         if end > self._stop:
             raise NoRoom
         if self._renamed:
@@ -209,7 +187,7 @@ class Journal:
         fd = self._synced if self._durable else self._fd
         self._last = _put(fd, kind, self._lap, place, self._opening, self._last, parts)
         self._at = end
-        return place + _HEAD
+        return place + HEAD
 
 
 class Table:
@@ -226,23 +204,23 @@ class Table:
     def end(self) -> None:
         """The table is complete; it is on the disk when this returns."""
         os.fdatasync(self._fd)
-        place = self._write(END, ()) - _HEAD
+        place = self._write(END, ()) - HEAD
         try:
             os.fdatasync(self._fd)
         except OSError:
             # The next attempt overwrites this table, and an END alone would be taken for damage.
             with contextlib.suppress(OSError):
-                _write_all(self._fd, place, [bytes(_HEAD)])
+                _write_all(self._fd, place, [bytes(HEAD)])
             raise
 
     def _write(self, kind: int, parts: Sequence[Any]) -> int:
         place = self.at
-        end = place + _HEAD + _padded(sum(map(len, parts)))
+        end = place + HEAD + padded(sum(map(len, parts)))
         if end > self.stop:
             raise ValueError(f"the table is larger than was said: {self.stop} < {end}")
         self.last = _put(self._fd, kind, self._lap, place, 0, self.last, parts)
         self.at = end
-        return place + _HEAD
+        return place + HEAD
 
 
 def create(path: Path, table: Iterable[Sequence[Any]], table_bytes: int = 0) -> None:
@@ -251,10 +229,10 @@ def create(path: Path, table: Iterable[Sequence[Any]], table_bytes: int = 0) -> 
     One of more than no bytes is a copy: it has no room for more than the table.
     """
     new = path.with_name(path.name + _NEW)
-    half = -(-(table_bytes + record_bytes(0)) // _START) * _START if table_bytes else _LEAST_HALF
+    half = -(-(table_bytes + record_bytes(0)) // START) * START if table_bytes else _LEAST_HALF
     fd = _new_file(new, half, 1 if table_bytes else 2)
     try:
-        first = Table(fd, 1, _START, _START + half)
+        first = Table(fd, 1, START, START + half)
         for parts in table:
             first.write(parts)
         first.end()
@@ -263,15 +241,6 @@ def create(path: Path, table: Iterable[Sequence[Any]], table_bytes: int = 0) -> 
     finally:
         os.close(fd)
         new.unlink(missing_ok=True)
-
-
-def record_bytes(nbytes: int) -> int:
-    """Bytes of a record with such a payload."""
-    return _HEAD + _padded(nbytes)
-
-
-def _padded(nbytes: int) -> int:
-    return -(-nbytes // _HEAD) * _HEAD
 
 
 def _opened(path: Path, durable: bool) -> tuple[int, int]:
@@ -296,9 +265,9 @@ def _new_file(path: Path, half: int, halves: int) -> int:
     """A file of halves of zeros, on the disk."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        head = _FILE.pack(_FILE_MAGIC, _VERSION, half, halves)
-        _write_all(fd, 0, [head, _SUM.pack(google_crc32c.value(head))])
-        for place in range(_START, size := _START + halves * half, len(_ZEROS)):
+        head = FILE.pack(FILE_MAGIC, VERSION, half, halves)
+        _write_all(fd, 0, [head, SUM.pack(google_crc32c.value(head))])
+        for place in range(START, size := START + halves * half, len(_ZEROS)):
             _write_all(fd, place, [_ZEROS[: size - place]])
         os.fsync(fd)
     except BaseException:
@@ -313,12 +282,12 @@ def _put(
 ) -> int:
     """Write a record; its checksum, which is of header and payload."""
     nbytes = sum(map(len, parts))
-    head = _RECORD.pack(_MAGIC, kind, lap, place, nbytes, opening, before)
+    head = RECORD.pack(MAGIC, kind, lap, place, nbytes, opening, before)
     crc = google_crc32c.value(head)
     for part in parts:
         crc = google_crc32c.extend(crc, part)
-    whole = (head + _SUM.pack(crc)).ljust(_HEAD, b"\0")
-    _write_all(fd, place, [whole, *parts, bytes(_padded(nbytes) - nbytes)])
+    whole = (head + SUM.pack(crc)).ljust(HEAD, b"\0")
+    _write_all(fd, place, [whole, *parts, bytes(padded(nbytes) - nbytes)])
     return int(crc)
 
 
@@ -331,114 +300,3 @@ def _write_all(fd: int, place: int, parts: list[Any]) -> None:
             parts = parts[1:]
         if written:
             parts = [parts[0][written:], *parts[1:]]
-
-
-# Reading
-
-
-def _look_through(path: Path, durable: bool) -> tuple[int, _Walk, int]:
-    """Bytes of a half, the lap that holds, and the number of the latest lap that was begun."""
-    with open(path, "rb") as file:
-        if not os.fstat(file.fileno()).st_size:
-            raise JournalDamaged("it is empty")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            half = _half_bytes(data)
-            walks = [_walk(data, start, half) for start in range(_START, len(data), half)]
-            whole = [walk for walk in walks if walk.whole]
-            if not whole:
-                raise JournalDamaged("neither half holds a table that is whole")
-            holds = max(whole, key=lambda walk: walk.lap)
-            _refuse_unlike_mark(data, holds)
-            if durable:
-                for walk in walks:
-                    _refuse_lost(data, walk, holds, half)
-            return half, holds, max(walk.lap for walk in walks)
-
-
-def _refuse_unlike_mark(data: mmap.mmap, holds: _Walk) -> None:
-    """JournalDamaged where the file was closed and does not end as it did then."""
-    mark = data[_MARK_AT : _MARK_AT + _MARK.size]
-    magic, *ends = _MARK.unpack(mark)
-    (crc,) = _SUM.unpack_from(data, _MARK_AT + _MARK.size)
-    if magic != _MARK_MAGIC or crc != google_crc32c.value(mark):
-        return  # nobody closed it
-    if ends != [holds.lap, holds.end, holds.last]:
-        raise JournalDamaged(
-            f"the last sound record ends at byte {holds.end} of lap {holds.lap}, and it was closed "
-            f"after one that ended at {ends[1]} of lap {ends[0]}"
-        )
-
-
-def _half_bytes(data: mmap.mmap) -> int:
-    if len(data) < _START or data[: len(_FILE_MAGIC)] != _FILE_MAGIC:
-        raise JournalDamaged("it is no journal of a headrace server")
-    head = data[: _FILE.size]
-    if _SUM.unpack_from(data, _FILE.size)[0] != google_crc32c.value(head):
-        raise JournalDamaged("its header fails its checksum")
-    _, version, half, halves = _FILE.unpack(head)
-    if version != _VERSION:
-        raise JournalDamaged(f"it is of version {version}, and this release reads {_VERSION}")
-    if len(data) != _START + halves * half:
-        raise JournalDamaged(f"it has {len(data)} bytes and was made with {_START + halves * half}")
-    return int(half)
-
-
-@dataclass(frozen=True, slots=True)
-class _Header:
-    kind: int
-    lap: int
-    nbytes: int
-    opening: int
-    before: int
-    crc: int
-
-
-def _sound(
-    data: mmap.mmap | bytes, place: int, stop: int, named: int | None = None
-) -> _Header | None:
-    """The header of a record that is whole, and names its place; None where there is none."""
-    start = place + _HEAD
-    if start > stop or data[place : place + len(_MAGIC)] != _MAGIC:
-        return None
-    head = data[place : place + _RECORD.size]
-    _, kind, lap, of, nbytes, opening, before = _RECORD.unpack(head)
-    if of != (place if named is None else named) or start + nbytes > stop:
-        return None
-    (crc,) = _SUM.unpack_from(data, place + _RECORD.size)
-    found = google_crc32c.extend(google_crc32c.value(head), data[start : start + nbytes])
-    return _Header(kind, lap, nbytes, opening, before, crc) if found == crc else None
-
-
-def _walk(data: mmap.mmap, start: int, half: int) -> _Walk:
-    """The records of a half, as far as each follows on the one before it."""
-    walk = _Walk(start)
-    while (found := _sound(data, walk.end, start + half)) is not None:
-        if not walk.records:
-            walk.lap = found.lap
-        if (found.lap, found.before) != (walk.lap, walk.last) or found.opening < walk.opening:
-            break
-        walk.opening, walk.last = found.opening, found.crc
-        walk.whole |= found.kind == END
-        walk.records.append(Record(found.kind, walk.end + _HEAD, found.nbytes))
-        walk.end += record_bytes(found.nbytes)
-    return walk
-
-
-def _refuse_lost(data: mmap.mmap, walk: _Walk, holds: _Walk, half: int) -> None:
-    """JournalDamaged where a record fails, and one that was written after it is there.
-
-    A table is written before any of it is on the disk; what follows on its END comes after that.
-    """
-    stop = walk.start + half
-    place = data.find(_MAGIC, walk.end, stop)
-    while place >= 0:
-        found = _sound(data, place, stop) if place % _HEAD == 0 else None
-        if found is not None and found.kind != TABLE:
-            newer = found.lap > holds.lap
-            if newer or (found.lap == walk.lap == holds.lap and found.opening >= walk.opening):
-                raise JournalDamaged(
-                    f"what is at byte {walk.end} fails its checksum, and later records are there "
-                    "(after a loss of power that is so where durability was 'process': start with "
-                    "that once to go on from the moment before)"
-                )
-        place = data.find(_MAGIC, place + 1, stop)

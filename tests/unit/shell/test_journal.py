@@ -231,6 +231,30 @@ def test_a_wrong_bit_before_the_last_record_is_refused(tmp_path: Path):
     assert len(found(path)) == 6  # as a commit that an end cut short
 
 
+@pytest.mark.parametrize("records", [2, 3, 4])
+def test_damage_to_all_of_the_last_records_is_no_commit_cut_short(records: int, tmp_path: Path):
+    path = tmp_path / "j"
+    create(path, [])
+    journal = Journal(path, True)
+    places = [journal.append([b"%0200d" % number]) for number in range(6)]
+    data = bytearray(path.read_bytes())
+    journal.close()
+    for place in places[-records:]:
+        data[place + 7] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(JournalDamaged, match="fails its checksum, and later records are there"):
+        found(path)
+    for at in range(60):  # whatever else the header of the last one has lost
+        path.write_bytes(data)
+        with open(path, "r+b") as file:
+            file.seek(places[-1] - 64 + at)
+            file.write(bytes([data[places[-1] - 64 + at] ^ 0x10]))
+        with pytest.raises(JournalDamaged):
+            found(path)
+    with contextlib.closing(Journal(path, False)) as journal:  # power was lost under "process"
+        assert len(journal.records) == 6 - records
+
+
 def test_after_a_close_a_last_commit_that_is_damaged_or_gone_is_found_too(tmp_path: Path):
     path = tmp_path / "j"
     create(path, [])
@@ -316,9 +340,8 @@ def test_a_file_that_was_cut_is_refused(tmp_path: Path):
 def test_a_file_of_another_version_is_refused_with_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(module, "_VERSION", 7)
+    monkeypatch.setattr(module, "VERSION", 7)
     create(tmp_path / "j", [])
-    monkeypatch.setattr(module, "_VERSION", 2)
     with pytest.raises(JournalDamaged, match="it is of version 7, and this release reads 2"):
         Journal(tmp_path / "j", True)
 
