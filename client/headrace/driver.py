@@ -86,6 +86,7 @@ class Driver:
         self._waker: Waker | None = Waker()  # of the lazy thread
         self._drowsy = False  # that thread looks only a few times in a heartbeat
         session.heard_at = self.clock()
+        self.regroup = lambda: self.sessions  # those in place of these, where one is ``regrouped``
         self._thread = threading.Thread(target=self._run, name="headrace", daemon=True)
         self._thread.start()
 
@@ -106,6 +107,18 @@ class Driver:
                 with self.lock:
                     self.sessions = [*self.sessions, session]
                 self._wires = [*self._wires, wire]
+
+    def replace(self, make: Callable[[], list[Session]]) -> None:
+        """Drive what ``make`` gives in place of all sessions, which are left without a word."""
+        with self._io:
+            if self._wires:  # else it was closed meanwhile
+                with self.lock:
+                    self.sessions = make()
+                    self.tell()
+                gone, self._wires = self._wires, [self._wire_of(one) for one in self.sessions]
+                for wire in gone:
+                    wire.close()
+                self._rouse()
 
     def exchange(self) -> None:
         """Send what is due and hear what has come.  Not under the sessions' lock."""
@@ -325,6 +338,7 @@ class Driver:
             away = any(not s.connected and s.failure is None for s in self.sessions)
             if away and self._listener is None:
                 self.await_news(self.news, _LOOK_S)
+                self._regroup()
                 continue
             hasty = not left == self._unsaid == self._said  # some was left lately, or still is
             left = self._unsaid
@@ -335,6 +349,11 @@ class Driver:
                     waker.hear()
             self._drowsy = False
             self._look(left)
+            self._regroup()
+
+    def _regroup(self) -> None:
+        if any(session.regrouped for session in self.sessions):
+            self.replace(self.regroup)
 
     def _rest_s(self) -> float:
         """How long this thread may rest where nobody wakes it."""

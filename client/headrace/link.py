@@ -31,7 +31,7 @@ from headrace_proto.errors import (
 from headrace_proto.messages import Delivery, Handed, Welcome
 
 from .driver import Driver
-from .merge import Alone, Merge, merge_of
+from .merge import Merge, merge_of
 from .requests import Request
 from .session import Received, Session
 
@@ -65,16 +65,20 @@ class Link:
         self._driver = Driver(address, session, keys)
         self._lock = self._driver.lock
         self.clock = self._driver.clock
-        self._merge: Merge = Alone([session], session.prefetch)
+        self._prefetch = session.prefetch
+        self._merge: Merge = merge_of([session], session)
+        self._driver.regroup = self._regroup
 
     def again(self, resume: str) -> Link:
         """Another link to the same feed, in the same way, which goes on from a snapshot."""
-        return Link(self.address, self.session.again(resume), self._timeout_s, self._keys)
+        session = self.session.again(resume)
+        session.prefetch = self._prefetch
+        return Link(self.address, session, self._timeout_s, self._keys)
 
     def open(self) -> Welcome:
         """Wait for the Welcome of every owner; that of the first."""
         first, deadline_s = self.session, self.clock() + self._timeout_s
-        self._await_welcomes([first], self._timeout_s)
+        self._await_welcomes(self._timeout_s)
         welcome = first.welcome
         assert welcome is not None
         if welcome.owners > 1:
@@ -84,13 +88,26 @@ class Link:
                     self._driver.add(first.beside(owner))
             with self._lock:
                 self.sessions = sorted(self._driver.sessions, key=lambda session: session.owner)
-            self._await_welcomes(self.sessions, max(0.0, deadline_s - self.clock()))
+            self._await_welcomes(max(0.0, deadline_s - self.clock()))
             self._merge = merge_of(self.sessions, first)
         return welcome
 
-    def _await_welcomes(self, sessions: Sequence[Session], timeout_s: float) -> None:
+    def _regroup(self) -> list[Session]:
+        """The server was started again with another number of owners: a session with each."""
+        before, first = self.sessions, self.session
+        owners = max(session.regrouped for session in before)
+        sessions = [first.beside(owner) for owner in range(owners)]
+        for session in sessions:
+            session.owners, session.prefetch = owners, self._prefetch
+        for session in before:
+            session.hand_over(sessions)
+        self.sessions, self.session = sessions, sessions[0]
+        self._merge = merge_of(sessions, sessions[0])
+        return sessions
+
+    def _await_welcomes(self, timeout_s: float) -> None:
         def missing() -> Session | None:
-            return next((session for session in sessions if session.welcome is None), None)
+            return next((session for session in self.sessions if session.welcome is None), None)
 
         self._wait(
             lambda: missing() is None,
@@ -146,16 +163,16 @@ class Link:
 
         ``claim`` takes it from a session, and may leave it there until something was saved.
         """
-        session, meter, merge = self.session, self.session.meter, self._merge
+        meter = self.session.meter
         meter.asks(now := self.clock())
         heard = any(session.may_have_come for session in self.sessions)
         if heard:
             self._driver.hear()
         with self._lock:
-            usable = self.failure is None and not session.refused
-            received = merge.take(claim) if usable else None
+            usable = self.failure is None and not self.session.refused
+            received = self._merge.take(claim) if usable else None
             if received is None:
-                merge.want()
+                self._merge.want()
             enough = any(session.much_to_say for session in self.sessions)
         if received is not None:
             meter.gets(now)
@@ -163,13 +180,15 @@ class Link:
             return received
 
         def taken() -> Received | None:
-            received = merge.take(claim)
+            received = self._merge.take(claim)
             if received is None:
-                merge.want()  # of another owner, perhaps
+                self._merge.want()  # of another owner, perhaps
             return received
 
         try:
-            received = self._wait(taken, self._timeout_s, "a batch", lambda: merge.awaited, True)
+            received = self._wait(
+                taken, self._timeout_s, "a batch", lambda: self._merge.awaited, or_end=True
+            )
         finally:
             meter.gets(self.clock(), received is not None)
         return received  # type: ignore[no-any-return]
@@ -233,6 +252,11 @@ class Link:
             return answer
 
         def answers() -> list[A] | None:
+            if any(session not in self.sessions for session in asked):
+                raise ConnectionLost(
+                    f"the server at {self.address} was started again with {len(self.sessions)} "
+                    f"owners while this trainer waited for the answer to {request.call}: ask again"
+                )
             found = [answer_of(session) for session in asked]
             return None if any(one is None for one in found) else found  # type: ignore[return-value]
 

@@ -220,9 +220,10 @@ def _place(received: Received) -> _Place:
 
 def merge_of(sessions: Sequence[Session], first: Session) -> Merge:
     """The order in which a feed's batches are taken; ``first`` was opened first."""
-    welcome = first.welcome
-    assert welcome is not None
-    prefetch, partitions = first.prefetch, welcome.partitions
+    prefetch, welcome = first.prefetch, first.welcome
+    if len(sessions) == 1 or welcome is None:
+        return Alone(sessions, prefetch)
+    partitions = welcome.partitions
     if welcome.properties.get("shape") != "sequences":
         return ByNumber(sessions, prefetch, partitions)
     if welcome.properties.get("order") == "lanes":

@@ -101,6 +101,7 @@ class Session:
     explicit: bool = False  # batches are committed by name, not by asking for the next
     restart: bool = False  # the feed is to be started from its beginning
     owner: int = -1  # which of the feed's owners it is with; -1 leaves it to the server
+    owners: int = 0  # how many there are; 0 where that is not known yet
 
     generation: int = -1  # of the feed, as far as another owner of it has told
     welcome: Welcome | None = None
@@ -111,6 +112,7 @@ class Session:
     waiting: str = ""  # what the server said that the feed waits for
     exhausted: bool = False  # no batch is left but those in trainers' hands
     passed: set[int] = field(default_factory=set)  # partitions that make no more batches
+    regrouped: int = 0  # another number of owners, which a server that is started anew has
     stopped: bool = False  # the server has stopped, and announced that it will be back
     heard_at: float = 0.0  # when the server was last heard of
     retired: list[str] = field(default_factory=list)
@@ -143,8 +145,32 @@ class Session:
         shared = self.rank, self.world_size, self.process, self.resume, self.host, self.explicit
         beside = Session(self.welcome.feed, self.nonce, self.prefetch, *shared, owner=owner)
         beside.generation = self._property("generation", -1)
-        beside.refused, beside.meter = self.refused, self.meter
+        beside.refused, beside.meter, beside.owners = self.refused, self.meter, self.owners
         return beside
+
+    def hand_over(self, sessions: Sequence[Session]) -> None:
+        """What this trainer has of this session is of those from here on, by partition.
+
+        They are with the owners of a server that is started anew, with another number of them.
+        What was delivered and not taken goes out again.
+        """
+        for session in sessions:
+            session.welcome, session.openings = self.welcome, max(session.openings, self.openings)
+        for received in self.ready:
+            self._held.discard(received.delivery.token)
+        for token, (delivery, keys) in self._named.items():
+            to = sessions[delivery.partition % len(sessions)]
+            if token in self._held:
+                to._held.add(token)
+            elif token in self._unanswered:
+                to._unanswered[token] = None
+            elif not self.uploads.hand_over(token, to.uploads):
+                continue
+            to._named[token] = delivery, keys
+            if token in self._places:
+                to._places[token] = self._places[token]
+        for partition, token in self._committed.items():
+            sessions[partition % len(sessions)]._committed[partition] = token
 
     def again(self, resume: str) -> Session:
         """A session in place of this one, which goes on from a snapshot."""
@@ -306,6 +332,10 @@ class Session:
 
     def _on_welcome(self, welcome: Welcome) -> None:
         known = self.welcome
+        if self.owners not in (0, welcome.owners):
+            self.regrouped = welcome.owners
+            return
+        self.owners = welcome.owners
         changed = known is not None and welcome.schema != known.schema
         if known is not None and known.schema and welcome.schema and changed:
             self.failure = from_code(

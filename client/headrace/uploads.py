@@ -51,6 +51,12 @@ class Uploads:
         """Whether the answer to a save was still owed."""
         return self._saves.pop(token, None) is not None
 
+    def hand_over(self, token: int, to: Uploads) -> bool:
+        """A save that is not answered is another session's from here on.  Whether there is one."""
+        if token in self._saves:
+            to._saves[token] = self._saves[token]
+        return token in self._saves
+
     def reopened(self) -> None:
         """The connection stands again, in the same session or in another."""
         self._unsaid = list(self._saves)

@@ -96,6 +96,11 @@ class Sleep:
         self._ways[number] = way
         self.register(number)
 
+    def remove(self, number: int) -> None:
+        """Wait for the way of this number no more."""
+        del self._ways[number]
+        self.forget(number)
+
     def register(self, file: int | Channel, events: int = select.POLLIN) -> None:
         """Wait for these events, too, or for others of this file."""
         self._poller.register(file, events)
@@ -137,7 +142,8 @@ class Way:
         self.more = False  # some of what waits in the socket was left there
         self._watched = False  # whether it is told when more can be written
         self._sleep = sleep
-        sleep.add(self, int(socket.getsockopt(zmq.FD)))
+        self._number = int(socket.getsockopt(zmq.FD))
+        sleep.add(self, self._number)
 
     def take(self, channel: Channel) -> None:
         self.channel, self.silent, self._watched = channel, True, False
@@ -149,6 +155,11 @@ class Way:
             self.channel.close()
             self.channel = None
             self.quiet = False
+
+    def close(self) -> None:
+        """Nobody waits here any more."""
+        self.drop()
+        self._sleep.remove(self._number)
 
     def linger(self) -> None:
         """Give what was said last a moment to leave, and end the channel."""

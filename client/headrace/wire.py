@@ -278,7 +278,7 @@ class Wire:
         self.way.linger()
 
     def close(self) -> None:
-        self.way.drop()
+        self.way.close()
         self._handshakes.close()
         self._socket.close()
         self._context.term()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from headrace.link import Link
 from headrace.requests import DrainInput, SetTargetProbs, TakeSnapshot
-from headrace.session import Session
+from headrace.session import Received, Session
 from headrace_proto.errors import ConnectionLost, DataError, DeadlineExceeded
 from headrace_proto.messages import (
     Bye,
@@ -232,3 +232,41 @@ def test_an_owner_that_does_not_answer_is_named_as_a_server_that_does_not(peer: 
     finally:
         link.close()
     assert isinstance(error, ConnectionLost) and "no server answered" in str(error)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_server_with_another_number_of_owners_is_told_of_all_that_is_held_there(
+    link: Link, owners: Owners, number: int
+):
+    """1 batches 0/0 and 0/1 are taken, one is committed, 2 the server restarts with others."""
+    for session in link.sessions:
+        session.prefetch = 1
+    link.say()
+    for owner in (0, 1):
+        owners.hear(owner, Step)
+        owners.deliver(owner, 1, 10 + owner, 0)
+        link.place(cast(Received, Doing(link.take).end()).delivery, b"")
+    link.commit(10)
+    link.say()
+    assert owners.hear(0, Step, lambda step: bool(step.commits)).commits == (10,)
+    for owner in (0, 1):
+        owners.say(owner, Unknown(7 + owner))
+    other = {"owners": number, "partitions": 2}
+    hello = owners.hear(0, Hello)
+    owners.say(0, Welcome(1, "t", 17, "f", [], 30.0, 300.0, 64, owner=0, **other))
+    owners.identities.clear()
+    for owner in range(number):
+        hello = owners.hear(owner, Hello)
+        mine = [10 + partition for partition in (0, 1) if partition % number == owner]
+        assert [place.token for place in hello.batches] == mine
+        assert list(hello.held) == [token for token in mine if token == 11]
+        owners.say(owner, Welcome(1, "t", 17, "f", [], 30.0, 300.0, 64, owner=owner, **other))
+    assert owners.hear(0, Step, lambda step: bool(step.commits)).commits == (10,)
+    owners.say(0, Outcome(17, (10,)))
+    link.commit(11)
+    link.say()
+    owner = 1 % number
+    assert owners.hear(owner, Step, lambda step: 11 in step.commits).session == 17
+    owners.say(owner, Outcome(17, (11,)))
+    assert Doing(link.settle).end() is None
+    assert len(link.sessions) == number and link.connected
