@@ -7,6 +7,7 @@ Nothing in the state directory is changed, and a server may be using it meanwhil
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -21,7 +22,7 @@ from .feed.manifest import resolve
 from .pipeline import Pipeline
 from .pipeline.declaration import Declaration
 from .server import Server
-from .shell.config import FeedConfig, RunConfig
+from .shell.config import FeedConfig, RunConfig, is_owned
 from .shell.exposure import check_exposed
 from .shell.flight_choice import ByTrainer, batch_named, steps_named
 from .shell.flight_history import History, feed_of
@@ -120,7 +121,7 @@ def replay(
         python_path=tuple(os.path.abspath(entry) for entry in sys.path),
     )
     return Server(
-        run,
+        dataclasses.replace(run, has_owner=is_owned(run.workers, run.feeds)),
         None if shm_dir is None else as_path("shm_dir", shm_dir),
         as_seconds("start_timeout_s", start_timeout_s),
         None,

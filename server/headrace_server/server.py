@@ -26,7 +26,7 @@ from .arguments import (
     refuse_in_worker,
 )
 from .pipeline import Pipeline
-from .shell.config import RunConfig
+from .shell.config import RunConfig, is_owned
 from .shell.durable import Durable
 from .shell.exposure import check_exposed
 from .shell.flight import RECORDS
@@ -383,7 +383,7 @@ def run(
                     f"{name}={given!r:.120} needs a state_dir (with durability 'power' or "
                     "'process'): it is about what is kept there"
                 )
-        config = dataclasses.replace(_without_idlers(config), record="off")
+        config = dataclasses.replace(_served(config), record="off")
         return Server(config, shm, start_timeout_s, None, worker_timeout_s, memory, watched)
     refuse_taken([("state_dir", os.path.abspath(as_path("state_dir", state_dir)))])
     durable = Durable(
@@ -394,15 +394,15 @@ def run(
         as_flag("allow_config_change", allow_config_change),
     )
     try:
-        config = _without_idlers(durable.begin(config, tokens, partitions is None))
+        config = _served(durable.begin(config, tokens, partitions is None))
     except BaseException:
         durable.close()
         raise
     return Server(config, shm, start_timeout_s, durable, worker_timeout_s, memory, watched)
 
 
-def _without_idlers(config: RunConfig) -> RunConfig:
-    """No more workers than there are partitions to run."""
+def _served(config: RunConfig) -> RunConfig:
+    """Decide who leases batches, with no more workers than there are partitions to run."""
     most = max(feed.partitions for feed in config.feeds)
     if config.workers > most:
         logger.warning(
@@ -412,7 +412,7 @@ def _without_idlers(config: RunConfig) -> RunConfig:
             *(config.workers, most, config.workers - most),
         )
         config = dataclasses.replace(config, workers=most)
-    return config
+    return dataclasses.replace(config, has_owner=is_owned(config.workers, config.feeds))
 
 
 def _end(supervisor: Supervisor, http: HttpService | None, durable: Durable | None) -> None:

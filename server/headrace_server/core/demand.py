@@ -12,6 +12,7 @@ what is asked for is told to partitions, which make that much and no more.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -40,16 +41,14 @@ class _Partition:
 class _Partitions:
     """What is known of partitions in both orders."""
 
-    def __init__(self, partitions: int) -> None:
-        self._partitions = [_Partition() for _ in range(partitions)]
+    def __init__(self, partitions: Iterable[int]) -> None:
+        self._partitions = {number: _Partition() for number in sorted(partitions)}
 
     def _partition(self, number: int) -> _Partition:
-        if not 0 <= number < len(self._partitions):
-            raise ValueError(
-                f"partition {number} does not lie in 0 … {len(self._partitions) - 1}, "
-                "those of this feed"
-            )
-        return self._partitions[number]
+        here = self._partitions.get(number)
+        if here is None:
+            raise ValueError(f"partition {number} is none of those here: {[*self._partitions]}")
+        return here
 
     def _note_made(self, batch: Batch) -> None:
         here = self._partition(batch.partition)
@@ -81,16 +80,16 @@ class _Partitions:
     @property
     def open(self) -> bool:
         """Whether more will come."""
-        return not all(p.ended for p in self._partitions)
+        return not all(p.ended for p in self._partitions.values())
 
 
 class Arrivals(_Partitions):
     """The batches of ``order="arrival"`` that were made and not taken."""
 
-    def __init__(self, partitions: int) -> None:
+    def __init__(self, partitions: Iterable[int]) -> None:
         super().__init__(partitions)
         self._ready = Waiting()
-        self._turn = 0  # the partition that is asked next
+        self._turns = itertools.cycle(self._partitions)  # the partition that is asked next
 
     @property
     def open(self) -> bool:
@@ -131,7 +130,7 @@ class Arrivals(_Partitions):
 
     def missing(self) -> tuple[int, int] | None:
         """Number and partition of a batch that was asked for and can be made, if one is."""
-        for number, p in enumerate(self._partitions):
+        for number, p in self._partitions.items():
             if p.wanted > p.made and not p.ended and not p.starved:
                 return p.made, number
         return None
@@ -142,15 +141,14 @@ class Arrivals(_Partitions):
 
     def wants(self, asking: Iterable[Asking], again: int) -> list[Effect]:
         """What is to be asked for, when ``again`` batches wait that came back."""
-        able = [p for p in self._partitions if p.able]
+        able = [p for p in self._partitions.values() if p.able]
         needed = sum(credits for _, credits in asking) - again - len(self._ready)
         needed -= sum(p.wanted - p.made for p in able)
         if needed <= 0 or not able:
             return []
         asked = set()
         while needed:
-            number = self._turn
-            self._turn = (self._turn + 1) % len(self._partitions)
+            number = next(self._turns)
             here = self._partitions[number]
             if here.able:
                 here.wanted += 1
@@ -176,13 +174,14 @@ class _Stripe:
 class LaneQueues(_Partitions):
     """The batches of ``order="lanes"``, each for the trainer that has the stripe."""
 
-    def __init__(self, partitions: int) -> None:
+    def __init__(self, partitions: Iterable[int]) -> None:
         super().__init__(partitions)
         self._stripes: dict[int, _Stripe] = {}  # by session
         self._by_number: dict[int, int] = {}  # stripe → session
         self._next_stripe = 0
         self._dry: set[int] = set()  # partitions without work for another stripe
-        self._leaves = [0] * partitions  # stripes that were left: their examples call for others
+        # Stripes that were left: their examples call for others.
+        self._leaves = dict.fromkeys(self._partitions, 0)
 
     def made(self, batch: Batch) -> bool:
         """A partition made its next batch; False when the trainer that it was for is gone."""
@@ -268,7 +267,7 @@ class LaneQueues(_Partitions):
 
     def _open(self, session: int) -> _Stripe | None:
         load = dict.fromkeys(
-            (n for n, p in enumerate(self._partitions) if not p.ended and n not in self._dry), 0
+            (n for n, p in self._partitions.items() if not p.ended and n not in self._dry), 0
         )
         if not load:
             return None

@@ -16,7 +16,7 @@ it, a frame of it that is still being sent).
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 from .handover import Answer, Batch, Effect, Finish, Freed, Returned, Send, Taken, Waiting
@@ -29,15 +29,16 @@ __all__ = ["Dispatcher"]
 
 
 class Dispatcher:
-    """The hand-over of one feed.  After every event, ``take_effects`` says what to do.
+    """The hand-over of one feed, or of some of its partitions.
 
+    After every event, ``take_effects`` says what to do.
     ``epoch`` makes the tokens of one life of a server differ from those of all others.
     """
 
     stateful = False  # whether batches are of segments, and committed by their states
 
     def __init__(
-        self, partitions: int, lease_ttl_s: float, max_window: int = 64, epoch: int = 0
+        self, partitions: Iterable[int], lease_ttl_s: float, max_window: int = 64, epoch: int = 0
     ) -> None:
         self._stream: Any = self._new_stream(partitions)
         self._leases: LeaseTable[Batch] = LeaseTable(lease_ttl_s, epoch)
@@ -54,7 +55,7 @@ class Dispatcher:
         """Number of batches that count against the credits of a session."""
         return self._leases.count(session)
 
-    def _new_stream(self, partitions: int) -> Any:
+    def _new_stream(self, partitions: Iterable[int]) -> Any:
         return Stream(partitions)
 
     # What the workers bring

@@ -12,6 +12,7 @@ anew is told again what it has not answered: it knows by the token whether it wa
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +61,7 @@ class KeepingDispatcher(Dispatcher):
     """The hand-over of one feed of which a worker keeps what is done."""
 
     def __init__(
-        self, partitions: int, lease_ttl_s: float, max_window: int = 64, epoch: int = 0
+        self, partitions: Iterable[int], lease_ttl_s: float, max_window: int = 64, epoch: int = 0
     ) -> None:
         super().__init__(partitions, lease_ttl_s, max_window, epoch)
         self._unkept: Counter[int] = Counter()  # saves of a session that wait to be kept

@@ -9,7 +9,7 @@ when that leaves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace_proto.record import record
@@ -45,7 +45,7 @@ class SegmentDispatcher(KeepingDispatcher):
 
     def __init__(
         self,
-        partitions: int,
+        partitions: Iterable[int],
         lease_ttl_s: float,
         max_window: int = 64,
         epoch: int = 0,
@@ -62,7 +62,7 @@ class SegmentDispatcher(KeepingDispatcher):
         self._doubtful: set[int] = set()  # claims on what may come to be by the save of another
         self._others_come = False  # trainers of an earlier server, which have not greeted this one
 
-    def _new_stream(self, partitions: int) -> Arrivals | LaneQueues:
+    def _new_stream(self, partitions: Iterable[int]) -> Arrivals | LaneQueues:
         return LaneQueues(partitions) if self._lanes else Arrivals(partitions)
 
     # What workers bring

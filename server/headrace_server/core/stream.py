@@ -3,12 +3,14 @@
     made(0/0) made(1/0) … ─► one line for each partition ─► next(): 0/0 1/0 2/0  0/1 1/1 …
 
 Every partition that has not run dry gives one batch in each turn.  A batch that is not there yet
-is waited for, so the order does not depend on who made what first.
+is waited for, so the order does not depend on who made what first.  The partitions are those whose
+leases are held here, which need not be all of the feed.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from .handover import Batch
@@ -27,9 +29,9 @@ class _Partition:
 class Stream:
     """The batches that were made and not yet taken."""
 
-    def __init__(self, partitions: int) -> None:
-        self._partitions = [_Partition() for _ in range(partitions)]
-        self._live = list(range(partitions))  # not dry: ready, or still making
+    def __init__(self, partitions: Iterable[int]) -> None:
+        self._live = sorted(partitions)  # not dry: ready, or still making
+        self._partitions = {number: _Partition() for number in self._live}
         self._at = 0  # index in _live of the partition that is next
 
     @property
@@ -72,7 +74,7 @@ class Stream:
 
     def waiting(self) -> int:
         """How many batches are there, and not taken."""
-        return sum(len(here.ready) for here in self._partitions)
+        return sum(len(here.ready) for here in self._partitions.values())
 
     def will_make(self, number: int, partition: int) -> bool:
         """Whether a batch may still come."""
@@ -110,12 +112,10 @@ class Stream:
         return self._partitions[partition].next_number, partition
 
     def _partition(self, number: int) -> _Partition:
-        if not 0 <= number < len(self._partitions):
-            raise ValueError(
-                f"partition {number} does not lie in 0 … {len(self._partitions) - 1}, "
-                "those of this feed"
-            )
-        return self._partitions[number]
+        here = self._partitions.get(number)
+        if here is None:
+            raise ValueError(f"partition {number} is none of those here: {[*self._partitions]}")
+        return here
 
     def _dry(self, partition: int) -> None:
         index = self._live.index(partition)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..feed.manifest import DataFile
 from ..pipeline.declaration import Declaration
 
-__all__ = ["FeedConfig", "RunConfig"]
+__all__ = ["FeedConfig", "RunConfig", "is_owned"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +90,7 @@ class RunConfig:
     replay: Any = None  # plain data of a Replay: what is served instead of the pipeline
     keys: str | None = None  # the directory; the router alone reads what is in it
     python_path: tuple[str, ...] = field(default=())
-
-    @property
-    def has_owner(self) -> bool:
-        """Whether one worker owns all feeds, and leases their batches itself."""
-        return self.workers == 1 and all(feed.stateful for feed in self.feeds)
+    has_owner: bool = False  # whether workers lease the batches of their partitions themselves
 
     def to_plain(self) -> Any:
         plain = {
@@ -125,3 +122,16 @@ class RunConfig:
     def worker_of(self, partition: int) -> int:
         """Which worker runs a partition.  Moves with the number of workers; nothing else does."""
         return partition % self.workers
+
+    def partitions_of(self, feed: FeedConfig, worker: int) -> range:
+        """The partitions of a feed that a worker runs."""
+        return range(worker, feed.partitions, self.workers)
+
+    def owners_of(self, feed: FeedConfig) -> int:
+        """How many processes lease batches of a feed: owners 0 to that, or a router."""
+        return min(self.workers, feed.partitions) if self.has_owner else 1
+
+
+def is_owned(workers: int, feeds: Sequence[FeedConfig]) -> bool:
+    """Whether workers lease the batches of their partitions themselves."""
+    return workers == 1 and all(feed.stateful for feed in feeds)

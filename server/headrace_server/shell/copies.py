@@ -7,7 +7,7 @@ A worker that begins anew is told again what its partitions have not answered.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from .worker_messages import Copied, Copy
@@ -25,9 +25,9 @@ class _Copying:
 class Copies:
     """All copies of one feed that are not done."""
 
-    def __init__(self, feed: str, partitions: int) -> None:
+    def __init__(self, feed: str, partitions: Iterable[int]) -> None:
         self._feed = feed
-        self._partitions = range(partitions)
+        self._partitions = tuple(partitions)
         self._open: dict[int, _Copying] = {}  # by ticket
 
     def begin(self, ticket: int, directory: str) -> list[Copy]:

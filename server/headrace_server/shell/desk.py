@@ -113,14 +113,20 @@ def _known(at: float) -> float:
 class Desk:
     """One feed."""
 
-    def __init__(self, config: FeedConfig, run: RunConfig, epoch: int = 0) -> None:
+    def __init__(
+        self, config: FeedConfig, run: RunConfig, epoch: int = 0, owner: int | None = None
+    ) -> None:
+        """``owner``: the worker whose partitions these are; None: all of the feed."""
         self.name = config.name
-        self.partitions = config.partitions
+        every = range(config.partitions)
+        self.partitions = every if owner is None else run.partitions_of(config, owner)
+        self.owners = run.owners_of(config)
+        self.of_feed = config.partitions  # at all owners
         # Tokens of an earlier server on this address must not be taken for ours.
         self.epoch = epoch = epoch or run.epoch or secrets.randbits(30)
         self.durable = run.state_directory is not None  # beyond the server
         self._keeps = run.journals_of(config) is not None  # beyond its workers
-        common = config.partitions, run.lease_ttl_s, run.max_credits, epoch
+        common = self.partitions, run.lease_ttl_s, run.max_credits, epoch
         self.dispatcher: Dispatcher
         if config.stateful:
             # In a replay batches are in the order of their hand-out, whosever lanes they were.
@@ -136,8 +142,8 @@ class Desk:
         self.failure: tuple[str, str] | None = None
         self.closing: Close | None = None  # what workers of this feed are to be told
         self.closing_told = False
-        self.retargets = Retargets(config.name, config.partitions)
-        self.copies = Copies(config.name, config.partitions)
+        self.retargets = Retargets(config.name, self.partitions)
+        self.copies = Copies(config.name, self.partitions)
         self.rejoining = Rejoining(config, self.durable, run.starts)
         self.farewell = Farewell(run.lease_ttl_s)
         self.counters = Counters(self.dispatcher)
@@ -157,7 +163,7 @@ class Desk:
     @property
     def opened(self) -> bool:
         """Whether all partitions are open (or done, or the feed has failed)."""
-        return self.failure is not None or len(self._opened) == self.partitions
+        return self.failure is not None or len(self._opened) == len(self.partitions)
 
     @property
     def over(self) -> bool:
@@ -165,7 +171,7 @@ class Desk:
 
     def open_partitions(self, worker: int) -> Iterator[tuple[Assign, bytes]]:
         """Orders for the partitions that a worker has to run, with cursors to go on from."""
-        for partition in range(self.partitions):
+        for partition in self.partitions:
             # With a store a partition is needed after its end too: to keep its last commits.
             needed = self._keeps or partition not in self._finished
             if self._run.worker_of(partition) == worker and needed:
@@ -220,7 +226,7 @@ class Desk:
                 self._usages.append(message.used)
                 if not self.durable:  # by an owner before this one
                     self.rejoining.touched()
-            if len(self._opened) == self.partitions and not self._usages:
+            if len(self._opened) == len(self.partitions) and not self._usages:
                 self.rejoining.unused()
 
     def touched(self) -> None:
@@ -299,10 +305,10 @@ class Desk:
         if self._keeps and isinstance(self.dispatcher, KeepingDispatcher):
             last = dict(zip(hello.committed[::2], hello.committed[1::2], strict=False))
             for partition, token in last.items():  # one question for each partition, not more
-                if partition < self.partitions and token >> 32 != self.epoch:
+                if partition in self.partitions and token >> 32 != self.epoch:
                     self.dispatcher.recall(session, Acknowledged(token, partition))
             for place in sorted(hello.batches, key=lambda place: place.token):
-                if place.partition < self.partitions:
+                if place.partition in self.partitions:
                     self.dispatcher.claim(session, place, place.token not in held)
 
     def await_others(self) -> None:
@@ -428,7 +434,7 @@ class Desk:
                 "done": partition in self._finished,
                 "waits": self._waits.get(partition, ""),
             }
-            for partition in range(self.partitions)
+            for partition in self.partitions
         ]
 
     # Memory

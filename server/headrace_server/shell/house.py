@@ -80,16 +80,26 @@ class House(ABC):
         sessions: SessionTable,
         near: TrainersExchange,
         outbox: Outbox,
+        owner: int | None = None,
     ) -> None:
+        """``owner``: the worker whose partitions these are; None: all of them."""
         self._config = config
+        self._owner = owner
         self._pipe = pipe
         self._clock = clock
         self._sessions = sessions
         self._near = near
         self._outbox = outbox
-        self._desks = {feed.name: Desk(feed, config) for feed in config.feeds}
+        self._desks = {feed.name: Desk(feed, config, 0, owner) for feed in config.feeds}
         self._reception = Reception(
-            config, door, self._desks, self._sessions, self._outbox, self._near, self._clock
+            config,
+            door,
+            self._desks,
+            self._sessions,
+            self._outbox,
+            self._near,
+            self._clock,
+            owner or 0,
         )
         self._teller = Teller(
             config, self._desks, self._sessions, self._reception, pipe, self._clock
@@ -215,7 +225,7 @@ class House(ABC):
         config = next(one for one in self._config.feeds if one.name == old.name)
         if generation != config.generation:
             config = replace(config, generation=generation, snapshot=BEGINNING)
-        desk = self._desks[old.name] = Desk(config, self._config, old.epoch + 1)
+        desk = self._desks[old.name] = Desk(config, self._config, old.epoch + 1, self._owner)
         desk.dispatcher.paused = old.dispatcher.paused
         self._told_over.discard(old.name)
         self._noted_over.discard(old.name)

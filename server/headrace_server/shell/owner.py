@@ -37,12 +37,13 @@ from headrace_proto.spin import Spin
 from ..core import segment_dispatch
 from ..core.handover import Claim, Freed, Leave, Release, Save, Taken, Want
 from .child import ParentPipe
+from .config import RunConfig
 from .desk import Desk
 from .exchange import TrainersExchange
 from .house import House
 from .partitions import Life, Partitions
 from .relay import Began, FarOutbox, Ready, RelayDoor
-from .sessions import SessionTable
+from .sessions import SessionTable, remove_files
 from .worker_messages import FROM_WORKER, Made, Turn
 
 __all__ = ["Owner"]
@@ -74,19 +75,19 @@ class Owner(House):
         config = life.config
         logging.getLogger("headrace.router").setLevel(config.log_level)
         directory = Path(config.directory)
-        _remove_traces(directory, life.worker, life.number)
+        _remove_traces(config, life)
         who = b"%d-%d" % (life.worker, life.number)
         self._door = RelayDoor(Channel.connect(directory / "workers", [who], _FRONT_S))
         trainers, why = _bound(config.max_trainers)
-        sessions = SessionTable(directory, trainers, why)
+        sessions = SessionTable(directory, trainers, why, life.worker, config.workers)
         near = TrainersExchange(
-            directory / "trainers",
+            directory / f"trainers-{life.worker}",
             trainers,
             lambda identity: sessions.of_connection(identity) is not None,
         )
         outbox = FarOutbox(self._door, directory, None, sessions, near)
         clock = AwakeClock(2 * _TICK_S)
-        super().__init__(config, pipe, clock, self._door, sessions, near, outbox)
+        super().__init__(config, pipe, clock, self._door, sessions, near, outbox, life.worker)
         self._life = life
         self._taken = dict.fromkeys(self._desks, 0)
         self._partitions = Partitions(life, self._hear_partition)
@@ -296,10 +297,12 @@ def _bound(max_trainers: int) -> tuple[int, str]:
     )
 
 
-def _remove_traces(directory: Path, worker: int, life: int) -> None:
+def _remove_traces(config: RunConfig, life: Life) -> None:
     """Remove what earlier lives have left in shared memory; trainers' mappings stay valid."""
-    if not life:
+    if not life.number:
         return
-    for pattern in (f"slab-{worker}-*", "trainer-*", "trainers"):
+    directory = Path(config.directory)
+    for pattern in (f"slab-{life.worker}-*", f"trainers-{life.worker}"):
         for path in directory.glob(pattern):
             path.unlink(missing_ok=True)
+    remove_files(directory, life.worker, config.workers)

@@ -81,7 +81,9 @@ class Reception:
         outbox: Outbox,
         near: TrainersExchange,
         clock: AwakeClock,
+        owner: int = 0,
     ) -> None:
+        self._owner = owner
         self._clock = clock
         self._config = config
         self._gate = gate
@@ -245,7 +247,9 @@ class Reception:
                 desk.properties,
                 str(self._near.path),
                 None if resumed else self._usage_told(session, desk, hello),
-                partitions=desk.partitions,
+                self._owner,
+                desk.owners,
+                desk.of_feed,
             ),
         )
         if desk.failure is not None:
@@ -264,12 +268,15 @@ class Reception:
             )
         if not 0 < len(hello.nonce) <= 64:
             raise ProtocolError("a Hello carries a nonce of 1 to 64 bytes")
-        if hello.owner > 0:
-            raise ProtocolError(f"a Hello names owner {hello.owner}; this server has owner 0 only")
         name = self._gate.name_of(key)
         if name is None:
             raise NotAllowed(_REVOKED)
         desk = self._desk_of(hello.feed)
+        if hello.owner not in (-1, self._owner):
+            raise ProtocolError(
+                f"a Hello names owner {hello.owner}; feed {desk.name!r} has {desk.owners}, and "
+                f"this is owner {self._owner}"
+            )
         now = self._clock()
         session = self._sessions.resume(hello.nonce, desk.name, identity, key)
         if session is not None:

@@ -8,6 +8,7 @@ The last one that a partition could draw holds: workers that start later are tol
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from .worker_messages import Retarget, Retargeted
@@ -30,9 +31,9 @@ class Retargeting:
 class Retargets:
     """All requests of one feed."""
 
-    def __init__(self, feed: str, partitions: int) -> None:
+    def __init__(self, feed: str, partitions: Iterable[int]) -> None:
         self._feed = feed
-        self._running = set(range(partitions))
+        self._running = set(partitions)
         self._holds: Retargeting | None = None  # the last one that could be drawn
         self._number_of_holding = 0
         self._open: dict[int, Retargeting] = {}  # those that are not answered, by number

@@ -189,7 +189,7 @@ class Router(House):
                 continue
             for order, cursor in desk.open_partitions(worker):
                 self._tell_worker(worker, life, order, cursor)
-            mine = {p for p in range(desk.partitions) if self._config.worker_of(p) == worker}
+            mine = {p for p in desk.partitions if self._config.worker_of(p) == worker}
             for copy in desk.copies.of_a_new_worker(mine):
                 self._tell_worker(worker, life, copy)
             for target in desk.retargets.of_a_new_worker():

@@ -26,9 +26,12 @@ from .counters import Tally
 from .descriptors import aside, own
 from .rundir import MORE_SHARED_MEMORY, is_held
 
-__all__ = ["Session", "SessionTable"]
+__all__ = ["Session", "SessionTable", "remove_files"]
 
 logger = logging.getLogger("headrace.router")
+
+#: Name of a session's file, before its number.
+_FILE = "trainer-"
 
 
 @dataclass(slots=True)
@@ -78,9 +81,17 @@ class SessionTable:
     """All sessions of a server.
 
     Of ``max_trainers`` there may be so many at once, past ones that have memory mapped included.
+    Sessions of several owners in one run directory differ in number.
     """
 
-    def __init__(self, directory: Path, max_trainers: int = 4096, why: str = "") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        max_trainers: int = 4096,
+        why: str = "",
+        owner: int = 0,
+        owners: int = 1,
+    ) -> None:
         """``why`` says what bounds them where it is not the option max_trainers."""
         self._max_trainers = max_trainers
         self._why = why
@@ -88,7 +99,8 @@ class SessionTable:
         self._by_number: dict[int, Session] = {}
         self._by_nonce: dict[bytes, Session] = {}
         self._by_identity: dict[bytes, Session] = {}
-        self._next = 1
+        self._next = 1 + owner
+        self._owners = owners
 
     def open(
         self, nonce: bytes, feed: str, identity: bytes, key: str = "", name: str = ""
@@ -99,9 +111,9 @@ class SessionTable:
                 f"this server has {len(self._by_number)} trainers, and takes no more: "
                 f"{self._why or f'max_trainers={self._max_trainers}'}"
             )
-        number, self._next = self._next, self._next + 1
+        number, self._next = self._next, self._next + self._owners
         proof = secrets.token_bytes(16)
-        path = self._directory / f"trainer-{number}"
+        path = self._directory / f"{_FILE}{number}"
         with writing(path, len(proof), MORE_SHARED_MEMORY):
             with own():
                 fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
@@ -202,3 +214,11 @@ def _close(session: Session) -> None:
     if session.file >= 0:
         os.close(session.file)
         session.file = -1
+
+
+def remove_files(directory: Path, owner: int, owners: int) -> None:
+    """Remove the files of all sessions that earlier lives of an owner have opened."""
+    for path in directory.glob(f"{_FILE}*"):
+        number = path.name.removeprefix(_FILE)
+        if number.isdecimal() and (int(number) - 1 - owner) % owners == 0:
+            path.unlink(missing_ok=True)

@@ -583,13 +583,15 @@ class Supervisor:
         self._end_watch()
         with self._lock:
             router, self._router = self._router, None
-            workers = [slot.child for slot in self._slots if slot.child is not None]
+            workers = {slot.number: slot.child for slot in self._slots if slot.child is not None}
             self._slots = []  # a timer that has fired already finds no place to fill
-        unheard = self._config.has_owner and not abruptly
-        if unheard and workers:
-            workers[0].order(order="stop")
-            unheard = workers[0].wait(_WORDS_S) is None
-        end(workers, 0.0)  # they hold nothing that a kill could hurt
+        unheard = []
+        if self._config.has_owner and not abruptly:
+            for owner in workers.values():
+                owner.order(order="stop")
+            words = Deadline(_WORDS_S)
+            unheard = [n for n, owner in workers.items() if owner.wait(words.left_s) is None]
+        end(list(workers.values()), 0.0)  # they hold nothing that a kill could hurt
         if router is not None:
             if not abruptly:
                 router.order(order="stop", unheard=unheard)

@@ -115,6 +115,6 @@ class Teller:
         now = self._clock()
         for asked in self._inspections.take_done(now):
             desk, worker_of = self._desks[asked.feed], self._config.worker_of
-            late = [p for p in range(desk.partitions) if worker_of(p) in asked.unheard]
+            late = [p for p in desk.partitions if worker_of(p) in asked.unheard]
             found = [desk.example_told(example, now) for example in asked.found]
             self._pipe.tell("answer", request=asked.request, found=found, unheard=late)

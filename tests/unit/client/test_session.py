@@ -714,7 +714,7 @@ class Server:
     """
 
     def __init__(self, local, batches, epoch=0):
-        self.d = Dispatcher(2, TTL, max_window=8, epoch=epoch)
+        self.d = Dispatcher(range(2), TTL, max_window=8, epoch=epoch)
         self.local = local
         self.now = 0.0
         self.out = []  # (connection, header)

@@ -272,7 +272,7 @@ class World:
         self.random = Random(seed)
         self.ahead, self.order = ahead, order
         self.max_window = max_window
-        self.d = SegmentDispatcher(len(counts), TTL, max_window, 1, order)
+        self.d = SegmentDispatcher(range(len(counts)), TTL, max_window, 1, order)
         self.workers = []
         for number, of_partition in enumerate(counts):
             self.workers.append(
@@ -450,7 +450,9 @@ class World:
         self.trainers = {}
         self.blocks, self.freed = {}, set()
         self.lives += 1
-        self.d = SegmentDispatcher(len(self.workers), TTL, self.max_window, self.lives, self.order)
+        self.d = SegmentDispatcher(
+            range(len(self.workers)), TTL, self.max_window, self.lives, self.order
+        )
         for worker in self.workers:
             worker.die()
             worker.begin(0)

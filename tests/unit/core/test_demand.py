@@ -21,21 +21,21 @@ def asked(effects):
 
 
 def test_as_many_batches_are_asked_for_as_all_trainers_together_can_take():
-    a = Arrivals(1)
+    a = Arrivals(range(1))
     assert a.wants([(1, 2), (2, 3)], 0) == [Want(0, 5)]
     assert a.wants([(1, 2), (2, 3)], 0) == []
     assert a.wants([(1, 3), (2, 3)], 0) == [Want(0, 6)]
 
 
 def test_what_is_there_already_or_came_back_is_not_asked_for():
-    a = Arrivals(1)
+    a = Arrivals(range(1))
     a.wants([(1, 2)], 0)
     a.made(batch(0, 0))
     assert a.wants([(1, 4)], 1) == [Want(0, 3)]  # one is ready, one came back, one is being made
 
 
 def test_when_trainers_want_less_than_was_asked_for_nothing_is_asked_until_it_is_used_up():
-    a = Arrivals(1)
+    a = Arrivals(range(1))
     a.wants([(1, 5)], 0)
     assert a.wants([(2, 1)], 0) == []
     for number in range(5):
@@ -45,14 +45,24 @@ def test_when_trainers_want_less_than_was_asked_for_nothing_is_asked_until_it_is
 
 
 def test_partitions_are_asked_in_turn_and_the_turn_goes_on_where_it_stopped():
-    a = Arrivals(3)
+    a = Arrivals(range(3))
     assert asked(a.wants([(1, 4)], 0)) == [(0, 2), (1, 1), (2, 1)]
     assert asked(a.wants([(1, 6)], 0)) == [(1, 2), (2, 2)]
     assert asked(a.wants([(1, 7)], 0)) == [(0, 3)]
 
 
+def test_some_partitions_of_a_feed_are_asked_in_turn_and_others_are_refused():
+    a = Arrivals([5, 2])
+    assert asked(a.wants([(1, 3)], 0)) == [(2, 2), (5, 1)]
+    a.made(batch(5, 0))
+    assert a.next(1).order == (0, 5) and a.missing() == (0, 2)
+    with pytest.raises(ValueError, match=r"partition 0 is none of those here: \[2, 5\]"):
+        a.made(batch(0, 0))
+    assert Arrivals([]).wants([(1, 3)], 0) == [] and not Arrivals([]).open
+
+
 def test_a_partition_that_waits_for_states_keeps_its_request_and_another_is_asked_too():
-    a = Arrivals(2)
+    a = Arrivals(range(2))
     assert asked(a.wants([(1, 1)], 0)) == [(0, 1)]
     a.starve(0)
     assert asked(a.wants([(1, 1)], 0)) == [(1, 1)]
@@ -65,7 +75,7 @@ def test_a_partition_that_waits_for_states_keeps_its_request_and_another_is_aske
 
 
 def test_when_all_partitions_wait_for_states_nothing_more_is_asked_for():
-    a = Arrivals(2)
+    a = Arrivals(range(2))
     a.wants([(1, 2)], 0)
     a.starve(0)
     a.starve(1)
@@ -76,7 +86,7 @@ def test_when_all_partitions_wait_for_states_nothing_more_is_asked_for():
 
 
 def test_a_partition_that_has_made_what_was_asked_for_is_not_starved_by_a_late_word():
-    a = Arrivals(1)
+    a = Arrivals(range(1))
     a.wants([(1, 1)], 0)
     a.made(batch(0, 0))
     a.starve(0)
@@ -85,7 +95,7 @@ def test_a_partition_that_has_made_what_was_asked_for_is_not_starved_by_a_late_w
 
 
 def test_what_an_ended_partition_was_asked_for_is_asked_of_the_others():
-    a = Arrivals(3)
+    a = Arrivals(range(3))
     a.wants([(1, 3)], 0)
     a.end(0)
     assert asked(a.wants([(1, 3)], 0)) == [(1, 2)]
@@ -95,7 +105,7 @@ def test_what_an_ended_partition_was_asked_for_is_asked_of_the_others():
 
 
 def test_it_is_open_while_a_batch_is_there_or_a_partition_has_not_ended():
-    a = Arrivals(2)
+    a = Arrivals(range(2))
     a.made(batch(0, 0))
     a.end(0)
     assert a.open
@@ -106,7 +116,7 @@ def test_it_is_open_while_a_batch_is_there_or_a_partition_has_not_ended():
 
 
 def test_the_batch_that_is_waited_for_is_one_that_was_asked_for():
-    a = Arrivals(3)
+    a = Arrivals(range(3))
     assert a.missing() is None
     a.wants([(1, 2)], 0)
     assert a.missing() == (0, 0)
@@ -118,7 +128,7 @@ def test_the_batch_that_is_waited_for_is_one_that_was_asked_for():
 
 @pytest.mark.parametrize("kind", [Arrivals, LaneQueues])
 def test_a_batch_out_of_its_order_is_refused_and_changes_nothing(kind):
-    d = kind(2)
+    d = kind(range(2))
     d.wants([(1, 1)], 0)
     d.made(batch(0, 0))
     d.end(1)
@@ -126,12 +136,12 @@ def test_a_batch_out_of_its_order_is_refused_and_changes_nothing(kind):
         (0, 0, "partition 0 made batch 0; next is 1"),
         (0, 2, "partition 0 made batch 2; next is 1"),
         (1, 0, "partition 1 made batch 0; next is nothing"),
-        (2, 0, "partition 2 does not lie in 0 … 1"),
-        (-1, 0, "partition -1 does not lie in 0 … 1"),
+        (2, 0, "partition 2 is none of those here"),
+        (-1, 0, "partition -1 is none of those here"),
     ):
         with pytest.raises(ValueError, match=text):
             d.made(batch(partition, number))
-    with pytest.raises(ValueError, match="partition 7 does not lie in"):
+    with pytest.raises(ValueError, match="partition 7 is none of"):
         d.end(7)
     assert d.next(1).order == (0, 0) and d.next(1) is None
 
@@ -139,7 +149,7 @@ def test_a_batch_out_of_its_order_is_refused_and_changes_nothing(kind):
 @given(data=st.data(), partitions=st.integers(1, 4))
 @settings(max_examples=some(150), deadline=None)
 def test_never_more_is_asked_for_than_trainers_can_take_and_never_less(data, partitions):
-    a = Arrivals(partitions)
+    a = Arrivals(range(partitions))
     upto, made, ready, credits = [0] * partitions, [0] * partitions, 0, 0
     for _ in range(30):
         if data.draw(st.booleans()):
@@ -161,7 +171,7 @@ def test_never_more_is_asked_for_than_trainers_can_take_and_never_less(data, par
 
 
 def test_a_partition_that_begins_anew_is_asked_again_from_what_it_has_made():
-    a = Arrivals(2)
+    a = Arrivals(range(2))
     a.wants([(1, 4)], 0)
     a.made(batch(0, 0)), a.made(batch(1, 0))
     a.starve(0)
@@ -172,7 +182,7 @@ def test_a_partition_that_begins_anew_is_asked_again_from_what_it_has_made():
 
 @pytest.mark.parametrize("kind", [Arrivals, LaneQueues])
 def test_a_partition_that_had_ended_is_open_again_only_where_states_were_not_kept(kind):
-    d = kind(1)
+    d = kind(range(1))
     d.end(0)
     d.restart(0)
     assert not d.open and d.wants([(1, 1)], 0) == []
@@ -181,7 +191,7 @@ def test_a_partition_that_had_ended_is_open_again_only_where_states_were_not_kep
 
 
 def test_a_batch_of_an_earlier_server_is_made_and_wanted_beside_the_others():
-    a = Arrivals(1)
+    a = Arrivals(range(1))
     a.wants([(1, 2)], 0)
     assert a.claimed(0) == Want(0, 3)
     assert a.made_by(0) == 1 and a.wants([(1, 2)], 0) == []
@@ -193,7 +203,7 @@ def test_a_batch_of_an_earlier_server_is_made_and_wanted_beside_the_others():
 
 
 def lanes(partitions, *sessions):
-    q = LaneQueues(partitions)
+    q = LaneQueues(range(partitions))
     return q, [q.wants([(s, 1)], 0)[0] for s in sessions]
 
 
@@ -285,7 +295,7 @@ def test_when_a_partition_ends_its_trainers_go_to_others():
 
 
 def test_the_batch_of_lanes_that_is_waited_for_is_one_that_was_asked_for():
-    q = LaneQueues(2)
+    q = LaneQueues(range(2))
     assert q.missing() is None
     q.wants([(10, 1)], 0)
     assert q.missing() == (0, 0)
@@ -307,3 +317,9 @@ def test_a_partition_that_begins_anew_has_work_though_it_ran_dry():
     q.dry(0)
     q.restart(0)
     assert q.wants([(10, 1)], 0) == [Want(0, 1, 1)]
+
+
+def test_lanes_lie_in_those_partitions_of_a_feed_that_are_here():
+    q = LaneQueues([6, 3])
+    assert {want.partition for want in q.wants([(10, 1), (11, 1)], 0)} == {3, 6}
+    assert [effect.partition for effect in q.leave(11)[1]] == [6]

@@ -33,7 +33,7 @@ class At:
     """A dispatcher of a server that was started anew, and what it says."""
 
     def __init__(self, partitions=1, made=0):
-        self.d = KeepingDispatcher(partitions, TTL, epoch=EPOCH)
+        self.d = KeepingDispatcher(range(partitions), TTL, epoch=EPOCH)
         for partition in range(partitions):
             self.d.started(partition, made)
 
@@ -71,7 +71,7 @@ def stale(session, token):
 
 def test_a_trainer_whose_worker_does_not_keep_up_gets_no_more_until_it_does():
     at = At()
-    at.d = KeepingDispatcher(1, TTL, max_window=2, epoch=EPOCH)
+    at.d = KeepingDispatcher(range(1), TTL, max_window=2, epoch=EPOCH)
     at.d.started(0, 0)
     at.join(1, window=100)
     for number in range(20):
@@ -422,7 +422,7 @@ class Worlds:
 
     def start(self):
         self.epoch += 1
-        self.d = KeepingDispatcher(len(self.counts), TTL, 4, self.epoch)
+        self.d = KeepingDispatcher(range(len(self.counts)), TTL, 4, self.epoch)
         self.next = []
         for partition, done in enumerate(self.done):
             first = next(n for n in range(len(done) + 1) if n not in done)

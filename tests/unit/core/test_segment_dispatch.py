@@ -34,7 +34,7 @@ class At:
     """A dispatcher, and everything that it has said so far."""
 
     def __init__(self, partitions=1, order="arrival", **options):
-        self.d = SegmentDispatcher(partitions, TTL, order=order, **options)
+        self.d = SegmentDispatcher(range(partitions), TTL, order=order, **options)
         self.batches = {}
         self.said = []
 

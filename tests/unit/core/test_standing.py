@@ -14,7 +14,7 @@ def standing(dispatcher: Dispatcher) -> tuple[int, int, int, int]:
 
 
 def test_a_batch_is_ready_then_leased_then_returned_then_settled():
-    dispatcher = Dispatcher(1, 10.0)
+    dispatcher = Dispatcher(range(1), 10.0)
     for number in range(3):
         dispatcher.made(Batch(0, number, 4))
     assert standing(dispatcher) == (3, 0, 0, 0)
@@ -28,7 +28,7 @@ def test_a_batch_is_ready_then_leased_then_returned_then_settled():
 
 
 def test_what_was_dealt_to_ranks_counts_with_what_came_back():
-    dispatcher = Dispatcher(1, 10.0)
+    dispatcher = Dispatcher(range(1), 10.0)
     dispatcher.join(1, 0.0, 0, 2)
     dispatcher.join(2, 0.0, 1, 2)
     dispatcher.window(1, 1)
@@ -38,7 +38,7 @@ def test_what_was_dealt_to_ranks_counts_with_what_came_back():
 
 
 def test_a_commit_that_its_worker_has_not_answered_is_saving():
-    dispatcher = KeepingDispatcher(1, 10.0)
+    dispatcher = KeepingDispatcher(range(1), 10.0)
     dispatcher.made(Batch(0, 0, 4))
     dispatcher.join(1, 0.0)
     dispatcher.window(1, 5)
@@ -51,7 +51,7 @@ def test_a_commit_that_its_worker_has_not_answered_is_saving():
 
 def test_batches_of_segments_are_counted_in_both_orders():
     for order in ("arrival", "lanes"):
-        dispatcher = SegmentDispatcher(1, 10.0, order=order)
+        dispatcher = SegmentDispatcher(range(1), 10.0, order=order)
         dispatcher.join(1, 0.0)
         dispatcher.window(1, 2)
         dispatcher.take_effects()

@@ -7,7 +7,7 @@ from headrace_server.core.stream import Stream
 
 
 def test_every_partition_gives_one_batch_in_each_turn():
-    s = Stream(2)
+    s = Stream(range(2))
     for partition, number in [(1, 0), (1, 1), (0, 0), (0, 1)]:
         s.made(Batch(partition, number, 1))
     assert [s.next().order for _ in range(4)] == [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -15,7 +15,7 @@ def test_every_partition_gives_one_batch_in_each_turn():
 
 
 def test_a_batch_that_is_not_there_yet_is_waited_for():
-    s = Stream(3)
+    s = Stream(range(3))
     s.made(Batch(0, 0, 1)), s.made(Batch(2, 0, 1))
     assert s.missing() is None
     assert s.next().order == (0, 0)
@@ -26,7 +26,7 @@ def test_a_batch_that_is_not_there_yet_is_waited_for():
 
 @pytest.mark.parametrize("dry", [0, 1, 2])
 def test_a_partition_that_has_ended_is_not_waited_for(dry):
-    s = Stream(3)
+    s = Stream(range(3))
     s.made(Batch(dry, 0, 1))
     s.end(dry)
     assert s.open
@@ -44,7 +44,7 @@ def test_a_partition_that_has_ended_is_not_waited_for(dry):
 
 
 def test_the_last_in_the_turn_may_end_while_it_is_waited_for():
-    s = Stream(2)
+    s = Stream(range(2))
     s.made(Batch(0, 0, 1)), s.made(Batch(0, 1, 1))
     assert s.next().order == (0, 0) and s.next() is None
     s.end(1)
@@ -52,20 +52,20 @@ def test_the_last_in_the_turn_may_end_while_it_is_waited_for():
 
 
 def test_a_batch_out_of_order_is_refused_and_changes_nothing():
-    s = Stream(1)
+    s = Stream(range(1))
     with pytest.raises(ValueError, match="partition 0 made batch 1; next is 0"):
         s.made(Batch(0, 1, 1))
     assert s.missing() == (0, 0)
     s.end(0), s.end(0)
     with pytest.raises(ValueError, match="partition 0 made batch 0; next is nothing"):
         s.made(Batch(0, 0, 1))
-    with pytest.raises(ValueError, match="partition 1 does not lie in 0 … 0, those of this feed"):
+    with pytest.raises(ValueError, match="partition 1 is none of those here"):
         s.end(1)
     assert not s.open
 
 
 def test_a_partition_goes_on_where_an_earlier_server_was_and_may_pass_over_what_is_done():
-    s = Stream(2)
+    s = Stream(range(2))
     s.start(0, 5)
     assert s.missing() == (5, 0) and s.made_by(0) == 5 and s.made_by(1) == 0
     s.made(Batch(0, 7, 1)), s.made(Batch(0, 8, 1)), s.made(Batch(1, 0, 1))
@@ -80,7 +80,7 @@ def test_a_partition_goes_on_where_an_earlier_server_was_and_may_pass_over_what_
 
 
 def test_a_batch_is_taken_out_of_its_turn_once_and_the_others_keep_theirs():
-    s = Stream(2)
+    s = Stream(range(2))
     batches = [Batch(0, n, 1) for n in range(3)]
     for batch in batches:
         s.made(batch)
@@ -90,7 +90,7 @@ def test_a_batch_is_taken_out_of_its_turn_once_and_the_others_keep_theirs():
 
 
 def test_a_partition_whose_last_batch_was_taken_out_of_its_turn_is_waited_for_no_more():
-    s = Stream(2)
+    s = Stream(range(2))
     s.made(Batch(0, 0, 1))
     s.end(0)
     assert s.pick(0, 0) is not None
@@ -100,8 +100,22 @@ def test_a_partition_whose_last_batch_was_taken_out_of_its_turn_is_waited_for_no
 
 
 def test_what_will_be_made_is_what_was_not_while_the_partition_goes_on():
-    s = Stream(1)
+    s = Stream(range(1))
     s.made(Batch(0, 0, 1))
     assert [s.will_make(n, 0) for n in range(3)] == [False, True, True]
     s.end(0)
     assert not s.will_make(1, 0)
+
+
+def test_a_stream_of_some_partitions_of_a_feed_takes_turns_among_them_and_refuses_others():
+    s = Stream([7, 1, 4])
+    for partition in (4, 7, 1):
+        s.made(Batch(partition, 0, 1))
+    assert s.made_by(7) == 1
+    assert [s.next().order for _ in range(3)] == [(0, 1), (0, 4), (0, 7)]
+    assert s.missing() == (1, 1)
+    with pytest.raises(ValueError, match=r"partition 2 is none of those here: \[1, 4, 7\]"):
+        s.made(Batch(2, 0, 1))
+    for partition in (1, 4, 7):
+        s.end(partition)
+    assert not s.open

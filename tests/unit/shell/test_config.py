@@ -50,6 +50,7 @@ RUN = RunConfig(
     starts=(5, 6),
     start=2,
     python_path=("/a", "/b"),
+    has_owner=True,
 )
 
 
@@ -69,6 +70,20 @@ def test_every_field_travels():
 def test_a_field_of_another_release_is_named():
     with pytest.raises(TypeError, match="lease_ttl_ms"):
         RunConfig.from_plain({**RUN.to_plain(), "lease_ttl_ms": 5})
+
+
+def test_the_partitions_of_all_workers_are_those_of_the_feed_each_once():
+    found = [p for worker in range(5) for p in RUN.partitions_of(FEED, worker)]
+    assert sorted(found) == list(range(12))
+    for worker in range(5):
+        assert {RUN.worker_of(p) for p in RUN.partitions_of(FEED, worker)} == {worker}
+
+
+def test_a_feed_has_an_owner_for_each_worker_that_runs_some_of_it_or_one_router():
+    few = dataclasses.replace(FEED, partitions=3)
+    assert [RUN.owners_of(feed) for feed in (FEED, few)] == [5, 3]
+    routed = dataclasses.replace(RUN, has_owner=False)
+    assert [routed.owners_of(feed) for feed in (FEED, few)] == [1, 1]
 
 
 def test_partitions_are_spread_evenly_and_by_their_number_alone():

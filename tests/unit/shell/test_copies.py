@@ -7,7 +7,7 @@ from headrace_server.shell.worker_messages import Copied, Copy
 
 
 def test_a_snapshot_is_copied_when_every_partition_has_answered():
-    copies = Copies("f", 2)
+    copies = Copies("f", range(2))
     assert copies.begin(7, "/d") == [Copy("f", 0, 7, "/d"), Copy("f", 1, 7, "/d")]
     copies.answer(Copied("f", 1, 7))
     assert copies.take_done() == []
@@ -21,7 +21,7 @@ def test_a_snapshot_is_copied_when_every_partition_has_answered():
 
 
 def test_the_first_fault_is_told_with_its_partition():
-    copies = Copies("f", 2)
+    copies = Copies("f", range(2))
     copies.begin(1, "/d")
     copies.answer(Copied("f", 1, 1, "full"))
     copies.answer(Copied("f", 0, 1, "gone"))
@@ -29,7 +29,7 @@ def test_the_first_fault_is_told_with_its_partition():
 
 
 def test_a_new_worker_is_told_what_its_partitions_owe():
-    copies = Copies("f", 4)
+    copies = Copies("f", range(4))
     copies.begin(1, "/a")
     copies.begin(2, "/b")
     copies.answer(Copied("f", 2, 1))
@@ -38,7 +38,7 @@ def test_a_new_worker_is_told_what_its_partitions_owe():
 
 
 def test_a_feed_that_fails_gives_up_all():
-    copies = Copies("f", 1)
+    copies = Copies("f", range(1))
     copies.begin(1, "/a")
     assert copies.give_up() == [1]
     assert copies.give_up() == []

@@ -14,7 +14,7 @@ from headrace_server.shell.worker_messages import Finished, Made
 
 @pytest.fixture
 def counters() -> Counters:
-    return Counters(Dispatcher(2, 10.0))
+    return Counters(Dispatcher(range(2), 10.0))
 
 
 def made(partition: int = 0, **more: Any) -> Made:
@@ -33,7 +33,7 @@ def test_what_was_dropped_is_the_sum_over_partitions_of_what_each_said_last(coun
 
 
 def test_what_the_dispatcher_counts_is_told_as_it_is_now():
-    dispatcher = Dispatcher(1, 10.0)
+    dispatcher = Dispatcher(range(1), 10.0)
     counters = Counters(dispatcher)
     assert counters.told()["batches"] == 0
     dispatcher.join(1, 0.0)

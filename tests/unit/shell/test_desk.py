@@ -126,6 +126,21 @@ class At:
         self.news[0, self.life] = News()
 
 
+def test_the_desk_of_an_owner_has_the_partitions_of_its_worker_alone():
+    feed = FeedConfig("default", hs.from_examples([{"i": 1}]).batch(4).declaration(), (), 5)
+    run = RunConfig((feed,), "/nowhere", (), workers=2, has_owner=True)
+    d = Desk(feed, run, owner=1)
+    assert runs(d, 1) == [(1, b""), (3, b"")] and d.owners == 2
+    d.on_opened(Opened("default", 1, SCHEMA))
+    assert not d.opened
+    d.on_opened(Opened("default", 3, SCHEMA))
+    assert d.opened
+    assert [told["partition"] for told in d.partitions_told()] == [1, 3]
+    for partition in (1, 3):
+        d.on_finished(Finished("default", partition, {}))
+    assert d.over
+
+
 def test_batches_that_are_announced_together_are_as_many_single_ones_with_the_last_cursor():
     at = At()
     at.make(0, 0)

@@ -16,7 +16,7 @@ def answered(retargets: Retargets) -> list[tuple[Any, ...]]:
 
 
 def test_a_request_is_told_to_workers_and_answered_when_all_partitions_have():
-    retargets = Retargets("speech", 2)
+    retargets = Retargets("speech", range(2))
     retargets.ask(7, 40, HALVES)
     assert retargets.asked == [Retarget("speech", 1, HALVES)]
     retargets.answer(Retargeted("speech", 1, 1, 12))
@@ -28,7 +28,7 @@ def test_a_request_is_told_to_workers_and_answered_when_all_partitions_have():
 
 
 def test_a_partition_that_has_ended_is_not_waited_for():
-    retargets = Retargets("speech", 2)
+    retargets = Retargets("speech", range(2))
     retargets.ask(7, 40, HALVES)
     retargets.partition_ended(0)
     retargets.answer(Retargeted("speech", 1, 1, 3))
@@ -39,14 +39,14 @@ def test_a_partition_that_has_ended_is_not_waited_for():
 
 
 def test_where_all_partitions_have_ended_the_answer_is_that_it_came_too_late():
-    retargets = Retargets("speech", 1)
+    retargets = Retargets("speech", range(1))
     retargets.partition_ended(0)
     retargets.ask(7, 40, HALVES)
     assert answered(retargets) == [(7, 40, [], "all batches of the feed were made before")]
 
 
 def test_a_worker_that_starts_is_told_what_holds_and_what_is_not_answered():
-    retargets = Retargets("speech", 1)
+    retargets = Retargets("speech", range(1))
     assert retargets.of_a_new_worker() == []
     retargets.ask(7, 40, HALVES)
     retargets.answer(Retargeted("speech", 0, 1, 3))
@@ -59,7 +59,7 @@ def test_a_worker_that_starts_is_told_what_holds_and_what_is_not_answered():
 
 
 def test_a_request_that_can_not_be_drawn_is_told_why_and_what_held_before_holds():
-    retargets = Retargets("speech", 1)
+    retargets = Retargets("speech", range(1))
     retargets.ask(7, 40, HALVES)
     retargets.answer(Retargeted("speech", 0, 1, 3))
     retargets.ask(7, 41, THIRDS)

@@ -13,7 +13,7 @@ import pytest
 from tests.shortage import no_descriptors
 
 from headrace_proto.errors import LimitExceeded
-from headrace_server.shell.sessions import Session, SessionTable
+from headrace_server.shell.sessions import Session, SessionTable, remove_files
 
 
 class Holder:
@@ -54,6 +54,20 @@ def test_a_session_has_a_file_of_16_random_bytes_for_its_owner_alone(tmp_path: P
     assert first.proof != second.proof
     assert first.path.stat().st_mode & 0o777 == 0o600
     assert first.path == tmp_path / "trainer-1"
+
+
+def test_sessions_of_several_owners_in_one_directory_differ_and_each_removes_its_own(
+    tmp_path: Path,
+):
+    tables = [SessionTable(tmp_path, owner=owner, owners=3) for owner in range(3)]
+    numbers = [table.open(b"%d" % n, "f", b"%d" % n).number for n in range(2) for table in tables]
+    assert numbers == [1, 2, 3, 4, 5, 6]
+    remove_files(tmp_path, 1, 3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"trainer-{number}" for number in (1, 3, 4, 6)
+    ]
+    for table in tables:
+        table.close()
 
 
 def test_who_tells_the_files_content_and_holds_its_lock_shares_the_host(
