@@ -12,7 +12,7 @@ the first batch of a session that is there and not taken.
     InTurn     of segments in the order of arrival: partitions in turn, of owners that can give some
     ByLanes    of segments in lanes: one owner, and another when it has no work left
 
-An owner that has said that it can give nothing before trainers act (``exhausted``) is passed over:
+An owner that has said that it can give nothing before trainers act (``idle``) is passed over:
 to wait for it while one holds the head of another could be to wait for oneself.
 """
 
@@ -99,7 +99,7 @@ class Alone(Merge):
 
 def _is_able(session: Session) -> bool:
     """Whether a batch may come that no trainer has to do something for."""
-    return not (session.finished or session.exhausted)
+    return not (session.finished or session.exhausted or session.idle)
 
 
 class ByNumber(Merge):

@@ -28,6 +28,7 @@ from headrace_proto.messages import (
     Ended,
     Handed,
     Hello,
+    Idle,
     Outcome,
     Passed,
     Pulse,
@@ -111,6 +112,7 @@ class Session:
     finished: bool = False
     waiting: str = ""  # what the server said that the feed waits for
     exhausted: bool = False  # no batch is left but those in trainers' hands
+    idle: bool = False  # its owner gives no batch before trainers have saved or committed
     passed: set[int] = field(default_factory=set)  # partitions that make no more batches
     regrouped: int = 0  # another number of owners, which a server that is started anew has
     stopped: bool = False  # the server has stopped, and announced that it will be back
@@ -307,6 +309,8 @@ class Session:
             self._on_outcome(message)
         elif isinstance(message, Ended):
             self._on_ended(message)
+        elif isinstance(message, Idle):
+            self.idle = message.seq >= self._last_seq
         elif isinstance(message, Retired):
             self.retired.extend(message.segments)
         elif isinstance(message, Unknown):
@@ -356,7 +360,7 @@ class Session:
                 if received.delivery.segment:
                     self.mapped.release(token)
             self.ready.clear()
-            self.exhausted = False
+            self.exhausted = self.idle = False
             self.passed.clear()
             self._last_seq = 0
             self.mapped.used = False
@@ -380,7 +384,7 @@ class Session:
                 continue
             inline = not delivery.segment
             self._last_seq = delivery.seq
-            self.exhausted = False
+            self.exhausted = self.idle = False
             self._held.add(delivery.token)
             self._named[delivery.token] = delivery, tuple
             if not inline:

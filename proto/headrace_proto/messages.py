@@ -7,6 +7,7 @@
                                                     (by the channel, where one can be reached)
       Step (window) ───────────────────────►        how far batches may be sent
       ◄─────────────────────────── Deliver ×n       batches under leases
+      ◄─────────────────────────── Idle             none before trainers act: ask another owner
       Step (commits, released, window) ────►        done with these, their memory is free
       Step (saves)        + states ────────►        segments: their states after them
       ◄─────────────────────────── Outcome          committed, or stale
@@ -75,6 +76,7 @@ __all__ = [
     "Flushed",
     "Handed",
     "Hello",
+    "Idle",
     "Outcome",
     "Passed",
     "Pulse",
@@ -340,3 +342,16 @@ class Passed:
     session: Count
     seq: Count
     partition: Count
+
+
+@FROM_SERVER.message(14)
+@record
+class Idle:
+    """The trainer gets no batch after ``seq`` from this owner before it or others have acted.
+
+    All that its partitions can make is in trainers' hands, or waits for states.  A later Deliver
+    ends it.
+    """
+
+    session: Count
+    seq: Count

@@ -135,6 +135,10 @@ class Arrivals(_Partitions):
                 return p.made, number
         return None
 
+    def is_idle(self, session: int) -> bool:
+        """Whether nothing is there, and none of the partitions can make more."""
+        return not len(self._ready) and not any(p.able for p in self._partitions.values())
+
     def put_back(self, session: int, batch: Batch) -> bool:
         """A batch came back; False: it goes to whoever asks first."""
         return False
@@ -243,6 +247,10 @@ class LaneQueues(_Partitions):
             if stripe.wanted > stripe.made:
                 return self._partitions[stripe.partition].made, stripe.partition
         return None
+
+    def is_idle(self, session: int) -> bool:
+        """Whether a trainer that was looked at by ``wants`` could get no lanes."""
+        return session not in self._stripes
 
     def put_back(self, session: int, batch: Batch) -> bool:
         """A batch got lost on its way: it is its trainer's all the same."""

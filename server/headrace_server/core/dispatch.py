@@ -16,10 +16,10 @@ it, a frame of it that is still being sent).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
-from .handover import Answer, Batch, Effect, Finish, Freed, Returned, Send, Taken, Waiting
+from .handover import Answer, Batch, Effect, Finish, Freed, Idle, Returned, Send, Taken, Waiting
 from .lease import Lease, LeaseTable, Verdict
 from .rounds import Rounds
 from .stream import Stream
@@ -180,7 +180,7 @@ class Dispatcher:
             if lease.seq > last_seq:
                 trainer.seq = max(trainer.seq, lease.seq)
                 self._effects.append(Send(session, lease.seq, lease.token, lease.batch))
-        trainer.told = False
+        trainer.told = trainer.idle = False
         self._trainers.ask(session)
         self._deal()
 
@@ -278,10 +278,25 @@ class Dispatcher:
                 break
         if self._rounds.world and not self._again and not self._stream.open:
             self._drop_rounds()
+        if not (self.paused or self._stream.open or self._again):
+            self._tell_idle(lambda trainer: trainer.rank < 0)
         self._tell_end()
+
+    def _tell_idle(self, gets_none: Callable[[Trainer], bool]) -> None:
+        """Tell trainers that ask for a batch, once, that trainers have to act before they get one.
+
+        One that has several owners to take batches from goes to another then.
+        """
+        if self.ended:
+            return
+        for trainer in self._trainers.asking.values():
+            if not trainer.idle and gets_none(trainer):
+                trainer.idle = True
+                self._effects.append(Idle(trainer.session, trainer.seq))
 
     def _grant(self, trainer: Trainer, batch: Batch) -> None:
         trainer.seq += 1
+        trainer.idle = False
         lease = self._leases.grant(batch, trainer.session, trainer.seq, trainer.seen)
         self._effects.append(Send(trainer.session, lease.seq, lease.token, batch))
 

@@ -16,6 +16,7 @@ __all__ = [
     "Effect",
     "Finish",
     "Freed",
+    "Idle",
     "JoinRefused",
     "Leave",
     "Release",
@@ -161,6 +162,14 @@ class Finish:
 
 
 @record
+class Idle:
+    """Tell a session that it gets no batch after number ``seq`` before trainers have acted."""
+
+    session: int
+    seq: int
+
+
+@record
 class Save:
     """A batch of segments is done: its worker keeps the states.  ``payload`` is the shell's."""
 
@@ -226,6 +235,7 @@ Effect = (
     | Returned
     | Freed
     | Finish
+    | Idle
     | Save
     | Want
     | Leave

@@ -374,6 +374,7 @@ class SegmentDispatcher(KeepingDispatcher):
             if trainers.asking:
                 asking = [(s, trainers.credits(t)) for s, t in trainers.asking.items()]
                 self._effects += self._stream.wants(asking, len(self._again))
+                self._tell_idle(lambda trainer: self._stream.is_idle(trainer.session))
         self._tell_end()
 
     def _next_of(self, session: int) -> Batch | None:

@@ -1,7 +1,9 @@
 """Snapshots that are being made: what the supervisor does of them.
 
-    router ── "snapshot" ──► begin ── order "copy" ──► router ──► workers copy their stores
-    router ── "copied"   ──► finish (checksums, disk, URL) ── order "snapshotted" ──► the trainer
+    owner  ── "snapshot" ──► begin ── order "copy" ──► owners: workers copy their stores
+    owners ── "copied"   ──► finish (checksums, disk, URL) ── order "snapshotted" ──► the trainer
+
+An owner is who has the leases: the router, or each worker those of its partitions.
 
 Whoever calls lends a thread: disks and networks take their time.
 """
@@ -11,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace_proto.clock import Deadline
@@ -37,7 +39,10 @@ class _Making:
     name: str
     session: int = 0  # of the trainer that asked; 0: nobody's
     request: int = 0
+    owner: int = 0  # … and whose trainer that is
     directory: str = ""
+    waiting: set[int] = field(default_factory=set)  # owners that have not copied their stores
+    fault: tuple[str, str] = ("", "")  # code and text of the first that could not
     token: Token | None = None
     code: str = ""
     text: str = ""
@@ -48,9 +53,15 @@ class _Making:
 
 
 class Archive:
-    """The snapshots of one server.  ``order`` says something to its router."""
+    """The snapshots of one server.
 
-    def __init__(self, shelf: Shelf, epoch: int, order: Callable[..., None]) -> None:
+    ``order`` orders something of all who have the leases, or of one of these ``owners``.
+    """
+
+    def __init__(
+        self, shelf: Shelf, epoch: int, order: Callable[..., None], owners: int = 1
+    ) -> None:
+        self._owners = range(owners)
         self._shelf = shelf
         self._epoch = epoch
         self._order = order
@@ -59,7 +70,7 @@ class Archive:
         self._making: dict[int, _Making] = {}
         self._closed = False
 
-    def ask(self, feed: str, session: int = 0, request: int = 0) -> int:
+    def ask(self, feed: str, session: int = 0, request: int = 0, owner: int = 0) -> int:
         """Begin a snapshot; its ticket.  A fault is answered as such."""
         with self._changed:
             self._tickets += 1
@@ -71,36 +82,43 @@ class Archive:
                     raise ServerError(f"{_MOST} snapshots are being made: ask again later")
                 name, directory = self._shelf.begin(feed)
             except (OSError, HeadraceError) as error:
-                making = self._making[ticket] = _Making(feed, "", session, request)
+                making = self._making[ticket] = _Making(feed, "", session, request, owner)
                 self._end(ticket, making, error=error)
                 return ticket
-            self._making[ticket] = _Making(feed, name, session, request)
+            self._making[ticket] = _Making(feed, name, session, request, owner)
             self._making[ticket].directory = str(directory)
-        self._order_copy(ticket)
+            self._making[ticket].waiting = set(self._owners)
+        self._order_copy(ticket, self._making[ticket])
         return ticket
 
-    def _order_copy(self, ticket: int) -> None:
-        making = self._making[ticket]
-        self._order(order="copy", ticket=ticket, feed=making.feed, directory=making.directory)
+    def _order_copy(self, ticket: int, making: _Making, owner: int | None = None) -> None:
+        where = making.directory
+        self._order(owner, order="copy", ticket=ticket, feed=making.feed, directory=where)
 
-    def begin_again(self, epoch: int) -> None:
-        """Another process has the stores from now on: it is asked for what is under way."""
+    def begin_again(self, epoch: int, owner: int = 0) -> None:
+        """Another process has an owner's stores from now on: it is asked for what is under way."""
         with self._changed:
             self._epoch = epoch
-            asked = [ticket for ticket, making in self._making.items() if not making.done]
-        for ticket in asked:
-            self._order_copy(ticket)
+            asked = {t: making for t, making in self._making.items() if owner in making.waiting}
+        for ticket, making in asked.items():
+            self._order_copy(ticket, making, owner)
 
-    def copied(self, ticket: int, code: str, text: str) -> None:
-        """All partitions were copied, or one could not be.  Takes as long as disks do."""
-        making = self._making.get(ticket)
-        if making is None or making.done:
-            return
+    def copied(self, ticket: int, code: str, text: str, owner: int = 0) -> None:
+        """An owner has copied all its partitions, or could not.  Takes as long as disks do."""
+        with self._changed:
+            making = self._making.get(ticket)
+            if making is None or making.done or owner not in making.waiting:
+                return
+            making.waiting.discard(owner)
+            if code and not making.fault[0]:
+                making.fault = code, text
+            if making.waiting:
+                return
         token: Token | None = None
         error: BaseException | None = None
         try:
-            if code:
-                raise from_code(code, text)
+            if making.fault[0]:
+                raise from_code(*making.fault)
             token = self._shelf.finish(making.feed, making.name, self._epoch)
         except Exception as caught:
             error = caught
@@ -125,6 +143,7 @@ class Archive:
         if making.session:
             del self._making[ticket]
             self._order(
+                making.owner,
                 order="snapshotted",
                 session=making.session,
                 request=making.request,

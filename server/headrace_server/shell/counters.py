@@ -12,6 +12,7 @@ twice.  Counting takes no clock and no lock: it happens where the router hears o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,13 @@ from ..core.dispatch import Dispatcher
 from ..core.handover import Answer
 from .worker_messages import Finished, Further, Made
 
-__all__ = ["Counters", "Tally"]
+__all__ = ["Counters", "Tally", "too_bad"]
+
+
+def too_bad(limit: float, bad: Mapping[str, int]) -> str:
+    """Say that there are more bad examples than a feed allows."""
+    listed = ", ".join(f"{n} {reason}" for reason, n in sorted(bad.items()))
+    return f"more than max_bad_examples={limit} bad examples: {listed}"
 
 
 @dataclass(slots=True)

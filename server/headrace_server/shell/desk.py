@@ -30,7 +30,7 @@ from ..feed.segment_block import identity_in
 from ..feed.slab import map_segment
 from .config import FeedConfig, RunConfig
 from .copies import Copies
-from .counters import Counters
+from .counters import Counters, too_bad
 from .descriptors import own
 from .flight import LeaseRecorder
 from .news import News, Worth
@@ -147,6 +147,8 @@ class Desk:
         self.rejoining = Rejoining(config, self.durable, run.starts)
         self.farewell = Farewell(run.lease_ttl_s)
         self.counters = Counters(self.dispatcher)
+        self._bad: dict[str, int] = {}  # examples, where other owners have others …
+        self.bad_news: dict[str, int] | None = None  # … and what is not told of them
         self._most_bad = config.declaration.policy.max_bad_examples
         self.flight = None if run.record == "off" else LeaseRecorder(run, config.name)
         self._run = run
@@ -398,8 +400,9 @@ class Desk:
         if limit is not None:
             bad = self.counters.bad()
             if sum(bad.values()) > limit:
-                listed = ", ".join(f"{n} {reason}" for reason, n in sorted(bad.items()))
-                self.fail("data", f"more than max_bad_examples={limit} bad examples: {listed}")
+                self.fail("data", too_bad(limit, bad))
+            elif self.owners > 1 and bad != self._bad:
+                self._bad = self.bad_news = bad
 
     def state(self) -> str:
         """In a word."""

@@ -126,6 +126,12 @@ class Durable:
         """The config of the next life, which goes on from what is stored."""
         return self._begun(config, self._state.raise_epoch(0, _by_clock()))
 
+    def next_epoch(self, config: RunConfig) -> RunConfig:
+        """The config of another owner of the same start, whose tokens are larger."""
+        epoch = self._state.raise_epoch(0, _by_clock())
+        starts, start = self._state.starts, self._state.count
+        return dataclasses.replace(config, epoch=epoch, starts=starts, start=start)
+
     def _begun(self, config: RunConfig, epoch: int, untouched: str = "") -> RunConfig:
         feeds = tuple(self._noted(one, one.name == untouched) for one in config.feeds)
         starts, start = self._state.starts, self._state.count

@@ -25,6 +25,7 @@ from ..core.handover import (
     Claim,
     Finish,
     Freed,
+    Idle,
     Leave,
     Release,
     Rewound,
@@ -260,6 +261,9 @@ class House(ABC):
                 self._on_freed(desk, effect)
             elif isinstance(effect, Finish):
                 self._outbox.finish(effect.session)
+            elif isinstance(effect, Idle):
+                if desk.owners > 1:
+                    self._outbox.idle(effect)
             elif isinstance(effect, (Save, Want, Leave, Claim, Release)):
                 self._on_turn(desk, effect)
             elif isinstance(effect, Rewound):
@@ -275,6 +279,9 @@ class House(ABC):
 
     def _act_on_requests(self, desk: Desk) -> None:
         """Pass on what trainers and the supervisor want of a feed, and what became of it."""
+        if desk.bad_news is not None:
+            self._pipe.tell("bad", feed=desk.name, bad=desk.bad_news)
+            desk.bad_news = None
         if desk.failure is not None:
             code, text = desk.failure
             for ticket in desk.copies.give_up():
@@ -283,7 +290,8 @@ class House(ABC):
             code = "server" if fault else ""
             self._pipe.tell("copied", ticket=ticket, code=code, text=fault)
         for snapshot in desk.rejoining.asks:
-            self._pipe.tell("take_back", feed=desk.name, snapshot=snapshot)
+            generation = desk.rejoining.generation
+            self._pipe.tell("take_back", feed=desk.name, snapshot=snapshot, generation=generation)
         desk.rejoining.asks.clear()
         targets, desk.retargets.asked = desk.retargets.asked, []
         for target in targets:

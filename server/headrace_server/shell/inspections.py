@@ -15,11 +15,11 @@ from typing import Any
 from ..feed.sequence_feed import SequenceFeed
 from .worker_messages import Seek, Sought
 
-__all__ = ["Inspection", "Inspections", "sought"]
+__all__ = ["MOST_FOUND", "Inspection", "Inspections", "sought"]
 
 _PATIENCE_S = 3.0
 #: Examples of one key that are told of.
-_MOST_FOUND = 64
+MOST_FOUND = 64
 
 
 def sought(order: Seek, worker: int, runs: Mapping[tuple[str, int], Any]) -> Sought:
@@ -30,7 +30,7 @@ def sought(order: Seek, worker: int, runs: Mapping[tuple[str, int], Any]) -> Sou
         if feed == order.feed and isinstance(run, SequenceFeed)
         for example in run.seek(order.key)
     ]
-    return Sought(order.feed, order.request, worker, found[:_MOST_FOUND])
+    return Sought(order.feed, order.request, worker, found[:MOST_FOUND])
 
 
 @dataclass(slots=True)

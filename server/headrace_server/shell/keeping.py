@@ -43,9 +43,10 @@ class Keeping:
         order: Callable[..., None],
         note: Callable[[str, str], None],
         take_back: Callable[[str, _Prepared], None],
+        owners: int = 1,
     ) -> None:
         self._durable = durable
-        self._archive = Archive(durable.shelf, epoch, order)
+        self._archive = Archive(durable.shelf, epoch, order, owners)
         self._order = order
         self._note = note
         self._supervise = take_back
@@ -56,12 +57,13 @@ class Keeping:
             "take_back": self._take_back,
         }
 
-    def hear(self, event: Mapping[str, Any]) -> bool:
-        """Whether a word of the router was for here; it is seen to, soon."""
+    def hear(self, event: Mapping[str, Any], owner: int = 0) -> bool:
+        """Whether a word of the router or an owner was for here; it is seen to, soon."""
         handler = self._handlers.get(str(event.get("event")))
         if handler is None:
             return False
         values = {name: value for name, value in event.items() if name != "event"}
+        values["owner"] = owner
         threading.Thread(
             target=handler, kwargs=values, name="headrace-keeping", daemon=True
         ).start()
@@ -71,11 +73,11 @@ class Keeping:
         """Take one; its token."""
         return self._archive.wait(self._archive.ask(feed), timeout_s)
 
-    def begin_again(self, epoch: int) -> None:
-        """The owner of the feeds has restarted: it is asked again for snapshots under way."""
-        self._archive.begin_again(epoch)
+    def begin_again(self, epoch: int, owner: int) -> None:
+        """An owner has restarted: it is asked again for snapshots under way."""
+        self._archive.begin_again(epoch, owner)
 
-    def _take_back(self, feed: str, snapshot: str) -> None:
+    def _take_back(self, feed: str, snapshot: str, generation: int, owner: int) -> None:
         """A trainer wants a feed to go on from a snapshot."""
         try:
             self.take_back(feed, snapshot)
@@ -83,7 +85,7 @@ class Keeping:
             return
         except Exception as error:
             refusal = {"code": code_of(error), "text": str(error)}
-            self._order(order="not_taken_back", feed=feed, snapshot=snapshot, **refusal)
+            self._order(owner, order="not_taken_back", feed=feed, snapshot=snapshot, **refusal)
 
     def take_back(self, feed: str, snapshot: str) -> None:
         """Have a feed go on from a snapshot, in the next life of the server."""

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import zmq
 
+from headrace_proto import messages
 from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import (
     FROM_SERVER,
@@ -33,7 +34,7 @@ from headrace_proto.messages import (
     Snapshotted,
 )
 
-from ..core.handover import Answer, Send
+from ..core.handover import Answer, Idle, Send
 from ..feed.slab import map_segment
 from .descriptors import own
 from .desk import Desk, Place, delivery_of
@@ -217,6 +218,12 @@ class Outbox:
         session = self._sessions.get(number)
         if session is not None:
             self.send(session.identity, Ended(number))
+
+    def idle(self, effect: Idle) -> None:
+        """Tell a trainer that others have to act before it gets a batch here."""
+        session = self._sessions.get(effect.session)
+        if session is not None:
+            self.send(session.identity, messages.Idle(effect.session, effect.seq))
 
     def flushed(self, number: int, request: int, code: str = "", text: str = "") -> None:
         """The states that a trainer has handed over are kept, or why they are not."""

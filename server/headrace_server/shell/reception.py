@@ -493,6 +493,10 @@ class Reception:
         began_ended = desk.durable and not desk.dispatcher.counts["batches"]
         return desk.farewell.done(deaf, now, began_ended)
 
+    def refused_here(self) -> Mapping[str, int]:
+        """How many were refused by this process itself, by reason."""
+        return self._gate.refusals.counts
+
     def access(self) -> dict[str, Any]:
         """Who is let in, who is there, and who was refused."""
         present = Counter(session.name for session in self._sessions.present())

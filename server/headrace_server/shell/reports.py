@@ -1,10 +1,14 @@
 """What the children of a server have told, until somebody asks.
 
-    router ─► ready, open, idle, over, answer ─┐
-    worker ─► dying ───────────────────────────┴► hear() ─► [ the last of each kind ]
+    router ─► ready ─────────────────────┐
+    owners ─► open, idle, over, answer ──┼► hear() ─► [ the last of each kind ]
+    all    ─► dying ─────────────────────┘
 
-These are the words of one router and its workers.  Nothing here waits or locks: whoever hears and
-asks from several threads holds a lock, and wakes those who wait.
+An owner is who has the leases of a feed: the router, or each worker those of its partitions.  What
+all of them have to say is said when the last one has.  A feed fails when one of them fails it.
+
+Nothing here waits or locks: whoever hears and asks from several threads holds a lock, and wakes
+those who wait.
 """
 
 from __future__ import annotations
@@ -14,24 +18,40 @@ from typing import Any
 
 from headrace_proto.errors import HeadraceError, from_code
 
+from .gathering import added, gathered
+
 __all__ = ["Reports"]
 
 
 class Reports:
     """The last words of each kind."""
 
-    def __init__(self) -> None:
+    def __init__(self, owners: int = 1) -> None:
         self.ready = False  # whether the router listens
         self.addresses: list[str] = []  # on which it does
-        self.open = False  # whether the workers have opened the sources of all feeds
-        self.idle = False  # whether all that was out has come back after a pause
         self.over: dict[str, tuple[str, str]] = {}  # feeds that ended: error code, text
-        self._awaited: dict[int, dict[str, Any] | None] = {}  # requests, and their answers
-        self._dropped: dict[str, dict[str, int]] = {}
+        self._owners = owners
+        self._open: set[int] = set()  # owners that have opened the sources of all feeds
+        self._idle: set[int] = set()  # … to which all that was out has come back after a pause
+        self._asked: dict[int, str] = {}  # requests, and their orders
+        self._answers: dict[int, dict[int, Mapping[str, Any]]] = {}  # by request and owner
+        self._dropped: dict[str, dict[int, dict[str, int]]] = {}  # by feed and owner
+        self._well: dict[str, set[int]] = {}  # owners to whom a feed has ended well
+        self._bad: dict[str, dict[int, dict[str, int]]] = {}  # examples, by feed and owner
         self._dying: dict[str, str] = {}
 
-    def hear(self, child: str, event: Mapping[str, Any]) -> None:
-        """A child of this name says something."""
+    @property
+    def open(self) -> bool:
+        """Whether the sources of all feeds are open."""
+        return len(self._open) == self._owners
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that was out has come back after a pause."""
+        return len(self._idle) == self._owners
+
+    def hear(self, child: str, event: Mapping[str, Any], owner: int = 0) -> None:
+        """A child of this name, and of this number among the owners, says something."""
         kind = event.get("event")
         if kind == "dying":
             self._dying[child] = str(event["text"])
@@ -39,31 +59,51 @@ class Reports:
             self.addresses = list(event["addresses"])
             self.ready = True
         elif kind == "open":
-            self.open = True
+            self._open.add(owner)
         elif kind == "idle":
-            self.idle = True
-        elif kind == "answer" and event["request"] in self._awaited:
-            self._awaited[event["request"]] = dict(event)
+            self._idle.add(owner)
+        elif kind == "answer" and event["request"] in self._asked:
+            self._answers[event["request"]][owner] = event
+        elif kind == "bad":
+            self._bad.setdefault(event["feed"], {})[owner] = dict(event["bad"])
         elif kind == "over":
-            self.over[event["feed"]] = (event["code"], event["text"])
-            self._dropped[event["feed"]] = dict(event["dropped"])
+            self._hear_over(owner, event["feed"], event["code"], event["text"], event["dropped"])
+
+    def _hear_over(
+        self, owner: int, feed: str, code: str, text: str, dropped: Mapping[str, int]
+    ) -> None:
+        self._dropped.setdefault(feed, {})[owner] = dict(dropped)
+        well = self._well.setdefault(feed, set())
+        if code:
+            self.over.setdefault(feed, (code, text))
+        else:
+            well.add(owner)
+            if len(well) == self._owners:
+                self.over.setdefault(feed, ("", ""))
+
+    def bad(self, feed: str) -> dict[str, int]:
+        """Bad examples of a feed by what is wrong with them, over several owners."""
+        return added(self._bad.get(feed, {}).values())
 
     def begin_anew(self, feed: str) -> None:
         """A feed begins again: it is over no more."""
-        self.over.pop(feed, None)
-        self._dropped.pop(feed, None)
+        for known in (self.over, self._dropped, self._well, self._bad):
+            known.pop(feed, None)
 
-    def expect(self, request: int) -> None:
+    def expect(self, request: int, order: str) -> None:
         """Somebody waits for the answer to this request."""
-        self._awaited[request] = None
+        self._asked[request] = order
+        self._answers[request] = {}
 
     def answered(self, request: int) -> bool:
-        """Whether it is there."""
-        return self._awaited.get(request) is not None
+        """Whether all of it is there."""
+        return len(self._answers.get(request, ())) == self._owners
 
     def take_answer(self, request: int) -> dict[str, Any] | None:
-        """It, if it is there; nobody waits for it any more."""
-        return self._awaited.pop(request, None)
+        """All of it, if it is there; nobody waits for it any more."""
+        whole = self.answered(request)
+        order, answers = self._asked.pop(request, ""), self._answers.pop(request, {})
+        return gathered(order, [answers[owner] for owner in sorted(answers)]) if whole else None
 
     def take_dying(self, child: str) -> str | None:
         """What a child said before its end."""
@@ -78,4 +118,6 @@ class Reports:
 
     def outcome(self) -> dict[str, tuple[str, str, dict[str, int]]]:
         """Of each feed that is over: error code (empty = well), text, rows dropped by reason."""
-        return {feed: (*end, self._dropped[feed]) for feed, end in self.over.items()}
+        return {
+            feed: (*end, added(self._dropped[feed].values())) for feed, end in self.over.items()
+        }

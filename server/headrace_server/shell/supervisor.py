@@ -22,6 +22,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import msgpack
@@ -35,6 +36,7 @@ from .casualties import Casualties
 from .child import Child, end, environment
 from .chronicle import Chronicle
 from .config import FeedConfig, RunConfig
+from .counters import too_bad
 from .deaths import DeathWatch
 from .durable import Durable
 from .functions import Heard
@@ -83,7 +85,7 @@ class Supervisor:
         self._lock = threading.Condition()
         self._router: Child | None = None
         self._slots: list[Slot] = []
-        self._reports = Reports()
+        self._reports = self._no_reports()
         self._stopping = False
         self._changing = False  # one life of the server ends, and the next is to begin
         self._lives = threading.RLock()  # of whoever begins or ends one
@@ -92,7 +94,8 @@ class Supervisor:
         self._keeping: Keeping | None = None
         self._requests = 0
         self._asked: dict[int, dict[str, Any]] = {}  # orders that are to be answered
-        self._failed: dict[str, tuple[str, str]] = {}  # feeds that failed by an owner's death
+        self._failed: dict[str, tuple[str, str]] = {}  # feeds, for owners that begin
+        self._begun: dict[int, RunConfig] = {}  # of owners, each with an epoch of its own
         self._timers: list[threading.Timer] = []
         self.addresses: list[str] = []
         self.failure: HeadraceError | None = None
@@ -113,16 +116,18 @@ class Supervisor:
     def _start(self) -> None:
         timeout_s = self._start_timeout_s
         deadline = Deadline(timeout_s)
+        diaries = [self._directory.path / f"diary-{i}" for i in range(self._config.workers)]
+        partitions = sum(feed.partitions for feed in self._config.feeds)
+        slots = [Slot(i, d, self._patience, partitions) for i, d in enumerate(diaries)]
+        self._begin_owners()
         if self._durable is not None:
-            told = self._order, self._chronicle.note, self.take_back
+            told = self._order, self._chronicle.note, self.take_back, self._owners
             self._keeping = Keeping(self._durable, self._config.epoch, *told)
         declarations = [feed.declaration for feed in self._config.feeds]
         write_sources(declarations, self._directory.path)
         self._router = self._spawn("router", "headrace_server.shell.router", {})
         self._deaths.begin()
-        diaries = [self._directory.path / f"diary-{i}" for i in range(self._config.workers)]
-        partitions = sum(feed.partitions for feed in self._config.feeds)
-        self._slots = [Slot(i, d, self._patience, partitions) for i, d in enumerate(diaries)]
+        self._slots = slots
         for slot in self._slots:  # they wait for the router where they are ready first
             self._fill(slot)
         self._await(lambda: self._reports.ready, deadline, timeout_s, "the router to start")
@@ -166,8 +171,31 @@ class Supervisor:
                     )
                 deadline = Deadline(timeout_s)
 
-    def _spawn(self, name: str, module: str, extra: Mapping[str, Any]) -> Child:
-        config = msgpack.packb({"run": self._config.to_plain(), **extra}, use_bin_type=True)
+    @property
+    def _owners(self) -> int:
+        """How many processes have leases: the workers, or the router alone."""
+        return self._config.workers if self._config.has_owner else 1
+
+    def _no_reports(self) -> Reports:
+        return Reports(self._owners)
+
+    def _begin_owners(self) -> None:
+        """Give each owner of a start an epoch of its own: the first that of the start."""
+        for number in range(self._owners if self._config.has_owner else 0):
+            if number:
+                self._config = self._next_epoch()
+            self._begun[number] = self._config
+
+    def _next_epoch(self) -> RunConfig:
+        if self._durable is not None:
+            return self._durable.next_epoch(self._config)
+        return replace(self._config, epoch=self._config.epoch + 1)
+
+    def _spawn(
+        self, name: str, module: str, extra: Mapping[str, Any], owner: int | None = None
+    ) -> Child:
+        run = self._config if owner is None else self._begun.get(owner, self._config)
+        config = msgpack.packb({"run": run.to_plain(), **extra}, use_bin_type=True)
         child = Child(module, name, config, self._on_event, environment())
         self._born[:] = [one for one in self._born if one.exit_code() is None] + [child]
         return child
@@ -188,31 +216,62 @@ class Supervisor:
                 "memory_bytes": self._worker_memory_bytes,
                 "begun": {"paused": self.draining, "failed": self._failed},
             }
-            child = slot.child = self._spawn(slot.name, "headrace_server.shell.worker", extra)
+            module = "headrace_server.shell.worker"
+            child = slot.child = self._spawn(slot.name, module, extra, slot.number)
             self._deaths.wake()
             asked = list(self._asked.values()) if self._config.has_owner else []
         for values in asked:  # the life before may have died with them
             child.order(**values)
         if self._config.has_owner and slot.life and self._keeping is not None:
-            self._keeping.begin_again(self._config.epoch)
+            self._keeping.begin_again(self._config.epoch, slot.number)
 
     # Events
 
     def _on_event(self, child: Child, event: Mapping[str, Any]) -> None:
         with self._lock:
-            kind = event.get("event")
+            kind, owner = event.get("event"), self._owner_of(child)
             if kind == "passed":
                 self._casualties.passed(event["feed"], event["rows"])
-            elif kind == "take_back" and self._keeping is None:  # its beginning: else it is refused
-                target, feed = self._restart_for_trainer, event["feed"]
-                threading.Thread(target=target, args=(feed,), daemon=True).start()
             elif kind == "functions":
                 self._hear_functions(child.name, event["feed"], event["functions"])
-            elif self._keeping is None or not self._keeping.hear(event):
-                self._reports.hear(child.name, event)
-                if kind == "over" and event["code"]:
-                    self._chronicle.note("feed failed", f"{event['feed']}: {event['text']}")
+            elif owner is None and kind != "dying":
+                pass  # its next life says it again
+            elif kind == "take_back" and self._keeping is None:  # its beginning: else it is refused
+                asked = event["feed"], event["generation"], owner
+                target = self._restart_for_trainer
+                threading.Thread(target=target, args=asked, daemon=True).start()
+            elif self._keeping is None or not self._keeping.hear(event, owner or 0):
+                self._hear(child, event, owner or 0)
             self._lock.notify_all()
+
+    def _owner_of(self, child: Child) -> int | None:
+        """The number of a child among those that have leases; None: it is not there any more."""
+        if not self._config.has_owner or child is self._router:
+            return 0
+        return next((slot.number for slot in self._slots if slot.child is child), None)
+
+    def _hear(self, child: Child, event: Mapping[str, Any], owner: int) -> None:
+        """Note a report, and have a feed fail at all owners where it fails at one."""
+        kind, feed = event.get("event"), event.get("feed", "")
+        failed = feed in self._reports.over
+        self._reports.hear(child.name, event, owner)
+        if kind == "over" and event["code"] and not failed:
+            self._chronicle.note("feed failed", f"{feed}: {event['text']}")
+            self._fail_soon(feed, event["code"], event["text"])
+        elif kind == "bad" and feed not in self._failed:
+            limit, bad = self._most_bad(feed), self._reports.bad(feed)
+            if sum(bad.values()) > limit:
+                self._fail_soon(feed, "data", too_bad(limit, bad))
+
+    def _most_bad(self, feed: str) -> float:
+        declared = (one.declaration for one in self._config.feeds if one.name == feed)
+        limit = next(declared).policy.max_bad_examples
+        return inf if limit is None else limit
+
+    def _fail_soon(self, feed: str, code: str, text: str) -> None:
+        """Have a feed fail at all owners; a child may take its time to read an order."""
+        if self._owners > 1:
+            threading.Thread(target=self._fail, args=(feed, code, text), daemon=True).start()
 
     def _hear_functions(self, worker: str, feed: str, functions: dict[str, Any]) -> None:
         heard = self._functions.setdefault(feed, Heard(functions))
@@ -276,14 +335,15 @@ class Supervisor:
             if self.failure is not None:
                 raise self.failure
 
-    def _restart_for_trainer(self, feed: str) -> None:
-        """A trainer has asked for it, and the router has found that none uses the feed."""
+    def _restart_for_trainer(self, feed: str, generation: int, owner: int) -> None:
+        """A trainer has asked for it, and an owner has found that none uses the feed."""
         try:
             with self._lives:
-                self._restart_in_memory(feed)
+                if any(f.name == feed and f.generation == generation for f in self._config.feeds):
+                    self._restart_in_memory(feed)
         except HeadraceError as error:
             refusal = {"code": code_of(error), "text": str(error)}
-            self._order(order="not_taken_back", feed=feed, snapshot=BEGINNING, **refusal)
+            self._order(owner, order="not_taken_back", feed=feed, snapshot=BEGINNING, **refusal)
 
     def _restart_in_memory(self, feed: str) -> None:
         """Replace what the router knows of a feed, and all workers.
@@ -311,13 +371,15 @@ class Supervisor:
                 self._end_watch()
                 with self._lock:
                     workers = [slot.child for slot in self._slots if slot.child is not None]
-                    lives = [slot.vacate()[0] for slot in self._slots]
+                    lives = {slot.number: slot.vacate()[0] for slot in self._slots}
                 end(workers, 0.0)
                 forget_journals(self._config.directory, feed)
                 if self._config.has_owner:
                     self._failed.clear()
-                    self._config = replace(self._config, epoch=self._config.epoch + 1)
-                    self._order_router(order="worker_died", worker=0, life=lives[0])
+                    self._config = self._next_epoch()
+                    self._begin_owners()
+                    for number, life in lives.items():
+                        self._order_router(order="worker_died", worker=number, life=life)
             finally:
                 with self._lock:
                     self._changing = False
@@ -374,7 +436,8 @@ class Supervisor:
         path, binds = str(self._directory.path), tuple(self.addresses)
         self._config = replace(self._config, directory=path, binds=binds)
         with self._lock:
-            self._reports = Reports()
+            self._reports = self._no_reports()
+        self._failed.clear()
         self._start()
         if self.draining:
             self.begin_drain()
@@ -425,7 +488,7 @@ class Supervisor:
         if verdict.expected or slot.forgiven(self._clock()):
             try:
                 if self._config.has_owner:
-                    self._begin_start()
+                    self._begin_start(slot.number)
                 self._fill_later(slot, _BACKOFF_S)
                 return
             except (OSError, HeadraceError) as error:
@@ -438,17 +501,17 @@ class Supervisor:
 
     def _fail(self, feed: str, code: str, text: str) -> None:
         """A feed can not go on after the death of a worker."""
-        if self._config.has_owner:  # the next life is told
-            self._failed[feed] = code, text
-        else:
-            self._order(order="fail", feed=feed, code=code, text=text)
+        if self._config.has_owner:  # lives that begin are told
+            self._failed.setdefault(feed, (code, text))
+        self._order(order="fail", feed=feed, code=code, text=text)
 
-    def _begin_start(self) -> None:
-        """The owner has died: its next life goes on as after a start of the server."""
+    def _begin_start(self, owner: int) -> None:
+        """An owner has died: its next life goes on as after a start of the server."""
         if self._durable is not None:
             self._config = self._durable.next_start(self._config)
         else:
-            self._config = replace(self._config, epoch=self._config.epoch + 1)
+            self._config = self._next_epoch()
+        self._begun[owner] = self._config
 
     def _fill_later(self, slot: Slot, after_s: float) -> None:
         def fill() -> None:
@@ -463,13 +526,15 @@ class Supervisor:
         self._timers.append(timer)
         timer.start()
 
-    def _order(self, **values: Any) -> None:
-        """Order something of the process that has the feeds' leases."""
+    def _order(self, owner: int | None = None, /, **values: Any) -> None:
+        """Order something of the processes that have the feeds' leases, or of one of them."""
         with self._lock:
-            owners = [slot.child for slot in self._slots]
-            child = next(iter(owners), None) if self._config.has_owner else self._router
-        if child is not None:
-            child.order(**values)
+            owners = {slot.number: slot.child for slot in self._slots}
+            if not self._config.has_owner:
+                owners = {0: self._router}
+        for number, child in owners.items():
+            if child is not None and owner in (None, number):
+                child.order(**values)
 
     def _order_router(self, **values: Any) -> None:
         """Order something of the process with the public address."""
@@ -502,11 +567,11 @@ class Supervisor:
             return self._reports.outcome()
 
     def ask(self, order: str, timeout_s: float = 10.0, **values: Any) -> dict[str, Any]:
-        """The router's answer to an order that has one."""
+        """The answer to an order that has one, of all who have leases together."""
         with self._lock:
             self._requests += 1
             request, reports = self._requests, self._reports
-            reports.expect(request)
+            reports.expect(request, order)
             self._asked[request] = {"order": order, "request": request, **values}
         self._order(**self._asked[request])
         with self._lock:

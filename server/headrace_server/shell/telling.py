@@ -1,4 +1,4 @@
-"""What the router knows of its feeds, for somebody who asks: plain data, gathered now.
+"""What a router or an owner knows of its feeds, for somebody who asks: plain data, gathered now.
 
     desk, its dispatcher, its counters ─┐
     sessions of its trainers ───────────┴► feed_told() ─┐
@@ -48,6 +48,7 @@ def _trainer(desk: Desk, session: Session, now: float) -> dict[str, Any]:
     tally = session.tally
     return {
         "trainer": session.number,
+        "nonce": session.nonce.hex(),  # the same at all owners
         "host": session.host,
         "name": session.name,
         "local": session.local,
@@ -89,7 +90,8 @@ class Teller:
         now, present = self._clock(), self._sessions.present()
         feeds = {name: feed_told(desk, present, now) for name, desk in self._desks.items()}
         access = self._reception.access()
-        self._pipe.tell("answer", request=request, feeds=feeds, access=access)
+        here = dict(self._reception.refused_here())
+        self._pipe.tell("answer", request=request, feeds=feeds, access=access, refused_here=here)
 
     def tell_users(self, request: int, feed: str) -> None:
         """Who uses a feed."""

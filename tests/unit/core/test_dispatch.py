@@ -1143,3 +1143,22 @@ def test_uncommitted_batches_stay_with_a_trainer_for_as_long_as_it_says_so():
         assert d.renew(1, 3, frozenset(tokens), now) and d.tick(now) == []
     d.commit(1, tokens[1:2])
     assert d.counts["expired"] == 0 and kinds(d.take_effects(), Answer)[0].committed == tokens[1:2]
+
+
+# An owner that can give nothing
+
+
+def test_who_asks_when_all_is_in_hands_is_told_once_and_a_batch_that_comes_back_ends_it():
+    d = Dispatcher(range(1), TTL)
+    d.join(1, 0.0), d.join(2, 0.0)
+    d.window(1, 1), d.window(2, 9)
+    d.made(Batch(0, 0, 1)), d.made(Batch(0, 1, 1))
+    assert not [e for e in d.take_effects() if isinstance(e, Idle)]
+    d.partition_ended(0)
+    assert [e for e in d.take_effects() if isinstance(e, Idle)] == [Idle(2, 1)]
+    d.window(2, 10)
+    assert d.take_effects() == []
+    d.leave(1)
+    effects = d.take_effects()
+    assert [e.seq for e in effects if isinstance(e, Send)] == [2]
+    assert [e for e in effects if isinstance(e, Idle)] == [Idle(2, 2)]

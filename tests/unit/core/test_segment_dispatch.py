@@ -803,3 +803,61 @@ def test_a_save_that_never_comes_holds_nobody_up_for_longer_than_its_trainer():
     at.take()
     at.d.window(2, 9)
     assert len(at.take(Want)) == 1
+
+
+# An owner that can give nothing
+
+
+def test_who_asks_is_told_once_that_no_batch_comes_before_states_are_saved():
+    at = At(2)
+    (token,) = at.sent((0, 0), window=1)
+    at.d.window(1, 2)
+    assert at.take(Idle) == []  # one is being made
+    at.d.starved(1), at.d.starved(0)
+    assert at.take(Idle) == []  # the first has not been asked for any
+    at.d.window(1, 3)
+    at.take()
+    at.d.starved(0), at.d.starved(1)
+    assert at.take(Idle) == [Idle(1, 1)]
+    at.d.window(1, 4)
+    assert at.take(Idle) == []
+    at.d.save(1, token, "states")
+    at.make(1, 0)
+    assert [e.seq for e in at.take(Send)] == [2]  # which ends it
+    at.d.starved(0), at.d.starved(1)
+    assert at.take(Idle) == []  # it was not starved of what it made
+    at.d.partition_ended(0), at.d.partition_ended(1)
+    assert at.take(Idle) == [Idle(1, 2)]
+
+
+def test_a_trainer_that_asks_for_nothing_is_not_told_that_it_gets_none():
+    at = At()
+    at.sent((0, 0), window=1)
+    at.d.partition_ended(0)
+    assert at.take(Idle) == []
+    at.d.window(1, 2)
+    assert at.take(Idle) == [Idle(1, 1)]
+    at.d.resend(1, 1)  # the way to it may have ended before it was told
+    assert at.take(Idle) == [Idle(1, 1)]
+
+
+def test_while_paused_nobody_is_told_that_trainers_have_to_act():
+    at = At()
+    at.sent((0, 0), window=1)
+    at.d.paused = True
+    at.d.partition_ended(0)
+    at.d.window(1, 2)
+    assert at.take(Idle) == []
+
+
+def test_a_trainer_whose_lanes_ran_dry_is_told_when_no_partition_has_others_for_it():
+    at = At(2, "lanes")
+    at.join(1, window=1)
+    (want,) = at.take(Want)
+    at.d.dry(want.stripe)
+    (other,) = at.take(Want)
+    assert at.take(Idle) == [] and other.partition != want.partition
+    at.d.dry(other.stripe)
+    assert at.take(Idle) == [Idle(1, 0)]
+    at.d.dry(other.stripe)
+    assert at.take(Idle) == []

@@ -21,7 +21,7 @@ class Router:
     def __init__(self) -> None:
         self.orders: queue.Queue[dict[str, Any]] = queue.Queue()
 
-    def __call__(self, **order: Any) -> None:
+    def __call__(self, owner: int | None = None, /, **order: Any) -> None:
         self.orders.put(order)
 
     def next(self) -> dict[str, Any]:

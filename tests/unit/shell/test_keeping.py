@@ -28,7 +28,7 @@ class Supervisor:
         self.epochs: queue.Queue[int] = queue.Queue()
         self.keeping = Keeping(self.durable, 4, self.order, self.note, self.take_back)
 
-    def order(self, **order: Any) -> None:
+    def order(self, owner: int | None = None, /, **order: Any) -> None:
         self.orders.put(order)
 
     def note(self, kind: str, text: str) -> None:
@@ -60,14 +60,18 @@ def made(supervisor: Supervisor) -> str:
 
 def test_a_snapshot_is_made_and_a_feed_is_prepared_to_go_back_to_it(supervisor: Supervisor):
     name = made(supervisor)
-    assert supervisor.keeping.hear({"event": "take_back", "feed": "a", "snapshot": name})
+    assert supervisor.keeping.hear(
+        {"event": "take_back", "feed": "a", "generation": 0, "snapshot": name}
+    )
     assert supervisor.epochs.get(timeout=PATIENCE_S) == 4
     assert supervisor.notes == [("taken back", f"feed 'a' to snapshot {name}")]
 
 
 def test_what_can_not_be_gone_back_to_is_refused(supervisor: Supervisor):
     absent = "20260102T030405Z-0123456789ab"
-    assert supervisor.keeping.hear({"event": "take_back", "feed": "a", "snapshot": absent})
+    assert supervisor.keeping.hear(
+        {"event": "take_back", "feed": "a", "generation": 0, "snapshot": absent}
+    )
     refusal = supervisor.orders.get(timeout=PATIENCE_S)
     assert (refusal["order"], refusal["code"]) == ("not_taken_back", "server")
     assert f"there is no snapshot {absent}" in refusal["text"]
@@ -96,7 +100,9 @@ def test_what_a_trainer_asked_of_a_life_that_has_ended_is_not_done_in_the_next(
             done.set()
 
     supervisor.keeping._supervise = take_back
-    assert supervisor.keeping.hear({"event": "take_back", "feed": "a", "snapshot": name})
+    assert supervisor.keeping.hear(
+        {"event": "take_back", "feed": "a", "generation": 0, "snapshot": name}
+    )
     assert waits.wait(PATIENCE_S)
     supervisor.keeping.close()
     ended.set()

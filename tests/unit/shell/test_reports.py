@@ -44,14 +44,14 @@ def test_each_word_of_the_router_is_kept():
 
 def test_an_answer_is_kept_for_who_waits_for_it_and_for_nobody_else():
     told = reports()
-    told.expect(1)
+    told.expect(1, "close")
     for request in (1, 2):
         told.hear("router", {"event": "answer", "request": request, "feeds": {"f": request}})
     assert told.answered(1) and not told.answered(2)
     answer = told.take_answer(1)
     assert answer is not None and answer["feeds"] == {"f": 1}
     assert told.take_answer(1) is None and told.take_answer(2) is None
-    told.expect(3)
+    told.expect(3, "close")
     assert told.take_answer(3) is None
     told.hear("router", {"event": "answer", "request": 3})  # it came too late
     assert not told.answered(3)

@@ -70,6 +70,7 @@ def test_a_trainer_is_told_of_with_what_it_has_and_what_it_said(desk: Desk):
     (trainer,) = told["trainers"]
     expected: dict[str, Any] = {
         "trainer": 3,
+        "nonce": "6e",
         "host": "there:7",
         "name": "",
         "local": False,
