@@ -180,7 +180,7 @@ class Dispatcher:
             if lease.seq > last_seq:
                 trainer.seq = max(trainer.seq, lease.seq)
                 self._effects.append(Send(session, lease.seq, lease.token, lease.batch))
-        trainer.told = trainer.idle = False
+        trainer.told, trainer.idle, trainer.passed = False, False, 0
         self._trainers.ask(session)
         self._deal()
 

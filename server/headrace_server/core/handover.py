@@ -19,6 +19,7 @@ __all__ = [
     "Idle",
     "JoinRefused",
     "Leave",
+    "Passed",
     "Release",
     "Returned",
     "Rewound",
@@ -170,6 +171,15 @@ class Idle:
 
 
 @record
+class Passed:
+    """Tell a session, in place of a delivery, that a partition makes no more batches."""
+
+    session: int
+    seq: int
+    partition: int
+
+
+@record
 class Save:
     """A batch of segments is done: its worker keeps the states.  ``payload`` is the shell's."""
 
@@ -236,6 +246,7 @@ Effect = (
     | Freed
     | Finish
     | Idle
+    | Passed
     | Save
     | Want
     | Leave

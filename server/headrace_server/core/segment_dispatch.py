@@ -15,8 +15,9 @@ from typing import Any
 from headrace_proto.record import record
 
 from .demand import Arrivals, LaneQueues
-from .handover import Answer, Batch, Effect, JoinRefused, Release, Save, Unflushed
+from .handover import Answer, Batch, Effect, JoinRefused, Passed, Release, Save, Unflushed
 from .keeping import Claimed, KeepingDispatcher
+from .trainers import Trainer
 
 __all__ = ["LANES_LOST", "Flush", "PlaceOf", "SegmentDispatcher"]
 
@@ -50,8 +51,12 @@ class SegmentDispatcher(KeepingDispatcher):
         max_window: int = 64,
         epoch: int = 0,
         order: str = "arrival",
+        takes_turns: bool = False,
     ) -> None:
+        """``takes_turns``: trainers take batches of several owners, by partitions in turn."""
         self._lanes = order == "lanes"
+        self._takes_turns = takes_turns and not self._lanes
+        self._over: list[int] = []  # partitions that make no more, where trainers take turns
         super().__init__(partitions, lease_ttl_s, max_window, epoch)
         self._changed = False
         self._saved: dict[int, tuple[int, Batch]] = {}  # by session: the last one
@@ -74,6 +79,11 @@ class SegmentDispatcher(KeepingDispatcher):
         if not wanted:
             self._void(batch)
         self._deal()
+
+    def partition_ended(self, number: int) -> None:
+        if self._takes_turns and number not in self._over:
+            self._over.append(number)
+        super().partition_ended(number)
 
     def starved(self, partition: int) -> None:
         """A partition waits for states before it can make what it was asked for."""
@@ -367,6 +377,7 @@ class SegmentDispatcher(KeepingDispatcher):
         if not self.paused:
             trainers = self._trainers
             for trainer in list(trainers.asking.values()):
+                self._tell_over(trainer)
                 while trainers.wants(trainer) and (batch := self._next_of(trainer.session)):
                     self._grant(trainer, batch)
                 if not trainers.wants(trainer):
@@ -376,6 +387,17 @@ class SegmentDispatcher(KeepingDispatcher):
                 self._effects += self._stream.wants(asking, len(self._again))
                 self._tell_idle(lambda trainer: self._stream.is_idle(trainer.session))
         self._tell_end()
+
+    def _tell_over(self, trainer: Trainer) -> None:
+        """Tell a trainer of partitions that are over, each in place of a batch that it asks for.
+
+        Whose turn it is then is the trainer's to know: it may be that of another owner.
+        """
+        while trainer.passed < len(self._over) and self._trainers.wants(trainer):
+            trainer.seq += 1
+            told = Passed(trainer.session, trainer.seq, self._over[trainer.passed])
+            self._effects.append(told)
+            trainer.passed += 1
 
     def _next_of(self, session: int) -> Batch | None:
         return self._again.pop() or self._stream.next(session)

@@ -33,6 +33,7 @@ class Trainer:
     window: int = 0
     seq: int = 0
     told: bool = False  # of the end
+    passed: int = 0  # partitions that it was told to be over
     idle: bool = False  # whether it was told that it gets none before trainers act
 
 

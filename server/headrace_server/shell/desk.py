@@ -131,7 +131,7 @@ class Desk:
         if config.stateful:
             # In a replay batches are in the order of their hand-out, whosever lanes they were.
             order = "arrival" if run.replay is not None else config.order
-            self.dispatcher = SegmentDispatcher(*common, order)
+            self.dispatcher = SegmentDispatcher(*common, order, self.owners > 1)
         else:
             self.dispatcher = (KeepingDispatcher if self.durable else Dispatcher)(*common)
         self.schema: Any = None

@@ -27,6 +27,7 @@ from ..core.handover import (
     Freed,
     Idle,
     Leave,
+    Passed,
     Release,
     Rewound,
     Save,
@@ -261,9 +262,9 @@ class House(ABC):
                 self._on_freed(desk, effect)
             elif isinstance(effect, Finish):
                 self._outbox.finish(effect.session)
-            elif isinstance(effect, Idle):
+            elif isinstance(effect, (Idle, Passed)):
                 if desk.owners > 1:
-                    self._outbox.idle(effect)
+                    self._outbox.tell_turn(effect)
             elif isinstance(effect, (Save, Want, Leave, Claim, Release)):
                 self._on_turn(desk, effect)
             elif isinstance(effect, Rewound):

@@ -34,7 +34,7 @@ from headrace_proto.messages import (
     Snapshotted,
 )
 
-from ..core.handover import Answer, Idle, Send
+from ..core.handover import Answer, Idle, Passed, Send
 from ..feed.slab import map_segment
 from .descriptors import own
 from .desk import Desk, Place, delivery_of
@@ -219,11 +219,14 @@ class Outbox:
         if session is not None:
             self.send(session.identity, Ended(number))
 
-    def idle(self, effect: Idle) -> None:
-        """Tell a trainer that others have to act before it gets a batch here."""
+    def tell_turn(self, effect: Idle | Passed) -> None:
+        """Tell a trainer of several owners that it is another's turn."""
         session = self._sessions.get(effect.session)
-        if session is not None:
+        if session is not None and isinstance(effect, Idle):
             self.send(session.identity, messages.Idle(effect.session, effect.seq))
+        elif session is not None and isinstance(effect, Passed):
+            told = messages.Passed(effect.session, effect.seq, effect.partition)
+            self.send(session.identity, told)
 
     def flushed(self, number: int, request: int, code: str = "", text: str = "") -> None:
         """The states that a trainer has handed over are kept, or why they are not."""

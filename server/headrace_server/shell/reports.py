@@ -75,11 +75,16 @@ class Reports:
         self._dropped.setdefault(feed, {})[owner] = dict(dropped)
         well = self._well.setdefault(feed, set())
         if code:
-            self.over.setdefault(feed, (code, text))
+            self.fail(feed, code, text)
         else:
             well.add(owner)
             if len(well) == self._owners:
                 self.over.setdefault(feed, ("", ""))
+
+    def fail(self, feed: str, code: str, text: str) -> None:
+        """A feed has failed; the first reason stands."""
+        self._dropped.setdefault(feed, {})
+        self.over.setdefault(feed, (code, text))
 
     def bad(self, feed: str) -> dict[str, int]:
         """Bad examples of a feed by what is wrong with them, over several owners."""

@@ -51,6 +51,8 @@ __all__ = ["Supervisor"]
 
 logger = logging.getLogger("headrace.server")
 
+#: Name of the process with the public address.
+_ROUTER = "router"
 _BACKOFF_S = 0.1
 #: Between two attempts to start a worker that the system refuses: it has no process to spare, say.
 _RETRY_S = 1.0
@@ -125,7 +127,7 @@ class Supervisor:
             self._keeping = Keeping(self._durable, self._config.epoch, *told)
         declarations = [feed.declaration for feed in self._config.feeds]
         write_sources(declarations, self._directory.path)
-        self._router = self._spawn("router", "headrace_server.shell.router", {})
+        self._router = self._spawn(_ROUTER, "headrace_server.shell.router", {})
         self._deaths.begin()
         self._slots = slots
         for slot in self._slots:  # they wait for the router where they are ready first
@@ -246,7 +248,7 @@ class Supervisor:
 
     def _owner_of(self, child: Child) -> int | None:
         """The number of a child among those that have leases; None: it is not there any more."""
-        if not self._config.has_owner or child is self._router:
+        if not self._config.has_owner or child.name == _ROUTER:
             return 0
         return next((slot.number for slot in self._slots if slot.child is child), None)
 
@@ -261,6 +263,7 @@ class Supervisor:
         elif kind == "bad" and feed not in self._failed:
             limit, bad = self._most_bad(feed), self._reports.bad(feed)
             if sum(bad.values()) > limit:
+                self._reports.fail(feed, "data", too_bad(limit, bad))
                 self._fail_soon(feed, "data", too_bad(limit, bad))
 
     def _most_bad(self, feed: str) -> float:

@@ -15,9 +15,9 @@ from headrace_proto.messages import (
     Deliver,
     Delivery,
     Ended,
+    Idle,
     Outcome,
     Passed,
-    Pulse,
     Step,
     Welcome,
 )
@@ -67,7 +67,7 @@ class Owner:
             session.receive(Deliver(7, (d,)), [b""], 0.0)
         wants = self._seqs.get(number, 0) < self._windows.get(number, 0)
         if wants and not self.waiting and self.out:
-            session.receive(Pulse(7, "", True), [], 0.0)
+            session.receive(Idle(7, self._seqs.get(number, 0)), [], 0.0)
         if not self.waiting and not self.out and not session.finished:
             session.receive(Ended(7), [], 0.0)
 

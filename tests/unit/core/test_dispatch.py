@@ -15,6 +15,7 @@ from headrace_server.core.handover import (
     Batch,
     Finish,
     Freed,
+    Idle,
     JoinRefused,
     Returned,
     Send,

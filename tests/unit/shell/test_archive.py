@@ -105,3 +105,43 @@ def test_no_more_are_made_at_a_time_than_can_be(shelf: Shelf):
         router.next()
     archive.ask("speech", 1, 16)
     assert "16 snapshots are being made" in router.next()["text"]
+
+
+def test_a_snapshot_is_made_when_all_owners_have_copied_their_partitions(shelf: Shelf):
+    """1. Three owners are asked, and one has copied.
+    2. Another dies: its next life is asked again, and nobody else.
+    3. When the last has copied, the trainer's owner is told.
+    """
+    asked: queue.Queue[tuple[int | None, dict[str, Any]]] = queue.Queue()
+
+    def order(owner: int | None = None, /, **values: Any) -> None:
+        asked.put((owner, values))
+
+    archive = Archive(shelf, 5, order, owners=3)
+    ticket = archive.ask("speech", session=3, request=8, owner=1)
+    owner, copy = asked.get(timeout=PATIENCE_S)
+    assert owner is None and copy["order"] == "copy"
+    Path(copy["directory"], "0.journal").write_bytes(b"store")
+    archive.copied(ticket, "", "", owner=0)
+    archive.copied(ticket, "", "", owner=0)
+    archive.begin_again(6, owner=2)
+    assert asked.get(timeout=PATIENCE_S) == (2, copy)
+    archive.begin_again(7, owner=0)  # it has copied
+    archive.copied(ticket, "", "", owner=2)
+    assert asked.empty()
+    archive.copied(ticket, "", "", owner=1)
+    owner, answer = asked.get(timeout=PATIENCE_S)
+    assert (owner, answer["order"], answer["session"]) == (1, "snapshotted", 3)
+    token = Token.from_plain("token", answer["token"])
+    assert shelf.fetch("speech", token.snapshot)[1] == 7  # no token of these lives is repeated
+
+
+def test_a_snapshot_that_one_owner_can_not_copy_is_refused_when_all_have_answered(shelf: Shelf):
+    router = Router()
+    archive = Archive(shelf, 1, router, owners=2)
+    ticket = archive.ask("speech", session=3, request=8)
+    router.next()
+    archive.copied(ticket, "data", "partition 2: the disk is full", owner=1)
+    assert router.orders.empty()
+    archive.copied(ticket, "", "", owner=0)
+    assert "partition 2: the disk is full" in router.next()["text"]

@@ -74,3 +74,35 @@ def test_what_a_child_said_before_its_end_is_taken_once():
     assert told.take_dying("worker-0-0") is None
     assert told.take_dying("worker-0-1") == "it hurts"
     assert told.take_dying("worker-0-1") is None
+
+
+def test_what_all_owners_have_to_say_is_said_when_the_last_one_has():
+    told = Reports(owners=2)
+    told.expect(1, "users")
+    for owner in range(2):
+        assert not (told.open or told.idle or told.answered(1) or told.over)
+        told.hear("", {"event": "open"}, owner)
+        told.hear("", {"event": "idle"}, owner)
+        told.hear("", {"event": "answer", "request": 1, "users": [f"{owner}"]}, owner)
+        told.hear(*over("f"), owner)
+        told.hear(*over("f"), owner)  # its next life says it again
+    assert told.open and told.idle and told.take_answer(1) == {"users": ["0", "1"]}
+    assert told.outcome() == {"f": ("", "", {"bad": 4})}
+    told.begin_anew("f")
+    assert told.outcome() == {}
+
+
+def test_a_feed_fails_when_it_fails_at_one_owner_and_the_first_reason_stands():
+    told = Reports(owners=3)
+    told.hear(*over("f"), 0)
+    told.hear(*over("f", "data", "why"), 2)
+    assert told.outcome() == {"f": ("data", "why", {"bad": 4})}
+    told.hear(*over("f", "server", "because it failed"), 1)
+    assert told.outcome() == {"f": ("data", "why", {"bad": 6})}
+
+
+def test_bad_examples_of_all_owners_are_added():
+    told = Reports(owners=2)
+    for owner, n in ((0, 1), (1, 2), (0, 3)):
+        told.hear("", {"event": "bad", "feed": "f", "bad": {"short": n}}, owner)
+    assert told.bad("f") == {"short": 5} and told.bad("g") == {}

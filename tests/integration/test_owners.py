@@ -1,0 +1,193 @@
+"""Several workers own the partitions of a feed: each serves trainers itself, and one dies alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+import headrace_server as hs
+from headrace_server import server as serving
+from tests.patience import PATIENCE_S
+
+from .segment_streams import Ledger, at_once, cells_of, chained, of_counts, save_all, train
+from .test_faults import eventually
+from .test_near import list_of
+
+_OWNERS = 3
+
+
+@pytest.fixture(autouse=True)
+def owned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers of segments have owners, however many workers there are."""
+    monkeypatch.setattr(
+        serving, "is_owned", lambda workers, feeds: all(feed.stateful for feed in feeds)
+    )
+
+
+def connect(server: hs.Server, **options: Any) -> headrace.Feed:
+    return headrace.connect(server.address, timeout=PATIENCE_S, **options)
+
+
+def run(ledger: Ledger, partitions: int = 4, **options: Any) -> hs.Server:
+    return hs.run(
+        chained(list_of(ledger), batch_size=3), workers=_OWNERS, partitions=partitions, **options
+    )
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger(of_counts([1 + i % 5 for i in range(60)]))
+
+
+def test_one_trainer_gets_all_of_the_feed_once(ledger: Ledger):
+    with run(ledger) as server, connect(server) as feed:
+        assert feed.local
+        train(feed, ledger)
+    ledger.assert_complete()
+
+
+def test_trainers_share_all_owners(ledger: Ledger, over_tcp: None):
+    with run(ledger) as server, connect(server, prefetch=0) as one:
+        with connect(server, prefetch=0) as two:
+            at_once([lambda f=f: train(f, ledger) for f in (one, two)])
+        assert server.wait(PATIENCE_S)
+    ledger.assert_complete()
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_the_death_of_one_owner_leaves_the_others_alone(
+    ledger: Ledger, tmp_path: Path, durable: bool
+):
+    options: dict[str, Any] = {"state_dir": tmp_path / "state"} if durable else {}
+    with run(ledger, **options) as server, connect(server, prefetch=0) as feed:
+        train(feed, ledger, 6)
+        numbers = {t["trainer"] for t in server.stats()["default"]["trainers"]}
+        os.kill(server.pids["worker-1-0"], signal.SIGKILL)
+        train(feed, ledger)
+        assert {name for name in server.pids if "worker" in name} == {
+            "worker-0-0",
+            "worker-1-1",
+            "worker-2-0",
+        }
+        assert len(numbers) == 1
+    ledger.assert_complete()
+
+
+def test_the_supervisor_gathers_what_owners_answer(ledger: Ledger):
+    with run(ledger) as server, connect(server, prefetch=0) as one, connect(server) as two:
+        train(one, ledger, 5)
+        eventually(lambda: server.stats()["default"]["batches"] == 5)
+        told = server.stats()["default"]
+        assert [at["partition"] for at in told["partitions"]] == [0, 1, 2, 3]
+        assert [at["worker"] for at in told["partitions"]] == [0, 1, 2, 0]
+        assert len(told["trainers"]) == 2
+        assert sum(trainer["committed"] for trainer in told["trainers"]) == 5
+        batch = next(one)
+        for key, segment in cells_of(batch):
+            found = server._supervisor.ask("inspect", feed="default", key=key.hex())
+            assert found["unheard"] == []
+            assert [(at["where"], at["segment"]) for at in found["found"]] == [("leased", segment)]
+        save_all(batch, ledger.check(batch))
+        two.close()
+        train(one, ledger)
+    ledger.assert_complete()
+
+
+def test_a_snapshot_has_the_partitions_of_all_owners(ledger: Ledger, tmp_path: Path):
+    """1. A feed is trained for a while, a snapshot is taken, and it is trained to its end.
+    2. Another server goes on from the snapshot: the rest comes again, and nothing else.
+    """
+    with run(ledger, state_dir=tmp_path / "a", snapshots=str(tmp_path / "kept")) as server:
+        with connect(server, prefetch=0) as feed:
+            train(feed, ledger, 9)
+            before = list(ledger.seen)
+            token = feed.snapshot()
+            train(feed, ledger)
+        assert server.wait(PATIENCE_S)
+    ledger.assert_complete()
+    ledger.seen[:] = before
+    with run(ledger, state_dir=tmp_path / "b", resume=token) as server:
+        with connect(server, resume=token) as feed:
+            train(feed, ledger)
+    ledger.assert_complete()
+
+
+def test_a_feed_is_started_anew_at_all_owners(ledger: Ledger):
+    with run(ledger) as server:
+        with connect(server, prefetch=0) as feed:
+            train(feed, ledger, 7)
+            with pytest.raises(headrace.FeedInUse):
+                server.restart()
+            server.restart(force=True)
+            with pytest.raises(headrace.FeedRewound):
+                train(feed, ledger)
+        ledger.seen.clear()
+        with connect(server, restart=True) as feed:
+            train(feed, ledger)
+        assert server.wait(PATIENCE_S)
+    ledger.assert_complete()
+
+
+@pytest.mark.parametrize("by", ["trainer", "server"])
+def test_the_input_of_all_owners_is_closed(ledger: Ledger, by: str):
+    examples = list_of(ledger)
+    pipeline = chained(examples, batch_size=3, capacity=5)
+    with (
+        hs.run(pipeline, workers=_OWNERS, partitions=4) as server,
+        connect(server, prefetch=0) as feed,
+    ):
+        train(feed, ledger, 4)
+        if by == "trainer":
+            feed.drain()
+        else:
+            server.end()
+        train(feed, ledger)
+        assert server.wait(PATIENCE_S)
+        assert server.failed_feeds() == {}
+    assert len(ledger.seen) < ledger.segments
+
+
+def test_a_server_is_idle_when_all_owners_are(ledger: Ledger):
+    with run(ledger) as server, connect(server, prefetch=0) as feed:
+        batch = next(feed)
+        assert not server.drain(0.1)
+        save_all(batch, ledger.check(batch))
+        assert server.drain(PATIENCE_S)
+
+
+def _train_all(feed: headrace.Feed) -> None:
+    for batch in feed:
+        batch.save_state("s", batch.state("s"))
+
+
+@pytest.mark.parametrize("most", [5, 6])
+def test_bad_examples_of_all_owners_count_against_one_bound(most: int):
+    """Six examples are bad, two at each owner."""
+    examples = [{"key": f"k{n}", "x": [1.0] * (n % 5)} for n in range(30)]
+    source = hs.from_examples(
+        examples, {"key": hs.scalar("string"), "x": hs.sequence("float32")}
+    ).options(on_bad_example="skip", max_bad_examples=most)
+    pipeline = source.batch_sequences_with_states(
+        input_key="key",
+        input_sequences=["x"],
+        input_context=[],
+        initial_states={"s": hs.zeros((1,), "float32")},
+        num_unroll=2,
+        batch_size=3,
+    )
+    with hs.run(pipeline, workers=_OWNERS, partitions=3) as server, connect(server) as feed:
+        if most == 6:
+            _train_all(feed)
+            assert server.wait(PATIENCE_S)
+            assert sum(server.dropped["default"].values()) == 6
+        else:
+            with suppress(headrace.DataError):  # it may have got all before
+                _train_all(feed)
+            assert server.wait(PATIENCE_S)
+            assert "max_bad_examples=5" in server.failed_feeds()["default"]
