@@ -13,6 +13,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace_server import server as serving
+from headrace_server.shell.flight_history import History
 from tests.patience import PATIENCE_S
 
 from .segment_streams import Ledger, at_once, cells_of, chained, of_counts, save_all, train
@@ -191,3 +192,65 @@ def test_bad_examples_of_all_owners_count_against_one_bound(most: int):
                 _train_all(feed)
             assert server.wait(PATIENCE_S)
             assert "max_bad_examples=5" in server.failed_feeds()["default"]
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_one_trainer_gets_the_stream_of_one_owner_however_many_there_are(prefetch: int):
+    """Partitions differ in length, so some are over before others."""
+    streams = []
+    for workers in (1, _OWNERS):
+        ledger = Ledger(of_counts([1 + i * 7 % 5 for i in range(50)]))
+        pipeline = chained(list_of(ledger), batch_size=3)
+        with hs.run(pipeline, workers=workers, partitions=5) as server:
+            with connect(server, prefetch=prefetch) as feed:
+                train(feed, ledger)
+        ledger.assert_complete()
+        streams.append(ledger.batches)
+    if prefetch == 0:  # else states come back at other moments
+        assert streams[0] == streams[1]
+
+
+@pytest.mark.parametrize("placement", ["server", "trainer"])
+def test_trainers_with_lanes_go_from_owner_to_owner(ledger: Ledger, placement: str):
+    pipeline = chained(
+        list_of(ledger), batch_size=3, order="lanes", state_placement=placement, capacity=12
+    )
+    with hs.run(pipeline, workers=_OWNERS, partitions=4) as server:
+        with connect(server, prefetch=1) as one, connect(server, prefetch=1) as two:
+            at_once([lambda f=f: train(f, ledger) for f in (one, two)])
+        assert server.wait(PATIENCE_S)
+    ledger.assert_complete()
+
+
+def test_the_flight_of_all_owners_is_told_in_its_order(ledger: Ledger, tmp_path: Path):
+    with run(ledger, state_dir=tmp_path) as server, connect(server, prefetch=0) as feed:
+        train(feed, ledger)
+    flown = list(History(tmp_path, "default").leases)
+    assert {lease.fate for lease in flown} == {"committed"}
+    assert len(flown) == len(ledger.batches)
+    assert {lease.batch.partition for lease in flown} == {0, 1, 2, 3}
+    assert [lease.sent for lease in flown] == sorted(lease.sent for lease in flown)
+
+
+def test_trainers_elsewhere_outlive_every_owner(ledger: Ledger, tmp_path: Path, over_tcp: None):
+    """Neither holds a batch that it does not train: the other may wait for its states."""
+    with run(ledger, state_dir=tmp_path) as server:
+        with connect(server, prefetch=0) as one, connect(server, prefetch=0) as two:
+            for owner in range(_OWNERS):
+                at_once([lambda f=f: train(f, ledger, 3) for f in (one, two)])
+                os.kill(server.pids[f"worker-{owner}-0"], signal.SIGKILL)
+            at_once([lambda f=f: train(f, ledger) for f in (one, two)], PATIENCE_S)
+        assert server.wait(PATIENCE_S)
+    ledger.assert_complete()
+
+
+def test_owners_serve_several_feeds(ledger: Ledger):
+    examples = list_of(ledger)
+    few = Ledger(examples[:9])
+    feeds = {"few": chained(examples[:9]), "many": chained(examples)}
+    with hs.run(feeds, workers=_OWNERS, partitions=3) as server:
+        for name, of in (("few", few), ("many", ledger)):
+            with connect(server, feed=name) as feed:
+                train(feed, of)
+            of.assert_complete()
+        assert server.wait(PATIENCE_S)

@@ -1,7 +1,10 @@
 """The flight recorder: which rows every batch held, and whom it went to with what end.
 
     worker ── Trace of a batch it made ─► RowsRecorder  ─► rows-….flight    before it is announced
-    router ── effects of one round     ─► LeaseRecorder ─► leases-….flight  before they are acted on
+    owner  ── effects of one round     ─► LeaseRecorder ─► leases-….flight  before they are acted on
+
+An owner is who has the leases: the router, or each worker those of its partitions.  Each of its
+lives has a number of its own, so there is a file of leases for each.
 
 Frames of rows:    [0, id, name of a file]
                    [1, partition, chunk, source]
@@ -69,7 +72,7 @@ class _Recorder(ABC):
     def __init__(self, config: RunConfig, feed: str, name: str) -> None:
         assert config.state_directory is not None
         directory = flight_directory(config.state_directory, feed)
-        writers = config.workers + 1
+        writers = config.workers + (config.workers if config.has_owner else 1)
         self._feed = feed
         self._file = FlightFile(directory, name, config.record_bytes, writers, self._header)
         self._told = False
@@ -172,7 +175,7 @@ def _segments(batch: Segments) -> list[Any]:
 
 
 class LeaseRecorder(_Recorder):
-    """What the router of one life handed out of one feed."""
+    """What one life of an owner, or of the router, handed out of one feed."""
 
     def __init__(self, config: RunConfig, feed: str) -> None:
         super().__init__(config, feed, f"leases-{config.start:010d}")

@@ -1,5 +1,7 @@
 """What the files of leases say: whom every batch went to, at which step, and with what end.
 
+Several owners write at the same time: their hand-outs are put in the order of their times.
+
 SENT token, partition, number, rows, session, step
 COMMITTED token, …      STALE token, …      REFUSED token, code, text      ENDED token, why
 JOINED session, host, rank, world, process
@@ -7,6 +9,7 @@ JOINED session, host, rank, world, process
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,6 +75,7 @@ class Leases:
 
     def __init__(self, directory: Path) -> None:
         self._found: dict[int, Lease] = {}
+        self._lives: dict[int, list[Lease]] = {}
         self._trainers: dict[tuple[int, int], Trainer] = {}
         for path in sorted(directory.glob(f"leases-*{SUFFIX}")):
             content = frames(path)
@@ -84,6 +88,7 @@ class Leases:
             for _, (when, entries) in content:
                 for entry in entries:
                     self._add(life, when, *entry)
+        self._in_order = list(heapq.merge(*self._lives.values(), key=_sent))
 
     def _join(
         self, life: int, session: int, host: str, rank: int, world: int, process: bytes
@@ -95,7 +100,8 @@ class Leases:
             token, partition, number, rows, session, step = about
             trainer = self._trainers.get((life, session), Trainer(life, session))
             batch = BatchId(life, partition, number)
-            self._found[token] = Lease(token, batch, rows, trainer, step, when)
+            lease = self._found[token] = Lease(token, batch, rows, trainer, step, when)
+            self._lives.setdefault(life, []).append(lease)
         elif kind == JOINED:
             self._join(life, *about)
         elif kind in (COMMITTED, STALE):
@@ -115,7 +121,11 @@ class Leases:
             lease.events.append(event)
 
     def __iter__(self) -> Iterator[Lease]:
-        return iter(self._found.values())
+        return iter(self._in_order)
 
     def __len__(self) -> int:
         return len(self._found)
+
+
+def _sent(lease: Lease) -> float:
+    return lease.sent

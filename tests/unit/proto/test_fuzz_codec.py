@@ -25,6 +25,7 @@ from headrace_proto.messages import (
     Flushed,
     Handed,
     Hello,
+    Idle,
     Outcome,
     Passed,
     Pulse,
@@ -75,6 +76,7 @@ MESSAGES = {
         Flushed(7, 1, "state", "it has another shape"),
         Snapshotted(7, 3, {"headrace": 1, "feed": "speech"}, "server", "the disk is full"),
         Passed(7, 5, 2),
+        Idle(7, 3),
     ],
 }
 
