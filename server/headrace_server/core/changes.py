@@ -70,6 +70,22 @@ class Examples:
         numbers = np.concatenate([part.numbers for part in parts], axis=1)
         return cls(numbers, list(chain.from_iterable(part.keys for part in parts)), states)
 
+    @classmethod
+    def gathered(cls, parts: Sequence[tuple[Examples, np.ndarray]]) -> Examples:
+        """These rows of these, in the order in which they came; each state is copied once."""
+        if len({part._form for part, _ in parts}) != 1:
+            return cls.joined([part.take(rows) for part, rows in parts]).by_index()
+        numbers = np.concatenate([part.numbers[:, rows] for part, rows in parts], axis=1)
+        order = np.argsort(numbers[1], kind="stable")
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        keys = [part.keys[row] for part, rows in parts for row in rows.tolist()]
+        return cls(
+            numbers[:, order],
+            [keys[i] for i in order.tolist()],
+            [_gathered(parts, number, places) for number in range(len(parts[0][0].states))],
+        )
+
     def __len__(self) -> int:
         return len(self.keys)
 
@@ -106,6 +122,30 @@ class Examples:
         """Each by itself."""
         rows = zip(*self.numbers.tolist(), self.keys, self.packed(), strict=True)
         return [Example(*row) for row in rows]
+
+
+def _gathered(
+    parts: Sequence[tuple[Examples, np.ndarray]], number: int, places: np.ndarray
+) -> Column:
+    """One state of these rows, each at its place."""
+    first = parts[0][0].states[number]
+    if isinstance(first, list):
+        values = [part.states[number][row] for part, rows in parts for row in rows.tolist()]
+        return [values[i] for i in np.argsort(places).tolist()]
+    whole, at = np.empty((len(places), first.shape[1]), np.uint8), 0
+    for part, rows in parts:
+        column = part.states[number]
+        assert not isinstance(column, list)  # the parts have one form
+        whole[_span(places[at : at + len(rows)])] = column[_span(rows)]
+        at += len(rows)
+    return whole
+
+
+def _span(rows: np.ndarray) -> slice | np.ndarray:
+    """Rows one after the other as a slice, which is read without a copy."""
+    if len(rows) and (np.diff(rows) == 1).all():
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows
 
 
 def _concatenated(columns: Sequence[Column]) -> Column:

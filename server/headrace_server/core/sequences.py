@@ -11,7 +11,7 @@ classes that build on this one: `SegmentQueue` (order of arrival) and `Lanes`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -231,8 +231,8 @@ class Sequences(ABC):
         """Examples that an earlier life has begun go on; their slots."""
         slots = self._slots.resume(begun)
         self.in_flight += len(slots)
-        for chunk in begun.chunks.tolist():
-            self._uses[chunk] = self._uses.get(chunk, 0) + 1
+        for chunk, uses in Counter(begun.chunks.tolist()).items():
+            self._uses[chunk] = self._uses.get(chunk, 0) + uses
         self._come_back(slots)
         return slots
 

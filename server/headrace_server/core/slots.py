@@ -167,9 +167,9 @@ class Slots:
         return np.array(numbers, np.int64)
 
     def _name(self, slots: np.ndarray, keys: Sequence[Hashable]) -> None:
-        for slot, key in zip(slots.tolist(), keys, strict=True):
-            self._key_of[slot] = key
-            self._slot_of[key] = slot
+        numbers = slots.tolist()
+        self._key_of.update(zip(numbers, keys, strict=True))
+        self._slot_of.update(zip(keys, numbers, strict=True))
 
     # Examples go
 

@@ -13,6 +13,7 @@ numbers above all stored ones and the cursor's.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -190,9 +191,7 @@ class Keeper:
             self._marks[mark // 2] = REFUSED if mark % 2 else BEGUN
         examples = saved.examples
         lines, indices, chunks, rows, segments, counts = examples.numbers
-        for line, chunk in zip(lines.tolist(), chunks.tolist(), strict=True):
-            self._kept[line] = chunk
-            self._stored[chunk] = self._stored.get(chunk, 0) + 1
-            if line >= cursor["line"]:
-                self._marks[line] = BEGUN
+        self._kept.update(zip(lines.tolist(), chunks.tolist(), strict=True))
+        self._stored.update(Counter(chunks.tolist()))
+        self._marks.update(dict.fromkeys(lines[lines >= cursor["line"]].tolist(), BEGUN))
         return cursor, Begun(chunks, rows, counts, segments, indices, lines, examples.keys)

@@ -346,14 +346,14 @@ class SequenceFeed:
         position = cursor["input"]["position"]
         self._intake.resume(cursor["input"]["epoch"], position, cursor["dropped"])
         self.machine.start_from(cursor["index"])
-        kept = np.arange(len(saved.examples))
+        examples = saved.examples
         if self._ended is not None:
             kept, ended = self._ended.of_begun(begun, self._read_again)
             self._changes += ended
             self._intake.count("skipped", len(ended))
-            begun = begun.take(kept)
+            begun, examples = begun.take(kept), examples.take(kept)
         slots = self.machine.resume(begun)
-        states = stored_states(self._cutting.states, saved.examples.take(kept))
+        states = stored_states(self._cutting.states, examples)
         if self._cutting.at_trainer:
             self._kept.put(slots, states, np.arange(len(slots)))
         else:

@@ -6,6 +6,7 @@ KeptStates   states at the trainers: only what they have handed over, by slot
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -54,6 +55,9 @@ def _raw(value: Any) -> bytes:
 
 def stored_states(states: Sequence[State], examples: Examples) -> list[np.ndarray]:
     """The states of examples, an array of each; ValueError where they do not fit."""
+    views = _viewed(states, examples)
+    if views is not None:
+        return views
     arrays = [state.blank(len(examples)) for state in states]
     if any(array.dtype == object for array in arrays):
         for row, values in enumerate(examples.packed()):
@@ -75,6 +79,19 @@ def stored_states(states: Sequence[State], examples: Examples) -> list[np.ndarra
         if at != whole.shape[1]:
             raise ValueError(f"states of {whole.shape[1]} bytes are stored; they have {at}")
     return arrays
+
+
+def _viewed(states: Sequence[State], examples: Examples) -> list[np.ndarray] | None:
+    """States that are stored as they are, a column of bytes each, without a copy."""
+    arrays = [state.blank(0) for state in states]
+    columns = [column for column in examples.states if not isinstance(column, list)]
+    widths = [a.itemsize * math.prod(a.shape[1:]) * (a.dtype != object) for a in arrays]
+    if not widths or widths != [column.shape[1] for column in columns]:
+        return None
+    return [
+        np.ascontiguousarray(column).view(array.dtype).reshape(-1, *array.shape[1:])
+        for column, array in zip(columns, arrays, strict=True)
+    ]
 
 
 def _bytes_in_rows(column: Column) -> np.ndarray:

@@ -17,8 +17,9 @@ tear the last record only, and a record that is not sound though a later one was
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,9 @@ __all__ = ["Journal", "JournalDamaged", "NoRoom", "Record", "Table", "create", "
 _LEAST_HALF, _USUAL_HALF = 1 << 20, 32 << 20
 #: A half has room for this many tables: so little is written beside commits.
 _TABLES = 4
+#: A table of more than these bytes has room for itself twice: what is written to a new file, and
+#: looked through by the next start, is many times as much.
+_LARGE_TABLE, _TABLES_IF_LARGE = 256 << 20, 2
 #: In shared memory others need the room more, and a lap costs no write to a disk.
 _USUAL_HALF_IN_MEMORY, _TABLES_IN_MEMORY = 8 << 20, 2
 _ZEROS = bytes(1 << 20)
@@ -99,6 +103,14 @@ class Journal:
         if found is None or (found.lap, found.nbytes) != (self._lap, nbytes):
             raise ValueError(f"the record at byte {place - HEAD} fails its checksum")
         return whole[HEAD:]
+
+    def views(self) -> Callable[[int, int], memoryview]:
+        """What reads payloads as parts of the mapped file, without a copy.
+
+        They are not judged again: for records that were found when the file was opened.
+        """
+        data = memoryview(mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ))
+        return lambda place, nbytes: data[place : place + nbytes]
 
     def append(self, parts: Sequence[Any]) -> int:
         """Write a commit; the place of its payload.  NoRoom when the next lap has to begin first.
@@ -167,7 +179,8 @@ class Journal:
 
     def _half_for(self, table_bytes: int) -> int:
         """Bytes of a half for such a table: a multiple of a page."""
-        return -(-self._tables * table_bytes // START) * START
+        tables = self._tables if table_bytes <= _LARGE_TABLE else _TABLES_IF_LARGE
+        return -(-tables * table_bytes // START) * START
 
     def _mark(self, mark: bytes) -> None:
         _write_all(self._synced if self._durable else self._fd, MARK_AT, [mark])

@@ -37,7 +37,8 @@ _PIECE_BYTES = 4 << 20
 _NAME_BYTES = 128
 _KEY_BYTES = 16
 
-Read = Callable[[int, int], bytes]
+Data = bytes | memoryview
+Read = Callable[[int, int], Data]
 
 
 def encoded(change: Change) -> list[Any]:
@@ -62,7 +63,7 @@ def encoded(change: Change) -> list[Any]:
     return [b"".join((head, numbers.tobytes(), put.numbers.tobytes(), names)), *columns]
 
 
-def decoded(data: bytes) -> list[Change]:
+def decoded(data: Data) -> list[Change]:
     """The changes of a record; arrays lie in its bytes."""
     changes, at = [], 0
     while at < len(data):
@@ -72,7 +73,7 @@ def decoded(data: bytes) -> list[Change]:
     return changes
 
 
-def _change(data: bytes, at: int, end: int) -> Change:
+def _change(data: Data, at: int, end: int) -> Change:
     *counts, put, columns, based, base, names, _ = _HEAD.unpack_from(data, at)
     at += _HEAD.size
 
@@ -93,7 +94,7 @@ def _change(data: bytes, at: int, end: int) -> Change:
     for width in widths:
         if width < 0:
             bounds = [at + 8 * put, *(at + 8 * put + np.cumsum(numbers(put))).tolist()]
-            states.append([data[a:b] for a, b in pairwise(bounds)])
+            states.append([bytes(data[a:b]) for a, b in pairwise(bounds)])
             at = bounds[-1]
         else:
             states.append(np.frombuffer(data, np.uint8, put * width, at).reshape(put, width))
@@ -162,14 +163,15 @@ class Ledger:
             if end > begin:
                 yield record, live[begin:end] - record.first
 
-    def _examples(self, read: Read) -> Iterator[Examples]:
+    def _examples(self, read: Read) -> Iterator[tuple[Examples, np.ndarray]]:
+        """The examples of each record, and which of them are live."""
         for record, rows in self._live():
             changes = decoded(read(record.place, record.nbytes))
-            yield Examples.joined([change.put for change in changes]).take(rows)
+            yield Examples.joined([change.put for change in changes]), rows
 
     def saved(self, read: Read) -> Saved:
         """All of it: examples by insertion index, tokens as they came."""
-        examples = Examples.joined(list(self._examples(read))).by_index()
+        examples = Examples.gathered(list(self._examples(read)))
         return Saved(
             dict(self._meta), examples, dict(self._chunks), sorted(self._done), list(self._tokens)
         )
@@ -189,7 +191,8 @@ class Ledger:
         yield Change(done=done, chunks=chunks, meta=meta, tokens=tokens)
         some: list[Examples] = []
         nbytes = 0
-        for examples in self._examples(read):
+        for found, rows in self._examples(read):
+            examples = found.take(rows)
             some.append(examples)
             nbytes += len(examples) * _row_bytes(examples)
             if nbytes >= _PIECE_BYTES:
@@ -205,4 +208,5 @@ def _row_bytes(put: Examples) -> int:
         8 + (max(map(len, column)) if isinstance(column, list) else column.shape[1])
         for column in put.states
     )
-    return 8 * _NUMBERS + _KEY_BYTES + max(len(key) for _, key in put.keys) + states
+    longest = max(map(len, [key for _, key in put.keys]))
+    return 8 * _NUMBERS + _KEY_BYTES + longest + states

@@ -113,8 +113,9 @@ class Store:
             new.unlink(missing_ok=True)  # of a lap that an end cut short
             journal = Journal(self.path, durable, self.in_memory)
             try:
+                read = journal.views()
                 for record in journal.records:
-                    changes = decoded(journal.read(record.place, record.nbytes))
+                    changes = decoded(read(record.place, record.nbytes))
                     self._ledger.apply(changes, record.place, record.nbytes)
             except BaseException:
                 journal.close()
@@ -129,7 +130,7 @@ class Store:
         if self._used:
             raise ValueError("load() comes before the first submit()")
         with _named(self.path, self.in_memory):
-            return self._ledger.saved(self._journal.read)
+            return self._ledger.saved(self._journal.views())
 
     def submit(self, change: Change, ticket: Any = None) -> None:
         """Commit a change, soon.  It belongs to the store from now on."""

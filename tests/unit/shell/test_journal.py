@@ -114,6 +114,18 @@ def test_a_commit_that_is_larger_than_a_half_makes_the_file_larger(tmp_path: Pat
     assert Counting(path).total == 7
 
 
+@pytest.mark.parametrize(("large", "tables"), [(1 << 20, 4), (1000, 2)])
+def test_a_large_table_gets_less_room_beside_it(
+    large: int, tables: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "_LARGE_TABLE", large)
+    create(tmp_path / "j", [])
+    with contextlib.closing(Journal(tmp_path / "j", True)) as journal:
+        with journal.turn(10 * _PAGE, 40) as table:
+            table.write([b"t" * 9 * _PAGE])
+        assert (tmp_path / "j").stat().st_size == _PAGE + 2 * tables * 10 * _PAGE
+
+
 def test_a_table_that_was_not_ended_is_as_if_it_had_not_begun(tmp_path: Path):
     path = tmp_path / "j"
     create(path, [])

@@ -87,3 +87,21 @@ def test_a_table_has_no_row_that_was_replaced_or_has_ended():
 def test_an_empty_change_is_not_worth_a_record():
     assert not Change()
     assert Change(base=0) and Change(tokens=[1]) and Change(drop=[0])
+
+
+@pytest.mark.parametrize("kinds", [("bytes", "bytes"), ("rows", "rows"), ("rows", "bytes")])
+def test_rows_of_several_records_are_gathered_in_the_order_in_which_they_came(
+    kinds: tuple[str, str],
+):
+    def part(kind: str, indices: list[int]) -> Examples:
+        numbers = np.array([[i] * 6 for i in indices], np.int64).T
+        states = [bytes([i, i + 1]) for i in indices]
+        rows = np.frombuffer(b"".join(states), np.uint8).reshape(-1, 2)
+        keys = [(0, b"%d" % i) for i in indices]
+        return Examples(np.ascontiguousarray(numbers), keys, [states if kind == "bytes" else rows])
+
+    parts = [part(kinds[0], [4, 5, 1, 9]), part(kinds[1], [7, 0, 2])]
+    gathered = Examples.gathered([(parts[0], np.array([0, 1, 3])), (parts[1], np.array([1, 2]))])
+    assert gathered.numbers[1].tolist() == [0, 2, 4, 5, 9]
+    assert [key for _, key in gathered.keys] == [b"0", b"2", b"4", b"5", b"9"]
+    assert gathered.packed() == [bytes([i, i + 1]) for i in (0, 2, 4, 5, 9)]
