@@ -49,7 +49,7 @@ class Judged:
     """One target and what was measured for it."""
 
     title: str
-    what: str  # rate, CPU, p99, shares, peak, growth or p50
+    what: str  # rate, CPU, p99, shares, peak, growth, p50 or time
     wanted: str
     measured: str
     met: bool

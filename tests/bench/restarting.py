@@ -20,82 +20,37 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import psutil
 
 from . import states
 from .pairs import Judged
 
-__all__ = ["KINDS", "judged", "served", "shown"]
+__all__ = ["judged", "served", "shown"]
 
 _TIMEOUT_S = 100.0
+_LIMIT_S = 1.0
 #: Steps between two restarts: another server's first batches are not its usual ones.
 _STEPS = 20
 #: Batches that a trainer holds at once, so that as many examples have begun; it may hold 64.
 _HELD = 62
-#: More keys than are on their way: the file begins anew only after they have ended.
-_KEYS, _KEY_STATE, _KEYS_BATCH, _KEY_STEPS = 1_200_000, 512, 16_384, 24
-#: Room for the batches held.
-_SLAB_BYTES = 3 << 30
 _SERVED, _FRAMEWORK = "tests.bench.restarting:served", "tf"
-_KIND = "HEADRACE_BENCH_RESTART"
+_DIRECTORY = "HEADRACE_BENCH_DIRECTORY"
 
 
-def _few(directory: Path) -> Any:
+def _pipeline(directory: Path) -> Any:
     """W4 with some thousand examples on their way."""
     return states.pipeline(directory, False, capacity=(_HELD + 2) * states.BATCH)
 
 
-def _million(directory: Path) -> Any:
-    """1,000,000 examples on their way, each with a state of 2 kB."""
-    import headrace_server as hs
-
-    return (
-        hs.read_npz(_many_file(directory))
-        .repeat()
-        .batch_sequences_with_states(
-            input_key="key",
-            input_sequences=["x"],
-            input_context=[],
-            initial_states={"s": hs.zeros((_KEY_STATE,), "float32")},
-            num_unroll=1,
-            batch_size=_KEYS_BATCH,
-            capacity=(_HELD + 2) * _KEYS_BATCH,
-        )
-    )
-
-
-#: By name: the pipeline, and seconds at most at the median.
-KINDS = {
-    "headrace restart": (_few, 1.0),
-    "headrace restart, 1,000,000 keys": (_million, 5.0),
-}
-
-
 def served() -> Any:
     """What the daemon serves; its environment says what that is."""
-    name, directory = os.environ[_KIND].split("\n")
-    return KINDS[name][0](Path(directory))
-
-
-def _many_file(directory: Path) -> str:
-    return str(directory / "keys.npz")
-
-
-def _prepare(directory: Path) -> None:
-    """Make the file of the many keys unless it is there."""
-    path = Path(_many_file(directory))
-    if not path.exists():
-        keys = np.array([b"k%07d" % i for i in range(_KEYS)])
-        part = path.with_suffix(".part.npz")
-        np.savez(part, key=keys, x=np.zeros((_KEYS, _KEY_STEPS, 1), np.float32))
-        part.rename(path)
+    return _pipeline(Path(os.environ[_DIRECTORY]))
 
 
 def judged(title: str, name: str, measured: Mapping[str, Any]) -> list[Judged]:
-    limit = KINDS[name][1]
+    del name
     took = measured["p50_s"]
-    return [Judged(title, "p50", f"≤ {limit:g} s", f"{took:.2f} s", took <= limit)]
+    return [Judged(title, "p50", f"≤ {_LIMIT_S:g} s", f"{took:.2f} s", took <= _LIMIT_S)]
 
 
 def shown(measured: Mapping[str, Any]) -> str:
@@ -108,16 +63,15 @@ def shown(measured: Mapping[str, Any]) -> str:
 class _Daemon:
     """``headrace serve``, started again at the same address."""
 
-    def __init__(self, name: str, directory: Path, state: Path) -> None:
+    def __init__(self, directory: Path, state: Path) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
         self._command = [
             *(sys.executable, "-m", "headrace_server.cli", "serve", _SERVED),
             *("--bind", self.address, "--state-dir", str(state)),
-            *("--slab-bytes", str(_SLAB_BYTES)),
         ]
-        self._environment = {**os.environ, _KIND: f"{name}\n{directory}"}
+        self._environment = {**os.environ, _DIRECTORY: str(directory)}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -138,9 +92,9 @@ class _Daemon:
 
 
 @contextlib.contextmanager
-def _daemon(name: str, directory: Path) -> Iterator[_Daemon]:
+def _daemon(directory: Path) -> Iterator[_Daemon]:
     with tempfile.TemporaryDirectory(prefix="state-", dir=directory) as state:
-        daemon = _Daemon(name, directory, Path(state))
+        daemon = _Daemon(directory, Path(state))
         daemon.start()
         try:
             yield daemon
@@ -188,9 +142,8 @@ def _measured(daemon: _Daemon, feed: Any, seconds: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    name, directory = sys.argv[1], Path(sys.argv[2])
-    _prepare(directory)
-    with _daemon(name, directory) as daemon:
+    directory = Path(sys.argv[2])
+    with _daemon(directory) as daemon:
         _fill(daemon)
         print(json.dumps({"warm": True}), flush=True)
         for line in sys.stdin:

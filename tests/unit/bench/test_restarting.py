@@ -36,7 +36,6 @@ def test_a_server_that_was_killed_serves_again(tmp_path: Path):
     code = (
         "import tests.bench.restarting as r, tests.unit.bench.test_restarting as t\n"
         "r._HELD, r._FRAMEWORK, r._SERVED = 4, 'numpy', 'tests.unit.bench.test_restarting:served'\n"
-        "r._prepare = lambda directory: None\n"
         "r.main()\n"
     )
     ended = subprocess.run(

@@ -1,0 +1,107 @@
+"""Loading of many states: ``python -m tests.bench.loading NAME DIRECTORY``.
+
+    1,000,000 examples of 2 kB, written as a journal ─► store ─► keeper, slots, table of states
+
+What is timed is what a worker does with a journal before it serves: the file is looked through,
+and every example is where its next segment is made from.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from headrace_proto.schema import Field
+from headrace_server.core.changes import Change, Examples
+from headrace_server.core.slots import Slots
+from headrace_server.feed.keeper import Keeper
+from headrace_server.feed.sequencing import State
+from headrace_server.feed.state_table import StateTable, stored_states
+from headrace_server.shell.journal import create, record_bytes
+from headrace_server.shell.ledger import encoded
+from headrace_server.shell.store import Store
+
+from .pairs import Judged
+
+__all__ = ["judged", "shown"]
+
+_EXAMPLES, _STATE, _SEGMENTS = 1_000_000, 512, 24  # float32
+_TOGETHER, _CHUNK = 16_384, 1000  # examples of a commit, and of a chunk
+_LIMIT_S = 5.0
+
+
+def judged(title: str, name: str, measured: Mapping[str, Any]) -> list[Judged]:
+    del name
+    took = measured["took_s"]
+    met = took <= _LIMIT_S
+    return [Judged(title, "time", f"≤ {_LIMIT_S:g} s", f"{took:.2f} s", met)]
+
+
+def shown(measured: Mapping[str, Any]) -> str:
+    return (
+        f"{measured['examples']:,} examples of 2 kB: {measured['took_s']:.2f} s, of which the "
+        f"store {measured['store_s']:.2f}"
+    )
+
+
+def _changes(examples: int) -> Iterator[Change]:
+    for first in range(0, examples, _TOGETHER):
+        n = min(_TOGETHER, examples - first)
+        lines = np.arange(first, first + n)
+        chunks, rows = np.divmod(lines, _CHUNK)
+        counts = np.full(n, _SEGMENTS)
+        numbers = np.array([lines, lines, chunks, rows, np.ones(n, np.int64), counts], np.int64)
+        keys = [(0, b"k%07d" % line) for line in lines.tolist()]
+        states = np.repeat(lines.astype(np.float32)[:, None], _STATE, 1).view(np.uint8)
+        reads = dict.fromkeys(np.unique(chunks).tolist(), bytes(40))
+        yield Change(Examples(numbers, keys, [states]), chunks=reads)
+
+
+def _written(path: Path, examples: int) -> None:
+    base = Change(meta={"base": msgpack.packb({"line": examples})})
+    parts = [*_changes(min(examples, _TOGETHER)), base]
+    nbytes = max(sum(map(len, encoded(change))) for change in parts)
+    records = -(-examples // _TOGETHER) + 1
+    changes = (encoded(change) for part in ([base], _changes(examples)) for change in part)
+    create(path, changes, records * record_bytes(nbytes))
+
+
+def _measured(path: Path, examples: int) -> dict[str, Any]:
+    state = State("s", Field("float32", (_STATE,)))
+    began = perf_counter()
+    store = Store(path, "power")
+    saved = store.load()
+    of_store = perf_counter() - began
+    begun = Keeper().resume(saved)[1]
+    slots = Slots(0).resume(begun)
+    table = StateTable([state])
+    table.grow(len(slots))
+    table.put(slots, stored_states([state], saved.examples))
+    took = perf_counter() - began
+    store.close()
+    (values, rows), *_ = table.columns(slots).values()
+    right = np.array_equal(values[rows[[0, -1]], 0], np.array([0, examples - 1], np.float32))
+    if len(slots) != examples or not right:
+        raise AssertionError("what was loaded is not what was written")
+    return {"took_s": took, "store_s": of_store, "examples": examples}
+
+
+def main(examples: int = _EXAMPLES) -> None:
+    with tempfile.TemporaryDirectory(prefix="load-", dir=sys.argv[2]) as directory:
+        path = Path(directory) / "0.journal"
+        _written(path, examples)
+        print(json.dumps({"warm": True}), flush=True)
+        for _ in sys.stdin:
+            print(json.dumps(_measured(path, examples)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
