@@ -125,8 +125,9 @@ def _short(what: str, data: bytes) -> ProtocolError:
 # Columns, as numbers of 8 bytes: rank, offset, nbytes and the dimensions of each
 
 
-#: The list of columns that was packed last: a peer's batches mostly have one and the same.
-_packed_last: tuple[Any, bytes] = (None, b"")
+#: Lists of columns that were packed, by identity: most batches of a feed have one of a few.
+_packed_before: dict[int, tuple[Any, bytes]] = {}
+_MOST_PACKED = 64
 
 
 def _pack_columns(columns: Any) -> bytes:
@@ -134,12 +135,14 @@ def _pack_columns(columns: Any) -> bytes:
 
     Nobody changes a list that was packed.
     """
-    global _packed_last
-    known, packed = _packed_last
-    if columns is not known:
-        packed = _packed(columns)
-        _packed_last = columns, packed
-    return packed
+    known = _packed_before.get(id(columns))
+    if known is None or known[0] is not columns:
+        known = columns, _packed(columns)
+        if len(known[1]) <= _REMEMBERED_BYTES:
+            if len(_packed_before) >= _MOST_PACKED:
+                _packed_before.clear()
+            _packed_before[id(columns)] = known
+    return known[1]
 
 
 def _packed(columns: Any) -> bytes:

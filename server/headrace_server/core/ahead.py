@@ -107,6 +107,9 @@ class Ahead:
 
     def _enough(self, name: str, running: Mapping[_Name, _Partition]) -> bool:
         feed = self._feeds[name]
+        if not feed.untaken:
+            feed.rests = False
+            return False
         batches, nbytes = len(feed.untaken), feed.nbytes
         here = [partition for partition in running if partition[0] == name]
         most, most_bytes = bounds(

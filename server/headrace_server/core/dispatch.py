@@ -254,6 +254,8 @@ class Dispatcher:
 
         What was to be sent, and whose lease has ended since, is not: its memory may be free.
         """
+        if not self._effects:
+            return []
         effects, self._effects = self._effects, []
         holds = self._leases.holds
         return [e for e in effects if not isinstance(e, Send) or holds(e.session, e.token)]

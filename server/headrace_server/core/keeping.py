@@ -332,8 +332,9 @@ class KeepingDispatcher(Dispatcher):
     def _held_by(self, session: int) -> int:
         if session in self._doubted:
             return self._trainers.max_window
-        beyond = self._unkept[session] - self._trainers.max_window
-        return super()._held_by(session) + max(0, beyond)
+        held, beyond = self._leases.count(session), self._unkept.get(session, 0)
+        most = self._trainers.max_window
+        return held if beyond <= most else held + beyond - most
 
     # Words
 

@@ -378,9 +378,11 @@ class SegmentDispatcher(KeepingDispatcher):
             trainers = self._trainers
             for trainer in list(trainers.asking.values()):
                 self._tell_over(trainer)
-                while trainers.wants(trainer) and (batch := self._next_of(trainer.session)):
+                while (more := trainers.wants(trainer)) and (
+                    batch := self._next_of(trainer.session)
+                ):
                     self._grant(trainer, batch)
-                if not trainers.wants(trainer):
+                if not more:
                     del trainers.asking[trainer.session]
             if trainers.asking:
                 asking = [(s, trainers.credits(t)) for s, t in trainers.asking.items()]

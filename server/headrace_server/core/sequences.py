@@ -354,6 +354,10 @@ class Sequences(ABC):
         """The key of an example that is not through."""
         return self._slots.key_of(slot)
 
+    def keys_of(self, slots: np.ndarray) -> list[Hashable]:
+        """The keys of examples that are not through."""
+        return self._slots.keys_of(slots)
+
     @property
     def done(self) -> bool:
         """Whether everything was handed out and is through."""

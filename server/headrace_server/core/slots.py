@@ -199,6 +199,11 @@ class Slots:
         """The key of an example that is not through."""
         return self._key_of[slot]
 
+    def keys_of(self, slots: np.ndarray) -> list[Hashable]:
+        """The keys of examples that are not through."""
+        keys = self._key_of
+        return [keys[slot] for slot in slots.tolist()]
+
     def of_name(self, name: Hashable) -> list[tuple[int, int]]:
         """Slot and epoch of the examples whose key is (epoch, name)."""
         keys = ((slot, cast("tuple[int, Hashable]", key)) for slot, key in self._key_of.items())

@@ -97,6 +97,8 @@ class Trainers:
     def ask(self, session: int) -> None:
         """Whether this trainer can be served is to be looked at."""
         trainer = self.present.get(session)
+        if session in self.asking and not self.by_rank:
+            return
         if trainer is not None and self.wants(trainer):
             self.asking.setdefault(session, trainer)
             if trainer.rank >= 0:

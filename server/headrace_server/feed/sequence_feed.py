@@ -198,7 +198,7 @@ class SequenceFeed:
         return changes
 
     def _keys(self, slots: np.ndarray) -> list[Key]:
-        return [cast(Key, self.machine.key_of(slot)) for slot in slots.tolist()]
+        return cast("list[Key]", self.machine.keys_of(slots))
 
     def leave(self, stripe: int) -> None:
         """The trainer of a stripe of lanes is gone."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from headrace_proto.errors import ProtocolError
+from headrace_proto.layout import Slot
 
 from ..feed.partition_feed import MadeBatch
 from ..feed.slab import Slab
@@ -25,6 +26,8 @@ _CROWDED = 0.5
 #: So many batches, or columns of them, are enough for a message.
 _BATCHES = 16
 _COLUMNS = 256
+#: Lists of slots whose columns are remembered: most batches of a feed have one of a few.
+_MOST_KNOWN = 64
 
 _Name = tuple[str, int]
 
@@ -46,6 +49,7 @@ class Announcer:
         self._send = send
         self._ready: dict[_Name, tuple[_Run, list[MadeBatch]]] = {}
         self._batches = self._columns = 0
+        self._known: dict[int, tuple[list[Slot], list[Any]]] = {}  # columns by identity of slots
 
     def add(self, name: _Name, run: _Run, made: MadeBatch) -> None:
         """A partition has made a batch."""
@@ -98,5 +102,15 @@ class Announcer:
     def _described(self, made: MadeBatch) -> Further:
         block = made.block
         place = self._slab.name_of(block), block.offset, made.nbytes
-        columns = [[slot.offset, slot.nbytes, list(slot.shape)] for slot in made.slots]
+        columns = self._columns_of(made.slots)
         return Further(made.number, made.rows, *place, columns, dict(made.meta))
+
+    def _columns_of(self, slots: list[Slot]) -> list[Any]:
+        """Slots as a message has them: of the same list of slots it is the same list again."""
+        known = self._known.get(id(slots))
+        if known is None or known[0] is not slots:
+            known = slots, [[slot.offset, slot.nbytes, list(slot.shape)] for slot in slots]
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[id(slots)] = known
+        return known[1]

@@ -51,6 +51,8 @@ class Copies:
 
     def take_done(self) -> list[tuple[int, str]]:
         """Tickets that all partitions have answered, once each, and why there is no copy."""
+        if not self._open:
+            return []
         done = [(t, c.fault) for t, c in self._open.items() if not c.waiting]
         for ticket, _ in done:
             del self._open[ticket]

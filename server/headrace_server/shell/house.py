@@ -246,10 +246,14 @@ class House(ABC):
         self._report()
 
     def _act_on(self, desk: Desk) -> bool:
-        """Do what one desk has decided.  Whether that was anything."""
+        """Do what one desk has decided, or else what is asked of it.  Whether it had decided."""
         effects = desk.dispatcher.take_effects()
         if desk.flight is not None:
             desk.flight.note(effects)
+        if not effects:
+            self._act_on_requests(desk)
+            self._act_on_end(desk)
+            return False
         for effect in effects:
             if isinstance(effect, Send):
                 self._outbox.deliver(desk, effect)
@@ -271,15 +275,13 @@ class House(ABC):
                 self._reception.rewound(effect.session)
             elif isinstance(effect, Unflushed):
                 self._outbox.flushed(effect.session, effect.request, "stale", LANES_LOST)
-        for segment in desk.retired:
-            self._retire(segment)  # of several feeds the last one's batch empties it
-        desk.retired.clear()
-        self._act_on_requests(desk)
-        self._act_on_end(desk)
-        return bool(effects)
+        return True
 
     def _act_on_requests(self, desk: Desk) -> None:
         """Pass on what trainers and the supervisor want of a feed, and what became of it."""
+        for segment in desk.retired:
+            self._retire(segment)  # of several feeds the last one's batch empties it
+        desk.retired.clear()
         if desk.bad_news is not None:
             self._pipe.tell("bad", feed=desk.name, bad=desk.bad_news)
             desk.bad_news = None
@@ -308,11 +310,13 @@ class House(ABC):
         if desk.failure is not None and desk.name not in self._told_over:
             self._outbox.end(desk.name, *desk.failure)
             self._tell_all(Close(desk.name, abandon=True))
-        if desk.over and desk.name not in self._noted_over:
+        if not desk.over:
+            return
+        if desk.name not in self._noted_over:
             self._noted_over.add(desk.name)
             if desk.failure is None:
                 logger.info("feed %r has ended after %d batches", desk.name, desk.usage().batches)
-        if desk.over and desk.name not in self._told_over and self._has_said_goodbye(desk):
+        if desk.name not in self._told_over and self._has_said_goodbye(desk):
             self._told_over.add(desk.name)
             code, text = desk.failure or ("", "")
             self._pipe.tell(

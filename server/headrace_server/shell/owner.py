@@ -92,6 +92,7 @@ class Owner(House):
         self._taken = dict.fromkeys(self._desks, 0)
         self._partitions = Partitions(life, self._hear_partition)
         self._next_tick = 0.0
+        self._numbers = near.fileno(), self._door.fileno(), pipe.fileno()
         self._poller = select.epoll()
         self._spin = Spin(cores() - config.workers + 1)  # a core for each owner, and one
         self._lock = threading.RLock()  # of all but the partitions
@@ -114,7 +115,7 @@ class Owner(House):
         self._door.tell(Began())
         partitions, poller = self._partitions, self._poller
         stores = partitions.stores.fileno()
-        for fileno in (self._near.fileno(), self._door.fileno(), self._pipe.fileno(), stores):
+        for fileno in (*self._numbers, stores):
             if fileno >= 0:
                 poller.register(fileno, select.EPOLLIN)
         threading.Thread(target=self._attend, name="headrace-porter", daemon=True).start()
@@ -148,12 +149,13 @@ class Owner(House):
 
     def _hear(self, ready: Set[int]) -> None:
         """Hear trainers and orders, and do what the desks decide."""
-        if self._near.fileno() in ready:
+        near, door, pipe = self._numbers
+        if near in ready:
             self._reception.hear_near()
-        if self._door.fileno() in ready:
+        if door in ready:
             self._door.hear()
         self._reception.hear(_BURST)
-        if self._pipe.fileno() in ready:
+        if pipe in ready:
             for order in self._pipe.read_orders():
                 self._obey(order)
         now = self._clock()

@@ -71,6 +71,8 @@ class Retargets:
 
     def take_answered(self) -> list[Retargeting]:
         """The requests that all partitions have answered, once each."""
+        if not self._open:
+            return []
         done = {n: asked for n, asked in self._open.items() if not asked.waiting}
         for number, asked in done.items():
             del self._open[number]

@@ -62,7 +62,7 @@ def test_a_slot_is_used_again_and_its_counters_begin_anew():
     again = entered(slots, "b", chunk=1)
     assert again.tolist() == first.tolist() and len(slots) == 1
     assert slots.done[again].tolist() == slots.segment[again].tolist() == [0]
-    assert slots.key_of(int(again[0])) == "b"
+    assert slots.key_of(int(again[0])) == "b" and slots.keys_of(again[:1]) == ["b"]
 
 
 def test_a_key_is_in_flight_from_when_it_is_reserved_until_it_lands():

@@ -297,7 +297,11 @@ def test_columns_are_packed_as_they_are_whatever_was_packed_before():
     first = packed(one)
     assert packed(one) == packed([[0, 8, [1]]]) == first != packed(other)
     assert packed([[0.0, 8, [1]]]) is None and packed(one) == first
-    assert hot._packed_last[0] is one, "what is packed again and again is packed once"
+    for number in range(1000):
+        packed([[64 * number, 8, [1]]])
+    assert len(hot._packed_before) <= hot._MOST_PACKED and packed(one) == first
+    packed([[0, 1 << 12, [1] * 2000]] * 10)
+    assert max(len(known) for _, known in hot._packed_before.values()) <= hot._REMEMBERED_BYTES
 
 
 def test_columns_of_any_number_of_peers_take_little_memory():

@@ -13,6 +13,7 @@ from headrace_proto.channel import Channel
 from headrace_proto.layout import Slot
 from headrace_server.feed.partition_feed import MadeBatch
 from headrace_server.feed.slab import Slab
+from headrace_server.shell import announcing as module
 from headrace_server.shell.announcing import Announcer
 from headrace_server.shell.commits import Commits
 from headrace_server.shell.stores import Stores
@@ -86,6 +87,17 @@ def test_each_partition_tells_all_it_has_made_in_one_message_with_one_cursor(ben
     assert first.columns == [[0, 32, [4]]]
     assert (cursor, other) == ([b"after 2"], [b"after 0"])
     assert first.dropped == {"filtered": 3} and [b.number for b in second.batches] == [0]
+
+
+def test_columns_are_those_of_their_batch_whichever_were_told_before(bench: Bench):
+    def told(slots: list[Slot]) -> Any:
+        return bench.announcer._columns_of(slots)
+
+    one, other = [Slot("int64", (4,), 0, 32)], [Slot("int64", (2, 2), 64, 32)]
+    assert told(one) is told(one) and told(one) == [[0, 32, [4]]] != told(other)
+    for i in range(1000):
+        assert told([Slot("int64", (4,), 64 * i, 32)]) == [[64 * i, 32, [4]]]
+    assert len(bench.announcer._known) <= module._MOST_KNOWN and told(other) == [[64, 32, [2, 2]]]
 
 
 def test_what_was_told_is_not_told_again(bench: Bench):
