@@ -82,6 +82,12 @@ def _shared_memory(of_the_dead: bool) -> set[str]:
     return found
 
 
+def pytest_collection_finish() -> None:
+    """Leave all that was imported and collected out of later collections of garbage."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_sessionstart() -> None:
     if not os.environ.get("COLD"):
         warm_starts()

@@ -7,28 +7,39 @@
 A process of a server takes a third of a second of a processor to start, nearly all of it for
 imports, and the tests start more than a thousand.  The nursery has no thread.  To a test its
 processes are as those started anew: direct children with their own pipes, environment, paths,
-limits, signal mask and directory.  Servers of the command line, and all where COLD=1 is in the
-environment, start as those of users do.
+limits, signal mask and directory; but their command line is the nursery's, and they end without
+taking their interpreter apart.  ``WarmPopen`` starts a test's own Python programs so, and
+servers of the command line, which get a nursery of their own.  Where COLD=1 is in the environment
+all start as those of users do.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import os
 import resource
+import runpy
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from types import SimpleNamespace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
-MODULES = ("headrace_server.shell.router", "headrace_server.shell.worker")
+from tests.patience import PATIENCE_S
+
+_SERVERS = ("headrace_server.shell.router", "headrace_server.shell.worker")
+_CLI = "headrace_server.cli"
+_ROOT = Path(__file__).resolve().parents[1]
+_IMPORTED = (*_SERVERS, f"{_CLI}.serve", "headrace.joining")
 _PR_SET_CHILD_SUBREAPER = 36
 _LARGEST_ORDER = 1 << 20
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
@@ -66,11 +77,8 @@ class Nursery:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.nursery", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                env={
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join(sys.path),
-                    "OPENBLAS_NUM_THREADS": "1",  # of its threads a fork would have none
-                },
+                cwd=_ROOT,
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # a fork would have none of them
             )
 
     def close(self) -> None:
@@ -94,47 +102,85 @@ def _adopting() -> Any:
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
-class ForkedPopen(subprocess.Popen[Any]):
-    """Popen that forks the nursery where that has imported the module."""
+class WarmPopen(subprocess.Popen[Any]):
+    """Popen that forks the nursery for a Python program, if nothing special is asked for."""
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
-        if args[:2] != [sys.executable, "-m"] or args[2] not in MODULES:
+        preexec, pass_fds, cwd, environment, pipes = rest[1], rest[3], rest[4], rest[5], rest[9:15]
+        if os.environ.get("COLD") or preexec or pass_fds or not self._is_known(args):
             super()._execute_child(args, *rest)
             return
-        environment, pipes = rest[5], rest[9:15]
         order = {
-            "module": args[2],
-            "arguments": args[3:],
-            "environment": environment,
+            "program": [os.fspath(word) for word in args[1:]],
+            "environment": dict(os.environ if environment is None else environment),
             "parent": os.getpid(),
-            "cwd": os.getcwd(),
+            "cwd": os.path.abspath(cwd or os.getcwd()),
             "mask": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
             "limits": [resource.getrlimit(limit) for limit in _LIMITS],
         }
+        ends = zip((pipes[0], pipes[3], pipes[5]), (0, 1, 2), strict=True)
         try:
-            self.pid = NURSERY.fork(order, [pipes[0], pipes[3], pipes[5]])
+            self.pid = NURSERY.fork(order, [own if end == -1 else end for end, own in ends])
             self._child_created = True
         finally:
             self._close_pipe_fds(*pipes)
+
+    def _is_known(self, args: Any) -> bool:
+        """Whether a command is python with ``-m``, ``-c`` or a file, and at most ``-P`` before."""
+        return (
+            isinstance(args, list)
+            and args[0] == sys.executable
+            and (args[1] in ("-m", "-c", "-P") or os.fspath(args[1]).endswith(".py"))
+        )
+
+
+class _ServerPopen(WarmPopen):
+    """What a supervisor starts: only a router or a worker comes from the nursery."""
+
+    def _is_known(self, args: Any) -> bool:
+        return args[:2] == [sys.executable, "-m"] and args[2] in _SERVERS
+
+
+def warm_run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """``subprocess.run`` that captures the text of such a program."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with WarmPopen(command, **pipes, **options) as process:
+        try:
+            out, err = process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def warm_starts() -> None:
     """From here on processes of servers of this process come from the nursery."""
     child = importlib.import_module("headrace_server.shell.child")
     child.subprocess = SimpleNamespace(
-        Popen=ForkedPopen, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired
+        Popen=_ServerPopen, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired
     )
 
 
 def _main() -> None:
-    for module in MODULES:
+    sys.modules["tests.nursery"] = sys.modules["__main__"]
+    for module in _IMPORTED:
         importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # a collection of a fork would copy every page of what was imported
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with socket.socket(fileno=int(sys.argv[1])) as asking:
+    born = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if born is not None:
+        _become(*born)
+
+
+def _serve(asking: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Fork as is asked; the order and the pipes in the fork, None at the end."""
+    nursery = os.getpid()
+    with asking:
         while True:
             data, fds, _, _ = socket.recv_fds(asking, _LARGEST_ORDER, 3)
             if not data:
-                return
+                return None
             order = json.loads(data)
             try:
                 pid = _orphan()
@@ -142,16 +188,12 @@ def _main() -> None:
                 asking.send(json.dumps({"errno": error.errno}).encode())
                 continue
             finally:
-                if os.getpid() == _NURSERY:
+                if os.getpid() == nursery:
                     for fd in fds:
                         os.close(fd)
             if pid == 0:
-                break
+                return order, fds
             asking.send(json.dumps({"pid": pid}).encode())
-    _become(order, fds)
-
-
-_NURSERY = os.getpid()
 
 
 def _orphan() -> int:
@@ -179,7 +221,7 @@ def _orphan() -> int:
 
 
 def _become(order: dict[str, Any], fds: list[int]) -> None:
-    """This process is the module's from here to its end."""
+    """This process is the program from here to its end."""
     while os.getppid() != order["parent"]:
         if not os.path.exists(f"/proc/{order['parent']}"):
             os._exit(1)
@@ -193,14 +235,79 @@ def _become(order: dict[str, Any], fds: list[int]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, order["mask"])
     os.chdir(order["cwd"])
-    own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    own = {"", str(_ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)}
     os.environ.clear()
     os.environ.update(order["environment"])
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:] = [*paths, *(entry for entry in sys.path if entry not in {*paths, *own, ""})]
-    module = importlib.import_module(order["module"])
-    sys.argv = [str(module.__file__), *order["arguments"]]
-    module.main()
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:] = [*paths, *(entry for entry in sys.path if entry not in {*paths, *own})]
+    code = _outcome(order["program"])
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _outcome(words: list[str]) -> int:
+    """Run a program to its end; its exit code."""
+    safe = words[0] == "-P"
+    kind, *arguments = words[safe:]
+    if not safe and "PYTHONSAFEPATH" not in os.environ:
+        sys.path.insert(0, _place(kind))
+    try:
+        if kind == "-m" and arguments[0] in _SERVERS:
+            module = importlib.import_module(arguments[0])
+            sys.argv = [str(module.__file__), *arguments[1:]]
+            module.main()
+        elif kind == "-m":
+            if arguments[0] == _CLI:
+                _nurse_itself()
+            sys.argv = arguments
+            runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+        elif kind == "-c":
+            sys.argv = ["-c", *arguments[1:]]
+            sys.modules["__main__"] = module = ModuleType("__main__")
+            exec(compile(arguments[0], "<string>", "exec"), vars(module))
+        else:
+            sys.argv = [kind, *arguments]
+            runpy.run_path(kind, run_name="__main__")
+    except SystemExit as error:
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    except Exception as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
+        sys.excepthook(type(error), error, trace)
+        return 1
+    return 0
+
+
+def _place(kind: str) -> str:
+    """The directory from which a program imports first."""
+    return os.getcwd() if kind in ("-m", "-c") else os.path.dirname(os.path.abspath(kind))
+
+
+def _nurse_itself() -> None:
+    """A nursery of this process, forked from it before it has threads."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST_ORDER)
+    if os.fork():
+        theirs.close()
+        NURSERY._socket = ours
+        warm_starts()
+        return
+    ours.close()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nothing, standard)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    born = _serve(theirs)
+    if born is None:
+        os._exit(0)
+    _become(*born)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ import heapq
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.ports import free_port
 
 from .faults import Plan, fill_disk, send
 from .feeds import cells_wanted
@@ -131,9 +132,7 @@ class _Run:
         self.ledger = directory / "ledger"
         self.ledger.touch()
         self._calm = directory / "calm"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = int(probe.getsockname()[1])
+        self._port = free_port()
         self._proxies = [Proxy(self._port) for _ in range(setup.proxied)]
         self._server: _Process | None = None
         self._next_start = 0.0

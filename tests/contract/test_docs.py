@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from headrace_server.cli.table import COMMANDS, command
 from tests.forks import Forks
+from tests.ports import free_port
 
 from . import commands_page
 from .document import NAMED, blocks
@@ -41,12 +41,6 @@ def _slow_imports(path: Path) -> list[str]:
 RUNNING = sorted(filter(_runs, DOCUMENTS), key=lambda path: bool(_slow_imports(path)))
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 #: The first pages that a user meets: what runs there prints something.
 FIRST = {"README.md", "docs/quickstart.md"}
 
@@ -69,7 +63,7 @@ def forks() -> Iterator[Forks]:
 def test_the_code_of_a_document_runs(path: Path, tmp_path: Path, forks: Forks) -> None:
     runner = ROOT / "tests" / "contract" / "document.py"
     done = forks.run(
-        [runner, path, ROOT, str(_free_port()), str(_free_port())],
+        [runner, path, ROOT, str(free_port()), str(free_port())],
         tmp_path,
         imports=_slow_imports(path),
     )

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import queue
-import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from headrace_server.shell.rundir import sweep
+from tests.nursery import WarmPopen
 from tests.patience import PATIENCE_S
 
 HERE = Path(__file__).parent
@@ -27,10 +25,14 @@ class Process:
     """A subprocess whose JSON lines can be waited for."""
 
     def __init__(
-        self, *arguments: str, cwd: Path | None = None, before: Sequence[str] = ()
+        self,
+        *arguments: str,
+        cwd: Path | None = None,
+        before: Sequence[str] = (),
+        warm: bool = True,
     ) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        self._process = subprocess.Popen(
+        self._process = (WarmPopen if warm else subprocess.Popen)(
             [*before, sys.executable, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -113,20 +115,15 @@ def trainer(address: str, *arguments: str) -> Process:
     return Process(str(HERE / "trainer.py"), address, *arguments)
 
 
-def free_address() -> str:
-    """An address that stays free between two servers: the kernel gives its port to nobody."""
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            port = random.SystemRandom().randrange(10_000, lowest)
-            probe.bind(("127.0.0.1", port))
-            return f"tcp://127.0.0.1:{port}"
+def serve(
+    cwd: Path, *arguments: str, before: Sequence[str] = (), warm: bool = True
+) -> tuple[Process, str]:
+    """``headrace serve`` as a process, and its address.  ``before``: the head of its command.
 
-
-def serve(cwd: Path, *arguments: str, before: Sequence[str] = ()) -> tuple[Process, str]:
-    """``headrace serve`` as a process, and its address.  ``before``: the head of its command."""
+    Where a test looks at the processes themselves it is not ``warm``: they are as those of users.
+    """
     command = ["-m", "headrace_server.cli", "serve", "--bind", "tcp://127.0.0.1:*", *arguments]
-    process = Process(*command, cwd=cwd, before=before)
+    process = Process(*command, cwd=cwd, before=before, warm=warm)
     while True:
         line = process.next_line(60)
         if line is None:

@@ -19,6 +19,7 @@ import pytest
 import headrace
 from headrace_proto import __version__
 from tests.forks import Forks
+from tests.nursery import WarmPopen, warm_run
 from tests.patience import PATIENCE_S
 
 FEEDS = """
@@ -81,22 +82,18 @@ def _environment() -> dict[str, str]:
 
 def headrace_command(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command, run to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "headrace_server.cli", *arguments],
-        cwd=here,
-        env=_environment(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    command = [sys.executable, "-m", "headrace_server.cli", *arguments]
+    return warm_run(command, cwd=here, env=_environment())
 
 
 @contextmanager
-def served(here: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server that runs, and its address."""
+def served(
+    here: Path, *arguments: str, warm: bool = True
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server that runs, and its address; where it is not ``warm`` as a user starts it."""
     # -P: the directory is not on the path, as where a script is installed.
     command = [sys.executable, "-P", "-m", "headrace_server.cli", "serve"]
-    process = subprocess.Popen(
+    process = (WarmPopen if warm else subprocess.Popen)(
         [*command, "--bind", "tcp://127.0.0.1:*", *arguments],
         cwd=here,
         env=_environment(),
@@ -147,12 +144,13 @@ def test_serve_help_names_the_defaults(here: Path) -> None:
 
 
 def test_a_function_in_a_file_is_served_under_its_name(here: Path) -> None:
-    with served(here, "feeds.py:doubled", "--workers", "2", "--partitions", "2") as (_, address):
+    options = ("--workers", "2", "--partitions", "2")
+    with served(here, "feeds.py:doubled", *options, warm=False) as (_, address):
         assert sorted(rows(address, "doubled")) == list(range(0, 80, 2))
 
 
 def test_a_function_in_a_module_is_served_under_its_name(here: Path) -> None:
-    with served(here, "feeds:doubled") as (_, address):
+    with served(here, "feeds:doubled", warm=False) as (_, address):
         assert rows(address, "doubled") == list(range(0, 80, 2))
 
 
@@ -171,7 +169,7 @@ def test_a_file_the_environment_and_the_command_line_together_make_a_server(
     )
     monkeypatch.setenv("HEADRACE_CONFIG", "serve.toml")
     monkeypatch.setenv("HEADRACE_PARTITIONS", "2")
-    with served(here, "--workers", "1") as (process, address):
+    with served(here, "--workers", "1", warm=False) as (process, address):
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         assert len(children) == 2  # the router, and one worker
         assert sorted(rows(address, "twice")) == list(range(0, 80, 2))

@@ -171,7 +171,7 @@ def test_a_killed_server_leaves_no_process_and_the_next_start_sweeps_its_memory(
     shm = Path(tempfile.mkdtemp(dir="/dev/shm"))  # one that no other start sweeps meanwhile
     options = ("--workers", "2", "--partitions", "2", "--shm-dir", str(shm))
     try:
-        process, _ = serve(tmp_path, "feeds.py:numbers", *options)
+        process, _ = serve(tmp_path, "feeds.py:numbers", *options, warm=False)
         with process:
             children = children_of(process.pid)
             assert len(children) == 3
@@ -193,7 +193,7 @@ def test_a_killed_program_that_had_forked_leaves_no_process_of_its_server():
         "print(*server.pids.values(), flush=True)\n"
         "time.sleep(60)\n"
     )
-    with Process("-c", code) as program:
+    with Process("-c", code, warm=False) as program:
         pids = [int(pid) for pid in (program.next_line() or "").split()]
         assert len(pids) == 2
         forked = [pid for pid in children_of(program.pid) if pid not in pids]

@@ -19,6 +19,7 @@ import headrace
 import headrace_server as hs
 from headrace_proto.errors import ServerError
 from headrace_server.cli import main
+from tests.nursery import WarmPopen
 from tests.patience import PATIENCE_S
 
 from .processes import serve, trainer
@@ -269,7 +270,7 @@ def test_a_window_of_batches_is_replayed_by_the_command_line(tmp_path: Path) -> 
     command = [sys.executable, "-m", "headrace_server.cli", "replay", str(state), "feeds.py:flat"]
     window = ["--from", "1:2", "--to", "0:5", "--exit-when-done", "--bind", "tcp://127.0.0.1:*"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
-    process = subprocess.Popen(
+    process = WarmPopen(
         [*command, *window], stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
     )
     try:

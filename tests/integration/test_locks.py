@@ -34,8 +34,9 @@ from headrace_proto.keys import parse_secret
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Bye, Hello, Refused, Step, Welcome
 from headrace_server.cli.keygen import make_pair
 from tests.patience import PATIENCE_S, eventually
+from tests.ports import free_port
 
-from .processes import free_address, serve, trainer
+from .processes import serve, trainer
 
 ROWS = 400
 
@@ -211,7 +212,7 @@ def test_a_server_that_is_killed_and_started_again_with_its_keys_is_found_by_its
 ):
     make_keys(tmp_path)
     write_feeds(tmp_path)
-    bind = free_address()
+    bind = f"tcp://127.0.0.1:{free_port()}"
     options = ("--bind", bind, "--keys", "server", "--state-dir", "state")
     seen: list[int] = []
     first, _ = serve(tmp_path, "feeds.py:numbers", *options)
@@ -350,7 +351,7 @@ def test_no_secret_is_in_anything_that_a_server_or_a_trainer_says_or_serves(
     told: list[str] = []
     options = ("--keys", "server", "--state-dir", "state", "--bind", "tcp://0.0.0.0:*")
     monkeypatch.setenv("HEADRACE_KEYS", str(tmp_path / "alice"))
-    server, address = serve(tmp_path, "feeds.py:numbers", *options)
+    server, address = serve(tmp_path, "feeds.py:numbers", *options, warm=False)
     with server:
         with trainer(address, "--hold", "2") as process:
             process.wait_for("holding")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from headrace_server.cli import main
+from tests.nursery import WarmPopen, warm_run
 from tests.patience import PATIENCE_S
 
 FEEDS = """
@@ -63,14 +64,8 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def command(here: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "headrace_server.cli", *words],
-        cwd=here,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    arguments = ["-P", "-m", "headrace_server.cli", *words]
+    return warm_run([sys.executable, *arguments], cwd=here, env=environment())
 
 
 def told(here: Path, *words: str) -> Any:
@@ -155,7 +150,7 @@ def test_a_conversion_that_was_killed_goes_on_where_it_was(here: Path) -> None:
     )
     os.mkfifo(here / "hold")
     words = ["convert", "feeds.py:slow", "out", "--rows-per-file", "20"]
-    process = subprocess.Popen(
+    process = WarmPopen(
         [sys.executable, "-P", "-m", "headrace_server.cli", *words],
         cwd=here,
         env=environment(HOLD="hold"),

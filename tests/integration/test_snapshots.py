@@ -17,6 +17,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.nursery import WarmPopen
 from tests.patience import PATIENCE_S
 
 
@@ -192,7 +193,7 @@ for line in sys.stdin:
 """
 
     def __init__(self, address: str, token: Any) -> None:
-        self.popen = subprocess.Popen(
+        self.popen = WarmPopen(
             [sys.executable, "-c", self.CODE, address, json.dumps(token)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -344,7 +345,7 @@ def test_an_operator_takes_one_and_a_service_that_starts_again_goes_on(tmp_path:
     def served(*options: str) -> Iterator[str]:
         command = [sys.executable, "-m", "headrace_server.cli", "serve", "feeds.py:numbers"]
         where = ["--state-dir", "state", "--bind", "tcp://127.0.0.1:*"]
-        popen = subprocess.Popen(
+        popen = WarmPopen(
             [*command, *where, *options], cwd=tmp_path, stdout=subprocess.PIPE, text=True
         )
         try:

@@ -14,8 +14,9 @@ import headrace
 import headrace_server as hs
 from tests.chaos.proxy import Proxy
 from tests.patience import PATIENCE_S
+from tests.ports import free_port
 
-from .processes import free_address, serve, trainer
+from .processes import serve, trainer
 
 FEEDS = """
 import numpy as np
@@ -44,7 +45,7 @@ def test_trainers_go_on_after_a_planned_restart(way: str, here: Path):
 
     The loops are slow until the server has ended, so that it hears SIGTERM before their ends.
     """
-    options = ["feeds.py:both", "--state-dir", "state", "--bind", free_address()]
+    options = ["feeds.py:both", "--state-dir", "state", "--bind", f"tcp://127.0.0.1:{free_port()}"]
     begun, rushing, rows, sums = threading.Barrier(3), threading.Event(), [], []
 
     def train(name: str) -> None:
@@ -82,7 +83,7 @@ def test_trainers_go_on_after_a_planned_restart(way: str, here: Path):
 
 def test_the_program_of_an_embedded_server_is_told_its_end_at_once_and_others_wait(here: Path):
     pipeline = hs.from_examples([{"i": i} for i in range(40)]).batch(4)
-    address = free_address()
+    address = f"tcp://127.0.0.1:{free_port()}"
     with hs.run(pipeline, state_dir=here / "s", bind=address):
         mine = headrace.connect(address, prefetch=0, timeout=600)
         rows = next(mine)["i"].tolist()

@@ -22,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 import headrace
 import headrace_server as hs
+from tests.nursery import WarmPopen
 from tests.patience import PATIENCE_S
 
 ROWS = 240
@@ -268,7 +269,7 @@ def test_drain_ends_a_server_of_the_command_line_well(tmp_path: Path):
     target = "tests.integration.test_watching:forever"
     serve = [*command, "serve", target, "--bind", "tcp://127.0.0.1:*", "--http", "127.0.0.1:0"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
-    process = subprocess.Popen(serve, stdout=subprocess.PIPE, text=True, env=environment)
+    process = WarmPopen(serve, stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None
     with process.stdout:
         address = process.stdout.readline().split()[-1]

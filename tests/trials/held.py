@@ -20,10 +20,11 @@ from collections.abc import Iterator
 import headrace
 from headrace_proto.errors import HeadraceError
 from headrace_server.cli.keygen import make_pair
+from tests.ports import free_port
 
 from .connections import honest
 from .frame import Report, Setup, percentile
-from .yard import Yard, free_port
+from .yard import Yard
 
 __all__ = ["flood", "opening", "run"]
 

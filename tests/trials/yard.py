@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,10 +24,11 @@ from tests.chaos.judge import Case, Harm, judge
 from tests.chaos.ledger import Line, read_lines
 from tests.chaos.stores import tokens_of
 from tests.chaos.trainer import FAR
+from tests.ports import free_port
 
 from .frame import Report
 
-__all__ = ["ROOT", "Yard", "environment", "free_port", "served", "until"]
+__all__ = ["ROOT", "Yard", "environment", "served", "until"]
 
 ROOT = Path(__file__).parents[2]
 _LEASE_S = 5.0
@@ -56,13 +56,6 @@ def until(true: Callable[[], object], what: str, patience_s: float = _PATIENCE_S
             raise RuntimeError(f"waited {patience_s:g} s in vain for {what}")
         time.sleep(_POLL_S)
     return time.monotonic() - began
-
-
-def free_port() -> int:
-    """A port of this machine that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Yard:

@@ -38,15 +38,14 @@ def told(popen: Any) -> dict[str, Any]:
 def test_it_gets_what_a_process_gets_that_is_started_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(nursery, "MODULES", (*nursery.MODULES, MODULE))
     monkeypatch.setenv("OF_THE_TEST", "1")
-    told(nursery.ForkedPopen)  # the nursery starts before what follows
+    told(nursery.WarmPopen)  # the nursery starts before what follows
     monkeypatch.chdir(tmp_path)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 8, hard))
     try:
-        forked, started = (told(popen) for popen in (nursery.ForkedPopen, subprocess.Popen))
+        forked, started = (told(popen) for popen in (nursery.WarmPopen, subprocess.Popen))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})

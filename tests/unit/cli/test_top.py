@@ -10,7 +10,6 @@ import select
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import termios
 import time
@@ -20,6 +19,7 @@ import pytest
 
 from headrace_server.cli import main
 from headrace_server.cli.top import fitted, screen
+from tests.nursery import WarmPopen
 from tests.patience import PATIENCE_S
 
 from ..watch.statuses import feed
@@ -50,7 +50,7 @@ class Terminal:
         self._master, slave = pty.openpty()
         self.resize(lines, columns)
         command = [sys.executable, "-m", "headrace_server.cli", "top", "--every", "0.1"]
-        self.process = subprocess.Popen(
+        self.process = WarmPopen(
             [*command, "--http", address], stdin=slave, stdout=slave, stderr=slave
         )
         os.close(slave)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.nursery import WarmPopen
 from tests.patience import PATIENCE_S
 
 from headrace_server.feed.index_cache import IndexCache
@@ -150,7 +151,7 @@ def test_of_several_processes_only_one_builds(tmp_path: Path) -> None:
     log = tmp_path / "log"
     command = [sys.executable, "-c", CHILD, str(tmp_path / "cache"), str(log)]
     children = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        WarmPopen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
     for child in children:

@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.nursery import WarmPopen
 
 from headrace_server.shell.rundir import RunDirectory, is_locked, sweep
 
@@ -26,7 +27,7 @@ sys.stdin.read()
 
 def holder(parent: Path) -> tuple[subprocess.Popen[str], Path]:
     """Another process with a run directory."""
-    process = subprocess.Popen(
+    process = WarmPopen(
         [sys.executable, "-c", HOLD, str(parent)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

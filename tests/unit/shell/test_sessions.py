@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.nursery import WarmPopen
 from tests.shortage import no_descriptors
 
 from headrace_proto.errors import LimitExceeded
@@ -107,7 +108,7 @@ def test_a_lock_dies_with_its_process_however_that_ends(tmp_path: Path):
         "import fcntl, sys; f = open(sys.argv[1], 'rb'); fcntl.flock(f, fcntl.LOCK_SH);"
         "print(f.read().hex(), flush=True); sys.stdin.read()"
     )
-    trainer = subprocess.Popen(
+    trainer = WarmPopen(
         [sys.executable, "-c", code, str(session.path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

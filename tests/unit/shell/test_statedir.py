@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.nursery import WarmPopen
 
 from headrace_proto.errors import ServerError
 from headrace_server import pipeline as hs
@@ -49,7 +50,7 @@ def directory(tmp_path: Path) -> Any:
 
 
 def child(code: str, path: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return WarmPopen(
         [sys.executable, "-c", code, str(path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.nursery import WarmPopen
 from tests.unit.shell.changes import Model, example, random_change
 
 from headrace_proto.errors import ServerError
@@ -145,7 +146,7 @@ while True:
 
 
 def child(code: str, *args: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
+    return WarmPopen(
         [sys.executable, "-c", code, *map(str, args)],
         stdout=subprocess.PIPE,
         stdin=subprocess.PIPE,

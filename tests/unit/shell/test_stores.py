@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from keeping import PATIENCE_S, Keeping
+from tests.nursery import WarmPopen
 
 from headrace_proto.errors import ServerError
 from headrace_server.core.changes import Change, Example, Examples
@@ -219,7 +220,7 @@ def test_a_store_belongs_to_one_process_and_the_next_waits_for_its_end(
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as other:
+    with WarmPopen(command, stdin=pipe, stdout=pipe, text=True) as other:
         assert other.stdin and other.stdout
         assert other.stdout.readline() == "open\n"
 
