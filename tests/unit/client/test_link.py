@@ -102,13 +102,22 @@ def test_a_server_that_falls_silent_is_lost(peer: Peer):
 
 
 class Taking:
-    """A thread that waits for a batch, and what that came to."""
+    """A thread that waits for a batch from here on, and what that came to."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self.came: list[object] = []
         self.thread = threading.Thread(target=self._take)
+        waits, await_news = threading.Event(), link._driver.await_news
+
+        def awaited(news: int, at_most_s: float) -> None:
+            if threading.current_thread() is self.thread:
+                waits.set()
+            await_news(news, at_most_s)
+
+        link._driver.await_news = awaited  # type: ignore[method-assign]
         self.thread.start()
+        assert waits.wait(PATIENCE_S)
 
     def _take(self) -> None:
         try:
