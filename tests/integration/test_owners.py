@@ -68,7 +68,6 @@ def test_the_death_of_one_owner_leaves_the_others_alone(
     options: dict[str, Any] = {"state_dir": tmp_path / "state"} if durable else {}
     with run(ledger, **options) as server, connect(server, prefetch=0) as feed:
         train(feed, ledger, 6)
-        numbers = {t["trainer"] for t in server.stats()["default"]["trainers"]}
         os.kill(server.pids["worker-1-0"], signal.SIGKILL)
         train(feed, ledger)
         assert {name for name in server.pids if "worker" in name} == {
@@ -76,7 +75,7 @@ def test_the_death_of_one_owner_leaves_the_others_alone(
             "worker-1-1",
             "worker-2-0",
         }
-        assert len(numbers) == 1
+        assert [session.openings for session in feed._link.sessions] == [1, 2, 1]
     ledger.assert_complete()
 
 
@@ -199,7 +198,7 @@ def test_one_trainer_gets_the_stream_of_one_owner_however_many_there_are(prefetc
     """Partitions differ in length, so some are over before others."""
     streams = []
     for workers in (1, _OWNERS):
-        ledger = Ledger(of_counts([1 + i * 7 % 5 for i in range(50)]))
+        ledger = Ledger(of_counts([steps for steps in (1, 9, 2, 6, 3) for _ in range(10)]))
         pipeline = chained(list_of(ledger), batch_size=3)
         with hs.run(pipeline, workers=workers, partitions=5) as server:
             with connect(server, prefetch=prefetch) as feed:

@@ -47,6 +47,7 @@ class Dispatcher:
         self._rounds = Rounds(0)
         self._open = 0  # batches made and not settled
         self.paused = False  # hands out nothing more; commits still count
+        self.shared = False  # whether other partitions of the feed are handed out elsewhere
         self._effects: list[Effect] = []
         self.counts = {"batches": 0, "rows": 0, "redelivered": 0, "stale": 0, "expired": 0}
         self.dropped: dict[str, int] = {}
@@ -280,7 +281,7 @@ class Dispatcher:
                 break
         if self._rounds.world and not self._again and not self._stream.open:
             self._drop_rounds()
-        if not (self.paused or self._stream.open or self._again):
+        if self.shared and not (self.paused or self._stream.open or self._again):
             self._tell_idle(lambda trainer: trainer.rank < 0)
         self._tell_end()
 

@@ -51,11 +51,8 @@ class SegmentDispatcher(KeepingDispatcher):
         max_window: int = 64,
         epoch: int = 0,
         order: str = "arrival",
-        takes_turns: bool = False,
     ) -> None:
-        """``takes_turns``: trainers take batches of several owners, by partitions in turn."""
         self._lanes = order == "lanes"
-        self._takes_turns = takes_turns and not self._lanes
         self._over: list[int] = []  # partitions that make no more, where trainers take turns
         super().__init__(partitions, lease_ttl_s, max_window, epoch)
         self._changed = False
@@ -81,7 +78,7 @@ class SegmentDispatcher(KeepingDispatcher):
         self._deal()
 
     def partition_ended(self, number: int) -> None:
-        if self._takes_turns and number not in self._over:
+        if self.shared and not self._lanes and number not in self._over:
             self._over.append(number)
         super().partition_ended(number)
 
@@ -377,7 +374,8 @@ class SegmentDispatcher(KeepingDispatcher):
         if not self.paused:
             trainers = self._trainers
             for trainer in list(trainers.asking.values()):
-                self._tell_over(trainer)
+                if self._over:
+                    self._tell_over(trainer)
                 while (more := trainers.wants(trainer)) and (
                     batch := self._next_of(trainer.session)
                 ):
@@ -387,7 +385,8 @@ class SegmentDispatcher(KeepingDispatcher):
             if trainers.asking:
                 asking = [(s, trainers.credits(t)) for s, t in trainers.asking.items()]
                 self._effects += self._stream.wants(asking, len(self._again))
-                self._tell_idle(lambda trainer: self._stream.is_idle(trainer.session))
+                if self.shared:
+                    self._tell_idle(lambda trainer: self._stream.is_idle(trainer.session))
         self._tell_end()
 
     def _tell_over(self, trainer: Trainer) -> None:

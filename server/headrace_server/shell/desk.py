@@ -131,9 +131,10 @@ class Desk:
         if config.stateful:
             # In a replay batches are in the order of their hand-out, whosever lanes they were.
             order = "arrival" if run.replay is not None else config.order
-            self.dispatcher = SegmentDispatcher(*common, order, self.owners > 1)
+            self.dispatcher = SegmentDispatcher(*common, order)
         else:
             self.dispatcher = (KeepingDispatcher if self.durable else Dispatcher)(*common)
+        self.dispatcher.shared = self.owners > 1
         self.schema: Any = None
         self.properties: Any = {}  # what trainers are told beside the schema
         self.states = StateBlocks([], run.max_state_bytes)

@@ -267,8 +267,7 @@ class House(ABC):
             elif isinstance(effect, Finish):
                 self._outbox.finish(effect.session)
             elif isinstance(effect, (Idle, Passed)):
-                if desk.owners > 1:
-                    self._outbox.tell_turn(effect)
+                self._outbox.tell_turn(effect)
             elif isinstance(effect, (Save, Want, Leave, Claim, Release)):
                 self._on_turn(desk, effect)
             elif isinstance(effect, Rewound):

@@ -1151,6 +1151,7 @@ def test_uncommitted_batches_stay_with_a_trainer_for_as_long_as_it_says_so():
 
 def test_who_asks_when_all_is_in_hands_is_told_once_and_a_batch_that_comes_back_ends_it():
     d = Dispatcher(range(1), TTL)
+    d.shared = True
     d.join(1, 0.0), d.join(2, 0.0)
     d.window(1, 1), d.window(2, 9)
     d.made(Batch(0, 0, 1)), d.made(Batch(0, 1, 1))

@@ -35,8 +35,9 @@ TTL = 10.0
 class At:
     """A dispatcher, and everything that it has said so far."""
 
-    def __init__(self, partitions=1, order="arrival", **options):
+    def __init__(self, partitions=1, order="arrival", shared=False, **options):
         self.d = SegmentDispatcher(range(partitions), TTL, order=order, **options)
+        self.d.shared = shared
         self.batches = {}
         self.said = []
 
@@ -573,7 +574,7 @@ def test_lanes_that_ran_dry_are_given_anew_in_another_partition_and_asked_again_
     at.d.dry(0)
     assert at.take() == [Want(1, 1, 2)]
     at.d.dry(2)
-    assert at.take() == [Idle(1, 0)]
+    assert at.take() == []
     at.d.leave(2)
     assert at.take() == [Leave(1, 1), Want(1, 1, 3)]
 
@@ -811,7 +812,7 @@ def test_a_save_that_never_comes_holds_nobody_up_for_longer_than_its_trainer():
 
 
 def test_who_asks_is_told_once_that_no_batch_comes_before_states_are_saved():
-    at = At(2)
+    at = At(2, shared=True)
     (token,) = at.sent((0, 0), window=1)
     at.d.window(1, 2)
     assert at.take(Idle) == []  # one is being made
@@ -827,24 +828,26 @@ def test_who_asks_is_told_once_that_no_batch_comes_before_states_are_saved():
     at.make(1, 0)
     assert [e.seq for e in at.take(Send)] == [2]  # which ends it
     at.d.partition_ended(0)
-    assert at.take(Idle) == []  # the other can make more
+    assert at.take() == [Passed(1, 3, 0)]  # the other can make more
     at.d.partition_ended(1)
-    assert at.take(Idle) == [Idle(1, 2)]
+    assert at.take() == [Passed(1, 4, 1)]
+    at.d.window(1, 5)
+    assert at.take(Idle) == [Idle(1, 4)]
 
 
 def test_a_trainer_that_asks_for_nothing_is_not_told_that_it_gets_none():
-    at = At()
+    at = At(shared=True)
     at.sent((0, 0), window=1)
     at.d.partition_ended(0)
-    assert at.take(Idle) == []
-    at.d.window(1, 2)
-    assert at.take(Idle) == [Idle(1, 1)]
+    assert at.take() == []
+    at.d.window(1, 3)
+    assert at.take() == [Passed(1, 2, 0), Idle(1, 2)]
     at.d.resend(1, 1)  # the way to it may have ended before it was told
-    assert at.take(Idle) == [Idle(1, 1)]
+    assert at.take() == [Passed(1, 2, 0), Idle(1, 2)]
 
 
 def test_while_paused_nobody_is_told_that_trainers_have_to_act():
-    at = At()
+    at = At(shared=True)
     at.sent((0, 0), window=1)
     at.d.paused = True
     at.d.partition_ended(0)
@@ -853,7 +856,7 @@ def test_while_paused_nobody_is_told_that_trainers_have_to_act():
 
 
 def test_a_trainer_whose_lanes_ran_dry_is_told_when_no_partition_has_others_for_it():
-    at = At(2, "lanes")
+    at = At(2, "lanes", shared=True)
     at.join(1, window=1)
     (want,) = at.take(Want)
     at.d.dry(want.stripe)
@@ -867,7 +870,7 @@ def test_a_trainer_whose_lanes_ran_dry_is_told_when_no_partition_has_others_for_
 
 def test_where_trainers_take_turns_each_is_told_once_of_a_partition_that_is_over():
     """It is told in place of a batch: the next may be another owner's."""
-    at = At(2, takes_turns=True)
+    at = At(2, shared=True)
     at.join(1, 2, window=1)
     assert at.take(Want) == [Want(0, 1), Want(1, 1)]
     at.d.partition_ended(0)
