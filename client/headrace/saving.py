@@ -128,7 +128,7 @@ class Saving:
                 self.lanes.keep(batch, saved.copy())
             batch._upload = None
         self._in_hand.pop(batch.token, None)
-        if not self._link.save(batch.token, columns, block, batch.first_keys(NAMED_KEYS)):
+        if not self._link.save(batch.token, columns, block, batch._named_keys(NAMED_KEYS)):
             raise StaleLease(f"{named(batch, _first_keys(batch))}: {_LOST}")
 
     def _copied(

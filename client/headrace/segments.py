@@ -257,9 +257,9 @@ class SegmentBatch:
 
     def keys(self, upto: int | None = None) -> list[bytes]:
         """The segments' keys as a list: the first ``upto``, or all."""
-        return self._key_list(0) if upto is None else self.first_keys(upto)()
+        return self._key_list(0) if upto is None else self._named_keys(upto)()
 
-    def first_keys(self, upto: int) -> Callable[[], list[bytes]]:
+    def _named_keys(self, upto: int) -> Callable[[], list[bytes]]:
         """How to make the first ``upto`` keys, when this batch is gone, too.
 
         ProtocolError where the server sent what are no strings.

@@ -93,7 +93,7 @@ class Upload:
         """Copy an array, or a flat list of strings; it is the trainer's again afterwards."""
         if self._numeric is not None:
             slots, _, block = self._numeric
-            array_at(block, slots[state.name])[...] = value
+            np.copyto(array_at(block, slots[state.name]), value)
         elif state.dtype == BYTES:
             self._values[state.name] = value
         else:

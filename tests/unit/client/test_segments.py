@@ -50,7 +50,7 @@ def test_rows_tell_where_they_stand():
 
 def test_first_keys_are_made_after_the_batch_is_gone_too():
     batch = batch_of(sequence=np.array([0, 1]))
-    two, all_of_them = batch.first_keys(2), batch.first_keys(9)
+    two, all_of_them = batch._named_keys(2), batch._named_keys(9)
     batch._block[:] = 0xFF  # its memory is another's
     assert two() == all_of_them() == [b"00000_of_00002:k0", b"00001_of_00002:k1"]
 
@@ -59,7 +59,7 @@ def test_first_keys_are_made_after_the_batch_is_gone_too():
 def test_first_keys_of_strings_that_lie_are_a_protocol_error_when_they_are_made(end):
     batch = batch_of()
     batch._block[batch._places[0][0] :][:24].view(np.int64)[:] = 0, 1, end
-    make = batch.first_keys(2)
+    make = batch._named_keys(2)
     with pytest.raises(ProtocolError, match="offsets of an array of strings"):
         make()
 
