@@ -3,8 +3,8 @@
     Welcome: schema, properties ──► SegmentLayout ──► places(delivery): [(offset, nbytes, shape), …]
 
 The promise is checked once.  A batch is then compared with what its number of rows makes of it,
-and with the batch before, which it mostly resembles; whatever does not fit is a ProtocolError, and
-nothing of a batch is read before.
+unless its list of columns was compared before: batches that lie alike come with the same list.
+Whatever does not fit is a ProtocolError, and nothing of a batch is read before.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ _FACTS = {
 }
 #: Columns that have an entry per start, not per row.
 _STARTS = ("@starts", "@state_of")
+#: Lists of columns whose places are remembered: most batches of a feed have one of a few.
+_MOST_KNOWN = 64
 
 
 class SegmentLayout:
@@ -58,7 +60,7 @@ class SegmentLayout:
         self._check_columns()
         self._fields = list(schema.items())
         self._expected: dict[int, list[tuple[list[int], tuple[int, ...], int] | None]] = {}
-        self._last: tuple[Any, int, int, list[Place]] | None = None
+        self._known: dict[int, tuple[Any, int, int, list[Place]]] = {}  # by identity of columns
 
     def names(self, group: str) -> list[str]:
         """Names of the sequences, of the context, or of the states."""
@@ -94,9 +96,9 @@ class SegmentLayout:
     def places(self, delivery: Delivery) -> list[Place]:
         """Where the columns of a batch lie, in the order of the schema."""
         columns, rows, nbytes = delivery.columns, delivery.rows, delivery.nbytes
-        last = self._last
-        if last is not None and last[0] == columns and last[1:3] == (rows, nbytes):
-            return last[3]
+        known = self._known.get(id(columns))
+        if known is not None and known[0] is columns and known[1:3] == (rows, nbytes):
+            return known[3]
         if not isinstance(columns, list) or len(columns) != len(self._fields):
             raise ProtocolError(
                 f"a batch does not have the {len(self._fields)} columns of its feed"
@@ -121,7 +123,9 @@ class SegmentLayout:
                     places.append((offset, want[2], want[1]))
                     continue
             places.append(self._place(*named, column, delivery))
-        self._last = (columns, rows, nbytes, places)
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[id(columns)] = columns, rows, nbytes, places
         return places
 
     def _expect(self, rows: int) -> list[tuple[list[int], tuple[int, ...], int] | None]:

@@ -108,8 +108,10 @@ class TensorFlow:
         self, value: Any, source: np.ndarray | None, rows: np.ndarray, initial: np.ndarray
     ) -> Any:
         dtype = value.dtype.name
-        plain = dtype not in _BITCAST and dtype not in _COPIED and value.shape.num_elements()
-        if plain and "CPU" in value.device:  # a tenth of what TensorFlow takes for so little
+        plain = dtype not in _BITCAST and dtype not in _COPIED
+        if (
+            plain and 0 not in (_dims(value) or ()) and "CPU" in value.device
+        ):  # a tenth of what TensorFlow takes for so little
             kept = np.asarray(memoryview(value))
             shape = (len(kept) if source is None else len(source), *kept.shape[1:])
             size = math.prod(shape) * kept.itemsize
