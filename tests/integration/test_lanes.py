@@ -117,7 +117,7 @@ def _same_memory(one: Any, other: Any) -> bool:
     return hasattr(other, "data_ptr") and one.data_ptr() == other.data_ptr()
 
 
-def test_states_that_stay_are_begun_as_each_example_says_and_strings_too():
+def test_states_that_stay_are_begun_as_each_example_says_and_strings_too_in_torch():
     examples = of_counts([2, 4, 1, 3, 2])
     ledger = Ledger(examples)
     with hs.run(full(examples, **_HOME, batch_size=2)) as server:

@@ -249,6 +249,7 @@ def test_a_feed_that_is_forgotten_with_a_batch_in_hand_leaves():
 # tf.data
 
 
+@pytest.mark.tf
 def test_a_dataset_of_segments_is_trained_in_a_graph_and_saved_by_token():
     tf = pytest.importorskip("tensorflow", reason="needs TensorFlow")
     with served(ONE, batches(ONE, 4), framework="tf") as (server, feed):
