@@ -179,33 +179,43 @@ class InTurn(Merge):
 
 
 class ByLanes(Merge):
-    """A trainer's lanes are all of one owner."""
+    """A trainer's lanes are all of one partition, and of another when that has no work left."""
 
-    def __init__(self, sessions: Sequence[Session], prefetch: int, first: int) -> None:
-        self._owner = first
+    def __init__(
+        self, sessions: Sequence[Session], prefetch: int, partitions: int, first: int
+    ) -> None:
+        self._partitions = partitions
+        self._here = first  # the partition whose owner is asked
         super().__init__(sessions, prefetch)
 
+    def _owner(self) -> Session | None:
+        """The owner of the first partition from here on that may have work."""
+        for ahead in range(self._partitions):
+            partition = (self._here + ahead) % self._partitions
+            session = self._sessions[partition % len(self._sessions)]
+            if partition not in session.passed and _is_able(session):
+                return session
+        return None
+
     def _next(self) -> Session | None:
-        here = self._sessions[self._owner]
-        if here.ready:
-            return here
+        owner = self._owner()
+        if owner is not None and owner.ready:
+            return owner
         return next((session for session in self._sessions if session.ready), None)
 
     def _wanted(self) -> list[Session]:
-        able = [owner for owner, session in enumerate(self._sessions) if _is_able(session)]
-        if not able:  # what others leave may come to any
+        owner = self._owner()
+        if owner is None:  # what others leave may come to any
             return [session for session in self._sessions if not session.finished]
-        if self._owner not in able:
-            self._owner = next((owner for owner in able if owner > self._owner), able[0])
-            self._share()
-        return [self._sessions[self._owner]]
+        return [owner]
 
     def _took(self, session: Session, received: Received) -> None:
-        pass  # the next one is of the same owner
+        self._here = received.delivery.partition
 
     def _share(self) -> None:
-        for owner, session in enumerate(self._sessions):
-            session.prefetch = self._prefetch if owner == self._owner else 0
+        owner = self._owner()
+        for session in self._sessions:
+            session.prefetch = self._prefetch if session is owner else 0
 
 
 def _head(session: Session) -> _Place:
@@ -227,5 +237,5 @@ def merge_of(sessions: Sequence[Session], first: Session) -> Merge:
     if welcome.properties.get("shape") != "sequences":
         return ByNumber(sessions, prefetch, partitions)
     if welcome.properties.get("order") == "lanes":
-        return ByLanes(sessions, prefetch, sessions.index(first))
+        return ByLanes(sessions, prefetch, partitions, sessions.index(first))
     return InTurn(sessions, prefetch, partitions)

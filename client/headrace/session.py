@@ -317,7 +317,8 @@ class Session:
             self.greet()
         elif isinstance(message, Passed):
             self._last_seq = max(self._last_seq, message.seq)
-            self._wanting = False  # another owner may be asked
+            self._wanting = False  # another owner may be asked …
+            self._said_window = self._last_seq  # … and if this one is, it is told so
             self.passed.add(message.partition)
         else:
             self.requests.receive(message)

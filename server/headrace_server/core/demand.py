@@ -186,6 +186,7 @@ class LaneQueues(_Partitions):
         self._dry: set[int] = set()  # partitions without work for another stripe
         # Stripes that were left: their examples call for others.
         self._leaves = dict.fromkeys(self._partitions, 0)
+        self._left: dict[int, list[int]] = {}  # by session: partitions without work for it
 
     def made(self, batch: Batch) -> bool:
         """A partition made its next batch; False when the trainer that it was for is gone."""
@@ -204,6 +205,7 @@ class LaneQueues(_Partitions):
         for session, stripe in list(self._stripes.items()):
             if stripe.partition == partition and not len(stripe.ready):
                 self._close(session)
+                self._left.setdefault(session, []).append(partition)
 
     def dry(self, number: int) -> None:
         """A stripe has no work left; its trainer may get one in another partition.
@@ -213,6 +215,7 @@ class LaneQueues(_Partitions):
         session = self._by_number.get(number)
         if session is not None:
             stripe = self._close(session)
+            self._left.setdefault(session, []).append(stripe.partition)
             if stripe.leaves == self._leaves[stripe.partition]:
                 self._dry.add(stripe.partition)
 
@@ -247,6 +250,10 @@ class LaneQueues(_Partitions):
             if stripe.wanted > stripe.made:
                 return self._partitions[stripe.partition].made, stripe.partition
         return None
+
+    def take_left(self, session: int) -> list[int]:
+        """Partitions in which a trainer had lanes, and has none since their work is done."""
+        return self._left.pop(session, [])
 
     def is_idle(self, session: int) -> bool:
         """Whether a trainer that was looked at by ``wants`` could get no lanes."""
@@ -291,6 +298,7 @@ class LaneQueues(_Partitions):
 
     def leave(self, session: int) -> tuple[list[Batch], list[Effect]]:
         """A trainer is gone: what was made for it is void, and its examples go on with others."""
+        self._left.pop(session, None)
         if session not in self._stripes:
             return [], []
         stripe = self._close(session)

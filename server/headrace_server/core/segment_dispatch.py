@@ -394,6 +394,11 @@ class SegmentDispatcher(KeepingDispatcher):
 
         Whose turn it is then is the trainer's to know: it may be that of another owner.
         """
+        if self._lanes and self.shared and self._trainers.wants(trainer):
+            for partition in self._stream.take_left(trainer.session):
+                trainer.seq += 1
+                self._effects.append(Passed(trainer.session, trainer.seq, partition))
+                trainer.window = trainer.seq  # it asks again here, or another owner
         while trainer.passed < len(self._over) and self._trainers.wants(trainer):
             trainer.seq += 1
             told = Passed(trainer.session, trainer.seq, self._over[trainer.passed])
