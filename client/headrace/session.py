@@ -112,7 +112,6 @@ class Session:
     finished: bool = False
     waiting: str = ""  # what the server said that the feed waits for
     exhausted: bool = False  # no batch is left but those in trainers' hands
-    idle: bool = False  # its owner gives no batch before trainers have saved or committed
     passed: set[int] = field(default_factory=set)  # partitions that make no more batches
     regrouped: int = 0  # another number of owners, which a server that is started anew has
     stopped: bool = False  # the server has stopped, and announced that it will be back
@@ -129,6 +128,7 @@ class Session:
     _open: bool = False
     _said_at: float = -1e9
     _last_seq: int = 0
+    _idle_at: int = -1  # number of the delivery after which its owner had nothing to give
     _wanting: bool = False
     _held: set[int] = field(default_factory=set)  # leases: ready, or in the trainer's hands
     _unanswered: dict[int, None] = field(default_factory=dict)  # commits
@@ -284,6 +284,11 @@ class Session:
     def held(self) -> int:
         return len(self._held)
 
+    @property
+    def idle(self) -> bool:
+        """Whether its owner gives no batch before trainers have saved or committed some."""
+        return self._idle_at == self._last_seq
+
     def holds(self, token: int) -> bool:
         """Whether a batch of this session is ready, or in the trainer's hands."""
         return token in self._held
@@ -310,7 +315,7 @@ class Session:
         elif isinstance(message, Ended):
             self._on_ended(message)
         elif isinstance(message, Idle):
-            self.idle = message.seq >= self._last_seq
+            self._idle_at = message.seq
         elif isinstance(message, Retired):
             self.retired.extend(message.segments)
         elif isinstance(message, Unknown):
@@ -361,7 +366,7 @@ class Session:
                 if received.delivery.segment:
                     self.mapped.release(token)
             self.ready.clear()
-            self.exhausted = self.idle = False
+            self.exhausted, self._idle_at = False, -1
             self.passed.clear()
             self._last_seq = 0
             self.mapped.used = False
@@ -385,7 +390,7 @@ class Session:
                 continue
             inline = not delivery.segment
             self._last_seq = delivery.seq
-            self.exhausted = self.idle = False
+            self.exhausted = False
             self._held.add(delivery.token)
             self._named[delivery.token] = delivery, tuple
             if not inline:

@@ -220,7 +220,8 @@ class Outbox:
             self.send(session.identity, Ended(number))
 
     def tell_turn(self, effect: Idle | Passed) -> None:
-        """Tell a trainer of several owners that it is another's turn."""
+        """Tell a trainer of several owners that it is another's turn: after what it was given."""
+        self.flush()
         session = self._sessions.get(effect.session)
         if session is not None and isinstance(effect, Idle):
             self.send(session.identity, messages.Idle(effect.session, effect.seq))
