@@ -125,7 +125,7 @@ def _of_plain(feed: headrace.Feed) -> Iterator[str]:
         yield _digest((frozen(batch), told))
 
 
-def _of_segments(feed: headrace.Feed) -> Iterator[str]:
+def digests_of_segments(feed: headrace.Feed) -> Iterator[str]:
     ledger = Ledger(of_counts(_COUNTS))
     for batch in feed:
         facts = [(name, frozen_array(getattr(batch, name))) for name in _OF_SEGMENTS]
@@ -149,7 +149,7 @@ def streams(partitions: int, workers: int) -> dict[str, list[str]]:
         with hs.run(feeds, workers=workers, partitions=partitions) as server:
 
             def read(name: str, **options: Any) -> list[str]:
-                of = _of_segments if name in segments else _of_plain
+                of = digests_of_segments if name in segments else _of_plain
                 with headrace.connect(
                     server.address, feed=name, timeout=PATIENCE_S, **options
                 ) as feed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from contextlib import suppress
@@ -16,6 +17,7 @@ from headrace_server import server as serving
 from headrace_server.shell.flight_history import History
 from tests.patience import PATIENCE_S
 
+from .recorded import PATH, digests_of_segments, segment_feeds
 from .segment_streams import Ledger, at_once, cells_of, chained, of_counts, save_all, train
 from .test_faults import eventually
 from .test_near import list_of
@@ -207,6 +209,17 @@ def test_one_trainer_gets_the_stream_of_one_owner_however_many_there_are(prefetc
         streams.append(ledger.batches)
     if prefetch == 0:  # else states come back at other moments
         assert streams[0] == streams[1]
+
+
+@pytest.mark.parametrize("owners", [2, 3])
+def test_feeds_of_several_owners_give_the_recorded_streams(owners: int):
+    """A trainer goes from partition to partition, whosever they are."""
+    feeds = segment_feeds()
+    recorded = json.loads(PATH.read_text())["3"]
+    with hs.run(feeds, workers=owners, partitions=3) as server:
+        for name in feeds:
+            with connect(server, feed=name, prefetch=0) as feed:
+                assert list(digests_of_segments(feed)) == recorded[name], name
 
 
 @pytest.mark.parametrize("placement", ["server", "trainer"])

@@ -186,7 +186,7 @@ class LaneQueues(_Partitions):
         self._dry: set[int] = set()  # partitions without work for another stripe
         # Stripes that were left: their examples call for others.
         self._leaves = dict.fromkeys(self._partitions, 0)
-        self._left: dict[int, list[int]] = {}  # by session: partitions without work for it
+        self._left: dict[int, set[int]] = {}  # by session: partitions without work for it
 
     def made(self, batch: Batch) -> bool:
         """A partition made its next batch; False when the trainer that it was for is gone."""
@@ -205,7 +205,7 @@ class LaneQueues(_Partitions):
         for session, stripe in list(self._stripes.items()):
             if stripe.partition == partition and not len(stripe.ready):
                 self._close(session)
-                self._left.setdefault(session, []).append(partition)
+                self._left.setdefault(session, set()).add(partition)
 
     def dry(self, number: int) -> None:
         """A stripe has no work left; its trainer may get one in another partition.
@@ -215,7 +215,7 @@ class LaneQueues(_Partitions):
         session = self._by_number.get(number)
         if session is not None:
             stripe = self._close(session)
-            self._left.setdefault(session, []).append(stripe.partition)
+            self._left.setdefault(session, set()).add(stripe.partition)
             if stripe.leaves == self._leaves[stripe.partition]:
                 self._dry.add(stripe.partition)
 
@@ -253,7 +253,7 @@ class LaneQueues(_Partitions):
 
     def take_left(self, session: int) -> list[int]:
         """Partitions in which a trainer had lanes, and has none since their work is done."""
-        return self._left.pop(session, [])
+        return sorted(self._left.pop(session, ()))
 
     def is_idle(self, session: int) -> bool:
         """Whether a trainer that was looked at by ``wants`` could get no lanes."""

@@ -374,7 +374,9 @@ class SegmentDispatcher(KeepingDispatcher):
         if not self.paused:
             trainers = self._trainers
             for trainer in list(trainers.asking.values()):
-                if self._over:
+                if self.shared and self._lanes:
+                    self._tell_left(trainer)
+                elif self._over:
                     self._tell_over(trainer)
                 while (more := trainers.wants(trainer)) and (
                     batch := self._next_of(trainer.session)
@@ -394,16 +396,22 @@ class SegmentDispatcher(KeepingDispatcher):
 
         Whose turn it is then is the trainer's to know: it may be that of another owner.
         """
-        if self._lanes and self.shared and self._trainers.wants(trainer):
-            for partition in self._stream.take_left(trainer.session):
-                trainer.seq += 1
-                self._effects.append(Passed(trainer.session, trainer.seq, partition))
-                trainer.window = trainer.seq  # it asks again here, or another owner
         while trainer.passed < len(self._over) and self._trainers.wants(trainer):
             trainer.seq += 1
             told = Passed(trainer.session, trainer.seq, self._over[trainer.passed])
             self._effects.append(told)
             trainer.passed += 1
+
+    def _tell_left(self, trainer: Trainer) -> None:
+        """Tell a trainer of partitions without work for lanes of its, in place of all it asks for.
+
+        It asks again, here or another owner.
+        """
+        if self._trainers.wants(trainer):
+            for partition in self._stream.take_left(trainer.session):
+                trainer.seq += 1
+                self._effects.append(Passed(trainer.session, trainer.seq, partition))
+                trainer.window = trainer.seq
 
     def _next_of(self, session: int) -> Batch | None:
         return self._again.pop() or self._stream.next(session)

@@ -855,17 +855,22 @@ def test_while_paused_nobody_is_told_that_trainers_have_to_act():
     assert at.take(Idle) == []
 
 
-def test_a_trainer_whose_lanes_ran_dry_is_told_when_no_partition_has_others_for_it():
+def test_a_trainer_whose_lanes_ran_dry_is_told_before_it_is_given_others():
+    """1 all that it asked for is void, 2 it asks again, 3 no partition has others for it."""
     at = At(2, "lanes", shared=True)
-    at.join(1, window=1)
+    at.join(1, window=3)
     (want,) = at.take(Want)
     at.d.dry(want.stripe)
+    assert at.take() == [Passed(1, 1, want.partition)]
+    at.d.window(1, 4)
     (other,) = at.take(Want)
     assert at.take(Idle) == [] and other.partition != want.partition
     at.d.dry(other.stripe)
-    assert at.take(Idle) == [Idle(1, 0)]
+    assert at.take() == [Passed(1, 2, other.partition)]
+    at.d.window(1, 5)
+    assert at.take() == [Idle(1, 2)]
     at.d.dry(other.stripe)
-    assert at.take(Idle) == []
+    assert at.take() == []
 
 
 def test_where_trainers_take_turns_each_is_told_once_of_a_partition_that_is_over():
