@@ -52,7 +52,8 @@ class Feed:
         self._blocks = Blocks(link.say)
         self._commits = Commits(link.session.explicit)  # of a feed that is not one of segments
         self._itself = weakref.ref(self)
-        self._durable = False  # whether another process would go on with this feed
+        self._durable = False  # whether there are snapshots of this feed
+        self._recovers = False  # whether another process would go on with this feed
         self._saving: Saving | None = None  # of a feed of segments
         self._schema: dict[str, Field] | None = None
         self._layout: dict[str, Field] = {}  # the schema, and what is told of rows beside it
@@ -90,7 +91,8 @@ class Feed:
             self._layout = schema_from_wire(welcome.schema)
             properties = welcome.properties
             told = properties if isinstance(properties, dict) else {}
-            self._durable = told.get("durable") is True or told.get("recovers") is True
+            self._durable = told.get("durable") is True
+            self._recovers = self._durable or told.get("recovers") is True
             if isinstance(properties, dict) and properties.get("shape") == "sequences":
                 layout = SegmentLayout(self._layout, properties)
                 self._saving = Saving(self._link, layout, self._framework)
@@ -153,12 +155,12 @@ class Feed:
             block = self._blocks.block(received)
             if saving is not None:
                 segments = saving.begin(received, block)
-                if self._durable:
+                if self._recovers:
                     self._link.place(delivery, segments.identity())
                 return segments
             slots = self._slots.of(delivery, self._layout)
             batch = Batch(delivery, slots, block, self._framework, self._itself)
-            if self._durable:
+            if self._recovers:
                 self._link.place(delivery, b"")
             self._commits.take(batch, block if self._durable else None)
             return batch

@@ -121,7 +121,7 @@ def replay(
         python_path=tuple(os.path.abspath(entry) for entry in sys.path),
     )
     return Server(
-        dataclasses.replace(run, has_owner=is_owned(run.workers, run.feeds)),
+        dataclasses.replace(run, has_owner=is_owned(run.workers)),
         None if shm_dir is None else as_path("shm_dir", shm_dir),
         as_seconds("start_timeout_s", start_timeout_s),
         None,

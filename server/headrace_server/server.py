@@ -412,7 +412,7 @@ def _served(config: RunConfig) -> RunConfig:
             *(config.workers, most, config.workers - most),
         )
         config = dataclasses.replace(config, workers=most)
-    return dataclasses.replace(config, has_owner=is_owned(config.workers, config.feeds))
+    return dataclasses.replace(config, has_owner=is_owned(config.workers))
 
 
 def _end(supervisor: Supervisor, http: HttpService | None, durable: Durable | None) -> None:

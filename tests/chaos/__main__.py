@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--kinds", nargs="+", choices=list(FAULTS), default=list(FAULTS))
     parser.add_argument("--pace", type=float, default=0.4, help="seconds between faults")
-    parser.add_argument("--workers", type=int, default=2, help="1: of segments it owns its feeds")
+    parser.add_argument("--workers", type=int, default=2, help="1: it owns its feeds")
     parser.add_argument("--bug", choices=list(BUGS), default="", help="plant a bug in the server")
     parser.add_argument("--keep", type=Path, help="leave ledgers and logs in this directory")
     parser.add_argument("--results", type=Path, help="write the figures to this file")

@@ -84,8 +84,9 @@ def flushed(feed: headrace.Feed) -> bool:
 class Asking:
     """A server with a trainer for each request, which has worked for a while."""
 
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path: Path, workers: int) -> None:
         self._tmp_path = tmp_path
+        self._workers = workers
         self.server = self._serve()
         self.feeds = {
             name: headrace.connect(self.server.address, feed=feed, timeout=PATIENCE_S)
@@ -96,21 +97,24 @@ class Asking:
 
     def _serve(self) -> hs.Server:
         bind = f"ipc://{self._tmp_path}/feeds"
-        return hs.run(feeds(), state_dir=self._tmp_path / "state", bind=bind, partitions=2)
+        state = self._tmp_path / "state"
+        return hs.run(feeds(), state_dir=state, bind=bind, partitions=2, workers=self._workers)
 
     def ask(self) -> None:
-        """Stop the worker, and have every trainer ask for something."""
+        """Stop all workers, and have every trainer ask for something."""
         for feed in self.feeds.values():
             work(feed, 3)
             feed.commit()
         for name in ("saves", "commit"):
             work(self.feeds[name], 1)
-        os.kill(self.pid("worker"), signal.SIGSTOP)
+        for pid in self.workers():
+            os.kill(pid, signal.SIGSTOP)
         for name, (_, ask) in ASKS.items():
             self.asked[name] = self._threads.submit(ask, self.feeds[name])
         for name in ASKS:
             eventually(partial(self._under_way, name))
-        self.server.stats()  # the router has heard all that came before
+        if self._workers > 1:
+            self.server.stats()  # the router has heard all that came before
 
     def _under_way(self, name: str) -> bool:
         """Whether the server was asked; what the router answers by itself may be done."""
@@ -118,8 +122,8 @@ class Asking:
         asked = bool(session.requests._asked) and not session.requests.due
         return asked or not session.settled or self.asked[name].done()
 
-    def pid(self, kind: str) -> int:
-        return next(pid for name, pid in self.server.pids.items() if name.startswith(kind))
+    def workers(self) -> list[int]:
+        return workers_of(self.server)
 
     def kill_server(self) -> None:
         """All processes at once; another server starts at the same address."""
@@ -143,9 +147,14 @@ class Asking:
         self._threads.shutdown()
 
 
-@pytest.fixture
-def asking(tmp_path: Path) -> Iterator[Asking]:
-    asking = Asking(tmp_path)
+def workers_of(server: hs.Server) -> list[int]:
+    return [pid for name, pid in server.pids.items() if name.startswith("worker")]
+
+
+@pytest.fixture(params=[1, 2])
+def asking(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Asking]:
+    """With one worker, which owns the feeds, and with two, whose feeds have a router."""
+    asking = Asking(tmp_path, request.param)
     yield asking
     asking.close()
 
@@ -168,8 +177,11 @@ def check_all(asking: Asking, why: str) -> None:
 def test_a_worker_that_dies_under_requests_leaves_none_without_an_answer(asking: Asking):
     """The trainer whose flush was refused goes on, and flushes the states of its next lanes."""
     asking.ask()
-    os.kill(asking.pid("worker"), signal.SIGKILL)
-    check_all(asking, "the worker of their partition has restarted")
+    workers = asking.workers()
+    for pid in workers:
+        os.kill(pid, signal.SIGKILL)
+    restarted = "the worker of their partition has restarted"
+    check_all(asking, restarted if len(workers) > 1 else "the session was lost meanwhile")
     feed = asking.feeds["flush"]
     feed.flush_states()  # nothing is left of what was refused
     assert any(flushed(feed) for _ in range(8)), "the batches that it had are at most 3"
@@ -186,10 +198,14 @@ def test_a_server_that_dies_under_requests_leaves_none_without_an_answer(asking:
 def test_a_router_that_dies_under_requests_ends_all_of_them_with_a_reason(tmp_path: Path):
     """The server ends with its router; a trainer waits for the next one as long as it may."""
     numbers = hs.from_examples([{"i": i} for i in range(400)]).batch(4)
-    with hs.run(numbers, state_dir=tmp_path) as server, ThreadPoolExecutor(2) as threads:
+    with (
+        hs.run(numbers, state_dir=tmp_path, workers=2) as server,
+        ThreadPoolExecutor(2) as threads,
+    ):
         feed = headrace.connect(server.address, timeout=3)
-        worker, router = (server.pids[name] for name in ("worker-0-0", "router"))
-        os.kill(worker, signal.SIGSTOP)
+        router = server.pids["router"]
+        for worker in workers_of(server):
+            os.kill(worker, signal.SIGSTOP)
         asked = threads.submit(feed.snapshot), threads.submit(server.snapshot)
         eventually(lambda: len(list((tmp_path / "snapshots" / "default").glob("*.part"))) == 2)
         os.kill(router, signal.SIGKILL)

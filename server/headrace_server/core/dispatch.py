@@ -313,14 +313,24 @@ class Dispatcher:
     def _next(self, rank: int) -> Batch | None:
         if rank < 0:
             return self._fresh()
-        while (batch := self._rounds.pop(rank)) is None:
+        while (batch := self._dealt_to(rank)) is None:
             fresh = self._fresh()
             if fresh is None:
                 return None
-            for member in self._rounds.add(fresh):
+            members = self._rounds.add(fresh)
+            for member in members:
                 self._leases.void(member)  # from here on it is this rank's
                 self._trainers.due.append(member.rank)
+            if members:
+                self._dealt(members)
         return batch
+
+    def _dealt_to(self, rank: int) -> Batch | None:
+        """The batch of a rank's next round, if it may have it now."""
+        return self._rounds.pop(rank)
+
+    def _dealt(self, members: list[Batch]) -> None:
+        """A round was dealt."""
 
     def _fresh(self) -> Batch | None:
         """What came back, else the next of the stream."""
@@ -356,6 +366,11 @@ class Dispatcher:
         if trainer.rank >= 0 and self._rounds.has_dealt(trainer.rank):
             return False
         return all(lease.seq <= last_seq for lease in self._leases.of_session(session))
+
+    @property
+    def present(self) -> int:
+        """Number of sessions."""
+        return len(self._trainers.present)
 
     # Words
 

@@ -13,6 +13,7 @@ __all__ = [
     "Answer",
     "Batch",
     "Claim",
+    "Dealt",
     "Effect",
     "Finish",
     "Freed",
@@ -214,6 +215,11 @@ class Claim:
 
 
 @record
+class Dealt:
+    """A round was dealt to ranks, or dealt anew: a later life has to know of all of them."""
+
+
+@record
 class Release:
     """A batch that was claimed is not to be done by its trainer: its rows go out again."""
 
@@ -238,6 +244,7 @@ class Rewound:
 
 Effect = (
     Claim
+    | Dealt
     | Release
     | Send
     | Taken

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .dispatch import Dispatcher
-from .handover import Answer, Batch, Claim, Rewound, Save, Taken
+from .handover import Answer, Batch, Claim, Dealt, Rewound, Save, Taken
 from .lease import Verdict
+from .redealing import Redealing
 
 __all__ = ["Acknowledged", "Claimed", "KeepingDispatcher"]
 
@@ -73,6 +74,7 @@ class KeepingDispatcher(Dispatcher):
         self._early: dict[int, Any] = {}  # payload of saves of claims without an answer
         self._last_claims: dict[tuple[int, int], int] = {}  # of each plain batch the last holder's
         self._first_token = epoch << 32  # those before it are of earlier servers
+        self._redealing = Redealing()
         self._faults: OrderedDict[int, tuple[int, str, str]] = OrderedDict()  # by token
 
     # What trainers have of an earlier server
@@ -157,6 +159,9 @@ class KeepingDispatcher(Dispatcher):
 
     def _picked(self, number: int, partition: int) -> Batch | None:
         """A batch out of its turn, if it is here; its worker may make another."""
+        placed = self._redealing.picked((number, partition))
+        if placed is not None:
+            return placed
         batch: Batch | None = self._stream.pick(number, partition)
         if batch is not None:
             self._effects.append(Taken(batch))
@@ -217,17 +222,80 @@ class KeepingDispatcher(Dispatcher):
 
     def made(self, batch: Batch) -> None:
         token = self._last_claims.get(batch.order)
-        if token is None:
+        dealt = False
+        if self._redealing.orders:
+            self._redealing.ended(batch.partition, batch.number)
+            dealt = bool(self._rounds.world) and self._redealing.take(batch)
+        if token is None and not dealt:
             super().made(batch)
             return
         self._stream.made(batch)
         self._open += 1
+        picked = self._picked(*batch.order)
+        if token is None:
+            assert picked is not None
+            self._deal_again(picked)
+            self._deal()
+            return
         claim = self._claims[token]
-        claim.batch = self._picked(*batch.order)
+        claim.batch = picked
         if claim.verdict:
             self._end_claim(token, claim)
 
+    # Rounds of an earlier owner
+
+    def load_rounds(self, world: int, next_round: int, members: list[list[int]]) -> None:
+        """An earlier owner has dealt these to ranks: number, partition, round, rank of each."""
+        self._redealing.load(world, next_round, members)
+
+    def rounds_told(self) -> tuple[int, int, list[list[int]]]:
+        """The same of this one, to be stored."""
+        return self._rounds.world, self._rounds.next_round, self._redealing.told()
+
+    def _start_rounds(self, world_size: int) -> None:
+        redealing, begun = self._redealing, self._rounds.begun
+        first = not self._rounds.world
+        super()._start_rounds(world_size)
+        if begun:  # what is left of these has lost its ranks
+            self._effects.append(Dealt())
+        if not redealing.orders:
+            return
+        if not first or world_size != redealing.world:
+            redealing.forget(begun if world_size == redealing.world else None)
+            return
+        self._rounds.go_on(redealing.next_round, redealing.begun())
+        for order in redealing.orders:
+            batch = self._picked(*order)
+            if batch is not None and redealing.take(batch):
+                self._deal_again(batch)
+
+    def begin_rounds(self) -> None:
+        """No rank of an earlier owner has come back: all go on with the same round."""
+        if self._rounds.world:
+            self._start_rounds(self._rounds.world)
+            self._deal()
+
+    def _deal_again(self, batch: Batch) -> None:
+        self._rounds.push(batch)
+        self._trainers.due.append(batch.rank)
+
+    def _dealt_to(self, rank: int) -> Batch | None:
+        if self._redealing.orders:
+            batch = self._rounds.peek(rank)
+            if batch is None or self._redealing.waits_for(rank, batch.round):
+                return None
+        return super()._dealt_to(rank)
+
+    def _dealt(self, members: list[Batch]) -> None:
+        self._redealing.dealt(members)
+        self._effects.append(Dealt())
+
+    def _settle(self, batch: Batch) -> None:
+        self._redealing.settled(batch)
+        super()._settle(batch)
+
     def partition_ended(self, number: int) -> None:
+        self._redealing.ended(number)
         super().partition_ended(number)
         for token, claim in list(self._claims.items()):
             if claim.place.partition == number and claim.verdict and claim.batch is None:
@@ -273,10 +341,11 @@ class KeepingDispatcher(Dispatcher):
         if keeping is None:
             return
         del self._kept_tokens[keeping.token]
-        self._unkept[keeping.session] -= 1
-        if not self._unkept[keeping.session]:
-            del self._unkept[keeping.session]
-        self._trainers.ask(keeping.session)
+        unkept = self._unkept.pop(keeping.session)
+        if unkept > 1:
+            self._unkept[keeping.session] = unkept - 1
+        if unkept > self._trainers.max_window:  # it was given no more
+            self._trainers.ask(keeping.session)
         token, batch = keeping.token, keeping.batch
         if code:
             batch.settled = True

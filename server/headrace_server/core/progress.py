@@ -87,6 +87,11 @@ class Numbers:
         if number >= self.base:
             self._cursors[number] = cursor
 
+    @property
+    def above(self) -> list[int]:
+        """What is done from the base on."""
+        return sorted(self._done)
+
     def is_done(self, number: int) -> bool:
         return number < self.base or number in self._done
 

@@ -42,6 +42,28 @@ class Rounds:
         self._next_round += 1
         return group
 
+    def go_on(self, next_round: int, begun: dict[int, int]) -> None:
+        """Go on after rounds of a life before; of those that were begun so many are done."""
+        self._next_round = next_round
+        self._settled = dict(begun)
+
+    @property
+    def next_round(self) -> int:
+        """The number of the round that is dealt next."""
+        return self._next_round
+
+    @property
+    def begun(self) -> list[int]:
+        """Rounds with which some ranks are done, and others not."""
+        return list(self._settled)
+
+    def peek(self, rank: int) -> Batch | None:
+        """What ``pop`` would give."""
+        batch = self._dealt[rank].pop()
+        if batch is not None:
+            self._dealt[rank].push(batch)
+        return batch
+
     def pop(self, rank: int) -> Batch | None:
         """The batch of a rank's next round, if it was dealt."""
         return self._dealt[rank].pop()

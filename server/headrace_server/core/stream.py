@@ -2,13 +2,15 @@
 
     made(0/0) made(1/0) … ─► one line for each partition ─► next(): 0/0 1/0 2/0  0/1 1/1 …
 
-Every partition that has not run dry gives one batch in each turn.  A batch that is not there yet
-is waited for, so the order does not depend on who made what first.  The partitions are those whose
-leases are held here, which need not be all of the feed.
+Each turn goes to the partition whose next batch is the first by (number, partition).  A batch that
+is not there yet is waited for, so the order does not depend on who made what first, nor on what a
+server before this one has handed out.  The partitions are those whose leases are held here, which
+need not be all of the feed.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -30,14 +32,15 @@ class Stream:
     """The batches that were made and not yet taken."""
 
     def __init__(self, partitions: Iterable[int]) -> None:
-        self._live = sorted(partitions)  # not dry: ready, or still making
-        self._partitions = {number: _Partition() for number in self._live}
-        self._at = 0  # index in _live of the partition that is next
+        self._partitions = {number: _Partition() for number in sorted(partitions)}
+        self._live = len(self._partitions)  # that are not dry: ready, or still making
+        # The number that each has next, at the least, and its own.
+        self._turns = [(0, partition) for partition in self._partitions]
 
     @property
     def open(self) -> bool:
         """Whether more will come, or is there."""
-        return bool(self._live)
+        return self._live > 0
 
     def made(self, batch: Batch) -> None:
         """The next batch of a partition is there."""
@@ -63,8 +66,7 @@ class Stream:
         for batch in here.ready:
             if batch.number == number:
                 here.ready.remove(batch)
-                if here.ended and not here.ready:
-                    self._dry(partition)
+                self._live -= here.ended and not here.ready
                 return batch
         return None
 
@@ -86,44 +88,44 @@ class Stream:
         here = self._partition(partition)
         if not here.ended:
             here.ended = True
-            if not here.ready:
-                self._dry(partition)
+            self._live -= not here.ready
 
     def next(self) -> Batch | None:
         """The batch whose turn it is, if it is there."""
-        if not self._live:
+        turn = self._turn()
+        if turn is None:
             return None
-        partition = self._live[self._at]
+        number, partition = turn
         here = self._partitions[partition]
         if not here.ready:
             return None
+        heapq.heapreplace(self._turns, (number + 1, partition))
         batch = here.ready.popleft()
-        self._at += 1
-        self._wrap()
-        if here.ended and not here.ready:
-            self._dry(partition)
+        self._live -= here.ended and not here.ready
         return batch
 
     def missing(self) -> tuple[int, int] | None:
         """Number and partition of the batch that is waited for, if one is."""
-        if not self._live or self._partitions[self._live[self._at]].ready:
-            return None
-        partition = self._live[self._at]
-        return self._partitions[partition].next_number, partition
+        turn = self._turn()
+        return None if turn is None or self._partitions[turn[1]].ready else turn
+
+    def _turn(self) -> tuple[int, int] | None:
+        """Whose turn it is, and which number it has next, at the least."""
+        turns = self._turns
+        while turns:
+            number, partition = turns[0]
+            here = self._partitions[partition]
+            first = here.ready[0].number if here.ready else here.next_number
+            if not here.ready and here.ended:
+                heapq.heappop(turns)
+            elif first > number:
+                heapq.heapreplace(turns, (first, partition))
+            else:
+                return number, partition
+        return None
 
     def _partition(self, number: int) -> _Partition:
         here = self._partitions.get(number)
         if here is None:
             raise ValueError(f"partition {number} is none of those here: {[*self._partitions]}")
         return here
-
-    def _dry(self, partition: int) -> None:
-        index = self._live.index(partition)
-        del self._live[index]
-        if index < self._at:
-            self._at -= 1
-        self._wrap()
-
-    def _wrap(self) -> None:
-        if self._at == len(self._live):
-            self._at = 0

@@ -23,6 +23,7 @@ from headrace_proto.schema import Field
 
 from ..core.arena import Block
 from ..core.changes import Change, Saved
+from ..core.orders import Order, Orders
 from ..core.partition import Partition
 from ..core.plan import Plan, Position, Read
 from ..core.progress import Numbers
@@ -95,6 +96,9 @@ class PartitionFeed:
         self._later: tuple[list[float], int] | None = None  # proportions, and from which batch on
         self._numbers = Numbers() if durable else None
         self._changes: list[Change] = []
+        self._padding: dict[int, list[int]] = {}  # bucket → elements with padding, and without
+        self._orders = Orders()  # of a feed that keeps what is done
+        self._read_before = 0  # rows of the source, by earlier lives
         #: Shown every batch before it is written.
         self.observe: Callable[[Assembly], None] = lambda assembly: None
         self._sources: dict[int, Source] | None = None  # of chunks, where traces are wanted
@@ -129,10 +133,20 @@ class PartitionFeed:
         return self._shaping.capacity
 
     def stats(self) -> dict[str, Any] | None:
-        """Counters by class, where there are classes."""
+        """Counters by class, where there are classes; the padding of buckets."""
         told = [s.stats() for s in self._intake.stratified]
         told += self._shaping.stats()
+        if self._padding:
+            padding = [[bucket, *counts] for bucket, counts in self._padding.items()]
+            return {**(told[-1] if told else {}), "padding": padding}
         return told[-1] if told else None
+
+    def _count_padding(self, meta: Mapping[str, Any]) -> None:
+        """A batch was made, or passed over since it is done."""
+        if "padded" in meta:
+            counts = self._padding.setdefault(meta["bucket"], [0, 0])
+            counts[0] += meta["padded"]
+            counts[1] += meta["real"]
 
     def set_target_probs(self, probs: list[float], since: int = 0) -> int:
         """Other proportions of classes from now on; the number of the first batch they reach.
@@ -140,12 +154,45 @@ class PartitionFeed:
         What an earlier life was told reaches no batch before that which it named: ``since``.
         """
         target = self._target()
+        known = self._orders.known("target", probs, since) if since else None
+        if known is not None:
+            return known.since
         first = self._first_reached(target)
+        if self._orders.waits:
+            return self._note("target", probs, first).since
         if first < since:
             self._later = probs, since
             return since
         self._later = None
-        return int(target.set_target(probs, first))
+        first = int(target.set_target(probs, first))
+        if self._numbers is not None:
+            self._note("target", probs, first)
+        return first
+
+    def _note(self, kind: str, what: Any, since: int = 0) -> Order:
+        """An order that a later life has to follow at the same place."""
+        order = self._orders.given(self._rows_read, self._machine.next_number, kind, what, since)
+        self._change.meta["orders"] = pack(self._orders.to_plain())
+        return order
+
+    @property
+    def _rows_read(self) -> int:
+        """Rows of the source that were read for good."""
+        return self._read_before + self._intake.rows_read
+
+    @property
+    def _change(self) -> Change:
+        """What is to be stored next."""
+        if not self._changes:
+            self._changes.append(Change())
+        return self._changes[0]
+
+    def _follow(self, order: Order) -> None:
+        """An order of an earlier life takes effect."""
+        if order.kind == "close":
+            self._machine.close(order.what)
+        else:
+            self._target().set_target(order.what, order.since)
 
     def _first_reached(self, target: Stratified | Shaping) -> int:
         """The first batch that other proportions would reach now."""
@@ -206,10 +253,16 @@ class PartitionFeed:
         self._intake.restore_stages(cursor["stages"])
         machine = cursor["machine"]
         self._intake.resume(machine["epoch"], machine["position"], cursor["dropped"])
+        self._read_before = cursor.get("read", 0) - self._intake.rows_read
+        self._orders.restore(cursor.get("orders", 0))
+        self._padding = {bucket: counts for bucket, *counts in cursor.get("padding", ())}
 
     def resume(self, saved: Saved) -> None:
         """Go on from what an earlier life has stored: what was done is not made again."""
         base = 0
+        if "orders" in saved.meta:
+            self._orders.load(msgpack.unpackb(saved.meta["orders"]))
+            self._orders.restore(0)
         if "cursor" in saved.meta:
             self.restore(msgpack.unpackb(saved.meta["cursor"], strict_map_key=False))
             base = self.next_number
@@ -224,15 +277,20 @@ class PartitionFeed:
         """A trainer is done with a batch; what that changes is to be stored."""
         assert self._numbers is not None
         moved = self._numbers.done(number)
-        change = Change(done=[number])
+        change = self._change
+        change.done.append(number)
         if moved is not None:
             change.base, change.meta["cursor"] = moved
-        self._changes.append(change)
 
     def claim(self, number: int) -> int | None:
         """A trainer has a batch from an earlier life: its number, unless it is done."""
         assert self._numbers is not None
         return None if self._numbers.is_done(number) else number
+
+    @property
+    def done_numbers(self) -> list[int]:
+        """Batches after the first that is not done which are done."""
+        return [] if self._numbers is None else self._numbers.above
 
     def take_changes(self) -> list[Change]:
         """What is to be stored since this was asked."""
@@ -245,7 +303,12 @@ class PartitionFeed:
 
     def close(self, cancel: bool) -> None:
         """Read no more; see Partition.close."""
-        self._machine.close(cancel)
+        if self._numbers is not None:
+            if self._orders.known("close", cancel) is not None:  # told again
+                return
+            self._note("close", cancel)
+        if not self._orders.waits:
+            self._machine.close(cancel)
 
     def advance(self) -> MadeBatch | type[Busy] | type[Blocked] | type[Done]:
         """One step of work."""
@@ -253,13 +316,20 @@ class PartitionFeed:
             return self._place(*self._blocked)
         if self._later is not None:
             self.set_target_probs(*self._later)
-        step = self._machine.next_step(self._intake.limit(self._shaping.most_rows))
+        limit = self._intake.limit(self._shaping.most_rows)
+        if self._orders.waits:
+            number = self._machine.next_number
+            while (order := self._orders.due(self._rows_read, number)) is not None:
+                self._follow(order)
+            limit = self._orders.limit(self._rows_read, limit)
+        step = self._machine.next_step(limit)
         if isinstance(step, Read):
             self._read(step)
             return Busy
         if not isinstance(step, Plan):
             return Done
         if self._numbers is not None and self._numbers.is_done(step.number):
+            self._count_padding(step.draft.meta)
             self._machine.committed(step.number)
             self._forget_unneeded()
             return Busy
@@ -366,6 +436,7 @@ class PartitionFeed:
             self._blocked = (plan, assembly)
             return Blocked
         self._blocked = None
+        self._count_padding(plan.draft.meta)
         self.observe(assembly)
         assembly.fill(self._slab.memory(block))
         trace = None if self._sources is None else self._trace(plan, self._sources)
@@ -388,7 +459,12 @@ class PartitionFeed:
             "dropped": self._intake.dropped,
             "stages": self._intake.state(),
             "before": list(self._before.items()),
+            "read": self._rows_read,
         }
+        if self._padding:
+            told["padding"] = [[bucket, *counts] for bucket, counts in self._padding.items()]
+        if self._orders.count:
+            told["orders"] = self._orders.count
         if self._without:
             told["without"] = list(self._without.items())
         cursor = pack(told)

@@ -32,6 +32,7 @@ class Commits:
         self._stores = stores
         self._send = send
         self._kept: dict[_Name, list[list[Any]]] = {}
+        self._done: dict[_Name, list[tuple[int, int, int]]] = {}
 
     def save(
         self,
@@ -50,7 +51,7 @@ class Commits:
                     code, text = run.saved(number, states, columns)
                 else:
                     run.saved(number)
-                self._stores.keep(name, run, token if not code else None)
+                self._stores.keep(name, run, () if code else (token,))
             kept.append([number, code, text])
         if kept and not self._stores.settled(name):
             self._stores.tell(name, Kept(*name, kept))
@@ -58,6 +59,31 @@ class Commits:
             self._kept.setdefault(name, []).extend(kept)
             if len(self._kept[name]) > _MOST_KEPT:
                 self.tell_kept()
+
+    def add(self, name: _Name, number: int, rows: int, token: int) -> None:
+        """A trainer is done with a batch without states; ``take_done`` has what has gathered."""
+        self._done.setdefault(name, []).append((number, rows, token))
+
+    def take_done(self) -> dict[_Name, list[tuple[int, int, int]]]:
+        """Numbers, rows and tokens of what has gathered, by partition."""
+        done, self._done = self._done, {}
+        return done
+
+    def done(
+        self, name: _Name, run: PartitionFeed, batches: Iterable[tuple[int, int, int]]
+    ) -> None:
+        """Store that batches without states are done, as one change, and have it told."""
+        tokens: list[int] = []
+        kept: list[list[Any]] = []
+        of_all = 0
+        for number, rows, token in batches:
+            if not self._stores.knows(name, token):
+                run.saved(number)
+                tokens.append(token)
+                of_all += rows
+            kept.append([number, "", ""])
+        self._stores.keep(name, run, tokens, of_all)
+        self._stores.tell(name, Kept(*name, kept))
 
     def flush(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,11 +110,12 @@ class RunConfig:
     def journals_of(self, feed: FeedConfig) -> tuple[str, str] | None:
         """Where the journals of a feed lie and how durable they are; None where it has none.
 
-        Without a state directory states outlive their workers in shared memory.
+        Without a state directory states outlive their workers in shared memory, and so does what
+        is done of any feed of an owner.
         """
         if self.state_directory is not None:
             return self.state_directory, self.durability
-        if feed.stateful and self.replay is None:
+        if (self.has_owner and not feed.stateful) or (feed.stateful and self.replay is None):
             return f"{self.directory}/journals", "worker"
         return None
 
@@ -132,6 +132,6 @@ class RunConfig:
         return min(self.workers, feed.partitions) if self.has_owner else 1
 
 
-def is_owned(workers: int, feeds: Sequence[FeedConfig]) -> bool:
+def is_owned(workers: int) -> bool:
     """Whether workers lease the batches of their partitions themselves."""
-    return workers == 1 and all(feed.stateful for feed in feeds)
+    return workers == 1

@@ -1,9 +1,9 @@
 """What one feed has counted so far, as plain data.
 
     dispatcher: batches, rows, expired …  ─────────────────┐
-    workers: rows dropped, classes, segments; a total of   ├─► told(), dropped(), bad()
+    workers: rows dropped, padding, classes …; a total of  ├─► told(), dropped(), bad()
              each partition, of which the last word stands ┤
-    each batch: its padding, rows and bytes, added up ─────┘
+    each batch: its rows and bytes, added up ──────────────┘
     sent to a trainer, answered to it: its Tally
 
 A worker's totals are its partition's and not its life's, so a death loses none and counts none
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from ..core.dispatch import Dispatcher
@@ -63,9 +64,14 @@ class Counters:
         self._dispatcher = dispatcher
         self._dropped: dict[int, dict[str, int]] = {}  # by partition
         self._stats: dict[int, dict[str, Any]] = {}  # of partitions that have classes or segments
-        self._padding: dict[int, list[int]] = {}  # bucket → elements with padding, and without
+        self._padding: dict[int, list[list[int]]] = {}  # by partition: bucket, padded, real
         self._made = [0, 0, 0]  # batches, rows, bytes
         self._refused: dict[str, int] = {}  # saves that were not stale, by code
+
+    def go_on(self, batches: int, rows: int) -> None:
+        """So much was committed to an owner before this one."""
+        self._dispatcher.counts["batches"] += batches
+        self._dispatcher.counts["rows"] += rows
 
     def on_made(self, message: Made) -> None:
         """Batches were made."""
@@ -79,16 +85,12 @@ class Counters:
         made[0] += 1
         made[1] += batch.rows
         made[2] += batch.nbytes
-        meta = batch.meta
-        if "padded" in meta:
-            counts = self._padding.setdefault(meta["bucket"], [0, 0])
-            counts[0] += meta["padded"]
-            counts[1] += meta["real"]
 
     def on_stats(self, partition: int, stats: dict[str, Any] | None) -> None:
-        """Classes or segments of a partition, where it has them."""
+        """Classes, segments or buckets of a partition, where it has them."""
         if stats is not None:
-            self._stats[partition] = stats
+            self._stats[partition] = {n: told for n, told in stats.items() if n != "padding"}
+            self._padding[partition] = stats.get("padding", [])
 
     def on_finished(self, message: Finished) -> None:
         """A partition has said its last word."""
@@ -116,13 +118,17 @@ class Counters:
         """All of them."""
         classes = _added([self._stats[partition] for partition in sorted(self._stats)])
         segments = {"segments": classes.pop("segments")} if "segments" in classes else {}
-        padding = {str(bucket): list(counts) for bucket, counts in sorted(self._padding.items())}
+        padding: dict[int, list[int]] = {}  # bucket → elements with padding, and without
+        for bucket, padded, real in chain.from_iterable(self._padding.values()):
+            counts = padding.setdefault(bucket, [0, 0])
+            counts[0] += padded
+            counts[1] += real
         return {
             **self._dispatcher.counts,
             "made": dict(zip(("batches", "rows", "bytes"), self._made, strict=True)),
             "refused": dict(self._refused),
             "dropped": self.dropped(),
-            "padding": padding,
+            "padding": {str(bucket): counts for bucket, counts in sorted(padding.items())},
             "classes": classes,
             **segments,
         }

@@ -11,7 +11,7 @@ import logging
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 from pathlib import Path
@@ -133,7 +133,7 @@ class Desk:
             order = "arrival" if run.replay is not None else config.order
             self.dispatcher = SegmentDispatcher(*common, order)
         else:
-            self.dispatcher = (KeepingDispatcher if self.durable else Dispatcher)(*common)
+            self.dispatcher = (KeepingDispatcher if self._keeps else Dispatcher)(*common)
         self.dispatcher.shared = self.owners > 1
         self.schema: Any = None
         self.properties: Any = {}  # what trainers are told beside the schema
@@ -143,6 +143,7 @@ class Desk:
         self.failure: tuple[str, str] | None = None
         self.closing: Close | None = None  # what workers of this feed are to be told
         self.closing_told = False
+        self.closed: list[Callable[[], object]] = []  # answers to those who closed the input
         self.retargets = Retargets(config.name, self.partitions)
         self.copies = Copies(config.name, self.partitions)
         self.rejoining = Rejoining(config, self.durable, run.starts)
@@ -153,6 +154,11 @@ class Desk:
         self._most_bad = config.declaration.policy.max_bad_examples
         self.flight = None if run.record == "off" else LeaseRecorder(run, config.name)
         self._run = run
+        self._all_back = False  # whether no trainer of an earlier server is waited for
+        self._returned = False  # whether one has come
+        self._rounds_judged = False
+        self._rounds_before: Any = None  # what an earlier owner has dealt to ranks
+        self._done_before: dict[int, tuple[int, frozenset[int]]] = {}  # by partition
         self._worth = Worth(config, run)
         self._opened: set[int] = set()
         self._usages: list[tuple[int, float, float]] = []  # of earlier servers, by partition
@@ -220,17 +226,37 @@ class Desk:
         most = sys.maxsize if self.states_stay else self._run.max_state_bytes
         self.states = StateBlocks(fields, most)
         # Of what an earlier server saw done any batch may be left out, the first one too.
-        goes_on = self.durable and not self.dispatcher.stateful
+        goes_on = self._keeps and not self.dispatcher.stateful
         if goes_on and message.partition not in self._opened:
             self.dispatcher.started(message.partition, message.next)
+        self._done_before[message.partition] = message.next, frozenset(message.done)
+        self._rounds_before = self._rounds_before or message.rounds
         if message.partition not in self._opened:
             self._opened.add(message.partition)
             if message.used:
-                self._usages.append(message.used)
-                if not self.durable:  # by an owner before this one
+                batches, since, until, *rows = message.used
+                if self.durable:
+                    self._usages.append((batches, since, until))
+                else:  # by an owner before this one, under the same server
+                    self.counters.go_on(batches, sum(rows))
+                    self._usages.append((0, since, until))
                     self.rejoining.touched()
-            if len(self._opened) == len(self.partitions) and not self._usages:
-                self.rejoining.unused()
+            if len(self._opened) == len(self.partitions):
+                self._load_rounds()
+                if not self._usages:
+                    self.rejoining.unused()
+
+    def _load_rounds(self) -> None:
+        """Go on with what an owner before this one has dealt to ranks and nobody has done."""
+        if self._rounds_before and isinstance(self.dispatcher, KeepingDispatcher):
+            world, next_round, members = self._rounds_before
+            left = []
+            for member in members:
+                first, done = self._done_before[member[1]]
+                if member[0] >= first and member[0] not in done:
+                    left.append(member)
+            self.dispatcher.load_rounds(world, next_round, left)
+        self._done_before.clear()
 
     def touched(self) -> None:
         """A trainer commits something."""
@@ -305,6 +331,8 @@ class Desk:
         It knows of commits that were acknowledged, which must be in the state.
         """
         held = hello.held
+        self._returned = self._returned or hello.generation >= 0
+        self._judge_rounds()
         if self._keeps and isinstance(self.dispatcher, KeepingDispatcher):
             last = dict(zip(hello.committed[::2], hello.committed[1::2], strict=False))
             for partition, token in last.items():  # one question for each partition, not more
@@ -324,6 +352,16 @@ class Desk:
         """Every trainer of an earlier server that still lives has greeted this one."""
         if isinstance(self.dispatcher, SegmentDispatcher):
             self.dispatcher.all_are_back()
+        self._all_back = True
+        self._judge_rounds()
+
+    def _judge_rounds(self) -> None:
+        """Ranks that all come for the first time go on with the same round, be it one begun."""
+        judged = self._rounds_judged or not self._all_back or not self.dispatcher.present
+        if not judged and isinstance(self.dispatcher, KeepingDispatcher):
+            self._rounds_judged = True
+            if not self._returned:
+                self.dispatcher.begin_rounds()
 
     def on_flush(self, session: int, message: Any, block: bytes) -> tuple[str, str]:
         """A trainer hands over states of its lanes.
@@ -390,8 +428,12 @@ class Desk:
             self.failure = (code, text[:_LONGEST_TEXT])
             logger.error("feed %r failed: %s", self.name, text)
 
-    def close(self, cancel: bool) -> None:
-        """Close the input; a cancel after a plain close still cancels."""
+    def close(self, cancel: bool, answer: Callable[[], object]) -> None:
+        """Close the input; a cancel after a plain close still cancels.
+
+        ``answer`` is called when the worker of the feed has been told.
+        """
+        self.closed.append(answer)
         if self.closing is None or (cancel and not self.closing.cancel):
             self.closing = Close(self.name, cancel)
             self.closing_told = False

@@ -28,8 +28,8 @@ __all__ = ["IDLE", "OPENING", "STARTING", "STEP", "Diary", "Entry", "Notebook", 
 
 STARTING, IDLE, OPENING, STEP = range(4)
 
-#: doing, alone, needed, rows, bytes of name, bytes of where
-_HEAD = struct.Struct("<6I")
+#: doing, alone, needed, rows, bytes of name, bytes of where, rows of a stream
+_HEAD = struct.Struct("<6IQ")
 _NAME_AT = 64
 _WHERE_AT = 1024
 _ROWS_AT = 4096
@@ -48,6 +48,7 @@ class Entry:
     rows: tuple[int, ...] = ()  # numbers of examples in hand; below 0: a stream by -1 - its number
     alone: bool = False  # whether this is one row, taken alone because it is under suspicion
     needed: bool = False  # whether other rows depend on these being there
+    upto: int = 0  # the number of its rows up to which the stream in hand is read
 
     def describe(self) -> str:
         """In words, for a log and an error."""
@@ -66,7 +67,7 @@ class Diary:
     def __init__(self, path: str) -> None:
         self._map = _mapped(path)
         self._beats = memoryview(self._map)[:8].cast("Q")
-        self._head = [IDLE, 0, 0, 0, 0, 0]
+        self._head = [IDLE, 0, 0, 0, 0, 0, 0]
         self._names: dict[tuple[str, int], bytes] = {}
         self._name = b""
 
@@ -76,7 +77,7 @@ class Diary:
 
     def idle(self) -> None:
         """Between two steps of work."""
-        self._write(IDLE, 0, 0, 0, 0, 0)
+        self._write(IDLE, 0, 0, 0, 0, 0, 0)
 
     def begin(self, feed: str, partition: int, opening: bool = False) -> None:
         """A step of a partition, or the opening of it."""
@@ -86,10 +87,15 @@ class Diary:
             self._names[feed, partition] = name
         if name is not self._name:
             self._map[_NAME_AT : _NAME_AT + len(name)] = self._name = name
-        self._write(OPENING if opening else STEP, 0, 0, 0, len(name), 0)
+        self._write(OPENING if opening else STEP, 0, 0, 0, len(name), 0, 0)
 
     def reading(
-        self, rows: np.ndarray, where: str, alone: bool = False, needed: bool = False
+        self,
+        rows: np.ndarray,
+        where: str,
+        alone: bool = False,
+        needed: bool = False,
+        upto: int = 0,
     ) -> None:
         """These rows are in hand from now on."""
         noted = rows[:_MOST_ROWS].astype(np.int64).tobytes()
@@ -97,7 +103,8 @@ class Diary:
         self._put()  # should it die amid this, it had none
         self._map[_ROWS_AT : _ROWS_AT + len(noted)] = noted
         text = self._text(where)
-        self._write(self._head[0], alone, needed, len(noted) // 8, self._head[4], text)
+        head = self._head[0], alone, needed, len(noted) // 8, self._head[4], text, upto
+        self._write(*head)
 
     def at(self, where: str) -> None:
         """More is known of where the rows in hand come from."""
@@ -143,7 +150,7 @@ class Notebook:
 
     def read(self) -> Entry:
         """What was written last; of a worker that lives it may be half of two entries."""
-        doing, alone, needed, rows, name, where = _HEAD.unpack_from(self._map, 8)
+        doing, alone, needed, rows, name, where, upto = _HEAD.unpack_from(self._map, 8)
         if doing in (STARTING, IDLE) or not name:
             return Entry(doing if doing <= STEP else IDLE)
         try:
@@ -152,9 +159,8 @@ class Notebook:
             return Entry(doing)
         text = self._map[_WHERE_AT : _WHERE_AT + where].decode(errors="replace")
         numbers = np.frombuffer(self._map[_ROWS_AT : _ROWS_AT + 8 * rows], np.int64)
-        return Entry(
-            doing, feed, partition, text, tuple(numbers.tolist()), bool(alone), bool(needed)
-        )
+        listed = tuple(numbers.tolist())
+        return Entry(doing, feed, partition, text, listed, bool(alone), bool(needed), upto)
 
 
 class Stillness:

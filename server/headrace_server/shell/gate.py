@@ -118,8 +118,16 @@ class Gate:
 
     @property
     def last_came_by(self) -> int:
-        """The descriptor of the connection of the message that was received last."""
-        return -1 if self._last is None else int(self._last.get(zmq.SRCFD))
+        """The descriptor of the connection of the message that was received last; -1 if unknown.
+
+        ZeroMQ knows none of a message that did not come over a stream, as one of a raw peer.
+        """
+        if self._last is None:
+            return -1
+        try:
+            return int(self._last.get(zmq.SRCFD))
+        except zmq.ZMQError:
+            return -1
 
     @property
     def names(self) -> dict[str, str] | None:

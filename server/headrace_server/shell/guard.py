@@ -91,6 +91,7 @@ class Guard:
         self._out = {int(row): str(text) for row, text in marks.get("out", ())}
         self._suspect = set(marks.get("suspect", ()))
         self._watched = set(marks.get("watched", ()))
+        self._reached = {int(row): int(n) for row, n in marks.get("reached", ())}
         self._passed = passed
         self._rehearsal: Rehearsal | None = None
         self._partition = 0
@@ -156,10 +157,10 @@ class Guard:
             for place in np.flatnonzero(np.isin(rows, np.fromiter(self._suspect, np.int64))):
                 yield int(place), int(rows[place])
 
-    def alone(self, row: int, where: str = "") -> None:
+    def alone(self, row: int, where: str = "", upto: int = 0) -> None:
         """One row is tried."""
         text = where or f"{self.source}, example {row}"
-        self.diary.reading(np.array([row]), text, alone=True, needed=self._moves)
+        self.diary.reading(np.array([row]), text, alone=True, needed=self._moves, upto=upto)
 
     def rehearse(self, chunk: Chunk, fields: Mapping[str, Field]) -> None:
         """Take the row that is tried through all functions."""
@@ -170,15 +171,16 @@ class Guard:
             self._rehearsal = Rehearsal(self._declaration, fields)
         self._rehearsal.row(chunk)
 
-    def reading(self, rows: np.ndarray, where: str = "") -> None:
-        """These rows are taken together."""
+    def reading(self, rows: np.ndarray, where: str = "", upto: int = 0) -> None:
+        """These rows are taken together; of a stream it is read up to this number of its rows."""
         if not where and len(rows):
             where = f"{self.source}, {len(rows)} examples from {rows[0]} on"
-        self.diary.reading(rows, where, needed=self._moves)
+        self.diary.reading(rows, where, needed=self._moves, upto=upto)
         if self._windowed and self._touched:
             self._tell()  # the window before is done with
         if self._watched:
-            self._touched |= self._watched.intersection(rows.tolist())
+            touched = self._watched.intersection(rows.tolist())
+            self._touched |= {row for row in touched if row >= 0}  # of streams see stream_passed
 
     def read(self, rows: np.ndarray, chunk: Chunk) -> None:
         """They were read; the stages come next."""
@@ -193,11 +195,16 @@ class Guard:
     def is_suspect(self, row: int) -> bool:
         return row in self._suspect
 
-    def stream_passed(self, row: int) -> None:
-        """A stream could be read on."""
-        if row in self._watched and not self._opening:
+    def stream_passed(self, row: int, reached: int) -> None:
+        """A stream could be read on: so many rows are read.
+
+        A life that goes on from earlier rows has passed once it is beyond the reads that killed.
+        """
+        beyond = reached >= self._reached.get(row, 0)
+        if row in self._watched and not self._opening and beyond:
             self._passed(self._feed, [row])
             self._watched.discard(row)
+            self._suspect.discard(row)
 
 
 class _Step:
@@ -262,6 +269,7 @@ class _Streamed:
 
     def __init__(self, reader: StreamReader, guard: Guard) -> None:
         self._reader, self._guard = reader, guard
+        self._at: dict[int, int] = {}  # rows of each stream that this life has read
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -277,9 +285,11 @@ class _Streamed:
         if self._guard.is_suspect(itself):
             chunk, after = self._slowly(stream, position, limit, where)
         else:
-            self._guard.reading(np.array([itself]), where)
+            self._guard.reading(np.array([itself]), where, self._at.get(stream, 0) + limit)
             chunk, after = self._reader.read(stream, position, limit)
-        self._guard.stream_passed(itself)
+        if len(chunk):
+            self._at[stream] = int(chunk.ordinals[-1]) + 1
+        self._guard.stream_passed(itself, self._at.get(stream, 0))
         rows = chunk.ordinals | (stream << ORDINAL_BITS)
         mask = self._guard.kept(rows)
         if mask is not None:
@@ -299,10 +309,11 @@ class _Streamed:
         parts: list[Chunk] = []
         at: bytes | None = position
         while at is not None and len(parts) < limit:
-            self._guard.alone(-1 - stream, where)
+            self._guard.alone(-1 - stream, where, self._at.get(stream, 0) + 1)
             chunk, at = self._reader.read(stream, at, 1)
             parts.append(chunk)
             if len(chunk):
+                self._at[stream] = int(chunk.ordinals[-1]) + 1
                 where = f"what follows {chunk.origin.describe(0)}"
         full = [part for part in parts if len(part)]
         return Chunk.join(full or parts[:1]), at

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from headrace_proto.messages import Snapshotted
 from ..core.handover import (
     Answer,
     Claim,
+    Dealt,
     Finish,
     Freed,
     Idle,
@@ -126,6 +127,10 @@ class House(ABC):
     def _tell_owner(self, feed: str, partition: int, message: object) -> None:
         """Tell the worker of a partition something."""
 
+    def _do(self, action: Callable[..., object], *arguments: Any) -> None:
+        """Do something once all that partitions were told before has reached them."""
+        action(*arguments)
+
     @abstractmethod
     def _on_taken(self, desk: Desk, effect: Taken) -> None:
         """A new batch went to a trainer."""
@@ -137,6 +142,10 @@ class House(ABC):
     @abstractmethod
     def _on_turn(self, desk: Desk, effect: Save | Want | Leave | Claim | Release) -> None:
         """A partition of segments is to do something."""
+
+    @abstractmethod
+    def _on_dealt(self, desk: Desk, effect: Dealt) -> None:
+        """A round was dealt to ranks."""
 
     def _retire(self, segment: str) -> None:
         """Remove a segment of a dead worker, unless a feed has a batch in it."""
@@ -206,8 +215,9 @@ class House(ABC):
             desk = self._desks[order["feed"]]
             desk.rejoining.refuse(order["snapshot"], order["code"], order["text"])
         elif kind == "close":
-            self._desks[order["feed"]].close(order["cancel"])
-            self._pipe.tell("answer", request=order["request"])
+            self._desks[order["feed"]].close(
+                order["cancel"], lambda: self._pipe.tell("answer", request=order["request"])
+            )
         elif kind == "users":
             self._teller.tell_users(order["request"], order["feed"])
         elif kind == "stop":
@@ -270,6 +280,8 @@ class House(ABC):
                 self._outbox.tell_turn(effect)
             elif isinstance(effect, (Save, Want, Leave, Claim, Release)):
                 self._on_turn(desk, effect)
+            elif isinstance(effect, Dealt):
+                self._on_dealt(desk, effect)
             elif isinstance(effect, Rewound):
                 self._reception.rewound(effect.session)
             elif isinstance(effect, Unflushed):
@@ -306,6 +318,9 @@ class House(ABC):
         if desk.closing is not None and not desk.closing_told:
             desk.closing_told = True
             self._tell_all(desk.closing)
+        answers, desk.closed = desk.closed, []
+        for answer in answers:
+            self._do(answer)
         if desk.failure is not None and desk.name not in self._told_over:
             self._outbox.end(desk.name, *desk.failure)
             self._tell_all(Close(desk.name, abandon=True))

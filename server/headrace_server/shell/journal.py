@@ -59,8 +59,10 @@ _TABLES = 4
 #: A table of more than these bytes has room for itself twice: what is written to a new file, and
 #: looked through by the next start, is many times as much.
 _LARGE_TABLE, _TABLES_IF_LARGE = 256 << 20, 2
-#: In shared memory others need the room more, and a lap costs no write to a disk.
-_USUAL_HALF_IN_MEMORY, _TABLES_IN_MEMORY = 8 << 20, 2
+#: In shared memory others need the room more, and a lap costs no write to a disk: a half begins
+#: small, and grows while it has no room for so many tables.
+_LEAST_HALF_IN_MEMORY, _USUAL_HALF_IN_MEMORY, _TABLES_IN_MEMORY = 64 << 10, 8 << 20, 2
+_GROWS_BELOW_TABLES = 8
 _ZEROS = bytes(1 << 20)
 _MOST_PARTS = 1024  # of one write: IOV_MAX
 _NEW = ".new"
@@ -77,6 +79,7 @@ class Journal:
         """Open a journal that ``create`` made; JournalDamaged where it can not be trusted."""
         self._path = path
         self._durable = durable
+        self._in_memory = in_memory
         self._usual_half = _USUAL_HALF_IN_MEMORY if in_memory else _USUAL_HALF
         self._tables = _TABLES_IN_MEMORY if in_memory else _TABLES
         self._half, walk, self._laps = look_through(path, durable)
@@ -127,7 +130,10 @@ class Journal:
         """
         self._laps += 1
         needed = table_bytes + padded(next_bytes) + 4 * HEAD
-        half = max(self._half_for(table_bytes), min(self._usual_half, 4 * self._half))
+        half = self._half
+        if not self._in_memory or half < _GROWS_BELOW_TABLES * table_bytes:
+            half = min(self._usual_half, 4 * half)
+        half = max(self._half_for(table_bytes), half)
         while half < needed:
             half *= 2
         new = self._path.with_name(self._path.name + _NEW)
@@ -236,13 +242,17 @@ class Table:
         return place + HEAD
 
 
-def create(path: Path, table: Iterable[Sequence[Any]], table_bytes: int = 0) -> None:
+def create(
+    path: Path, table: Iterable[Sequence[Any]], table_bytes: int = 0, in_memory: bool = False
+) -> None:
     """Make a journal that holds a table, whole and on the disk, or not at all.
 
     One of more than no bytes is a copy: it has no room for more than the table.
     """
     new = path.with_name(path.name + _NEW)
-    half = -(-(table_bytes + record_bytes(0)) // START) * START if table_bytes else _LEAST_HALF
+    half = _LEAST_HALF_IN_MEMORY if in_memory else _LEAST_HALF
+    if table_bytes:
+        half = -(-(table_bytes + record_bytes(0)) // START) * START
     fd = _new_file(new, half, 1 if table_bytes else 2)
     try:
         first = Table(fd, 1, START, START + half)

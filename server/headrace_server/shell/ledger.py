@@ -54,13 +54,14 @@ def encoded(change: Change) -> list[Any]:
         else:
             widths.append(column.shape[1])
             columns.append(column.reshape(-1))
-    numbers = np.array([n for one in (*lists, widths) for n in one], np.int64)
-    nbytes = _HEAD.size + numbers.nbytes + put.numbers.nbytes + len(names) + sum(map(len, columns))
+    listed = [n for one in (*lists, widths) for n in one]
+    numbers = struct.pack(f"<{len(listed)}q", *listed)
+    nbytes = _HEAD.size + len(numbers) + put.numbers.nbytes + len(names) + sum(map(len, columns))
     head = _HEAD.pack(
         *map(len, lists),
         *(len(put), len(widths), change.base is not None, change.base or 0, len(names), nbytes),
     )
-    return [b"".join((head, numbers.tobytes(), put.numbers.tobytes(), names)), *columns]
+    return [b"".join((head, numbers, put.numbers.tobytes(), names)), *columns]
 
 
 def decoded(data: Data) -> list[Change]:

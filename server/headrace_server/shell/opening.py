@@ -146,8 +146,8 @@ class Opener:
         keeps = self._stores.keeps(config.name)
         run: PartitionFeed | SequenceFeed
         if self._replay is not None:
-            replayed = ReplayedSegments if config.stateful else ReplayedBatches
-            run = replayed(reader, config.declaration, self._slab, bad, self._replay)
+            about = reader, config.declaration, self._slab, bad, self._replay
+            run = ReplayedSegments(*about) if config.stateful else ReplayedBatches(*about, keeps)
         else:
             args = reader, config.declaration, order.partition, config.partitions, self._slab
             run = (SequenceFeed if config.stateful else PartitionFeed)(*args, bad, keeps)

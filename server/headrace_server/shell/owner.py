@@ -31,11 +31,13 @@ from typing import Any
 
 from headrace_proto.channel import Channel
 from headrace_proto.clock import AwakeClock
+from headrace_proto.codec import pack
 from headrace_proto.cores import cores
 from headrace_proto.spin import Spin
 
 from ..core import segment_dispatch
-from ..core.handover import Claim, Freed, Leave, Release, Save, Taken, Want
+from ..core.handover import Claim, Dealt, Freed, Leave, Release, Save, Taken, Want
+from ..core.keeping import KeepingDispatcher
 from .child import ParentPipe
 from .config import RunConfig
 from .desk import Desk
@@ -55,7 +57,7 @@ _FRONT_S = 600.0
 _BURST = 256
 #: Descriptors that one trainer needs: its session's file and its channel …
 _OF_TRAINER = 2
-#: … and those that files of data and everything else need.
+#: … and those that files of data and everything else need, but no more than half of all.
 _OTHERS = 256
 #: A step that has taken so long is late …
 _LATE_S = 0.02
@@ -97,7 +99,7 @@ class Owner(House):
         self._spin = Spin(cores() - config.workers + 1)  # a core for each owner, and one
         self._lock = threading.RLock()  # of all but the partitions
         self._working_since = 0.0  # when the step of now has begun
-        self._deferred: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._deferred: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         for desk in self._desks.values():
             desk.await_others()
             if desk.name in begun["failed"]:
@@ -143,6 +145,7 @@ class Owner(House):
                     if self._outbox.has_batches:  # the step may take long
                         self._outbox.flush()
                     self._step(partitions.work, name)
+                partitions.keep()
                 partitions.tell_kept(rests=name is None)
                 self._act()
                 self._outbox.flush()
@@ -218,10 +221,9 @@ class Owner(House):
         super()._obey(order)
 
     def _report(self) -> None:
-        opened = self._told_open
+        if not self._told_open and all(desk.opened for desk in self._desks.values()):
+            self._door.tell(Ready())  # before anybody learns the address
         super()._report()
-        if self._told_open and not opened:
-            self._door.tell(Ready())
 
     # The partitions, in this process
 
@@ -238,7 +240,7 @@ class Owner(House):
         """Have the partitions do something, after the step of now."""
         self._do(self._partitions.obey, message, payload)
 
-    def _do(self, action: Callable[..., None], *arguments: Any) -> None:
+    def _do(self, action: Callable[..., object], *arguments: Any) -> None:
         if self._working_since:
             self._deferred.append((action, arguments))
         else:
@@ -262,9 +264,20 @@ class Owner(House):
             batch = effect.batch
             self._do(self._partitions.free, desk.name, batch.partition, batch.number)
 
+    def _on_dealt(self, desk: Desk, effect: Dealt) -> None:
+        dispatcher = desk.dispatcher
+        if isinstance(dispatcher, KeepingDispatcher):
+            # In one store, so as a whole or not at all; it may be used while partitions work.
+            told = pack(dispatcher.rounds_told())
+            self._partitions.stores.note((desk.name, desk.partitions[0]), "rounds", told)
+
     def _on_turn(self, desk: Desk, effect: Save | Want | Leave | Claim | Release) -> None:
         feed, obey = desk.name, self._obey_soon
-        if isinstance(effect, segment_dispatch.Flush):
+        if isinstance(effect, Save) and not desk.dispatcher.stateful:
+            batch = effect.batch
+            about = batch.partition, batch.number, batch.rows
+            self._do(self._partitions.done, feed, *about, effect.token)
+        elif isinstance(effect, segment_dispatch.Flush):
             message, block = effect.payload
             obey(message, [block])
         elif isinstance(effect, Save):
@@ -290,7 +303,7 @@ def _bound(max_trainers: int) -> tuple[int, str]:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    fit = max(1, (limit - _OTHERS) // _OF_TRAINER)
+    fit = max(1, (limit - min(_OTHERS, limit // 2)) // _OF_TRAINER)
     if fit >= max_trainers:
         return max_trainers, ""
     return fit, (

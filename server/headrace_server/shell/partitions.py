@@ -296,6 +296,17 @@ class Partitions:
         if run is not None:
             run.committed(number)
 
+    def done(self, feed: str, partition: int, number: int, rows: int, token: int) -> None:
+        """A trainer is done with a batch without states; ``keep`` has it stored."""
+        self._commits.add((feed, partition), number, rows, token)
+
+    def keep(self) -> None:
+        """Store which batches are done since this was called, one record for each partition."""
+        for name, batches in self._commits.take_done().items():
+            run = self._running.get(name) or self._made.get(name)
+            if isinstance(run, PartitionFeed):
+                self._commits.done(name, run, batches)
+
     def _take_turn(self, turn: Turn, payload: list[bytes]) -> None:
         name = turn.feed, turn.partition
         running = self._running.get(name)
@@ -345,7 +356,9 @@ class Partitions:
             schema = schema_to_wire(run.schema)
             name = order.feed, order.partition
             number = run.next_number if isinstance(run, PartitionFeed) else 0
-            told = schema, dict(run.properties), number, self._stores.used(name)
+            told: tuple[Any, ...] = schema, dict(run.properties), number, self._stores.used(name)
+            if isinstance(run, PartitionFeed):
+                told = *told, self._stores.rounds(name), run.done_numbers
             self._send(Opened(order.feed, order.partition, *told))
         except MemoryError:
             raise
@@ -375,7 +388,9 @@ class Partitions:
         for name, run in self._running.items():
             if name[0] == order.feed:
                 run.close(order.cancel)
-                if not order.abandon:
+                if isinstance(run, PartitionFeed):
+                    self._stores.keep(name, run)
+                elif not order.abandon:
                     self._stores.note(name, "closing", b"cancel" if order.cancel else b"close")
         self._resting = {name for name in self._resting if name[0] != order.feed}
 
@@ -387,6 +402,8 @@ class Partitions:
             try:
                 told = dict(order.since).get(partition, 0)
                 since = run.set_target_probs(list(order.probs), told)
+                if isinstance(run, PartitionFeed):
+                    self._stores.keep((feed, partition), run)
             except Exception as error:  # whatever a trainer's numbers bring out
                 since, fault = 0, str(error)
             self._send(Retargeted(feed, partition, order.request, since, fault, run.stats()))

@@ -43,6 +43,7 @@ class Quarantine:
     ) -> None:
         self._skip = dict(skip)
         self._deaths: dict[str, dict[int, int]] = {feed: {} for feed in skip}
+        self._reached: dict[str, dict[int, int]] = {feed: {} for feed in skip}  # of streams
         self._out = {feed: dict((known or {}).get(feed, {})) for feed in skip}
 
     def died(self, entry: Entry, words: str) -> Verdict:
@@ -54,6 +55,9 @@ class Quarantine:
         deaths = self._deaths[entry.feed]
         for row in entry.rows:
             deaths[row] = deaths.get(row, 0) + 1
+            if row < 0:
+                reached = self._reached[entry.feed]
+                reached[row] = max(reached.get(row, 0), entry.upto)
         most = max(deaths[row] for row in entry.rows)
         if most < _GUILTY:
             return Verdict(expected=most >= _SUSPECT)
@@ -84,19 +88,28 @@ class Quarantine:
         """A worker has worked through these rows, and lives."""
         for row in rows:
             self._deaths[feed].pop(row, None)
+            self._reached[feed].pop(row, None)
 
     def out(self, feed: str) -> dict[int, str]:
         """Rows that are left out, and what was said of them."""
         return dict(self._out[feed])
 
     def marks(self) -> dict[str, Any]:
-        """What a new life has to know, as plain data: by feed, rows out, suspect and watched."""
+        """What a new life has to know, as plain data: by feed, rows out, suspect and watched.
+
+        A stream has passed once it is read up to where dead workers were reading it: ``reached``.
+        """
         return {
             feed: {
                 "out": [[row, text] for row, text in self._out[feed].items()],
                 "suspect": [row for row, n in deaths.items() if n >= _SUSPECT],
                 "watched": list(deaths),
+                **self._told_reached(feed),
             }
             for feed, deaths in self._deaths.items()
             if deaths or self._out[feed]
         }
+
+    def _told_reached(self, feed: str) -> dict[str, Any]:
+        reached = self._reached[feed]
+        return {"reached": [[row, n] for row, n in reached.items()]} if reached else {}

@@ -174,8 +174,8 @@ class Reception:
         elif isinstance(message, Attach):
             self._sessions.attach(session, message.proof)
         elif isinstance(message, Drain):
-            desk.close(message.cancel)
-            self._outbox.send(identity, Drained(session.number))
+            told = Drained(session.number)
+            desk.close(message.cancel, lambda: self._outbox.send(identity, told))
         elif isinstance(message, Retarget):
             if desk.over:
                 self._outbox.retargeted(session.number, message.request, [], "the feed has ended")
@@ -343,11 +343,14 @@ class Reception:
             self._unmap(session, desk, token)
         if step.commits or step.saves:
             desk.touched()
+        if not dispatcher.stateful:  # of the others saves decide what is wanted next
+            dispatcher.window(session.number, step.window)
         dispatcher.commit(session.number, step.commits)
         for save in step.saves:
             self._on_save(session, desk, save, frames)
         dispatcher.give_back(session.number, step.returned)
-        dispatcher.window(session.number, step.window)
+        if dispatcher.stateful:
+            dispatcher.window(session.number, step.window)
 
     def _on_save(self, session: Session, desk: Desk, save: Save, frames: list[bytes]) -> None:
         """A batch of segments is done."""

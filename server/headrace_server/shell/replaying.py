@@ -14,12 +14,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import msgpack
 import numpy as np
 
 from headrace_proto.codec import pack
 from headrace_proto.errors import DataError
 from headrace_proto.layout import Slot, array_at, strings_at
 
+from ..core.changes import Saved
 from ..core.slots import Segments
 from ..feed.assemble import Assembly
 from ..feed.chunk import Chunk
@@ -85,13 +87,19 @@ class _Chunks(Generic[T]):
 
 
 class ReplayedBatches(PartitionFeed):
-    """Batches without states."""
+    """Batches without states.  With ``keeps`` a later life goes on after those that are done."""
 
     def __init__(
-        self, reader: Reader, declaration: Declaration, slab: Slab, bad: BadRecords, replay: Replay
+        self,
+        reader: Reader,
+        declaration: Declaration,
+        slab: Slab,
+        bad: BadRecords,
+        replay: Replay,
+        keeps: bool = False,
     ) -> None:
         about = reader, declaration
-        super().__init__(*about, 0, replay.partitions, slab, bad)
+        super().__init__(*about, 0, replay.partitions, slab, bad, keeps)
         self._readers = {
             partition: PartitionFeed(*about, partition, replay.partitions, slab, bad)
             for partition in {batch.partition for batch in replay.script}
@@ -116,6 +124,12 @@ class ReplayedBatches(PartitionFeed):
 
     def close(self, cancel: bool) -> None:
         self._script.end()
+        self._change.meta["end"] = pack(self._script.at)
+
+    def resume(self, saved: Saved) -> None:
+        super().resume(saved)
+        if "end" in saved.meta:
+            self._script.end(msgpack.unpackb(saved.meta["end"]))
 
     def waits_for(self) -> str:
         return ""
@@ -130,6 +144,10 @@ class ReplayedBatches(PartitionFeed):
             made = self._script.next()
             if made is None:
                 return Done
+            if self._numbers is not None and self._numbers.is_done(self._script.at):
+                self._count_padding(made.meta)
+                self._script.passed()
+                return Busy
             parts = []
             for part in made.parts:
                 source = made.sources[part.chunk]
@@ -142,13 +160,17 @@ class ReplayedBatches(PartitionFeed):
         if block is None:
             return Blocked
         self._waiting = None
+        self._count_padding(made.meta)
         assembly.fill(self._slab.memory(block))
         number = self._script.passed()
         about = number, assembly.rows, block, assembly.nbytes, assembly.slots
         return MadeBatch(*about, _marked(made))
 
     def cursor(self) -> bytes:
-        return pack(self._script.at)
+        cursor = pack(self._script.at)
+        if self._numbers is not None:
+            self._numbers.made(self._script.at - 1, cursor)
+        return cursor
 
 
 class ReplayedSegments(SequenceFeed):
@@ -291,9 +313,9 @@ class _Script:
         self.at += 1
         return self.at - 1
 
-    def end(self) -> None:
-        """Nothing more is wanted."""
-        self._stop = min(self._stop, self.at)
+    def end(self, at: int | None = None) -> None:
+        """Nothing more is wanted from this batch on, which is the next one if none is named."""
+        self._stop = min(self._stop, self.at if at is None else at)
 
 
 def _marked(made: Made) -> dict[str, Any]:

@@ -13,7 +13,7 @@ those who wait.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace_proto.errors import HeadraceError, from_code
@@ -94,6 +94,12 @@ class Reports:
         """A feed begins again: it is over no more."""
         for known in (self.over, self._dropped, self._well, self._bad):
             known.pop(feed, None)
+
+    def give_up(self, feeds: Iterable[str], text: str) -> None:
+        """Feeds that are not over have failed with the server."""
+        for feed in feeds:
+            self.over.setdefault(feed, ("server", text))
+            self._dropped.setdefault(feed, {})
 
     def expect(self, request: int, order: str) -> None:
         """Somebody waits for the answer to this request."""

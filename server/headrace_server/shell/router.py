@@ -31,6 +31,7 @@ from headrace_proto.clock import AwakeClock
 
 from ..core.handover import (
     Claim,
+    Dealt,
     Freed,
     Leave,
     Release,
@@ -225,6 +226,9 @@ class Router(House):
 
     def _on_freed(self, desk: Desk, effect: Freed) -> None:
         desk.on_freed(effect, self._news)
+
+    def _on_dealt(self, desk: Desk, effect: Dealt) -> None:
+        """Nothing is to be stored: rounds live as long as the router does."""
 
     def _on_turn(self, desk: Desk, effect: Save | Want | Leave | Claim | Release) -> None:
         of = effect.batch.partition if isinstance(effect, Save) else effect.partition

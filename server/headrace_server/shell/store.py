@@ -50,6 +50,8 @@ DURABILITIES = ("power", "process")
 WORKER = "worker"
 #: Tokens of the last commits, by which a trainer that asks again is answered as before.
 TOKENS = 65_536
+#: Of a journal in shared memory, where every partition of every feed has one.
+TOKENS_IN_MEMORY = 4096
 _RETRY_S = 0.25
 _CLOSE_S = 10.0
 #: Errors that pass by themselves, or when somebody makes room.
@@ -90,7 +92,8 @@ class Store:
         self.commits = 0  # transactions of this life …
         self.committed_at = 0.0  # … and when the last one was done
         self._failure: BaseException | None = None
-        self._ledger = Ledger(TOKENS)
+        self.tokens = TOKENS_IN_MEMORY if durability == WORKER else TOKENS
+        self._ledger = Ledger(self.tokens)
         self._inline = durability != "power"
         self.in_memory = durability == WORKER
         self._journal = self._opened(durability == "power", begun)
@@ -107,7 +110,7 @@ class Store:
                     parts = encoded(read_old(old))
                     create(self.path, [parts], record_bytes(sum(map(len, parts))))
                 else:
-                    create(self.path, [])
+                    create(self.path, [], in_memory=self.in_memory)
             for one in old.parent.glob(f"{old.name}*"):  # with what SQLite keeps beside it
                 one.unlink()
             new.unlink(missing_ok=True)  # of a lap that an end cut short
@@ -296,7 +299,7 @@ class Store:
         self._ledger.apply(changes, place, sum(map(len, parts)))
 
     def _turn(self, next_bytes: int) -> None:
-        journal, ledger = self._journal, Ledger(TOKENS)
+        journal, ledger = self._journal, Ledger(self.tokens)
         with journal.turn(self._ledger.table_bytes(), next_bytes) as table:
             for change in self._ledger.table(journal.read):
                 parts = encoded(change)

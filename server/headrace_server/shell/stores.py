@@ -17,7 +17,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,7 +28,7 @@ from headrace_proto.errors import ServerError
 from ..core.changes import Change, Saved
 from ..feed.durable_file import writing
 from .statedir import SUFFIX, partition_path
-from .store import TOKENS, Store
+from .store import Store
 from .worker_messages import Copied, Copy, Waiting
 
 __all__ = ["Stores"]
@@ -54,6 +54,7 @@ class Stores:
         self._stores: dict[_Name, Store] = {}
         self._locks: list[int] = []  # of their files, for as long as this process lives
         self._used: dict[_Name, list[float]] = {}
+        self._rounds: dict[_Name, list[Any]] = {}
         self._tokens: dict[_Name, set[int]] = {}  # of commits in earlier lives
         self._copied: deque[Copied] = deque()
         self._wake_fd = -1
@@ -84,13 +85,19 @@ class Stores:
         saved = store.load()
         os.ftruncate(lock, 1)  # from now on a journal that is gone was there
         self._tokens[name] = set(saved.tokens)
+        if "rounds" in saved.meta:
+            self._rounds[name] = msgpack.unpackb(saved.meta["rounds"])
         if "used" in saved.meta:
             self._used[name] = msgpack.unpackb(saved.meta["used"])
         return saved
 
     def used(self, name: _Name) -> list[float] | None:
-        """Number of commits of all lives, and when the first and the last were; None if none."""
+        """Commits of all lives, when the first and the last were, and rows; None if none."""
         return self._used.get(name)
+
+    def rounds(self, name: _Name) -> list[Any] | None:
+        """What an earlier owner has dealt to ranks, as it was noted with this partition."""
+        return self._rounds.pop(name, None)
 
     def progress(self, name: _Name) -> list[Any] | None:
         """Transactions of this life, when the last one was, and what keeps others from being."""
@@ -106,27 +113,30 @@ class Stores:
     def lacks(self, name: _Name, token: int) -> bool:
         """Whether this commit never was kept.  Of many commits the first ones are forgotten."""
         tokens = self._tokens.get(name, set())
-        return token not in tokens and (len(tokens) < TOKENS or token > max(tokens))
+        if token in tokens:
+            return False
+        return len(tokens) < self._stores[name].tokens or token > max(tokens)
 
-    def keep(self, name: _Name, run: _Changing, token: int | None = None) -> None:
+    def keep(self, name: _Name, run: _Changing, tokens: Sequence[int] = (), rows: int = 0) -> None:
         """Have stored what has changed of a partition.
 
-        The last change is that of the commit: its token is stored with it, and not before.
+        The last change is that of the commits: their tokens are stored with it, and not before.
+        ``rows`` is how many rows they are of, where that is counted.
         """
         store = self._stores.get(name)
         if store is not None:
             changes = run.take_changes()
-            if token is not None and changes:
-                changes[-1].tokens.append(token)
-                changes[-1].meta["used"] = self._count(name)
+            if tokens and changes:
+                changes[-1].tokens += tokens
+                changes[-1].meta["used"] = self._count(name, len(tokens), rows)
             for change in changes:
                 store.submit(change)
 
-    def _count(self, name: _Name) -> bytes:
-        """One more commit, at this time."""
+    def _count(self, name: _Name, commits: int, rows: int) -> bytes:
+        """So many more commits, at this time."""
         now = time.time()
-        count, since, _ = self._used.get(name, (0, now, now))
-        self._used[name] = [count + 1, since, now]
+        count, since, _, *before = self._used.get(name, (0, now, now, 0))
+        self._used[name] = [count + commits, since, now, sum(before) + rows]
         return bytes(msgpack.packb(self._used[name]))
 
     def note(self, name: _Name, key: str, value: bytes) -> None:

@@ -499,6 +499,8 @@ class Supervisor:
         text = f"{words}\nIt died {FORGIVEN + 1} times within {WINDOW_S:.0f} s and is given up."
         with self._lock:  # before a feed's end can wake somebody who waits
             self.failure = ServerError(text)
+            if self._config.has_owner:  # nobody else can tell it
+                self._reports.give_up(self.feeds, text)
             self._lock.notify_all()
         self._order_router(order="fail", code="server", text=text)
 

@@ -92,6 +92,8 @@ class Opened:
     properties: Plain = field(default_factory=dict)  # what trainers are told beside it
     next: Count = 0  # the first batch that an earlier server did not see done
     used: Plain = None  # batches that earlier servers saw done, since when and until when
+    rounds: Plain = None  # of one partition: what an owner before this one has dealt to ranks
+    done: Plain = ()  # batches from ``next`` on that were done before
 
 
 @record

@@ -67,9 +67,9 @@ def test_a_batch_out_of_order_is_refused_and_changes_nothing():
 def test_a_partition_goes_on_where_an_earlier_server_was_and_may_pass_over_what_is_done():
     s = Stream(range(2))
     s.start(0, 5)
-    assert s.missing() == (5, 0) and s.made_by(0) == 5 and s.made_by(1) == 0
+    assert s.missing() == (0, 1) and s.made_by(0) == 5 and s.made_by(1) == 0
     s.made(Batch(0, 7, 1)), s.made(Batch(0, 8, 1)), s.made(Batch(1, 0, 1))
-    assert [s.next().order for _ in range(3)] == [(7, 0), (0, 1), (8, 0)]
+    assert s.next().order == (0, 1) and s.next() is None
     assert s.missing() == (1, 1) and s.made_by(0) == 9
     with pytest.raises(ValueError, match="partition 0 made batch 8; next is 9"):
         s.made(Batch(0, 8, 1))
@@ -77,6 +77,22 @@ def test_a_partition_goes_on_where_an_earlier_server_was_and_may_pass_over_what_
         s.made(Batch(1, 2, 1))
     s.start(0, 3)
     assert s.made_by(0) == 9
+
+
+def test_the_batches_of_a_later_server_are_in_the_same_order_whatever_is_done():
+    """Partition 0 is far ahead; some batches of partition 1 are done, and 2 ends amid all."""
+    s = Stream(range(3))
+    s.start(0, 4), s.start(1, 1), s.start(2, 0)
+    for partition, numbers in ((0, (4, 6)), (1, (1, 5, 6)), (2, (0, 2))):
+        for number in numbers:
+            s.made(Batch(partition, number, 1))
+    s.end(2)
+    orders = []
+    while (batch := s.next()) is not None:
+        orders.append(batch.order)
+    assert orders == [(0, 2), (1, 1), (2, 2), (4, 0), (5, 1), (6, 0), (6, 1)]
+    s.end(0), s.end(1)
+    assert not s.open and s.missing() is None
 
 
 def test_a_batch_is_taken_out_of_its_turn_once_and_the_others_keep_theirs():

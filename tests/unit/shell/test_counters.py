@@ -45,11 +45,13 @@ def test_what_the_dispatcher_counts_is_told_as_it_is_now():
     assert (told["batches"], told["rows"], told["dropped"]) == (1, 4, {"incomplete_round": 5})
 
 
-def test_padding_is_added_up_by_bucket_over_batches(counters: Counters):
-    for bucket, padded, real in ((2, 10, 7), (0, 4, 4), (2, 6, 5)):
-        counters.on_made(made(bucket % 2, meta={"bucket": bucket, "padded": padded, "real": real}))
-    counters.on_made(made(0, meta={"bucket": 3}))
-    assert list(counters.told()["padding"].items()) == [("0", [4, 4]), ("2", [16, 12])]
+def test_padding_is_added_up_by_bucket_over_partitions_whose_last_word_counts(counters: Counters):
+    counters.on_made(made(0, stats={"padding": [[2, 10, 7]]}))
+    counters.on_made(made(0, stats={"padding": [[2, 10, 7], [0, 4, 4]]}))
+    counters.on_finished(Finished("default", 1, {}, {"padding": [[2, 6, 5]]}))
+    told = counters.told()
+    assert list(told["padding"].items()) == [("0", [4, 4]), ("2", [16, 12])]
+    assert told["classes"] == {}
 
 
 def test_classes_are_added_up_and_changes_of_targets_stay_each_partitions_own(counters: Counters):

@@ -50,7 +50,7 @@ SCHEMA = [["i", "int64", [4]]]
 TRAINER = 1
 
 
-def desk(partitions: int = 2, workers: int = 1, max_bad: int | None = None) -> Desk:
+def desk(partitions: int = 2, workers: int = 2, max_bad: int | None = None) -> Desk:
     pipeline = hs.from_examples([{"i": 1}]).batch(4)
     if max_bad is not None:
         pipeline = hs.from_examples([{"i": 1}]).options(
@@ -279,15 +279,17 @@ def test_the_text_of_a_failure_fits_a_message_in_any_script():
 
 def test_a_cancel_after_a_close_still_cancels_and_a_close_after_it_does_not_undo_it():
     d = desk()
-    d.close(False)
+    answers: list[str] = []
+    d.close(False, lambda: answers.append("first"))
     d.closing_told = True
-    d.close(False)
+    d.close(False, lambda: answers.append("again"))
     assert d.closing == Close("default") and d.closing_told
-    d.close(True)
+    d.close(True, lambda: answers.append("cancel"))
     assert d.closing == Close("default", True) and not d.closing_told
     d.closing_told = True
-    d.close(False)
+    d.close(False, lambda: answers.append("again"))
     assert d.closing == Close("default", True) and d.closing_told
+    assert len(d.closed) == 4 and not answers
 
 
 def test_a_delivery_is_a_reference_or_the_number_of_a_frame():
@@ -504,7 +506,7 @@ def hello_of(*batches: Handed, held: tuple[int, ...] = (), committed: Any = ()) 
 def durable(partitions: int = 2) -> Desk:
     pipeline = hs.from_examples([{"i": 1}]).batch(4)
     feed = FeedConfig("default", pipeline.declaration(), (), partitions)
-    run = RunConfig((feed,), "/nowhere", (), state_directory="/state", epoch=7)
+    run = RunConfig((feed,), "/nowhere", (), workers=2, state_directory="/state", epoch=7)
     d = Desk(feed, run)
     for partition in range(partitions):
         d.on_opened(Opened("default", partition, SCHEMA, {}, 3))
@@ -521,7 +523,7 @@ def test_a_feed_that_outlives_its_server_says_so_and_one_in_memory_does_not():
 def test_the_very_first_batch_may_have_been_done_under_an_earlier_server():
     pipeline = hs.from_examples([{"i": 1}]).batch(4)
     feed = FeedConfig("default", pipeline.declaration(), (), 1)
-    d = Desk(feed, RunConfig((feed,), "/nowhere", (), state_directory="/state", epoch=7))
+    d = Desk(feed, RunConfig((feed,), "/nowhere", (), workers=2, state_directory="/state", epoch=7))
     d.on_opened(Opened("default", 0, SCHEMA))
     d.on_made(made(0, 1), b"", 0, 0)
 
@@ -531,11 +533,13 @@ def test_tokens_are_of_the_epoch_and_batches_go_on_from_where_the_stores_are():
     d.dispatcher.join(TRAINER, 0.0)
     d.dispatcher.window(TRAINER, 9)
     d.on_made(made(0, 3), b"", 0, 0)
+    d.on_made(made(0, 6), b"", 0, 0)
     d.on_made(made(1, 5), b"", 0, 0)
     sends = [e for e in d.dispatcher.take_effects() if isinstance(e, Send)]
     assert [(e.token, e.batch.order) for e in sends] == [
         ((7 << 32) + 1, (3, 0)),
         ((7 << 32) + 2, (5, 1)),
+        ((7 << 32) + 3, (6, 0)),
     ]
 
 
@@ -573,11 +577,9 @@ def test_a_hello_with_many_commits_asks_a_worker_once_for_each_partition():
 
 def test_a_partition_with_a_store_is_run_after_its_end_and_told_what_it_had_made():
     d = durable()
-    assert [order for order, _ in d.open_partitions(0)] == [
-        Assign("default", 0, 3),
-        Assign("default", 1, 3),
-    ]
+    assert [order for order, _ in d.open_partitions(0)] == [Assign("default", 0, 3)]
+    assert [order for order, _ in d.open_partitions(1)] == [Assign("default", 1, 3)]
     d.on_finished(Finished("default", 0, {}))
-    assert [order.partition for order, _ in d.open_partitions(0)] == [0, 1]
+    assert [order.partition for order, _ in d.open_partitions(0)] == [0]
     d.died(0)
     assert d.failure is None

@@ -128,7 +128,7 @@ def test_a_partition_goes_on_from_its_store_and_a_later_cursor_goes_beyond_it(ho
     run = one.open()
     cursors = [run.cursor() for _ in range(4) if step(run)]
     run.saved(0)
-    one.stores.keep(("f", 0), run, 70)
+    one.stores.keep(("f", 0), run, [70])
     one.stores.tell(("f", 0), "kept")
     one.until_sent(1)
     one.stores.close()

@@ -79,7 +79,7 @@ class Bench:
         configs = tuple(FeedConfig(name, declaration, (), 1) for name in feeds)
         self.directory = directory
         self.pipe = Pipe()
-        run = RunConfig(configs, str(directory), ("tcp://127.0.0.1:*",), max_ahead=4)
+        run = RunConfig(configs, str(directory), ("tcp://127.0.0.1:*",), workers=2, max_ahead=4)
         self.router = Router(run, self.pipe)  # type: ignore[arg-type]
         self.router.bind()
         self._lives: list[Life] = []

@@ -52,7 +52,7 @@ def keeping() -> Iterator[Open]:
 def test_without_a_state_directory_a_message_is_told_at_once_and_nothing_is_kept(keeping: Open):
     one = keeping(None)
     run = Changed(Change(done=[1]))
-    one.stores.keep(A, run, 7)
+    one.stores.keep(A, run, [7])
     one.stores.note(A, "closing", b"close")
     one.stores.tell(A, "message")
     assert one.sent == ["message"] and not one.stores.keeps("a") and one.stores.fileno() < 0
@@ -63,13 +63,13 @@ def test_without_a_state_directory_a_message_is_told_at_once_and_nothing_is_kept
 def test_a_write_that_is_made_at_once_is_told_at_once(tmp_path: Path, keeping: Open):
     one = keeping(tmp_path, "process")
     one.stores.open(A)
-    one.stores.keep(A, Changed(Change(done=[1])), 70)
+    one.stores.keep(A, Changed(Change(done=[1])), [70])
     one.stores.tell(A, "first")
     assert one.sent == ["first"] and not one.stores.writing
     large = Examples.of(Example(n, n, 0, 0, 0, 1, (0, b""), bytes(9000)) for n in range(400))
     one.stores.keep(A, Changed(Change(put=large)))  # the thread makes the file larger
     one.stores.tell(A, "second")
-    one.stores.keep(A, Changed(Change(done=[2])), 71)
+    one.stores.keep(A, Changed(Change(done=[2])), [71])
     one.stores.tell(A, "third")
     assert one.until_sent(3) == ["first", "second", "third"]
     one.stores.keep(A, Changed(Change(done=[3])))
@@ -87,7 +87,7 @@ def test_a_message_is_told_when_all_that_was_kept_before_it_is_committed(
     for name in (A, B):
         saved = one.stores.open(name)
         assert (saved.done, saved.tokens, saved.meta) == ([], [], {})
-    one.stores.keep(A, Changed(Change(done=[1]), Change(done=[2])), 70)
+    one.stores.keep(A, Changed(Change(done=[1]), Change(done=[2])), [70])
     one.stores.tell(A, "first")
     one.stores.keep(A, Changed(Change(done=[4])))
     one.stores.note(A, "closing", b"cancel")
@@ -111,21 +111,21 @@ def test_commits_are_counted_over_all_lives_and_times_tell_since_when(
     one.stores.open(A)
     assert one.stores.used(A) is None
     began = time.time()
-    one.stores.keep(A, Changed(Change(done=[1])), 70)
+    one.stores.keep(A, Changed(Change(done=[1])), [70])
     one.stores.keep(A, Changed(Change(done=[2])))
     one.stores.close()
     two = keeping(tmp_path)
     two.stores.open(A)
     assert two.stores.used(A)[0] == 1
-    two.stores.keep(A, Changed(Change(done=[3])), 71)
-    count, since, until = two.stores.used(A)
+    two.stores.keep(A, Changed(Change(done=[3])), [71])
+    count, since, until, _ = two.stores.used(A)
     assert count == 2 and began <= since < until <= time.time()
 
 
 def test_a_commit_that_was_refused_leaves_no_token(tmp_path: Path, keeping: Open):
     one = keeping(tmp_path)
     one.stores.open(A)
-    one.stores.keep(A, Changed(), 70)
+    one.stores.keep(A, Changed(), [70])
     one.stores.tell(A, "told")
     one.until_sent(1)
     one.stores.close()
@@ -244,12 +244,11 @@ def test_a_store_belongs_to_one_process_and_the_next_waits_for_its_end(
 def test_a_commit_that_is_older_than_those_that_are_remembered_may_have_been_kept(
     tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch
 ):
-    for module in ("store", "stores"):
-        monkeypatch.setattr(f"headrace_server.shell.{module}.TOKENS", 3)
+    monkeypatch.setattr("headrace_server.shell.store.TOKENS", 3)
     one = keeping(tmp_path)
     one.stores.open(A)
     for token in (70, 74, 72, 75):
-        one.stores.keep(A, Changed(Change(done=[token])), token)
+        one.stores.keep(A, Changed(Change(done=[token])), [token])
     one.stores.close()
     two = keeping(tmp_path)
     two.stores.open(A)

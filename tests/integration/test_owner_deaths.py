@@ -1,0 +1,247 @@
+"""An owner of feeds without states is killed amid its trainers' work: each row is done once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+import headrace_server as hs
+from tests.patience import PATIENCE_S
+
+_ROWS = 2400
+_LIVES = 3
+
+
+def examples(n: int = _ROWS) -> hs.Pipeline:
+    return hs.from_examples([{"i": i, "len": 1 + i * 13 % 40, "label": i % 3} for i in range(n)])
+
+
+def stratified(rows: int = _ROWS) -> hs.Pipeline:
+    return (
+        examples(rows)
+        .shuffle(3)
+        .stratified_sample("label", [0.5, 0.3, 0.2], batch_size=4, init_probs=[1 / 3] * 3)
+    )
+
+
+PIPELINES: dict[str, Callable[[], hs.Pipeline]] = {
+    "plain": lambda: examples().shuffle(3).batch(4),
+    "buckets": lambda: examples().shuffle(3).bucket_by_sequence_length("len", 4, [10, 20, 30]),
+    "stratified": stratified,
+    "stream": lambda: hs.from_function(
+        "tests.integration.user_functions:numbered", _ROWS, 4, features={"i": hs.scalar("int64")}
+    ).batch(4),
+}
+
+
+class Owner:
+    """A server whose owner is killed whenever its trainers have done enough."""
+
+    def __init__(self, server: hs.Server) -> None:
+        self.server = server
+        self._lock = threading.Lock()
+        self.done: list[Any] = []
+        self._kill_at = [100, 220, 340][:_LIVES]
+
+    def did(self, what: Any) -> None:
+        """A trainer is done with a batch."""
+        with self._lock:
+            self.done.append(what)
+            if self._kill_at and len(self.done) >= self._kill_at[0]:
+                del self._kill_at[0]
+                os.kill(self.pid, signal.SIGKILL)
+
+    @property
+    def pid(self) -> int:
+        while True:
+            for name, pid in self.server.pids.items():
+                if name.startswith("worker"):
+                    return pid
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether all deaths have come."""
+        return not self._kill_at
+
+
+def undisturbed(pipeline: hs.Pipeline, partitions: int) -> Counter[int]:
+    with hs.run(pipeline, partitions=partitions) as server:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            return Counter(i for batch in feed for i in batch["i"].tolist())
+
+
+def at_once(work: list[Callable[[], None]]) -> None:
+    """Run all in threads; the first error of any."""
+    errors: list[BaseException] = []
+
+    def guarded(one: Callable[[], None]) -> None:
+        try:
+            one()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(one,), daemon=True) for one in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * PATIENCE_S)
+    if errors:
+        raise errors[0]
+    assert not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.parametrize("kind", PIPELINES)
+@pytest.mark.parametrize("durable", [False, True])
+def test_every_row_is_done_once_whenever_the_owner_is_killed(
+    kind: str, durable: bool, tmp_path: Path
+):
+    """Three trainers; one names the batches that it is done with, and another has few in hand."""
+    pipeline = PIPELINES[kind]()
+    partitions = 1 if kind == "stream" else 2
+    wanted = undisturbed(pipeline, partitions)
+    options: dict[str, Any] = {"state_dir": tmp_path / "state"} if durable else {}
+    with hs.run(pipeline, partitions=partitions, **options) as server:
+        owner = Owner(server)
+
+        def train(**about: Any) -> None:
+            with headrace.connect(server.address, timeout=PATIENCE_S, **about) as feed:
+                for batch in feed:
+                    rows = batch["i"].tolist()
+                    if "commit" in about:
+                        feed.commit(batch)
+                    owner.did(rows)
+
+        at_once(
+            [
+                lambda: train(prefetch=0),
+                lambda: train(prefetch=5),
+                lambda: train(prefetch=2, commit="explicit"),
+            ]
+        )
+        assert owner.was_killed
+        assert server.wait(PATIENCE_S)
+        assert server.stats()["default"]["batches"] == len(owner.done) or durable
+    assert Counter(i for rows in owner.done for i in rows) == wanted
+
+
+def test_a_feed_with_a_changed_target_is_the_same_one_after_deaths_of_its_owner():
+    """The target is changed amid the feed, and the owner killed soon after and later."""
+    pipeline = stratified(6000)
+
+    def stream(kill_at: tuple[int, ...]) -> tuple[list[list[int]], dict[int, int], Any]:
+        got, since = [], dict[int, int]()
+        with hs.run(pipeline) as server:
+            with headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed:
+                for batch in feed:
+                    got.append(batch["i"].tolist())
+                    if len(got) == 100:
+                        since = feed.set_target_probs([0.1, 0.2, 0.7])
+                    if len(got) in kill_at:
+                        os.kill(Owner(server).pid, signal.SIGKILL)
+                classes = server.stats()["default"]["classes"]
+        return got, since, classes
+
+    got, since, classes = stream((100, 110, 300))
+    rows = [i for one in got for i in one]
+    assert len(rows) == len(set(rows))
+    (first,) = since.values()
+    assert [change[0] for change in classes["changes"][0]] == [0, first]
+    late = Counter(i % 3 for one in got[first + 20 :] for i in one)
+    assert late[2] > late[0] + late[1]
+
+
+def test_feeds_of_one_owner_each_go_on_and_one_without_trainers_waits():
+    """Segments, a plain feed, and one that nobody reads before both owners are dead."""
+    segments = hs.from_examples(
+        [{"key": f"k{n}", "x": list(range(8))} for n in range(60)]
+    ).batch_sequences_with_states(
+        input_key="key",
+        input_sequences=["x"],
+        input_context=[],
+        initial_states={"n": hs.zeros((), "int64")},
+        num_unroll=2,
+        batch_size=4,
+    )
+    feeds = {"plain": examples().batch(4), "segments": segments, "late": examples(40).batch(4)}
+    steps: list[int] = []
+    with hs.run(feeds) as server:
+        owner = Owner(server)
+
+        def train() -> None:
+            with headrace.connect(server.address, feed="plain", timeout=PATIENCE_S) as feed:
+                for batch in feed:
+                    owner.did(batch["i"].tolist())
+
+        def save() -> None:
+            with headrace.connect(server.address, feed="segments", timeout=PATIENCE_S) as feed:
+                for batch in feed:
+                    steps.extend(batch.state("n").tolist())
+                    batch.save_state("n", batch.state("n") + 1)
+
+        at_once([train, save])
+        assert owner.was_killed
+        with headrace.connect(server.address, feed="late", timeout=PATIENCE_S) as feed:
+            late = [i for batch in feed for i in batch["i"].tolist()]
+        assert server.wait(PATIENCE_S)
+    assert Counter(i for rows in owner.done for i in rows) == Counter(range(_ROWS))
+    assert Counter(steps) == Counter(dict.fromkeys(range(4), 60))
+    assert late == list(range(40))
+
+
+def test_a_feed_that_has_ended_is_over_for_the_next_owner_too():
+    with hs.run({"short": examples(8).batch(4), "long": examples(40).batch(4)}) as server:
+        with headrace.connect(server.address, feed="short", timeout=PATIENCE_S) as feed:
+            assert len(list(feed)) == 2
+        with headrace.connect(server.address, feed="long", timeout=PATIENCE_S) as feed:
+            next(feed)
+            os.kill(Owner(server).pid, signal.SIGKILL)
+            assert sum(1 for _ in feed) == 9
+        with headrace.connect(server.address, feed="short", timeout=PATIENCE_S) as feed:
+            assert list(feed) == []
+        assert server.wait(PATIENCE_S)
+        assert {name: told["batches"] for name, told in server.stats().items()} == {
+            "short": 2,
+            "long": 10,
+        }
+
+
+def test_a_snapshot_of_a_feed_in_memory_is_refused_without_a_word_before():
+    """It recovers from the death of its owner, but nothing of it outlives the server."""
+    with hs.run(examples().batch(4)) as server:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            next(feed)
+            with pytest.raises(headrace.ServerError, match="has no state directory"):
+                feed.snapshot()
+
+
+def test_ranks_stay_in_step_when_the_owner_is_killed():
+    """Each round is of one bucket, whatever of it was handed out before the death."""
+    pipeline = PIPELINES["buckets"]()
+    kinds: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    with hs.run(pipeline, partitions=2) as server:
+        owner = Owner(server)
+
+        def train(rank: int) -> None:
+            with headrace.connect(
+                server.address, rank=rank, world_size=3, prefetch=rank, timeout=PATIENCE_S
+            ) as feed:
+                for batch in feed:
+                    kinds[rank].append(batch.bucket)
+                    owner.did(batch["i"].tolist())
+
+        at_once([lambda rank=rank: train(rank) for rank in kinds])
+        assert owner.was_killed
+        assert server.wait(PATIENCE_S)
+        left = server.dropped["default"]
+    assert kinds[0] == kinds[1] == kinds[2]
+    rows = Counter(i for done in owner.done for i in done)
+    assert set(rows.values()) == {1}
+    assert len(rows) == _ROWS - sum(left.values())
