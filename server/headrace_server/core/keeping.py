@@ -253,6 +253,11 @@ class KeepingDispatcher(Dispatcher):
         return self._rounds.world, self._rounds.next_round, self._redealing.told()
 
     def _start_rounds(self, world_size: int) -> None:
+        # While nothing is handed out a rank may come, go and come again before the others.
+        if not (self.paused and world_size and world_size == self._rounds.world):
+            self._renew_rounds(world_size)
+
+    def _renew_rounds(self, world_size: int) -> None:
         redealing, begun = self._redealing, self._rounds.begun
         first = not self._rounds.world
         super()._start_rounds(world_size)
@@ -272,7 +277,7 @@ class KeepingDispatcher(Dispatcher):
     def begin_rounds(self) -> None:
         """No rank of an earlier owner has come back: all go on with the same round."""
         if self._rounds.world:
-            self._start_rounds(self._rounds.world)
+            self._renew_rounds(self._rounds.world)
             self._deal()
 
     def _deal_again(self, batch: Batch) -> None:
