@@ -119,21 +119,24 @@ def of_rank(address: str, rank: int, world_size: int) -> list[int]:
 
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_each_rank_gets_its_batch_of_every_round(world_size: int) -> None:
-    """22 batches: the last round can not be completed, so it is dropped and all end together."""
+    """11 batches in each of two partitions: last rounds that are not full are dropped."""
     with hs.run(numbered(22, 1), workers=2, partitions=2) as server:
         got = in_threads(
             [lambda r=rank: of_rank(server.address, r, world_size) for rank in range(world_size)]
         )
         with_all = server.wait(PATIENCE_S)
         dropped = server.dropped["default"]
-    rounds = 22 // world_size
-    assert [len(rows) for rows in got] == [rounds] * world_size
-    # One trainer alone would get 0, 11, 1, 12, …: number by number, partition by partition.
-    stream = [i + 11 * partition for i in range(11) for partition in range(2)]
-    assert [row for one_round in zip(*got, strict=True) for row in one_round] == stream[
-        : rounds * world_size
+    rounds = 11 // world_size
+    assert [len(rows) for rows in got] == [2 * rounds] * world_size
+    # Round by round, partition by partition; a round is of one partition.
+    stream = [
+        11 * partition + world_size * number + rank
+        for number in range(rounds)
+        for partition in range(2)
+        for rank in range(world_size)
     ]
-    assert with_all and dropped.get("incomplete_round", 0) == 22 % world_size
+    assert [row for one_round in zip(*got, strict=True) for row in one_round] == stream
+    assert with_all and dropped.get("incomplete_round", 0) == 2 * (11 % world_size)
 
 
 def test_a_rank_waits_for_the_others_and_says_so() -> None:

@@ -74,6 +74,7 @@ class Dispatcher:
     def partition_ended(self, number: int) -> None:
         """No more batches of a partition will come."""
         self._stream.end(number)
+        self._trainers.due.extend(self._trainers.by_rank)
         self._deal()
 
     # What trainers bring
@@ -323,14 +324,20 @@ class Dispatcher:
                 self._trainers.due.append(member.rank)
             if members:
                 self._dealt(members)
+            if fresh.partition not in self._coming():  # rounds of others waited for its rounds
+                self._trainers.due.extend(self._trainers.by_rank)
         return batch
 
     def _dealt_to(self, rank: int) -> Batch | None:
         """The batch of a rank's next round, if it may have it now."""
-        return self._rounds.pop(rank)
+        return self._rounds.pop(rank, self._coming())
 
     def _dealt(self, members: list[Batch]) -> None:
         """A round was dealt."""
+
+    def _coming(self) -> set[int]:
+        """Partitions of which batches may be dealt that were not."""
+        return {*self._stream.live, *self._again.partitions()}
 
     def _fresh(self) -> Batch | None:
         """What came back, else the next of the stream."""

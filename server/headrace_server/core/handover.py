@@ -63,6 +63,13 @@ class Batch:
     def order(self) -> tuple[int, int]:
         return (self.number, self.partition)
 
+    @property
+    def turn(self) -> tuple[int, int, int]:
+        """Where it stands among batches that wait: in its round, if it has one."""
+        if self.round < 0:
+            return (self.round, *self.order)
+        return (self.round, self.partition, self.number)
+
 
 class Waiting:
     """Batches that came back or were dealt, the first of their order first."""
@@ -77,7 +84,7 @@ class Waiting:
     def push(self, batch: Batch) -> None:
         batch.waits_in = self
         self._count += 1
-        heapq.heappush(self._heap, ((batch.round, *batch.order), batch))
+        heapq.heappush(self._heap, (batch.turn, batch))
 
     def pop(self) -> Batch | None:
         """The first batch; entries of those that wait no more are passed over."""
@@ -87,6 +94,10 @@ class Waiting:
                 self.remove(batch)
                 return batch
         return None
+
+    def partitions(self) -> set[int]:
+        """The partitions whose batches wait."""
+        return {batch.partition for _, batch in self._heap if batch.waits_in is self}
 
     def remove(self, batch: Batch, /) -> None:
         batch.waits_in = None  # its entry stays, and says nothing any more

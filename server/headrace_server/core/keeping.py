@@ -244,13 +244,16 @@ class KeepingDispatcher(Dispatcher):
 
     # Rounds of an earlier owner
 
-    def load_rounds(self, world: int, next_round: int, members: list[list[int]]) -> None:
+    def load_rounds(
+        self, world: int, next_round: Iterable[tuple[int, int]], members: list[list[int]]
+    ) -> None:
         """An earlier owner has dealt these to ranks: number, partition, round, rank of each."""
-        self._redealing.load(world, next_round, members)
+        self._redealing.load(world, dict(next_round), members)
 
-    def rounds_told(self) -> tuple[int, int, list[list[int]]]:
+    def rounds_told(self) -> tuple[int, list[tuple[int, int]], list[list[int]]]:
         """The same of this one, to be stored."""
-        return self._rounds.world, self._rounds.next_round, self._redealing.told()
+        next_round = sorted(self._rounds.next_round.items())
+        return self._rounds.world, next_round, self._redealing.told()
 
     def _start_rounds(self, world_size: int) -> None:
         # While nothing is handed out a rank may come, go and come again before the others.
@@ -287,7 +290,7 @@ class KeepingDispatcher(Dispatcher):
     def _dealt_to(self, rank: int) -> Batch | None:
         if self._redealing.orders:
             batch = self._rounds.peek(rank)
-            if batch is None or self._redealing.waits_for(rank, batch.round):
+            if batch is None or self._redealing.waits_for(rank, (batch.round, batch.partition)):
                 return None
         return super()._dealt_to(rank)
 

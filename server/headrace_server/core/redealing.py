@@ -10,13 +10,16 @@ dealt goes to the ranks that lack it, and before anything of a later round.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from .handover import Batch
 
 __all__ = ["Redealing"]
 
+#: Number and partition of a batch.
 _Order = tuple[int, int]
+#: Number of a round in its partition, and the partition.
+_Place = tuple[int, int]
 
 
 class Redealing:
@@ -27,7 +30,7 @@ class Redealing:
         self._known: dict[_Order, tuple[int, int]] = {}  # round and rank, by the life before
         self._placed: dict[_Order, Batch] = {}  # of these, made again
         self.world = 0  # of the life before
-        self.next_round = 0
+        self.next_round: Mapping[int, int] = {}  # by partition
 
     # What this life deals
 
@@ -46,7 +49,9 @@ class Redealing:
 
     # What the life before has dealt
 
-    def load(self, world: int, next_round: int, members: Iterable[Sequence[int]]) -> None:
+    def load(
+        self, world: int, next_round: Mapping[int, int], members: Iterable[Sequence[int]]
+    ) -> None:
         """What was dealt and is not done."""
         self.world, self.next_round = world, next_round
         self._known = {(number, of): (at, rank) for number, of, at, rank in members}
@@ -56,16 +61,18 @@ class Redealing:
         """What is not made again yet."""
         return list(self._known)
 
-    def begun(self) -> dict[int, int]:
-        """By round how many members are done, where any is."""
-        left = Counter(of_round for of_round, _ in self._known.values())
+    def begun(self) -> dict[_Place, int]:
+        """By round and partition how many members are done, where any is."""
+        left = Counter((at, order[1]) for order, (at, _) in self._known.items())
         return {number: self.world - count for number, count in left.items() if count < self.world}
 
-    def forget(self, rounds: Iterable[int] | None = None) -> None:
+    def forget(self, rounds: Iterable[_Place] | None = None) -> None:
         """Deal what is left of these rounds anew; of all rounds, if none are named."""
-        gone = set[int]() if rounds is None else set(rounds)
+        gone = set[_Place]() if rounds is None else set(rounds)
         kept = {} if rounds is None else self._known
-        self._known = {order: place for order, place in kept.items() if place[0] not in gone}
+        self._known = {
+            order: place for order, place in kept.items() if (place[0], order[1]) not in gone
+        }
 
     def ended(self, partition: int, number: int | None = None) -> None:
         """A partition makes nothing more, or nothing before this batch."""
@@ -94,6 +101,8 @@ class Redealing:
         batch.waits_in = None
         return batch
 
-    def waits_for(self, rank: int, number: int) -> bool:
-        """Whether this rank gets another batch before that of a round."""
-        return any(of == rank and before < number for before, of in self._known.values())
+    def waits_for(self, rank: int, place: _Place) -> bool:
+        """Whether this rank gets another batch before that of a round of a partition."""
+        return any(
+            of == rank and (before, order[1]) < place for order, (before, of) in self._known.items()
+        )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from .handover import Batch
@@ -103,6 +103,11 @@ class Stream:
         batch = here.ready.popleft()
         self._live -= here.ended and not here.ready
         return batch
+
+    @property
+    def live(self) -> Sequence[int]:
+        """Partitions of which batches are there, or may come."""
+        return [p for p, here in self._partitions.items() if here.ready or not here.ended]
 
     def missing(self) -> tuple[int, int] | None:
         """Number and partition of the batch that is waited for, if one is."""

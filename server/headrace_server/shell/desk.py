@@ -88,7 +88,7 @@ def delivery_of(effect: Send, frame: int | None) -> Delivery:
         batch.rows,
         place.nbytes,
         place.columns,
-        dict(batch.meta),
+        dict(batch.meta) if batch.round < 0 else {**batch.meta, "round": batch.round},
         "" if inline else place.segment,
         0 if inline else place.offset,
         frame or 0,

@@ -768,6 +768,7 @@ class Run:
         self.done = []  # per era: world, and what each rank committed: (partition, number)
         self.freed = Counter()
         self.finished = Counter()
+        self.rounds = {}  # by rank: round and partition of what it was sent
 
     def make(self):
         partition = self.random.randrange(2)
@@ -809,6 +810,8 @@ class Run:
             if isinstance(e, Send):
                 assert e.batch.rank == self.rank_of[e.session]
                 self.hands[e.session].append(e)
+                place = e.batch.round, e.batch.partition
+                self.rounds.setdefault(e.batch.rank, []).append(place)
                 self.got[e.session] = e.seq
             elif isinstance(e, Freed):
                 self.freed[e.batch.partition, e.batch.number] += 1
@@ -849,8 +852,11 @@ class Run:
         for world, ranks in self.done:
             rounds = max(map(len, ranks.values()))
             for i in range(rounds):
-                kinds_ = {self.buckets[done[i]] for done in ranks.values() if len(done) > i}
-                assert len(kinds_) == 1, (world, ranks)
+                there = [done[i] for done in ranks.values() if len(done) > i]
+                assert len({(order[0], self.buckets[order]) for order in there}) == 1, (
+                    world,
+                    ranks,
+                )
 
     def check_nothing_lost(self):
         committed = [order for _, ranks in self.done for done in ranks.values() for order in done]
@@ -875,9 +881,11 @@ def test_each_rank_gets_one_batch_of_one_kind_in_each_round_and_all_finish_toget
     run.check_nothing_lost()
     lengths = {len(done) for done in run.done[0][1].values()}
     assert len(lengths) == 1
-    per_bucket = Counter(run.buckets.values())
-    incomplete = {bucket: n % world for bucket, n in per_bucket.items()}
-    assert run.d.dropped.get("incomplete_round", 0) == sum(incomplete.values())
+    kinds = Counter((partition, bucket) for (partition, _), bucket in run.buckets.items())
+    assert run.d.dropped.get("incomplete_round", 0) == sum(n % world for n in kinds.values())
+    if not deaths:  # what comes back comes out of its turn
+        for places in run.rounds.values():
+            assert places == sorted(places) and len(places) == len(set(places))
 
 
 @settings(max_examples=some(150), deadline=None)

@@ -17,17 +17,17 @@ def dealt(*orders: tuple[int, int]) -> list[Batch]:
 
 
 def test_what_is_dealt_and_not_done_is_told():
-    one, members = Redealing(), dealt((0, 0), (0, 1), (1, 0))
+    one, members = Redealing(), dealt((0, 0), (1, 0), (2, 0))
     one.dealt(members)
-    assert one.told() == [[0, 0, 0, 0], [0, 1, 0, 1], [1, 0, 0, 2]]
+    assert one.told() == [[0, 0, 0, 0], [1, 0, 0, 1], [2, 0, 0, 2]]
     one.settled(members[0])
-    assert one.told() == [[0, 1, 0, 1], [1, 0, 0, 2]]
+    assert one.told() == [[1, 0, 0, 1], [2, 0, 0, 2]]
 
 
 def test_a_batch_that_is_made_again_has_its_round_and_rank_once():
     one = Redealing()
-    one.load(3, 5, [[7, 0, 4, 2]])
-    assert one.begun() == {4: 2} and one.told() == [[7, 0, 4, 2]]
+    one.load(3, {0: 5}, [[7, 0, 4, 2]])
+    assert one.begun() == {(4, 0): 2} and one.told() == [[7, 0, 4, 2]]
     batch = Batch(0, 7, 4)
     assert one.take(batch) and (batch.round, batch.rank) == (4, 2)
     assert not one.take(Batch(0, 7, 4)) and not one.orders
@@ -36,17 +36,18 @@ def test_a_batch_that_is_made_again_has_its_round_and_rank_once():
 
 def test_a_rank_waits_for_what_it_had_in_earlier_rounds_and_for_nothing_else():
     one = Redealing()
-    one.load(2, 6, [[7, 0, 4, 1], [9, 0, 5, 0]])
-    assert one.waits_for(1, 5) and not one.waits_for(1, 4) and not one.waits_for(0, 5)
+    one.load(2, {0: 6}, [[7, 0, 4, 1], [9, 0, 5, 0]])
+    assert one.waits_for(1, (5, 0)) and not one.waits_for(1, (4, 0))
+    assert one.waits_for(1, (4, 1)) and not one.waits_for(0, (5, 0))
     one.ended(0, 8)  # batch 7 will not come
-    assert not one.waits_for(1, 5) and one.orders == [(9, 0)]
+    assert not one.waits_for(1, (5, 0)) and one.orders == [(9, 0)]
     one.ended(0)
     assert not one.orders
 
 
 def test_what_is_left_of_begun_rounds_can_be_dealt_anew():
     one = Redealing()
-    one.load(2, 6, [[7, 0, 4, 1], [8, 0, 5, 0], [9, 0, 5, 1]])
+    one.load(2, {0: 6}, [[7, 0, 4, 1], [8, 0, 5, 0], [9, 0, 5, 1]])
     one.forget(one.begun())
     assert one.orders == [(8, 0), (9, 0)]
     one.forget()
@@ -78,7 +79,7 @@ def test_an_owner_deals_the_rest_of_a_round_to_the_rank_that_lacks_it():
     one.commit(0, (token,))
     one.kept(0, 0)
     rounds = one.rounds_told()
-    assert rounds == (2, 1, [[1, 0, 0, 1]])
+    assert rounds == (2, [(0, 1)], [[1, 0, 0, 1]])
 
     two = KeepingDispatcher(range(1), 10.0, 64, 2)
     two.load_rounds(*rounds)
@@ -93,7 +94,7 @@ def test_an_owner_deals_the_rest_of_a_round_to_the_rank_that_lacks_it():
 
 def test_ranks_that_all_begin_anew_go_on_with_the_same_round():
     two = KeepingDispatcher(range(1), 10.0, 64, 2)
-    two.load_rounds(2, 1, [[1, 0, 0, 1]])
+    two.load_rounds(2, [(0, 1)], [[1, 0, 0, 1]])
     two.started(0, 1)
     two.paused = True
     for rank in (0, 1):

@@ -14,8 +14,8 @@ def test_a_round_is_complete_with_one_batch_of_one_kind_for_each_rank():
     assert r.add(a) == [] == r.add(b)
     assert r.add(c) == [b, c] and (b.rank, c.rank, b.round, c.round) == (0, 1, 0, 0)
     assert r.add(d) == [a, d] and (a.rank, d.rank, a.round, d.round) == (0, 1, 1, 1)
-    assert [r.pop(0), r.pop(0), r.pop(0)] == [b, a, None]
-    assert [r.pop(1), r.pop(1), r.pop(1)] == [c, d, None]
+    assert [r.pop(0, ()), r.pop(0, ()), r.pop(0, ())] == [b, a, None]
+    assert [r.pop(1, ()), r.pop(1, ()), r.pop(1, ())] == [c, d, None]
 
 
 def test_batches_without_buckets_are_all_of_one_kind():
@@ -29,10 +29,10 @@ def test_what_came_back_is_the_ranks_next_round_again():
     batches = [batch(n) for n in range(3)]
     for b in batches:
         r.add(b)
-    first, second = r.pop(0), r.pop(0)
+    first, second = r.pop(0, ()), r.pop(0, ())
     r.push(second)
     r.push(first)
-    assert [r.pop(0) for _ in range(4)] == [*batches, None]
+    assert [r.pop(0, ()) for _ in range(4)] == [*batches, None]
 
 
 def test_incomplete_rounds_are_given_up_once():
@@ -49,7 +49,7 @@ def test_all_that_waits_is_given_up_for_another_world_size():
     batches = [batch(n) for n in range(5)]
     for b in batches:
         r.add(b)
-    taken = r.pop(1)
+    taken = r.pop(1, ())
     left = r.undeal()
     assert {b.number for b in left} == {0, 2, 3, 4} and taken is batches[1]
     assert all((b.rank, b.round, b.waits_in) == (-1, -1, None) for b in left)
@@ -62,8 +62,22 @@ def test_of_rounds_that_some_ranks_are_done_with_the_rest_is_dealt_anew():
         r.add(b)
     for rank, done in ((0, 2), (1, 1)):
         for _ in range(done):
-            r.settled(r.pop(rank))
+            r.settled(r.pop(rank, ()))
     assert r.realign() == [batches[3]]  # round 0 is done, round 1 half, round 2 untouched
     assert (batches[3].rank, batches[3].round) == (-1, -1)
-    assert r.pop(0) is batches[4] and r.pop(1) is batches[5]
+    assert r.pop(0, ()) is batches[4] and r.pop(1, ()) is batches[5]
     assert r.realign() == []
+
+
+def test_rounds_are_of_one_partition_each_and_come_by_round_and_partition():
+    """A round of one partition waits until no other can bring one that comes first."""
+    r = Rounds(2)
+    of = [[Batch(p, n, 1) for n in range(4)] for p in range(2)]
+    assert r.add(of[1][0]) == [] == r.add(of[0][0])
+    assert r.add(of[1][1]) == of[1][:2] and of[1][0].round == 0
+    assert r.pop(0, (0, 1)) is None  # round 0 of partition 0 comes first
+    assert r.add(of[0][1]) == of[0][:2]
+    assert [r.pop(0, (0, 1)) for _ in range(3)] == [of[0][0], of[1][0], None]
+    assert r.add(of[1][2]) == [] and r.add(of[1][3]) == of[1][2:]
+    assert r.pop(0, (0, 1)) is None and r.pop(0, (1,)) is of[1][2]  # partition 0 is over
+    assert [r.pop(1, (1,)) for _ in range(4)] == [of[0][1], of[1][1], of[1][3], None]
