@@ -292,6 +292,8 @@ class Front:
             for owner in self._owners:
                 for connection in owner.take_held():
                     self._say(connection, FROM_SERVER.encode(Refused(*self._failure)))
+        elif kind == "stats":  # owners tell of trainers: this tells that trainers are heard
+            self._pipe.tell("answer", request=order["request"])
         elif kind == "stop":
             text = "the server was stopped"
             returns = self._config.state_directory is not None

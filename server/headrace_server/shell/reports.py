@@ -20,17 +20,24 @@ from headrace_proto.errors import HeadraceError, from_code
 
 from .gathering import added, gathered
 
-__all__ = ["Reports"]
+__all__ = ["LIVES", "Reports"]
+
+#: The order that every process with leases or trainers answers: so it is seen whether it lives.
+LIVES = "stats"
+#: The front, in the place of an owner's number.
+_FRONT = -1
 
 
 class Reports:
     """The last words of each kind."""
 
-    def __init__(self, owners: int = 1) -> None:
+    def __init__(self, owners: int = 1, front: bool = False) -> None:
+        """``front``: the process with the public address is none of the owners."""
         self.ready = False  # whether the router listens
         self.addresses: list[str] = []  # on which it does
         self.over: dict[str, tuple[str, str]] = {}  # feeds that ended: error code, text
         self._owners = owners
+        self._front = front
         self._open: set[int] = set()  # owners that have opened the sources of all feeds
         self._idle: set[int] = set()  # … to which all that was out has come back after a pause
         self._asked: dict[int, str] = {}  # requests, and their orders
@@ -63,7 +70,8 @@ class Reports:
         elif kind == "idle":
             self._idle.add(owner)
         elif kind == "answer" and event["request"] in self._asked:
-            self._answers[event["request"]][owner] = event
+            of_front = self._front and child == "router"
+            self._answers[event["request"]][_FRONT if of_front else owner] = event
         elif kind == "bad":
             self._bad.setdefault(event["feed"], {})[owner] = dict(event["bad"])
         elif kind == "over":
@@ -108,13 +116,15 @@ class Reports:
 
     def answered(self, request: int) -> bool:
         """Whether all of it is there."""
-        return len(self._answers.get(request, ())) == self._owners
+        fronts = self._front and self._asked.get(request) == LIVES
+        return len(self._answers.get(request, ())) == self._owners + fronts
 
     def take_answer(self, request: int) -> dict[str, Any] | None:
         """All of it, if it is there; nobody waits for it any more."""
         whole = self.answered(request)
         order, answers = self._asked.pop(request, ""), self._answers.pop(request, {})
-        return gathered(order, [answers[owner] for owner in sorted(answers)]) if whole else None
+        told = [answers[owner] for owner in sorted(answers) if owner != _FRONT]
+        return gathered(order, told) if whole else None
 
     def take_dying(self, child: str) -> str | None:
         """What a child said before its end."""

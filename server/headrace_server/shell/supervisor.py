@@ -43,7 +43,7 @@ from .functions import Heard
 from .keeping import Keeping
 from .overview import overview
 from .rejoining import in_use
-from .reports import Reports
+from .reports import LIVES, Reports
 from .rundir import RunDirectory, forget_journals
 from .slots import FORGIVEN, WINDOW_S, Openings, Patience, Slot, end_of, obituary
 
@@ -179,7 +179,7 @@ class Supervisor:
         return self._config.workers if self._config.has_owner else 1
 
     def _no_reports(self) -> Reports:
-        return Reports(self._owners)
+        return Reports(self._owners, self._config.has_owner)
 
     def _begin_owners(self) -> None:
         """Give each owner of a start an epoch of its own: the first that of the start."""
@@ -579,6 +579,8 @@ class Supervisor:
             reports.expect(request, order)
             self._asked[request] = {"order": order, "request": request, **values}
         self._order(**self._asked[request])
+        if order == LIVES and self._config.has_owner:
+            self._order_router(**self._asked[request])
         with self._lock:
             self._wait_for(lambda: reports.answered(request) or self.failure is not None, timeout_s)
             answer = reports.take_answer(request)

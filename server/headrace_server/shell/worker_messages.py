@@ -93,7 +93,7 @@ class Opened:
     next: Count = 0  # the first batch that an earlier server did not see done
     used: Plain = None  # batches that earlier servers saw done, since when and until when
     rounds: Plain = None  # of one partition: what an owner before this one has dealt to ranks
-    done: Plain = ()  # batches from ``next`` on that were done before
+    done: Plain = field(default_factory=list)  # batches from ``next`` on that were done before
 
 
 @record

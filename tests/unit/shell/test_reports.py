@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace_proto.errors import HeadraceError
-from headrace_server.shell.reports import Reports
+from headrace_server.shell.reports import LIVES, Reports
 
 
 def reports(*events: tuple[str, dict[str, Any]]) -> Reports:
@@ -106,3 +106,15 @@ def test_bad_examples_of_all_owners_are_added():
     for owner, n in ((0, 1), (1, 2), (0, 3)):
         told.hear("", {"event": "bad", "feed": "f", "bad": {"short": n}}, owner)
     assert told.bad("f") == {"short": 5} and told.bad("g") == {}
+
+
+def test_a_look_at_all_is_answered_when_the_front_has_answered_too():
+    told = Reports(owners=1, front=True)
+    told.expect(1, LIVES)
+    told.expect(2, "users")
+    told.hear("worker-0-0", {"event": "answer", "request": 2, "users": ["one"]})
+    assert told.take_answer(2) == {"users": ["one"]}
+    told.hear("worker-0-0", {"event": "answer", "request": 1, "feeds": {}, "access": {}})
+    assert not told.answered(1)
+    told.hear("router", {"event": "answer", "request": 1})
+    assert told.answered(1)
