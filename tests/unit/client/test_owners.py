@@ -42,6 +42,7 @@ class Owners:
         self._peer = peer
         self.identities: dict[int, bytes] = {}  # by owner
         self._kept: list[tuple[int, Any]] = []
+        self._gone: set[bytes] = set()
 
     def hear(self, owner: int, kind: type, wanted: Callable[[Any], bool] = lambda m: True) -> Any:
         """The next message of a kind to one owner; -1 is any."""
@@ -51,10 +52,18 @@ class Owners:
                     del self._kept[at]
                     return message
             message = self._peer.hear(object)
+            if self._peer.identity in self._gone:
+                continue
             if isinstance(message, Hello):
                 self.identities[message.owner] = self._peer.identity
             of = next(k for k, one in self.identities.items() if one == self._peer.identity)
             self._kept.append((of, message))
+
+    def begin_anew(self) -> None:
+        """What the connections of now have said, and still say, means nothing."""
+        self._gone.update(self.identities.values())
+        self.identities.clear()
+        self._kept.clear()
 
     def say(self, owner: int, message: object, *frames: bytes) -> None:
         self._peer.identity = self.identities[owner]
@@ -254,7 +263,7 @@ def test_a_server_with_another_number_of_owners_is_told_of_all_that_is_held_ther
     other = {"owners": number, "partitions": 2}
     hello = owners.hear(0, Hello)
     owners.say(0, Welcome(1, "t", 17, "f", [], 30.0, 300.0, 64, owner=0, **other))
-    owners.identities.clear()
+    owners.begin_anew()
     for owner in range(number):
         hello = owners.hear(owner, Hello)
         mine = [10 + partition for partition in (0, 1) if partition % number == owner]
