@@ -118,8 +118,8 @@ def test_a_message_that_is_none_is_refused_once_and_costs_nobody_else_anything(s
 def test_a_hello_that_names_an_owner_that_is_not_there_is_refused(server):
     with dealer(server.address) as peer:
         peer.send(hello(owner=1))
-        refused = answer(peer)
-        assert isinstance(refused, Refused) and refused.code == "protocol"
+        refused = hear(peer, Refused)
+        assert refused.code == "protocol"
         assert "owner 1" in refused.text
 
 
@@ -223,7 +223,7 @@ def test_absurd_hellos_are_refused_with_the_reason(server):
     for changes, code, text in cases:
         with dealer(server.address) as peer:
             peer.send(hello(**changes))
-            refused = answer(peer)
+            refused = hear(peer, Refused)
             assert isinstance(refused, Refused), changes
             assert refused.code == code and text in refused.text
 

@@ -374,6 +374,10 @@ class Dispatcher:
             return False
         return all(lease.seq <= last_seq for lease in self._leases.of_session(session))
 
+    def holds(self, session: int, token: int) -> bool:
+        """Whether this lease stands, and is this session's."""
+        return self._leases.holds(session, token)
+
     @property
     def present(self) -> int:
         """Number of sessions."""

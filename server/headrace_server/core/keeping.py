@@ -266,8 +266,6 @@ class KeepingDispatcher(Dispatcher):
         super()._start_rounds(world_size)
         if begun:  # what is left of these has lost its ranks
             self._effects.append(Dealt())
-        if not redealing.orders:
-            return
         if not first or world_size != redealing.world:
             redealing.forget(begun if world_size == redealing.world else None)
             return

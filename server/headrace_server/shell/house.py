@@ -147,6 +147,10 @@ class House(ABC):
     def _on_dealt(self, desk: Desk, effect: Dealt) -> None:
         """A round was dealt to ranks."""
 
+    def _deliver(self, desk: Desk, effect: Send) -> None:
+        """Hand a batch to its trainer."""
+        self._outbox.deliver(desk, effect)
+
     def _retire(self, segment: str) -> None:
         """Remove a segment of a dead worker, unless a feed has a batch in it."""
         if not any(desk.uses(segment) for desk in self._desks.values()):
@@ -266,7 +270,7 @@ class House(ABC):
             return False
         for effect in effects:
             if isinstance(effect, Send):
-                self._outbox.deliver(desk, effect)
+                self._deliver(desk, effect)
             elif isinstance(effect, Answer):
                 desk.counters.on_answer(effect)
                 self._outbox.answer(effect)

@@ -36,7 +36,7 @@ from headrace_proto.cores import cores
 from headrace_proto.spin import Spin
 
 from ..core import segment_dispatch
-from ..core.handover import Claim, Dealt, Freed, Leave, Release, Save, Taken, Want
+from ..core.handover import Claim, Dealt, Freed, Leave, Release, Save, Send, Taken, Want
 from ..core.keeping import KeepingDispatcher
 from .child import ParentPipe
 from .config import RunConfig
@@ -98,6 +98,7 @@ class Owner(House):
         self._poller = select.epoll()
         self._spin = Spin(cores() - config.workers + 1)  # a core for each owner, and one
         self._lock = threading.RLock()  # of all but the partitions
+        self._undealt: dict[str, list[Send]] = {}  # by feed: batches whose rounds are being stored
         self._working_since = 0.0  # when the step of now has begun
         self._deferred: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         for desk in self._desks.values():
@@ -148,6 +149,8 @@ class Owner(House):
                 partitions.keep()
                 partitions.tell_kept(rests=name is None)
                 self._act()
+                if self._undealt:
+                    self._deliver_dealt()
                 self._outbox.flush()
 
     def _hear(self, ready: Set[int]) -> None:
@@ -269,7 +272,28 @@ class Owner(House):
         if isinstance(dispatcher, KeepingDispatcher):
             # In one store, so as a whole or not at all; it may be used while partitions work.
             told = pack(dispatcher.rounds_told())
-            self._partitions.stores.note((desk.name, desk.partitions[0]), "rounds", told)
+            self._partitions.stores.note(self._rounds_store(desk), "rounds", told)
+            if not self._partitions.stores.settled(self._rounds_store(desk)):
+                self._undealt.setdefault(desk.name, [])
+
+    def _rounds_store(self, desk: Desk) -> tuple[str, int]:
+        return desk.name, desk.partitions[0]
+
+    def _deliver(self, desk: Desk, effect: Send) -> None:
+        """Hand a batch to its trainer, when the round that it is of is stored."""
+        if desk.name in self._undealt:
+            self._undealt[desk.name].append(effect)
+        else:
+            super()._deliver(desk, effect)
+
+    def _deliver_dealt(self) -> None:
+        """Hand out batches that waited for their rounds to be stored."""
+        for name in list(self._undealt):
+            desk = self._desks[name]
+            if self._partitions.stores.settled(self._rounds_store(desk)):
+                for effect in self._undealt.pop(name):
+                    if desk.dispatcher.holds(effect.session, effect.token):
+                        super()._deliver(desk, effect)
 
     def _on_turn(self, desk: Desk, effect: Save | Want | Leave | Claim | Release) -> None:
         feed, obey = desk.name, self._obey_soon
