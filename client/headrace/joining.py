@@ -130,7 +130,7 @@ def connect(
 
 
 def _used(welcome: Welcome | None) -> list[Any] | None:
-    """What an owner tells of how far its share of the feed was used."""
+    """Read from a Welcome how far its owner's partitions were used."""
     if welcome is None or not isinstance(welcome.used, (list, tuple)) or len(welcome.used) != 4:
         return None
     times = welcome.used[2:]

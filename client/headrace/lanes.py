@@ -200,7 +200,7 @@ class Lanes:
                 self._kept[partition] = replace(kept, unfinished=kept.unfinished[:0])
 
     def standing(self, opening: Callable[[int], int]) -> list[tuple[int, Kept]]:
-        """What can be handed over by partition: sequences that go on, of sessions that stand."""
+        """List by partition the kept states of sessions that stand: they can be handed over."""
         kept = list(self._kept.items())
         return [(p, k) for p, k in kept if k.opening == opening(p) and len(k.unfinished)]
 

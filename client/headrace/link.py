@@ -1,4 +1,4 @@
-"""What a trainer asks of its sessions, and every wait of it.
+"""A trainer's requests to its sessions, and every wait of it.
 
     trainer's thread ── take, commit, save, ask ──► Session ◄── messages ── driver ◄──► server
                                   │                 of each owner             ▲
@@ -116,7 +116,7 @@ class Link:
             lambda: missing() or self.session,
         )
 
-    # What the sessions tell together
+    # All sessions together
 
     @property
     def failure(self) -> HeadraceError | None:

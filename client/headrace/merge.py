@@ -166,7 +166,7 @@ class InTurn(Merge):
 
     def _next(self) -> Session | None:
         there = next((session for session in self._rotated() if session.ready), None)
-        # What came back of a partition that is over, too.
+        # A partition that is over may have a batch that came back.
         return there or next((session for session in self._sessions if session.ready), None)
 
     def _wanted(self) -> list[Session]:

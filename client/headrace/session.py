@@ -138,7 +138,7 @@ class Session:
     _committed: dict[int, int] = field(default_factory=dict)  # by partition: highest token
     _places: dict[int, Handed] = field(default_factory=dict)  # of batches in hand or not answered
     #: Deliveries held or not answered, and the first keys of their segments, for errors.
-    #: What errors name a batch by, and how to make the keys of its segments.
+    #: By token the delivery of a batch, and a function that makes its first keys, for errors.
     _named: dict[int, tuple[Delivery, _Keys]] = field(default_factory=dict)
 
     def beside(self, owner: int) -> Session:
@@ -151,7 +151,7 @@ class Session:
         return beside
 
     def hand_over(self, sessions: Sequence[Session]) -> None:
-        """What this trainer has of this session is of those from here on, by partition.
+        """Give the batches in this trainer's hands to these sessions, by their partitions.
 
         They are with the owners of a server that is started anew, with another number of them.
         What was delivered and not taken goes out again.

@@ -79,7 +79,7 @@ class Waker:
 
 
 class Sleep:
-    """What a thread sleeps at: all ways of one trainer, and what wakes it.
+    """All ways of one trainer, at which one of its threads sleeps, and the waker of that thread.
 
     One thread at a time waits here, while others use sockets and channels.
     """
