@@ -22,7 +22,7 @@ help:
 	@echo "make test-tools  those of chaos, trials, scale, bench, the demo and the examples that train"
 	@echo "make test-long  those that take too long for every day, and all generated examples"
 	@echo "make chaos   kill, stop and cut servers and trainers for a minute; chaos-long for half an hour"
-	@echo "make fuzz    broken messages, hostile connections, trainers that do not read (minutes)"
+	@echo "make fuzz    broken messages, hostile connections and trainers, trainers that do not read (minutes)"
 	@echo "make soak    full speed for SECONDS=300: nothing may grow"
 	@echo "make trials  every trial at its full size (two hours; some need root)"
 	@echo "make scale   how cost grows with everything that can grow (half an hour; 25 GB of disk)"
@@ -118,7 +118,7 @@ container-test: $(READY)
 
 # A tenth of the messages and connections of a trial's full size.
 fuzz: $(READY)
-	$(BIN)/python -m tests.trials messages connections flood --scale 0.1 --seed "$(SEED)"
+	$(BIN)/python -m tests.trials messages connections flood hostile --scale 0.1 --seed "$(SEED)"
 
 SECONDS ?= 300
 soak: $(READY)

@@ -1,6 +1,6 @@
 """Whether a headrace server answers, for a container's healthcheck: exit code 0 or 1, and a line.
 
-    python healthy.py http://127.0.0.1:9464/healthz     the router has answered the server's process
+    python healthy.py http://127.0.0.1:9464/healthz     front and workers have answered
     python healthy.py http://127.0.0.1:9464/readyz      and every feed is open, or has ended
     python healthy.py tcp://127.0.0.1:5557              a socket of ZeroMQ greets
 
@@ -10,7 +10,7 @@ says, such as why a feed is not open, is printed.
 
 ``tcp://`` is for a server without HTTP, and says less: it sends the greeting of ZMTP and waits for
 that of the other side, so an open port alone, such as that of a proxy, does not pass.  The greeting
-comes from ZeroMQ's own thread, also where the router hangs.
+comes from ZeroMQ's own thread, also where the front hangs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import urllib.request
 from http.client import HTTPException
 from urllib.parse import urlsplit
 
-#: More than the 5 s after which a server calls a router dead that does not answer.
+#: More than the 5 s after which a server calls a process dead that does not answer.
 _PATIENCE_S = 6.0
 _LONGEST_ANSWER = 500
 #: Signature, version 3.0, mechanism NULL, no server, and filler: 64 bytes.

@@ -1,8 +1,8 @@
 """The whole of headrace in one command: make data, serve it, train from it with two trainers.
 
-    demo-data/symbols-*.tfrecord ─► server (router, 2 workers) ─► segments + states ─► 2 trainers
-                                            ▲                                            │
-                                            └──────────────── saved states ◄─────────────┘
+    demo-data/symbols-*.tfrecord ─► server (2 workers) ─► segments + states ─► 2 trainers
+                                        ▲                                          │
+                                        └──────────────── saved states ◄───────────┘
 
 The same model is trained twice: with the state carried from segment to segment, and with a state
 that is forgotten at every border.  At the end it checks that every segment of every epoch was

@@ -21,6 +21,7 @@ import pytest
 from headrace_server.shell.rundir import sweep
 
 from . import examples as examples  # sets how many a property is tried with
+from .children import children_of
 from .nursery import NURSERY, warm_starts
 from .patience import PATIENCE_S
 
@@ -63,13 +64,7 @@ def _threads() -> set[str]:
 
 def _children() -> set[int]:
     """Direct children of this process that are not yet reaped, threads' children included."""
-    found: set[int] = set()
-    for task in Path("/proc/self/task").iterdir():
-        try:
-            found.update(map(int, (task / "children").read_text().split()))
-        except FileNotFoundError:  # the thread ended meanwhile
-            continue
-    return found - NURSERY.pids
+    return set(children_of(os.getpid())) - NURSERY.pids
 
 
 def _shared_memory(of_the_dead: bool) -> set[str]:

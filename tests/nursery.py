@@ -36,7 +36,7 @@ from typing import Any
 
 from tests.patience import PATIENCE_S
 
-_SERVERS = ("headrace_server.shell.router", "headrace_server.shell.worker")
+_SERVERS = ("headrace_server.shell.front", "headrace_server.shell.worker")
 _CLI = "headrace_server.cli"
 _ROOT = Path(__file__).resolve().parents[1]
 _IMPORTED = (*_SERVERS, f"{_CLI}.serve", "headrace.joining")

@@ -29,6 +29,8 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
+import zmq
+
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.cores import cores
 from headrace_proto.errors import ConnectionLost, HeadraceError
@@ -77,6 +79,7 @@ class Driver:
         self._spin = Spin(cores())
         self._io = threading.RLock()  # of whoever uses wires; taken before the sessions' lock
         self._in_use = False  # by this very thread, where that has the lock
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None  # of all wires
         self._wires: list[Wire] = []  # another list for each that is added; empty once closed
         self._sleep = Sleep()
         self._used = False  # by any thread since the lazy one last looked
@@ -299,7 +302,9 @@ class Driver:
     # The lazy thread
 
     def _wire_of(self, session: Session) -> Wire:
+        assert self._context is not None
         return Wire(
+            self._context,
             self.address,
             self._keys,
             session=session,
@@ -312,6 +317,7 @@ class Driver:
     def _run(self) -> None:
         wires: list[Wire] = []
         try:
+            self._context = zmq.Context()
             self._wires = [self._wire_of(self.sessions[0])]
             self._look_after()
             with self._io:
@@ -325,6 +331,8 @@ class Driver:
                 wires, self._wires = [*wires, *self._wires], []
                 for wire in wires:
                     wire.close()
+                if self._context is not None:
+                    self._context.term()
 
     def _look_after(self) -> None:
         """Do what no thread of the trainer does, until the end."""

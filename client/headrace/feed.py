@@ -160,8 +160,6 @@ class Feed:
                 return segments
             slots = self._slots.of(delivery, self._layout)
             batch = Batch(delivery, slots, block, self._framework, self._itself)
-            if self._recovers:
-                self._link.place(delivery, b"")
             self._commits.take(batch, block if self._durable else None)
             return batch
         except BaseException:

@@ -113,6 +113,7 @@ def connect(
         f"{socket.gethostname()}:{os.getpid()}",
         explicit=commit == "explicit",
         restart=restart,
+        owner=-1 if rank is None else 0,  # of several the one that tells a rank its run
     )
     link = opened(Link(address, session, float(timeout), locked))
     if session.welcome is not None and prefetch >= session.welcome.max_credits:

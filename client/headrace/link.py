@@ -173,6 +173,9 @@ class Link:
             received = self._merge.take(claim) if usable else None
             if received is None:
                 self._merge.want()
+                if self.session.explicit and self._holds:
+                    for session in self.sessions:
+                        session.ask_what_is_left()
             enough = any(session.much_to_say for session in self.sessions)
         if received is not None:
             meter.gets(now)
@@ -195,11 +198,14 @@ class Link:
 
     @property
     def _over(self) -> bool:
-        """Whether the loop of this trainer ends here.
+        """Whether the loop of this trainer ends here."""
+        holds = self._holds
+        return all(session.over(holds) for session in self.sessions)
 
-        One that commits explicitly and holds all that it can get would wait for itself.
-        """
-        return all(session.over for session in self.sessions)
+    @property
+    def _holds(self) -> bool:
+        """Whether a batch is ready, or in the trainer's hands."""
+        return any(session.held() for session in self.sessions)
 
     def commit(self, token: int) -> None:
         """Say, soon, that a batch is done."""
@@ -367,7 +373,8 @@ class Link:
                 f"is it running, and is the address right?{self._driver.hint}"
             )
         held, most = sum(each.held() for each in self.sessions), session.welcome.max_credits
-        full = f", as many as the server's max_credits={most} allows"
+        each = "" if len(self.sessions) == 1 else " of each worker"
+        full = f", as many as the server's max_credits={most} allows{each}"
         full = full if session.held() >= most else ""
         reason = (
             f"the server says: {session.waiting}" if session.waiting else "no word of the server"

@@ -12,6 +12,9 @@ the first batch of a session that is there and not taken.
     InTurn     of segments in the order of arrival: partitions in turn, of owners that can give some
     ByLanes    of segments in lanes: one owner, and another when it has no work left
 
+Other trainers take batches of an owner, too, so the smallest that it can still have is known when
+it gives one, or tells that it has no room to make it (``following``).
+
 An owner that has said that it can give nothing before trainers act (``idle``) is passed over:
 to wait for it while one holds the head of another could be to wait for oneself.
 """
@@ -125,8 +128,12 @@ class ByNumber(Merge):
         return [
             owner
             for owner, session in enumerate(self._sessions)
-            if not session.ready and _is_able(session) and self._least[owner] < place
+            if not session.ready and _is_able(session) and self._least_of(owner) < place
         ]
+
+    def _least_of(self, owner: int) -> _Place:
+        """A place before which no new batch of an owner stands."""
+        return max(self._least[owner], self._sessions[owner].following)
 
     def _wanted(self) -> list[Session]:
         first = self._first()
@@ -134,7 +141,7 @@ class ByNumber(Merge):
         if first is None and not doubts:  # all is in trainers' hands, and may come back
             return [session for session in self._sessions if not session.finished]
         if not self._prefetch:
-            doubts = sorted(doubts, key=lambda owner: self._least[owner])[:1]
+            doubts = sorted(doubts, key=self._least_of)[:1]
         return [self._sessions[owner] for owner in doubts]
 
     def _took(self, session: Session, received: Received) -> None:

@@ -48,6 +48,8 @@ _LANES_LOST = (
     "lanes.  Their sequences go on from the states that the server has"
 )
 
+_ENDED = "the feed has ended"
+
 
 class Request(ABC, Generic[A]):
     """One kind of request, answered by an ``A``."""
@@ -112,9 +114,15 @@ class SetTargetProbs(Request[Retargeted]):
     def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
         return [(Retarget(session, number, self.probs),)]
 
+    def at_end(self, session: int) -> Retargeted:
+        return Retargeted(session, 0, [], _ENDED)
+
     def joined(self, answers: Sequence[Retargeted]) -> Retargeted:
-        fault = next((answer.fault for answer in answers if answer.fault), "")
-        since = [pair for answer in answers for pair in answer.since]
+        # An owner all of whose partitions have ended names none.
+        running = [answer for answer in answers if answer.since]
+        counting = running or [a for a in answers if a.fault != _ENDED] or answers
+        fault = next((answer.fault for answer in counting if answer.fault), "")
+        since = [pair for answer in running for pair in answer.since]
         return Retargeted(answers[0].session, answers[0].request, since, fault)
 
 

@@ -26,6 +26,7 @@ from headrace_proto.messages import (
     Deliver,
     Delivery,
     Ended,
+    Full,
     Handed,
     Hello,
     Idle,
@@ -105,6 +106,7 @@ class Session:
     owners: int = 0  # how many there are; 0 where that is not known yet
 
     generation: int = -1  # of the feed, as far as another owner of it has told
+    run: int = 0  # those of all ranks that train together: owner 0 tells, and others are told
     welcome: Welcome | None = None
     ready: deque[Received] = field(default_factory=deque)  # delivered, not taken
     failure: HeadraceError | None = None  # for good
@@ -113,6 +115,7 @@ class Session:
     waiting: str = ""  # what the server said that the feed waits for
     exhausted: bool = False  # no batch is left but those in trainers' hands
     passed: set[int] = field(default_factory=set)  # partitions that make no more batches
+    following: tuple[int, int] = (0, 0)  # no new batch stands before this number and partition
     regrouped: int = 0  # another number of owners, which a server that is started anew has
     stopped: bool = False  # the server has stopped, and announced that it will be back
     heard_at: float = 0.0  # when the server was last heard of
@@ -128,6 +131,7 @@ class Session:
     _open: bool = False
     _said_at: float = -1e9
     _last_seq: int = 0
+    _known_by_number: bool = False  # whether a server that is started anew knows batches by that
     _idle_at: int = -1  # number of the delivery after which its owner had nothing to give
     _wanting: bool = False
     _held: set[int] = field(default_factory=set)  # leases: ready, or in the trainer's hands
@@ -148,6 +152,7 @@ class Session:
         beside = Session(self.welcome.feed, self.nonce, self.prefetch, *shared, owner=owner)
         beside.generation = self._property("generation", -1)
         beside.refused, beside.meter, beside.owners = self.refused, self.meter, self.owners
+        beside.run = self.run
         return beside
 
     def hand_over(self, sessions: Sequence[Session]) -> None:
@@ -179,7 +184,9 @@ class Session:
         feed = self.feed if self.welcome is None else self.welcome.feed
         nonce = secrets.token_bytes(16)
         shared = self.prefetch, self.rank, self.world_size, self.process
-        return Session(feed, nonce, *shared, resume, self.host, self.explicit)
+        again = Session(feed, nonce, *shared, resume, self.host, self.explicit)
+        again.owner = -1 if self.rank < 0 else 0
+        return again
 
     # The trainer
 
@@ -196,7 +203,11 @@ class Session:
         if not self.ready or not self._open:
             return None
         self._wanting = False
-        return self.ready.popleft()
+        received = self.ready.popleft()
+        if self._known_by_number:  # before a greeting could tell what is in hand
+            d = received.delivery
+            self.place(Handed(d.token, d.partition, d.number, d.rows))
+        return received
 
     @property
     def much_to_say(self) -> bool:
@@ -212,8 +223,11 @@ class Session:
     def want(self) -> None:
         """The trainer waits for a batch now, whatever ``prefetch`` says."""
         self._wanting = True
-        if self.explicit and self._open and self._held and not self.ready:
-            self._said_at = -1e9  # the answer to a heartbeat tells whether any batch is left
+
+    def ask_what_is_left(self) -> None:
+        """Have the server tell at once whether any batch is left, by its answer to a heartbeat."""
+        if self._open and not self.ready:
+            self.hurry()
 
     def commit(self, token: int) -> None:
         """The trainer is done with a batch."""
@@ -263,13 +277,13 @@ class Session:
         """Whether the feed has ended for this trainer: its own commits were answered too."""
         return self.finished and self.settled
 
-    @property
-    def over(self) -> bool:
-        """Whether the loop of this trainer ends here.
+    def over(self, holds: bool) -> bool:
+        """Whether nothing more comes of this owner to a trainer that ``holds`` a batch, or none.
 
-        A trainer that commits explicitly and holds all that it can get would wait for itself.
+        One that commits explicitly and holds all that it can get would wait for itself, or for
+        another that does.
         """
-        waits_for_itself = self.explicit and self.exhausted and bool(self._held)
+        waits_for_itself = self.explicit and self.exhausted and holds
         return self.ended or (waits_for_itself and self._open and not self.ready)
 
     @property
@@ -316,6 +330,8 @@ class Session:
             self._on_ended(message)
         elif isinstance(message, Idle):
             self._idle_at = message.seq
+        elif isinstance(message, Full):
+            self.following = message.number, message.partition
         elif isinstance(message, Retired):
             self.retired.extend(message.segments)
         elif isinstance(message, Unknown):
@@ -345,7 +361,7 @@ class Session:
         if self.owners not in (0, welcome.owners):
             self.regrouped = welcome.owners
             return
-        self.owners = welcome.owners
+        self.owners, self.run = welcome.owners, welcome.run
         changed = known is not None and welcome.schema != known.schema
         if known is not None and known.schema and welcome.schema and changed:
             self.failure = from_code(
@@ -366,13 +382,16 @@ class Session:
                 if received.delivery.segment:
                     self.mapped.release(token)
             self.ready.clear()
-            self.exhausted, self._idle_at = False, -1
+            self.exhausted, self._idle_at, self.following = False, -1, (0, 0)
             self.passed.clear()
             self._last_seq = 0
             self.mapped.used = False
             self.openings += 1
         self._said_window = 0
         self.welcome = welcome
+        told = welcome.properties if isinstance(welcome.properties, dict) else {}
+        recovers = told.get("durable") is True or told.get("recovers") is True
+        self._known_by_number = recovers and told.get("shape") != "sequences"
         self._open, self.stopped = True, False
         self._commits = list(self._unanswered)
         self.uploads.reopened()
@@ -482,6 +501,7 @@ class Session:
                     committed=self._told_commits(),
                     restart=self.restart,
                     owner=self.owner,
+                    run=self.run,
                 )
             ]
         assert self.welcome is not None

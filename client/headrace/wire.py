@@ -49,6 +49,7 @@ class Wire:
 
     def __init__(
         self,
+        context: zmq.Context[zmq.Socket[bytes]],
         address: str,
         keys: Keys | None,
         session: Session,
@@ -66,16 +67,14 @@ class Wire:
         self._tell = tell
         self._clock = clock
         self._no_channel = False  # a channel does not do here
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
+        self._socket = context.socket(zmq.DEALER)
         self._set_up(keys)
-        self._handshakes = Handshakes(self._context, self._socket, address, keys)
+        self._handshakes = Handshakes(context, self._socket, address, keys)
         try:
             self._socket.connect(address)
         except zmq.ZMQError as error:
             self._handshakes.close()
             self._socket.close()
-            self._context.term()
             raise ValueError(f"address={address!r}: {error}") from None
         self.way = Way(self._socket, sleep)
 
@@ -281,4 +280,3 @@ class Wire:
         self.way.close()
         self._handshakes.close()
         self._socket.close()
-        self._context.term()

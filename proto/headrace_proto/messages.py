@@ -8,6 +8,7 @@
       Step (window) ───────────────────────►        how far batches may be sent
       ◄─────────────────────────── Deliver ×n       batches under leases
       ◄─────────────────────────── Idle             none before trainers act: ask another owner
+      ◄─────────────────────────── Full             which one comes next, once trainers act
       Step (commits, released, window) ────►        done with these, their memory is free
       Step (saves)        + states ────────►        segments: their states after them
       ◄─────────────────────────── Outcome          committed, or stale
@@ -74,6 +75,7 @@ __all__ = [
     "Ended",
     "Flush",
     "Flushed",
+    "Full",
     "Handed",
     "Hello",
     "Idle",
@@ -132,6 +134,7 @@ class Hello:
     committed: Counts = ()  # partition and token of the last acknowledged commit in each partition
     restart: Flag = False  # the feed is to be started from its beginning
     owner: Signed = -1  # which of the server's owners is greeted; -1: any
+    run: Count = 0  # of a trainer with a rank: as the first owner that it greeted has told it
 
 
 @FROM_TRAINER.message(2)
@@ -239,6 +242,7 @@ class Welcome:
     owner: Count = 0  # which of the server's owners answers: each leases its own partitions
     owners: Count = 1  # how many there are: owner k has the partitions p with p mod owners = k
     partitions: Count = 1  # of the feed, of all owners
+    run: Count = 0  # the trainers with ranks that train together, see Hello
 
 
 @FROM_SERVER.message(2)
@@ -355,3 +359,16 @@ class Idle:
 
     session: Count
     seq: Count
+
+
+@FROM_SERVER.message(15)
+@record
+class Full:
+    """The slab of this owner is full: no new batch of it stands before this place.
+
+    It makes that one when trainers have committed others, perhaps for another trainer.
+    """
+
+    session: Count
+    number: Count
+    partition: Count

@@ -81,7 +81,7 @@ def as_feeds(pipelines: Pipeline | Mapping[str, Pipeline], partitions: int) -> l
 
 
 def as_keys(keys: str | os.PathLike[str]) -> str:
-    """Their directory, in which all is as it has to be: said now and not by the router."""
+    """Their directory, in which all is as it has to be: said now and not by the front."""
     directory = os.path.abspath(as_path("keys", keys))
     if not KeyRing(directory).names:
         logger.warning("keys=%r: no trainer is let in yet: trainers/ has no keys", directory)

@@ -7,7 +7,6 @@ Nothing in the state directory is changed, and a server may be using it meanwhil
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import sys
@@ -22,7 +21,7 @@ from .feed.manifest import resolve
 from .pipeline import Pipeline
 from .pipeline.declaration import Declaration
 from .server import Server
-from .shell.config import FeedConfig, RunConfig, is_owned
+from .shell.config import FeedConfig, RunConfig
 from .shell.exposure import check_exposed
 from .shell.flight_choice import ByTrainer, batch_named, steps_named
 from .shell.flight_history import History, feed_of
@@ -64,7 +63,7 @@ def replay(
     """Serve the very same batches again, in the order in which they were handed out.
 
     They are those of ``feed`` from batch ``first`` to batch ``last`` (``"PARTITION:NUMBER"``), or
-    those of one ``trainer`` (and of ``steps``, ``(a, b)`` of its deliveries, counted from 1); with
+    those of one ``trainer`` (and of ``steps``, ``(a, b)`` of its batches, counted from 1); with
     ``committed`` only those whose commit counted.  A batch that was handed out twice comes twice.
     Every one says so: ``batch.replayed`` is (life, partition, number) of the one that it was.
 
@@ -121,7 +120,7 @@ def replay(
         python_path=tuple(os.path.abspath(entry) for entry in sys.path),
     )
     return Server(
-        dataclasses.replace(run, has_owner=is_owned(run.workers)),
+        run,
         None if shm_dir is None else as_path("shm_dir", shm_dir),
         as_seconds("start_timeout_s", start_timeout_s),
         None,
@@ -154,7 +153,7 @@ def _chosen(
         counted = None if steps is None else steps_named("steps", steps)
         return ByTrainer(str(trainer), counted).of(every)
     if steps is not None:
-        raise ValueError("steps needs trainer: each session counts its own")
+        raise ValueError("steps needs trainer: each trainer counts its own")
     start, stop = 0, len(every)
     if first is not None:
         start = min(_places(every, batch_named("first", first, every)))

@@ -26,7 +26,7 @@ from .arguments import (
     refuse_in_worker,
 )
 from .pipeline import Pipeline
-from .shell.config import RunConfig, is_owned
+from .shell.config import RunConfig
 from .shell.durable import Durable
 from .shell.exposure import check_exposed
 from .shell.flight import RECORDS
@@ -138,7 +138,7 @@ class Server:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process numbers of the router and the workers, by name."""
+        """Process numbers of the front and the workers, by name."""
         return self._supervisor.pids()
 
     @property
@@ -285,8 +285,9 @@ def run(
 
     With ``keys``, a directory that ``headrace keygen`` made, trainers are let in by their keys, and
     all that goes over the wire is encrypted.  An address that other machines can reach needs them,
-    or ``insecure=True``.  There are at most ``max_trainers`` at once; each holds at most
-    ``max_credits`` batches that are not committed, and sends at most ``max_messages_per_s``.
+    or ``insecure=True``.  There are at most ``max_trainers`` at once; of each worker one holds at
+    most ``max_credits`` batches that are not committed, and it sends it at most
+    ``max_messages_per_s``.
 
     With ``state_dir`` positions, commits and states survive the death of every process: a server
     that is started there again goes on where the one before was.  ``durability`` says what a commit
@@ -412,7 +413,7 @@ def _served(config: RunConfig) -> RunConfig:
             *(config.workers, most, config.workers - most),
         )
         config = dataclasses.replace(config, workers=most)
-    return dataclasses.replace(config, has_owner=is_owned(config.workers))
+    return config
 
 
 def _end(supervisor: Supervisor, http: HttpService | None, durable: Durable | None) -> None:

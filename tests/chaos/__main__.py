@@ -11,8 +11,8 @@ from pathlib import Path
 
 from .bugs import BUGS
 from .driver import Outcome, Setup, run
-from .faults import FAULTS
-from .feeds import MODES
+from .faults import FAULTS, LASTING
+from .feeds import MODES, PARTITIONS
 from .results import report, written
 
 #: One feed lasts for so long, …
@@ -28,13 +28,22 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--kinds", nargs="+", choices=list(FAULTS), default=list(FAULTS))
     parser.add_argument("--pace", type=float, default=0.4, help="seconds between faults")
-    parser.add_argument("--workers", type=int, default=2, help="1: it owns its feeds")
+    parser.add_argument("--workers", type=int, default=2, help="each owns its partitions")
+    parser.add_argument("--partitions", type=int, default=PARTITIONS)
+    parser.add_argument(
+        "--durability",
+        choices=("power", "process", "off"),
+        default="power",
+        help="off: without a state directory, and nothing is done that ends the server",
+    )
     parser.add_argument("--bug", choices=list(BUGS), default="", help="plant a bug in the server")
     parser.add_argument("--keep", type=Path, help="leave ledgers and logs in this directory")
     parser.add_argument("--results", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     if options.bug:
         options.modes, options.kinds = [BUGS[options.bug].mode], list(BUGS[options.bug].kinds)
+    if options.durability == "off":
+        options.kinds = [kind for kind in options.kinds if kind in LASTING]
     seed = options.seed or secrets.token_hex(4)
     print(f"seed {seed}", flush=True)
     rounds = max(1, round(options.seconds / len(options.modes) / _ROUND_S))
@@ -54,6 +63,8 @@ def main() -> None:
                 options.pace,
                 size,
                 workers=options.workers,
+                partitions=options.partitions,
+                durability=options.durability,
                 bug=options.bug,
             )
             outcome = run(setup, directory)

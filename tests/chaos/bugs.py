@@ -90,10 +90,17 @@ def _no_epoch() -> None:
 
 def _wall_clock() -> None:
     """Leases go by a clock that is set an hour forward every second or so."""
-    if not any("shell.router" in word for word in sys.orig_argv):
+    from headrace_proto.clock import AwakeClock
+
+    if not any("shell.worker" in word for word in sys.orig_argv):
         return
-    since, steady = time.monotonic(), time.monotonic
-    time.monotonic = lambda: steady() + 3600.0 * int((steady() - since) / 1.3)
+    since = time.monotonic()
+
+    def wall(clock: AwakeClock) -> float:
+        now = time.monotonic()
+        return now + 3600.0 * int((now - since) / 1.3)
+
+    _replace(AwakeClock, "__call__", wall)
 
 
 def _answers_lost() -> None:

@@ -14,7 +14,7 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
+import tempfile
 import time
 import zlib
 from collections import Counter
@@ -25,18 +25,24 @@ from pathlib import Path
 from tests.ports import free_port
 
 from .faults import Plan, fill_disk, send
-from .feeds import cells_wanted
+from .feeds import PARTITIONS, cells_wanted
 from .judge import Case, Finding, Harm, Verdict, judge
 from .ledger import Line, read_lines
+from .processes import Process, living
 from .proxy import Proxy
 from .stores import tokens_of
+from .trainer import FAR
 
 __all__ = ["Outcome", "Setup", "run"]
 
-_ROOT = Path(__file__).parents[2]
 _POLL_S = 0.02
 #: Room for the stores of a run with their journals (4 MiB each), several times.
 _DISK = "64m"
+#: It has seen the end, has noted an error, or was killed.
+_TRAINER_CODES = (0, 3, -signal.SIGKILL)
+_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+#: The processes of a server are gone so long after it.
+_LEFT_S = 20.0
 #: So much is in the ledger when trainers have done some steps.
 _WORK_BYTES = 6000
 
@@ -52,8 +58,11 @@ class Setup:
     pace_s: float = 0.4  # between them
     size: int = 4000  # cells
     trainers: int = 3
-    proxied: int = 2
+    proxied: int = 2  # of them
+    far: int = 1  # of these: they do not see the server's memory, as on another host
     workers: int = 2
+    partitions: int = PARTITIONS
+    durability: str = "power"  # "off": without a state directory, so no server may end
     lease_s: float = 1.5
     patience_s: float = 25.0
     bug: str = ""  # that is planted in the server
@@ -71,54 +80,6 @@ class Outcome:
     lives: int = 0
 
 
-class _Process:
-    """A process that writes to a file, in a session of its own."""
-
-    def __init__(self, module: str, arguments: list[str], log: Path, bug: str = "") -> None:
-        path = [str(_ROOT), *(p for p in sys.path if p)]
-        if bug:
-            path.insert(0, str(Path(__file__).parent / "planted"))
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
-        environment["HEADRACE_TEST_BUG"] = bug
-        with open(log, "ab") as out:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
-                stdin=subprocess.PIPE,
-                stdout=out,
-                stderr=out,
-                env=environment,
-                cwd=_ROOT,
-                start_new_session=True,
-            )
-        self.pid = self._process.pid
-
-    def code(self) -> int | None:
-        return self._process.poll()
-
-    def children(self) -> dict[int, str]:
-        """Its children with what they were started as."""
-        found = {}
-        with contextlib.suppress(OSError):
-            for task in Path(f"/proc/{self.pid}/task").iterdir():
-                for pid in map(int, (task / "children").read_text().split()):
-                    with contextlib.suppress(OSError):
-                        found[pid] = Path(f"/proc/{pid}/cmdline").read_text()
-        return found
-
-    def kill(self, group: bool = True) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            if group:
-                os.killpg(self.pid, signal.SIGKILL)
-            else:
-                os.kill(self.pid, signal.SIGKILL)
-        self._process.wait()
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-
-
 class _Run:
     """The target of the faults."""
 
@@ -128,21 +89,25 @@ class _Run:
         self.worker_deaths = 0
         self._directory = directory
         self._state = directory / "state"
+        self._memory = Path(tempfile.mkdtemp(prefix="headrace-chaos-", dir=_MEMORY))
         self._own_disk = own_disk
         self.ledger = directory / "ledger"
         self.ledger.touch()
         self._calm = directory / "calm"
         self._port = free_port()
         self._proxies = [Proxy(self._port) for _ in range(setup.proxied)]
-        self._server: _Process | None = None
+        self._server: Process | None = None
         self._next_start = 0.0
-        self._trainers: list[_Process | None] = [None] * setup.trainers
+        self._trainers: list[Process | None] = [None] * setup.trainers
         self._ended = [False] * setup.trainers
         self._lives = [0] * setup.trainers
         self._undo: list[tuple[float, int, Callable[[], object]]] = []
         self.harms: list[Harm] = []
         self.kills: list[tuple[float, str, str]] = []  # when, kind, whom
         self.server_lives = 0
+        self._sessions: set[int] = set()  # of the processes of all lives of the server
+        self._struck = False  # whether this life of the server is to end
+        self.findings: list[Finding] = []
 
     # Looking after it
 
@@ -153,23 +118,34 @@ class _Run:
             heapq.heappop(self._undo)[2]()
         if self._server is not None and self._server.code() is not None:
             self._note(0.0)  # by itself, or killed
+            if not self._struck:
+                self._find("a server ends when it is told to", f"code {self._server.code()}")
             self._server.close()
             self._server, self._next_start = None, now + 0.05
         if self._server is None and now >= self._next_start:
             self.server_lives += 1
             self.worker_deaths = 0
+            self._struck = False
             setup = self.setup
             arguments = [setup.mode, str(setup.size), f"tcp://127.0.0.1:{self._port}"]
-            arguments += [str(self._state), str(setup.workers), str(setup.lease_s)]
+            arguments += [setup.durability, str(self._state), str(self._memory)]
+            arguments += [str(setup.workers), str(setup.partitions), str(setup.lease_s)]
             log = self._directory / "server.log"
-            self._server = _Process("tests.chaos.server", arguments, log, setup.bug)
+            self._server = Process("tests.chaos.server", arguments, log, setup.bug)
+            self._sessions.add(self._server.pid)
         for slot, trainer in enumerate(self._trainers):
             if trainer is not None and trainer.code() is not None:
                 self._ended[slot] = trainer.code() == 0
+                if trainer.code() not in _TRAINER_CODES:
+                    who = f"t{slot}.{self._lives[slot] - 1}"
+                    self._find("a trainer ends well", f"{who} with code {trainer.code()}")
                 trainer.close()
                 self._trainers[slot] = None
             if self._trainers[slot] is None and not self._ended[slot]:
                 self._start_trainer(slot)
+
+    def _find(self, law: str, text: str) -> None:
+        self.findings.append(Finding(law, text))
 
     def _start_trainer(self, slot: int) -> None:
         life = self._lives[slot]
@@ -182,7 +158,8 @@ class _Run:
         arguments += [str(seed), str(self._calm)]
         arguments += [str(self.lease_s), str(2 * self.setup.patience_s)]
         log = self._directory / f"trainer-{slot}.log"
-        self._trainers[slot] = _Process("tests.chaos.trainer", arguments, log)
+        far = {FAR: "1"} if slot < self.setup.far else {}
+        self._trainers[slot] = Process("tests.chaos.trainer", arguments, log, **far)
 
     @property
     def over(self) -> bool:
@@ -194,15 +171,27 @@ class _Run:
             heapq.heappop(self._undo)[2]()
         self._calm.touch()
 
+    def journals(self) -> list[Path]:
+        """The files of what is committed; without a state directory until the server ends."""
+        if self.setup.durability == "off":
+            return sorted(self._memory.glob("*/journals/feeds/*/*.journal"))
+        return sorted(self._state.glob("feeds/*/*.journal"))
+
     def end(self) -> None:
         """The server is told to stop, and all that may be left is killed."""
         self.calm()
         if self._server is not None:
             self._server.close()
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + _LEFT_S
             while self._server.code() is None and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
+            while (left := living(self._sessions)) and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+            files = [str(path.relative_to(self._memory)) for path in self._memory.rglob("*")]
+            if not self._struck and (left or files):
+                self._find("nothing is left behind", f"processes {left}, files {files[:5]}")
             self._server.kill()
+        shutil.rmtree(self._memory, ignore_errors=True)
         for trainer in self._trainers:
             if trainer is not None:
                 trainer.kill()
@@ -227,6 +216,7 @@ class _Run:
 
     def kill_server(self) -> None:
         self._note(2.0)
+        self._struck = True
         if self._server is not None:
             self.kills.append((time.monotonic(), "server", ""))
             self._server.kill()
@@ -234,11 +224,13 @@ class _Run:
     def stop_server(self) -> bool:
         """SIGTERM, as a planned restart: it waits for commits, and says that it will be back."""
         self._note(2.0)
+        self._struck = True
         self.kills.append((time.monotonic(), "server", ""))
         return self._server is not None and send([self._server.pid], signal.SIGTERM)
 
     def kill_supervisor(self) -> None:
         self._note(2.0)
+        self._struck = True
         if self._server is not None:
             self.kills.append((time.monotonic(), "server", ""))
             self._server.kill(group=False)
@@ -248,10 +240,11 @@ class _Run:
         self._later(after_s, self.kill_supervisor)
         return self.stop(pids, None, after_s + seconds)
 
-    def kill_router(self) -> bool:
+    def kill_front(self) -> bool:
         self._note(2.0)
+        self._struck = True
         self.kills.append((time.monotonic(), "server", ""))
-        return send(self.children("router"), signal.SIGKILL)
+        return send(self.children("front"), signal.SIGKILL)
 
     def kill_worker(self, pids: list[int]) -> bool:
         self._note(2.0)
@@ -300,19 +293,22 @@ class _Run:
 def run(setup: Setup, directory: Path) -> Outcome:
     """Run, harm, wait for the end, judge."""
     began = time.monotonic()
-    wanted = cells_wanted(setup.mode, setup.size)
+    wanted = cells_wanted(setup.mode, setup.size, setup.partitions)
     with _disk(directory / "state", "disk full" in setup.kinds) as own_disk:
         run = _Run(setup, directory, own_disk)
         try:
             faults = _harm(run, setup)
             run.calm()
             stalled = _to_the_end(run, setup.patience_s)
+            if setup.durability == "off":
+                tokens = _tokens(run)
         finally:
             run.end()
-        stores = sorted((directory / "state").glob("feeds/*/*.journal"))
-        tokens = [token for store in stores for token in tokens_of(store)]
+        if setup.durability != "off":
+            tokens = _tokens(run)
     lines = read_lines(run.ledger)
     verdict = judge(Case(setup.mode, wanted, lines, tokens, run.harms, setup.lease_s))
+    verdict.findings += run.findings
     if stalled:
         verdict.findings.insert(0, Finding("the run comes to its end", stalled))
     if len(tokens) != len(set(tokens)):
@@ -320,6 +316,10 @@ def run(setup: Setup, directory: Path) -> Outcome:
     recovered = _recoveries(lines, run.kills)
     seconds = time.monotonic() - began
     return Outcome(setup, verdict, +faults, seconds, recovered, run.server_lives)
+
+
+def _tokens(run: _Run) -> list[int]:
+    return [token for store in run.journals() for token in tokens_of(store)]
 
 
 def _harm(run: _Run, setup: Setup) -> Counter[str]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["FAULTS", "FREE", "Plan", "Target", "fill_disk", "send"]
+__all__ = ["FAULTS", "FREE", "LASTING", "RESTARTS", "Plan", "Target", "fill_disk", "send"]
 
 #: Kinds and how often each is drawn, in proportion.
 FAULTS = {
@@ -23,7 +23,7 @@ FAULTS = {
     "server stopped": 3.0,
     "supervisor killed": 1.0,
     "orphan left": 1.0,
-    "router killed": 1.5,
+    "front killed": 1.5,
     "worker killed": 2.0,
     "worker stopped": 1.0,
     "trainer killed": 5.0,
@@ -36,7 +36,9 @@ FAULTS = {
 #: Kinds that need no file system of their own.
 FREE = tuple(kind for kind in FAULTS if kind != "disk full")
 #: Kinds after which a server is started anew.
-_RESTARTS = ("server killed", "server stopped", "supervisor killed", "router killed", "orphan left")
+RESTARTS = ("server killed", "server stopped", "supervisor killed", "front killed", "orphan left")
+#: Kinds that a server without a state directory outlives.
+LASTING = tuple(kind for kind in FREE if kind not in RESTARTS)
 _AT_WORK = 0.8
 #: One life of a server forgives three deaths of a worker.
 _WORKER_DEATHS = 3
@@ -55,7 +57,7 @@ class Target(Protocol):
     def stop_server(self) -> bool: ...
     def kill_supervisor(self) -> None: ...
     def orphan(self, pids: list[int], after_s: float, seconds: float) -> bool: ...
-    def kill_router(self) -> bool: ...
+    def kill_front(self) -> bool: ...
     def kill_worker(self, pids: list[int]) -> bool: ...
     def kill_trainer(self, slot: int) -> bool: ...
     def stop(self, pids: list[int], slot: int | None, seconds: float) -> bool: ...
@@ -78,7 +80,7 @@ class Plan:
 
     def waits_for_work(self, last: str) -> bool:
         """Whether trainers are to be at work again before the next fault: mostly, not always."""
-        return last in (*_RESTARTS, "") and self._chance.random() < _AT_WORK
+        return last in (*RESTARTS, "") and self._chance.random() < _AT_WORK
 
     def strike(self, run: Target) -> str:
         """Do something; its kind, or "" when there was nothing to do it to."""
@@ -95,7 +97,7 @@ class Plan:
             "server stopped": run.stop_server,
             "supervisor killed": run.kill_supervisor,
             "orphan left": lambda: run.orphan(some, 0.4 * part, 0.5 + 2 * part),
-            "router killed": run.kill_router,
+            "front killed": run.kill_front,
             "worker killed": lambda: run.worker_deaths < _WORKER_DEATHS and run.kill_worker(some),
             "worker stopped": lambda: run.stop(some, None, 0.2 + 1.5 * part),
             "trainer killed": lambda: run.kill_trainer(slot),

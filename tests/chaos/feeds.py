@@ -14,7 +14,8 @@ __all__ = ["MODES", "cells_wanted", "pipeline", "stateful"]
 
 #: Kinds of feeds.  In "kept" the states stay with the trainers, which flush them now and then.
 MODES = ("plain", "buckets", "sampled", "segments", "lanes", "kept")
-PARTITIONS = 2
+#: More than two workers can share evenly.
+PARTITIONS = 3
 UNROLL = 4
 _ROWS = 4
 _CLASSES = 4
@@ -71,7 +72,7 @@ def pipeline(mode: str, size: int) -> hs.Pipeline:
     )
 
 
-def cells_wanted(mode: str, size: int) -> set[tuple[Any, ...]]:
+def cells_wanted(mode: str, size: int, partitions: int = PARTITIONS) -> set[tuple[Any, ...]]:
     """All that must be committed.  What a sampler keeps is what it keeps without any fault."""
     if stateful(mode):
         return {
@@ -81,6 +82,6 @@ def cells_wanted(mode: str, size: int) -> set[tuple[Any, ...]]:
         }
     if mode != "sampled":
         return {(i,) for i in range(size)}
-    with hs.run(pipeline(mode, size), partitions=PARTITIONS) as server:
+    with hs.run(pipeline(mode, size), partitions=partitions) as server:
         with headrace.connect(server.address) as feed:
             return {(int(i),) for batch in feed for i in batch["i"]}

@@ -24,7 +24,7 @@ def percentile(values: Sequence[float], part: float) -> float:
 def report(outcome: Outcome) -> str:
     """One run in some lines."""
     setup = outcome.setup
-    name = f"{setup.mode:9}{setup.bug and f' with {setup.bug}'}"
+    name = f"{setup.mode:9}{setup.bug and f' with {setup.bug}'}{setup.workers} workers,"
     counts = ", ".join(f"{name} {n}" for name, n in outcome.verdict.counts.items())
     faults = ", ".join(f"{kind} {n}" for kind, n in sorted(outcome.faults.items()))
     lines = [f"{name} {outcome.seconds:.0f} s, {outcome.faults.total()} faults: {faults}"]
@@ -52,6 +52,9 @@ def written(seed: str, outcomes: Iterable[Outcome]) -> str:
         runs.append(
             {
                 "mode": outcome.setup.mode,
+                "workers": outcome.setup.workers,
+                "partitions": outcome.setup.partitions,
+                "durability": outcome.setup.durability,
                 "seed": outcome.setup.seed,
                 "seconds": round(outcome.seconds, 1),
                 "faults": dict(sorted(outcome.faults.items())),

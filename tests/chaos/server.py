@@ -1,6 +1,9 @@
 """The server under test: one feed, a fixed address, a state directory.
 
-    python -m tests.chaos.server MODE SIZE ADDRESS STATE_DIR WORKERS LEASE_S
+    python -m tests.chaos.server MODE SIZE ADDRESS DURABILITY STATE_DIR SHM_DIR WORKERS PARTITIONS
+        LEASE_S
+
+With the durability "off" it has no state directory.
 
 It lives until its standard input ends, or SIGTERM comes, after which trainers may commit for a
 moment.  It ends with 3 when the server has failed, so that whoever looks after it starts it again.
@@ -15,7 +18,7 @@ from types import FrameType
 
 import headrace_server as hs
 
-from .feeds import PARTITIONS, pipeline
+from .feeds import pipeline
 
 _ASK_S = 0.2
 _DRAIN_S = 0.5
@@ -44,12 +47,14 @@ def main() -> None:
 
 
 def serve() -> None:
-    mode, size, address, state_dir, workers, lease_s = sys.argv[1:]
+    mode, size, address, durability, directory, memory, workers, partitions, lease_s = sys.argv[1:]
     with hs.run(
         pipeline(mode, int(size)),
         bind=address,
-        state_dir=state_dir,
-        partitions=PARTITIONS,
+        state_dir=None if durability == "off" else directory,
+        durability=durability,
+        shm_dir=memory,
+        partitions=int(partitions),
         workers=int(workers),
         lease_ttl_s=float(lease_s),
     ) as server:

@@ -53,8 +53,8 @@ def listen(ledger: Ledger) -> None:
             ledger.note("fault", fault[0], *fault[1:])
         hear(session, message)
 
-    def asked(link: Link, request: Request[Any], at_most_s: float = np.inf) -> Any:
-        answer = ask(link, request, at_most_s)
+    def asked(link: Link, request: Request[Any], *rest: Any) -> Any:
+        answer = ask(link, request, *rest)
         if isinstance(request, FlushStates) and not answer.code:
             rows = [row for part in request.parts for row in part.rows]
             ledger.note("flush", request.token, rows)

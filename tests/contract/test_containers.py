@@ -244,8 +244,10 @@ def test_compose_gives_its_containers_no_rights_and_bounds_them() -> None:
 def test_compose_gives_the_server_descriptors_for_all_trainers_that_it_lets_in() -> None:
     limit = compose()["services"]["server"]["ulimits"]["nofile"]
     most = RunConfig((), "", ()).max_trainers
-    assert plan(limit["hard"], used=40, others=100, trainers=most).trainers == most
-    assert plan(13_400, used=20, others=10, trainers=most).trainers == most  # as the page says
+    assert plan(limit["hard"], used=40, others=100, sessions=2 * most).sessions == 2 * most
+    for workers in (1, 2, 4):  # as the page says
+        sessions, files = workers * most, 5_300 + (workers - 1) * 4_096
+        assert plan(files, used=20, others=60, sessions=sessions).sessions == sessions
     unit = (SYSTEMD / "headrace.service").read_text()
     assert int(re.findall(r"LimitNOFILE=(\d+)", unit)[0]) >= limit["hard"]
 
@@ -415,16 +417,16 @@ def test_a_server_is_healthy_although_nobody_trains_and_although_its_feed_waits(
     assert [healthy(address).returncode for address in asked] == [1, 1, 1]
 
 
-def test_a_server_whose_router_does_not_answer_is_not_healthy_and_says_so() -> None:
+def test_a_server_whose_front_does_not_answer_is_not_healthy_and_says_so() -> None:
     pipeline = hs.from_examples([{"x": i} for i in range(40)]).batch(4)
     with hs.run(pipeline, bind="tcp://127.0.0.1:*", http="127.0.0.1:0") as server:
-        router = server.pids["router"]
+        router = server.pids["front"]
         os.kill(router, signal.SIGSTOP)
         try:
             done = healthy(f"{server.http_address}/healthz")
         finally:
             os.kill(router, signal.SIGCONT)
-        assert done.returncode == 1 and "503" in done.stdout and "router" in done.stdout
+        assert done.returncode == 1 and "503" in done.stdout and "front" in done.stdout
 
 
 class _Page(BaseHTTPRequestHandler):

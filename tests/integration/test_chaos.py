@@ -16,9 +16,10 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.chaos import driver
 from tests.chaos.bugs import BUGS
 from tests.chaos.driver import Setup, run
-from tests.chaos.faults import FAULTS
+from tests.chaos.faults import FAULTS, LASTING
 from tests.chaos.feeds import MODES
 from tests.chaos.results import report
 
@@ -38,12 +39,20 @@ SLOW = {
 _TRIES = 4
 
 
-def caught(name: str, law: str, seconds: float, directory: Path) -> bool:
+def caught(name: str, law: str, seconds: float, workers: int, directory: Path) -> bool:
     """Whether a planted bug breaks a law.  When it can show is chance, so there are some tries."""
     bug = BUGS[name]
     for attempt in range(_TRIES):
         setup = Setup(
-            bug.mode, f"{name} {attempt}", bug.kinds, seconds, 0.3, 1800, patience_s=8.0, bug=name
+            bug.mode,
+            f"{name} {attempt}",
+            bug.kinds,
+            seconds,
+            0.3,
+            1800,
+            workers=workers,
+            patience_s=8.0,
+            bug=name,
         )
         scratch = directory / str(attempt)
         scratch.mkdir()
@@ -68,31 +77,76 @@ def test_nothing_is_lost_and_nothing_twice_under_random_faults(mode: str, tmp_pa
     survive(Setup(mode, f"test {mode}", tuple(FAULTS), 2.0, 0.3, 500), tmp_path)
 
 
-@pytest.mark.parametrize("mode", ["segments", "lanes"])
-def test_nothing_is_lost_and_nothing_twice_where_one_worker_owns_the_feed(
-    mode: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("mode", "workers", "durability"),
+    [
+        ("segments", 1, "power"),
+        ("lanes", 1, "power"),
+        pytest.param("plain", 3, "process", marks=pytest.mark.tools),
+        pytest.param("lanes", 3, "process", marks=pytest.mark.tools),
+        ("plain", 3, "off"),
+        pytest.param("segments", 3, "off", marks=pytest.mark.tools),
+        pytest.param("kept", 3, "off", marks=pytest.mark.tools),
+    ],
+)
+def test_nothing_is_lost_and_nothing_twice_with_any_workers_and_stores(
+    mode: str, workers: int, durability: str, tmp_path: Path
 ) -> None:
-    survive(Setup(mode, f"owner {mode}", tuple(FAULTS), 2.0, 0.3, 500, workers=1), tmp_path)
+    kinds = LASTING if durability == "off" else tuple(FAULTS)
+    seed = f"{mode} {workers} {durability}"
+    setup = Setup(mode, seed, kinds, 2.0, 0.3, 500, workers=workers, durability=durability)
+    survive(setup, tmp_path)
 
 
 @pytest.mark.tools
 @pytest.mark.long
+@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("name", list(QUICK)[2:])
-def test_another_planted_bug_is_caught_by_the_law_that_it_breaks(name: str, tmp_path: Path) -> None:
-    assert caught(name, QUICK[name], 4.0, tmp_path)
+def test_another_planted_bug_is_caught_by_the_law_that_it_breaks(
+    name: str, workers: int, tmp_path: Path
+) -> None:
+    assert caught(name, QUICK[name], 4.0, workers, tmp_path)
 
 
 @pytest.mark.tools
 @pytest.mark.parametrize("name", list(QUICK)[:2])
 def test_a_planted_bug_is_caught_by_the_law_that_it_breaks(name: str, tmp_path: Path) -> None:
-    assert caught(name, QUICK[name], 4.0, tmp_path)
+    assert caught(name, QUICK[name], 4.0, 2, tmp_path)
 
 
 @pytest.mark.tools
 @pytest.mark.long
+@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("name", SLOW)
-def test_a_planted_bug_that_shows_late_is_caught(name: str, tmp_path: Path) -> None:
-    assert caught(name, SLOW[name], 8.0, tmp_path)
+def test_a_planted_bug_that_shows_late_is_caught(name: str, workers: int, tmp_path: Path) -> None:
+    assert caught(name, SLOW[name], 8.0, workers, tmp_path)
+
+
+@pytest.mark.tools
+def test_the_end_of_a_server_that_nobody_brought_about_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver forgets that it kills servers, and thinks that something is left of the last."""
+
+    def kill(target: driver._Run) -> None:
+        assert target._server is not None
+        target._server.kill()
+
+    monkeypatch.setattr(driver._Run, "kill_server", kill)
+    monkeypatch.setattr(driver, "living", lambda sessions: [1])
+    monkeypatch.setattr(driver, "_LEFT_S", 5.0)
+    found = run(Setup("plain", "ends", ("server killed",), 2.0, 0.3, 500), tmp_path)
+    laws = {"a server ends when it is told to", "nothing is left behind"}
+    assert {finding.law for finding in found.verdict.findings} == laws
+
+
+@pytest.mark.tools
+def test_the_end_of_a_trainer_that_nobody_brought_about_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "_TRAINER_CODES", (0,))
+    found = run(Setup("plain", "ends", ("trainer killed",), 2.0, 0.3, 500), tmp_path)
+    assert {finding.law for finding in found.verdict.findings} == {"a trainer ends well"}
 
 
 @pytest.mark.tools

@@ -18,6 +18,7 @@ import pytest
 
 import headrace
 from headrace_proto import __version__
+from tests.children import children_of
 from tests.forks import Forks
 from tests.nursery import WarmPopen, warm_run
 from tests.patience import PATIENCE_S
@@ -170,8 +171,7 @@ def test_a_file_the_environment_and_the_command_line_together_make_a_server(
     monkeypatch.setenv("HEADRACE_CONFIG", "serve.toml")
     monkeypatch.setenv("HEADRACE_PARTITIONS", "2")
     with served(here, "--workers", "1", warm=False) as (process, address):
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        assert len(children) == 2  # the router, and one worker
+        assert len(children_of(process.pid)) == 2  # the front, and one worker
         assert sorted(rows(address, "twice")) == list(range(0, 80, 2))
         assert process.wait(PATIENCE_S) == 0
     kept = {path.name for path in (here / "state" / "feeds" / "twice").iterdir()}
@@ -349,9 +349,8 @@ def test_sigterm_during_the_start_gives_it_up_and_leaves_nothing(tmp_path: Path)
     command = [sys.executable, "-m", "headrace_server.cli", "serve", "slow.py:feed"]
     command += ["--bind", "tcp://127.0.0.1:*"]
     process = subprocess.Popen(command, cwd=tmp_path, env=_environment())
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     deadline = time.monotonic() + PATIENCE_S
-    while len(children.read_text().split()) < 2:  # router and worker: the source is being opened
+    while len(children_of(process.pid)) < 2:  # front and worker: the source is being opened
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.terminate()

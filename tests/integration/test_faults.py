@@ -15,6 +15,7 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace_server.shell.rundir import sweep
+from tests.children import children_of
 from tests.patience import PATIENCE_S, eventually
 
 from .processes import Process, serve, trainer
@@ -155,13 +156,6 @@ def test_a_server_killed_while_a_trainer_waits_is_an_error_within_the_timeout(tm
     sweep(Path("/dev/shm"))
 
 
-def children_of(pid: int) -> list[int]:
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        found += map(int, (task / "children").read_text().split())
-    return found
-
-
 def test_a_killed_server_leaves_no_process_and_the_next_start_sweeps_its_memory(tmp_path: Path):
     (tmp_path / "feeds.py").write_text(
         "import headrace_server as hs\n"
@@ -203,12 +197,12 @@ def test_a_killed_program_that_had_forked_leaves_no_process_of_its_server():
     sweep(Path("/dev/shm"))
 
 
-def test_a_killed_router_ends_the_server_and_trainers_are_told():
+def test_a_killed_front_ends_the_server_and_trainers_are_told():
     with hs.run(numbered(20).batch(4)) as server:
         feed = headrace.connect(server.address, timeout=3)
         next(feed)
-        kill(server.pids["router"])
-        with pytest.raises(headrace.ServerError, match="router was killed by SIGKILL"):
+        kill(server.pids["front"])
+        with pytest.raises(headrace.ServerError, match="front was killed by SIGKILL"):
             server.wait(PATIENCE_S)
         with pytest.raises(headrace.ConnectionLost, match="was lost"):
             for _ in feed:

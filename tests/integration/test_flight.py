@@ -19,10 +19,13 @@ import headrace
 import headrace_server as hs
 from headrace_proto.errors import ServerError
 from headrace_server.cli import main
+from headrace_server.shell.flight_history import History
+from tests.children import children_of
 from tests.nursery import WarmPopen
 from tests.patience import PATIENCE_S
 
 from .processes import serve, trainer
+from .segment_streams import at_once
 
 FEEDS = """\
 import headrace_server as hs
@@ -125,11 +128,6 @@ def contents(directory: Path) -> dict[str, str]:
     }
 
 
-def children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
-
-
 def test_after_kill_9_of_everything_the_record_says_whom_each_batch_went_to(
     tmp_path: Path, capsys: Any
 ) -> None:
@@ -139,7 +137,7 @@ def test_after_kill_9_of_everything_the_record_says_whom_each_batch_went_to(
     with server, trainer(address, "--hold", "9", "--prefetch", "2") as one:
         one.wait_for("holding")
         beside = flight(state, "--trainer", "1", capsys=capsys)  # while the server runs
-        for pid in (*children(server.pid), server.pid):
+        for pid in (*children_of(server.pid), server.pid):
             os.kill(pid, signal.SIGKILL)
         server.finish()
     flown = flight(state, "--trainer", "1", capsys=capsys)
@@ -186,33 +184,69 @@ def test_a_worker_that_is_killed_leaves_no_gap(tmp_path: Path, capsys: Any) -> N
                 if len(taken) == 20:
                     os.kill(server.pids["worker-0-0"], signal.SIGKILL)
     flown = flight(tmp_path, "--last", "1000", capsys=capsys)
-    assert [[row["example"] for row in batch["rows"]] for batch in flown] == taken
-    assert len(taken) == 100
+    used = [batch for batch in flown if batch["lease"]["fate"] != "lost"]  # some were on their way
+    assert [[row["example"] for row in batch["rows"]] for batch in used] == taken
+    assert [batch["lease"]["step"] for batch in used] == list(range(1, 101))
+    assert {batch["lease"]["session"] for batch in flown} == {1}
 
 
 KINDS = {
+    "plain": (flat, {}),
     "buckets": (bucketed, {}),
     "segments": (segments, {"record": "states"}),
     "lanes": (lambda: segments(order="lanes"), {"record": "states"}),
     "kept": (
         lambda: segments(order="lanes", state_placement="trainer"),
-        {"record": "states", "partitions": 1},
+        {"record": "states"},
     ),
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_replay_is_the_same_to_the_byte_and_in_the_same_order(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_replay_is_the_same_to_the_byte_and_in_the_same_order(
+    workers: int, kind: str, tmp_path: Path
+) -> None:
     pipeline, options = KINDS[kind]
-    with hs.run(pipeline(), state_dir=tmp_path, **{"partitions": 2, **options}) as server:
+    # Where states stay with the trainer, a replay has one trainer's lanes, which are of one.
+    partitions = 1 if kind == "kept" and workers == 1 else 5 if workers > 1 else 2
+    options = {**options, "workers": workers, "partitions": partitions}
+    with hs.run(pipeline(), state_dir=tmp_path, **options) as server:
         was = train_kept(server) if kind == "kept" else train(server)
     before = contents(tmp_path)
     with hs.replay(tmp_path, pipeline()) as server:
         again = train_kept(server) if kind == "kept" else train(server)
     assert contents(tmp_path) == before
-    assert [what for _, _, what in again] == [what for _, _, what in was]
-    assert [replayed for _, replayed, _ in again] == [(1, *at) for at, _, _ in was]
+    first = {(p, n): (1 + p % workers, p, n) for p, n in (at for at, _, _ in was)}  # life of each
+    given = [(first[at], what) for at, _, what in was]
+    replayed = [(at, what) for _, at, what in again]
+    if workers > 1 and kind in ("segments", "lanes", "kept"):  # in the order of the hand-out
+        flown = [lease.batch for lease in History(tmp_path, "default").leases]
+        assert [at for at, _ in replayed] == [(b.life, b.partition, b.number) for b in flown]
+        assert sorted(replayed) == sorted(given)
+    else:
+        assert replayed == given
     assert all(replayed is None for _, replayed, _ in was)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_two_trainers_of_several_workers_got_is_replayed_trainer_by_trainer(
+    kind: str, tmp_path: Path
+) -> None:
+    pipeline, options = KINDS[kind]
+    options = {**options, "workers": 2, "partitions": 4}
+    got = train_kept if kind == "kept" else train
+    with hs.run(pipeline(), state_dir=tmp_path, **options) as server:
+        both = at_once([lambda: got(server) for _ in range(2)])
+    trainers = {lease.trainer for lease in History(tmp_path, "default").leases}
+    assert 1 <= len(trainers) <= 2  # the first may have got all before the other came
+    for one in trainers:
+        chosen = f"{one.life}/{one.session}"
+        with hs.replay(tmp_path, pipeline(), trainer=chosen, committed=True) as server:
+            again = [(at, what) for _, at, what in got(server)]
+        (was,) = [mine for mine in both if again[0][1] in [what for _, _, what in mine]]
+        given = [((1 + at[0] % 2, *at), what) for at, _, what in was]
+        assert again == given if kind in ("plain", "buckets") else sorted(again) == sorted(given)
 
 
 def train_kept(server: hs.Server) -> list[Any]:
@@ -260,6 +294,18 @@ def test_a_replay_goes_on_when_its_worker_dies(tmp_path: Path) -> None:
                 if len(again) == 5:
                     os.kill(server.pids["worker-0-0"], signal.SIGKILL)
     assert again == was
+
+
+def test_a_replay_with_states_fails_with_a_reason_when_its_worker_dies(tmp_path: Path) -> None:
+    with hs.run(segments(), state_dir=tmp_path, partitions=2, record="states") as server:
+        train(server)
+    with hs.replay(tmp_path, segments()) as server:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            next(feed)
+            os.kill(server.pids["worker-0-0"], signal.SIGKILL)
+            with pytest.raises(headrace.ServerError, match="went the place of the replay"):
+                for _ in feed:
+                    pass
 
 
 def test_a_window_of_batches_is_replayed_by_the_command_line(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from tests.children import children_of
 from tests.patience import PATIENCE_S, eventually
 
 from . import user_functions_hang as bad
@@ -180,7 +181,7 @@ def ended(pid: int) -> bool:
     """Whether a process is gone, but for what its parent has not asked for."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
 
 
@@ -208,8 +209,8 @@ def test_children_of_a_generator_end_as_well_and_so_do_those_that_raise():
         assert [i for batch in batches for i in batch["i"].tolist()] == list(range(20))
         (child,) = [c for batch in batches for c in batch["child"].tolist() if c >= 0]
         eventually(lambda: ended(child))
-        tasks = Path(f"/proc/{server.pids['worker-0-0']}/task").glob("*/children")
-        eventually(lambda: all(ended(int(c)) for t in tasks for c in t.read_text().split()))
+        worker = server.pids["worker-0-0"]
+        eventually(lambda: all(ended(pid) for pid in children_of(worker)))
 
     served(hs.from_function(bad.forked_rows).batch(5), then)
 

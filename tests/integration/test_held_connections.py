@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from .honest import honest_trainer
 from .processes import serve
 
 FILES = 256
+LIMITED = ["sh", "-c", f'ulimit -n {FILES}; exec "$0" "$@"']
 ROWS = 12_000
 FEEDS = f"""
 import headrace_server as hs
@@ -39,9 +41,8 @@ def test_trainers_get_in_and_go_on_while_strangers_hold_more_than_a_server_can_o
         make_pair(tmp_path / "keys", None)
         make_pair(tmp_path / "keys", "trainer")
         monkeypatch.setenv("HEADRACE_KEYS", str(tmp_path / "keys"))
-    limited = ["sh", "-c", f'ulimit -n {FILES}; exec "$0" "$@"']
     process, address = serve(
-        tmp_path, "feeds.py:feed", "--http", "127.0.0.1:0", "--workers", "1", before=limited
+        tmp_path, "feeds.py:feed", "--http", "127.0.0.1:0", "--workers", "1", before=LIMITED
     )
     with process:
         page = (process.next_line() or "").split()[-1]
@@ -51,7 +52,7 @@ def test_trainers_get_in_and_go_on_while_strangers_hold_more_than_a_server_can_o
                 return int(json.load(answer)["access"]["refused"].get("connections", 0))
 
         children = psutil.Process(process.pid).children(recursive=True)
-        router = next(c for c in children if "headrace_server.shell.router" in c.cmdline())
+        router = next(c for c in children if "headrace_server.shell.front" in c.cmdline())
         port = urlsplit(address).port
         assert port is not None
         with (
@@ -64,3 +65,11 @@ def test_trainers_get_in_and_go_on_while_strangers_hold_more_than_a_server_can_o
                 with headrace.connect(address, commit="explicit", timeout=PATIENCE_S) as newcomer:
                     assert next(newcomer).rows == 10
         assert router.num_fds() < FILES
+
+
+def test_the_log_says_how_many_trainers_the_limit_of_open_files_allows(tmp_path: Path) -> None:
+    (tmp_path / "feeds.py").write_text(FEEDS)
+    process, _ = serve(tmp_path, "feeds.py:feed", "--workers", "2", before=LIMITED)
+    with process:
+        eventually(lambda: "with a worker: the limit of open files (256" in process.output())
+        eventually(lambda: re.search("connections of [0-9]+ trainers, and max", process.output()))

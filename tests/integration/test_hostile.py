@@ -115,12 +115,11 @@ def test_a_message_that_is_none_is_refused_once_and_costs_nobody_else_anything(s
                 assert not peer.poll(50), "answered twice"
 
 
-def test_a_hello_that_names_an_owner_that_is_not_there_is_refused(server):
+def test_a_hello_that_names_an_owner_that_is_not_there_is_answered_by_one_that_is(server):
+    """A server that was started again may have fewer owners."""
     with dealer(server.address) as peer:
         peer.send(hello(owner=1))
-        refused = hear(peer, Refused)
-        assert refused.code == "protocol"
-        assert "owner 1" in refused.text
+        assert hear(peer, Welcome).owner == 0
 
 
 def test_endless_small_parts_and_oversize_frames_end_only_their_connection(server):
@@ -229,7 +228,7 @@ def test_absurd_hellos_are_refused_with_the_reason(server):
 
 
 def test_many_hellos_on_one_connection_are_one_trainer(server):
-    router = psutil.Process(server.pids["router"])
+    router = psutil.Process(server.pids["front"])
     with dealer(server.address) as peer:
         for k in range(500):
             peer.send(hello(nonce=b"%d" % k))
@@ -241,7 +240,7 @@ def test_many_hellos_on_one_connection_are_one_trainer(server):
 
 def test_a_storm_of_raw_connections_leaves_the_server_as_it_was(server):
     port = urlsplit(server.address).port
-    router = psutil.Process(server.pids["router"])
+    router = psutil.Process(server.pids["front"])
     base_fds, base_rss = router.num_fds(), router.memory_info().rss
     chance = random.Random(7)
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)

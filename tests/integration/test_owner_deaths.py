@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -14,6 +15,8 @@ import pytest
 
 import headrace
 import headrace_server as hs
+from headrace_server.shell import supervisor
+from headrace_server.shell.statedir import StateDirectory
 from tests.patience import PATIENCE_S
 
 _ROWS = 2400
@@ -128,7 +131,7 @@ def test_every_row_is_done_once_whenever_the_owner_is_killed(
         )
         assert owner.was_killed
         assert server.wait(PATIENCE_S)
-        assert server.stats()["default"]["batches"] == len(owner.done) or durable
+        assert server.stats()["default"]["batches"] == len(owner.done)
     assert Counter(i for rows in owner.done for i in rows) == wanted
 
 
@@ -213,6 +216,22 @@ def test_a_feed_that_has_ended_is_over_for_the_next_owner_too():
         }
 
 
+def test_a_server_counts_what_was_committed_since_its_start_also_after_the_death_of_its_owner(
+    tmp_path: Path,
+):
+    for batches, killed in ((3, False), (7, True)):
+        with (
+            hs.run(examples(40).batch(4), state_dir=tmp_path) as server,
+            headrace.connect(server.address, timeout=PATIENCE_S, commit="explicit") as feed,
+        ):
+            for step in range(batches):
+                next(feed).commit()
+                if killed and step == 4:
+                    os.kill(Owner(server).pid, signal.SIGKILL)
+            told = server.stats()["default"]
+            assert (told["batches"], told["rows"]) == (batches, 4 * batches)
+
+
 def test_a_snapshot_of_a_feed_in_memory_is_refused_without_a_word_before():
     """It recovers from the death of its owner, but nothing of it outlives the server."""
     with hs.run(examples().batch(4)) as server:
@@ -245,3 +264,33 @@ def test_ranks_stay_in_step_when_the_owner_is_killed():
     rows = Counter(i for done in owner.done for i in done)
     assert set(rows.values()) == {1}
     assert len(rows) == _ROWS - sum(left.values())
+
+
+@pytest.mark.parametrize("full", [3, 1000], ids=["for a while", "to the end"])
+def test_an_owner_that_dies_while_the_disk_is_full_goes_on_when_there_is_room(
+    full: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its epoch can not be stored: that is no fault of the owner, which had few deaths."""
+    raise_epoch, tried = StateDirectory.raise_epoch, threading.Semaphore(0)
+    refusals = [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) for _ in range(full)]
+
+    def raised(state: StateDirectory, *more: int) -> int:
+        tried.release()
+        if refusals:
+            raise refusals.pop()
+        return raise_epoch(state, *more)
+
+    monkeypatch.setattr(supervisor, "_RETRY_S", 0.05)
+    with hs.run(examples(400).batch(4), state_dir=tmp_path, partitions=2, workers=2) as server:
+        monkeypatch.setattr(StateDirectory, "raise_epoch", raised)
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            rows = next(feed)["i"].tolist()
+            os.kill(server.pids["worker-1-0"], signal.SIGKILL)
+            for _ in range(4):
+                assert tried.acquire(timeout=PATIENCE_S)
+            if full > 3:
+                server.check()
+                return
+            for batch in feed:
+                rows += batch["i"].tolist()
+        assert sorted(rows) == list(range(400)) and not refusals

@@ -13,7 +13,6 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace_server import server as serving
 from headrace_server.shell.flight_history import History
 from tests.patience import PATIENCE_S
 
@@ -23,12 +22,6 @@ from .test_faults import eventually
 from .test_near import list_of
 
 _OWNERS = 3
-
-
-@pytest.fixture(autouse=True)
-def owned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers of segments have owners, however many workers there are."""
-    monkeypatch.setattr(serving, "is_owned", lambda workers: True)
 
 
 def connect(server: hs.Server, **options: Any) -> headrace.Feed:
@@ -218,6 +211,8 @@ def test_feeds_of_several_owners_give_the_recorded_streams(owners: int):
         for name in feeds:
             with connect(server, feed=name, prefetch=0) as feed:
                 assert list(digests_of_segments(feed)) == recorded[name], name
+            # The first lanes of the next trainer are of the owner with the fewest trainers.
+            eventually(lambda of=name: not server.stats()[of]["trainers"])
 
 
 @pytest.mark.parametrize("placement", ["server", "trainer"])

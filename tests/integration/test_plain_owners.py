@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +13,14 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace_server import server as serving
-from tests.patience import PATIENCE_S
+from headrace.session import Session
+from tests.patience import PATIENCE_S, eventually
 
 from .segment_streams import at_once
 
 _OWNERS = 3
 #: Bucket and numbers of the rows of a batch.
 _Seen = tuple[int, list[int]]
-
-
-@pytest.fixture(autouse=True)
-def owned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers have owners, however many workers there are."""
-    monkeypatch.setattr(serving, "is_owned", lambda workers: True)
 
 
 def numbers(count: int) -> hs.Pipeline:
@@ -78,6 +74,49 @@ def test_trainers_share_all_owners():
     assert sorted(i for batches in got for batch in batches for i in batch) == list(range(600))
 
 
+@pytest.mark.parametrize("prefetch", [0, 4])
+def test_trainers_that_hold_all_that_slabs_have_room_for_do_not_wait_for_each_other(prefetch: int):
+    with hs.run(numbers(400), workers=_OWNERS, partitions=5, slab_bytes=2 << 12) as server:
+        got = at_once([lambda: read(server, prefetch=prefetch) for _ in range(4)])
+        assert server.wait(PATIENCE_S)
+    assert sorted(i for batches in got for batch in batches for i in batch) == list(range(400))
+
+
+@pytest.mark.parametrize("workers", [1, _OWNERS])
+def test_partitions_that_have_ended_do_not_hinder_other_proportions(workers: int):
+    """The second has nothing but examples of a class of which few are drawn."""
+    labels = [0 if 1000 <= i < 2000 else i % 2 for i in range(3000)]
+    pipeline = hs.from_examples([{"y": label} for label in labels])
+    pipeline = pipeline.stratified_sample("y", [0.5, 0.5], 4, [0.99, 0.01])
+    with (
+        hs.run(pipeline, workers=workers, partitions=3) as server,
+        headrace.connect(server.address, timeout=PATIENCE_S, prefetch=0) as feed,
+    ):
+        while not server.stats()["default"]["partitions"][1]["done"]:
+            next(feed)
+        assert feed.set_target_probs([0.25, 0.75]).keys() == {0, 2}
+        for _ in feed:
+            pass
+        with pytest.raises(ValueError, match=": the feed has ended"):
+            feed.set_target_probs([0.25, 0.75])
+
+
+@pytest.mark.parametrize("workers", [1, _OWNERS])
+def test_a_trainer_may_hold_all_that_slabs_have_room_for(workers: int):
+    def some(feed: headrace.Feed) -> list[int]:
+        batches = list(itertools.islice(feed, 2 * workers))
+        feed.commit(batches)
+        return [int(i) for batch in batches for i in batch["i"]]
+
+    with (
+        hs.run(numbers(240), workers=workers, slab_bytes=2 << 12) as server,
+        headrace.connect(server.address, commit="explicit", timeout=PATIENCE_S) as feed,
+    ):
+        got = list(itertools.chain(*iter(lambda: some(feed), [])))
+        assert server.wait(PATIENCE_S)
+    assert sorted(got) == list(range(240))
+
+
 def run(pipeline: hs.Pipeline, state: Path | None, workers: int = _OWNERS) -> hs.Server:
     options: dict[str, Any] = {} if state is None else {"state_dir": state}
     return hs.run(pipeline, workers=workers, partitions=5, **options)
@@ -96,6 +135,55 @@ def test_owners_that_die_lose_and_repeat_nothing(tmp_path: Path, durable: bool):
     assert sorted(got) == list(range(2000))
 
 
+@pytest.mark.parametrize("workers", [1, _OWNERS])
+def test_a_feed_whose_owners_die_at_its_end_ends_all_the_same(workers: int):
+    """Some partitions are over by then, and there is an owner for each of three partitions."""
+    got: list[int] = []
+    with hs.run(numbers(240), workers=workers, partitions=3) as server:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            for step, batch in enumerate(feed, 1):
+                got += batch["i"].tolist()
+                if step in (59, 60):
+                    kill(server, step % workers)
+        assert server.wait(PATIENCE_S)
+    assert sorted(got) == list(range(240))
+
+
+@pytest.mark.parametrize("workers", [1, _OWNERS])
+def test_an_input_that_is_closed_while_an_owner_is_dead_is_closed_there_too(workers: int):
+    with hs.run(numbers(8000), workers=workers, partitions=5) as server:
+        with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
+            got = [i for batch in itertools.islice(feed, 20) for i in batch["i"].tolist()]
+            kill(server, 0)
+            feed.drain()
+            got += [i for batch in feed for i in batch["i"].tolist()]
+        assert server.wait(PATIENCE_S)
+    assert len(got) == len(set(got)) < 4000
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_loops_that_hold_all_that_is_left_end_before_it_is_committed(workers: int):
+    """Each trainer holds the last batch of one partition."""
+    options: dict[str, Any] = {"commit": "explicit", "prefetch": 0, "timeout": PATIENCE_S}
+    with (
+        hs.run(numbers(8), workers=workers, partitions=2) as server,
+        headrace.connect(server.address, **options) as one,
+        headrace.connect(server.address, **options) as two,
+    ):
+        held = [next(one), next(two)]
+        assert at_once([lambda: next(one, None), lambda: next(two, None)]) == [None, None]
+        for batch in held:
+            batch.commit()
+        assert server.wait(PATIENCE_S)
+
+
+def kill(server: hs.Server, worker: int) -> None:
+    """Kill the life of a worker that is there, or the next one."""
+    name = f"worker-{worker}-"
+    pid = eventually(lambda: next((p for n, p in server.pids.items() if n.startswith(name)), None))
+    os.kill(pid, signal.SIGKILL)
+
+
 def test_ranks_get_the_same_rounds_for_any_number_of_owners():
     streams = []
     for workers in (1, _OWNERS):
@@ -107,14 +195,56 @@ def test_ranks_get_the_same_rounds_for_any_number_of_owners():
     assert streams[0] == streams[1]
 
 
+@pytest.mark.parametrize("workers", [1, _OWNERS])
 @pytest.mark.parametrize("durable", [True, False])
-def test_ranks_stay_in_step_when_the_owner_of_all_partitions_dies(tmp_path: Path, durable: bool):
+def test_ranks_stay_in_step_when_an_owner_dies(tmp_path: Path, durable: bool, workers: int):
     """What one rank has was stored before: also where that takes a thread and a sync."""
-    with run(bucketed(), tmp_path if durable else None, workers=1) as server:
+    with run(bucketed(), tmp_path if durable else None, workers=workers) as server:
         one, two = at_once(
             [lambda r=rank, at=at: of_rank(server, r, at) for rank, at in ((0, 5), (1, -1))]
         )
         assert server.wait(PATIENCE_S)
+    assert [bucket for bucket, _ in one] == [bucket for bucket, _ in two]
+    rows = [i for seen in (one, two) for _, batch in seen for i in batch]
+    assert len(rows) == len(set(rows))
+
+
+def test_ranks_that_greet_a_new_owner_late_go_on_with_their_rounds(monkeypatch: pytest.MonkeyPatch):
+    """1. Rank 0 is ahead of rank 1, and kills the owner.
+    2. The next life makes most of what is left before a rank greets it.
+    3. Each rank goes on after what it has done.
+    """
+    is_killed, is_made = threading.Event(), threading.Event()
+    say = Session.outgoing
+
+    def outgoing(session: Session, now: float) -> list[Any]:
+        returns = session.welcome is not None and not session.connected
+        return say(session, now) if not returns or is_made.wait(0.05) else []
+
+    monkeypatch.setattr(Session, "outgoing", outgoing)
+    with run(bucketed(), None, workers=1) as server:
+
+        def train(rank: int) -> list[_Seen]:
+            seen: list[_Seen] = []
+            with headrace.connect(
+                server.address, timeout=PATIENCE_S, rank=rank, world_size=2
+            ) as feed:
+                for step, batch in enumerate(feed):
+                    seen.append((int(batch.bucket), batch["i"].tolist()))
+                    if rank and step == 3:
+                        assert is_killed.wait(PATIENCE_S)
+                    if not rank and step == 12:
+                        os.kill(server.pids["worker-0-0"], signal.SIGKILL)
+                        is_killed.set()
+            return seen
+
+        def wait_until_made() -> None:
+            assert is_killed.wait(PATIENCE_S)
+            eventually(lambda: "worker-0-1" in server.pids)
+            eventually(lambda: server.stats()["default"]["standing"]["ready"] > 60)
+            is_made.set()
+
+        one, two, _ = at_once([lambda: train(0), lambda: train(1), wait_until_made])
     assert [bucket for bucket, _ in one] == [bucket for bucket, _ in two]
     rows = [i for seen in (one, two) for _, batch in seen for i in batch]
     assert len(rows) == len(set(rows))

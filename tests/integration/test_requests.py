@@ -113,14 +113,14 @@ class Asking:
             self.asked[name] = self._threads.submit(ask, self.feeds[name])
         for name in ASKS:
             eventually(partial(self._under_way, name))
-        if self._workers > 1:
-            self.server.stats()  # the router has heard all that came before
 
     def _under_way(self, name: str) -> bool:
-        """Whether the server was asked; what the router answers by itself may be done."""
-        session = self.feeds[name]._link.session
-        asked = bool(session.requests._asked) and not session.requests.due
-        return asked or not session.settled or self.asked[name].done()
+        """Whether the server was asked for something that it has not answered."""
+        sessions = self.feeds[name]._link.sessions
+        if any(session.requests.due for session in sessions):
+            return False
+        waits = any(s.requests._asked or not s.settled for s in sessions)
+        return waits or self.asked[name].done()
 
     def workers(self) -> list[int]:
         return workers_of(self.server)
@@ -153,7 +153,7 @@ def workers_of(server: hs.Server) -> list[int]:
 
 @pytest.fixture(params=[1, 2])
 def asking(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Asking]:
-    """With one worker, which owns the feeds, and with two, whose feeds have a router."""
+    """With one worker, and with two."""
     asking = Asking(tmp_path, request.param)
     yield asking
     asking.close()
@@ -177,11 +177,9 @@ def check_all(asking: Asking, why: str) -> None:
 def test_a_worker_that_dies_under_requests_leaves_none_without_an_answer(asking: Asking):
     """The trainer whose flush was refused goes on, and flushes the states of its next lanes."""
     asking.ask()
-    workers = asking.workers()
-    for pid in workers:
+    for pid in asking.workers():
         os.kill(pid, signal.SIGKILL)
-    restarted = "the worker of their partition has restarted"
-    check_all(asking, restarted if len(workers) > 1 else "the session was lost meanwhile")
+    check_all(asking, "the session was lost meanwhile")
     feed = asking.feeds["flush"]
     feed.flush_states()  # nothing is left of what was refused
     assert any(flushed(feed) for _ in range(8)), "the batches that it had are at most 3"
@@ -195,25 +193,25 @@ def test_a_server_that_dies_under_requests_leaves_none_without_an_answer(asking:
     check_all(asking, "the session was lost meanwhile")
 
 
-def test_a_router_that_dies_under_requests_ends_all_of_them_with_a_reason(tmp_path: Path):
-    """The server ends with its router; a trainer waits for the next one as long as it may."""
+def test_a_front_that_dies_under_requests_ends_all_of_them_with_a_reason(tmp_path: Path):
+    """The server ends with its front; a trainer waits for the next one as long as it may."""
     numbers = hs.from_examples([{"i": i} for i in range(400)]).batch(4)
     with (
         hs.run(numbers, state_dir=tmp_path, workers=2) as server,
         ThreadPoolExecutor(2) as threads,
     ):
         feed = headrace.connect(server.address, timeout=3)
-        router = server.pids["router"]
+        router = server.pids["front"]
         for worker in workers_of(server):
             os.kill(worker, signal.SIGSTOP)
         asked = threads.submit(feed.snapshot), threads.submit(server.snapshot)
-        eventually(lambda: len(list((tmp_path / "snapshots" / "default").glob("*.part"))) == 2)
+        eventually(lambda: len(list((tmp_path / "snapshots" / "default").glob("*.part"))) == 1)
         os.kill(router, signal.SIGKILL)
         with pytest.raises(headrace.ConnectionLost, match="the answer to snapshot"):
             asked[0].result(PATIENCE_S)
         for snapshot in (asked[1], threads.submit(server.snapshot)):
-            with pytest.raises(headrace.ServerError, match="router was killed by SIGKILL"):
+            with pytest.raises(headrace.ServerError, match="front was killed by SIGKILL"):
                 snapshot.result(PATIENCE_S)
-        with pytest.raises(headrace.ServerError, match="router was killed by SIGKILL"):
+        with pytest.raises(headrace.ServerError, match="front was killed by SIGKILL"):
             server.stats()
         feed.close()

@@ -116,6 +116,7 @@ def test_a_feed_starts_again_by_the_server_the_command_and_a_trainer(
         mine = joined(server, "a", prefetch=0)  # so that something is committed
         next(mine)
         assert next(mine).token > batch.token
+        mine.commit()
 
         # A trainer: refused while others use the feed, not for the own process.
         with pytest.raises(headrace.FeedInUse, match="other trainers use it"):

@@ -48,7 +48,7 @@ def test_rows_that_are_given_twice_are_seen(
 ) -> None:
     ids = np.repeat(np.arange(crowd.RECORDS[1]), 4)
     ids[7] = 2
-    cost = Cost(10, 10, 1.0, {"worker": 1.0, "router": 1.0, "trainer": 1.0})
+    cost = Cost(10, 10, 1.0, {"worker": 1.0, "front": 1.0, "trainer": 1.0})
     monkeypatch.setattr(crowd, "records_file", lambda setup: tmp_path / "none.tfrecord")
     monkeypatch.setattr(crowd, "_shared", lambda *of: (cost, [5, 5], ids))
     with pytest.raises(AssertionError, match="rows lost or twice with 1 trainers: 1 and not 0"):
@@ -87,8 +87,8 @@ def test_processor_time_is_that_of_all_threads_and_not_of_waiting() -> None:
 
 
 def test_a_cost_is_what_lies_between_two_samples() -> None:
-    first = Sample(10.0, 100, 3200, {"worker": 1.0, "router": 0.5})
-    cost = Cost.between(first, Sample(12.0, 300, 9600, {"worker": 1.4, "router": 0.6}))
+    first = Sample(10.0, 100, 3200, {"worker": 1.0, "front": 0.5})
+    cost = Cost.between(first, Sample(12.0, 300, 9600, {"worker": 1.4, "front": 0.6}))
     assert (cost.batches, cost.rows, cost.seconds) == (200, 6400, 2.0)
     assert cost.per_batch_us == pytest.approx(2500) and cost.of("worker") == pytest.approx(2000)
     assert cost.per_row_us == pytest.approx(2500 / 32)

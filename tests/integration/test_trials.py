@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 
+from headrace_proto import limits
+from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, Refused, Step
 from headrace_server.core.changes import Examples, Saved
 from headrace_server.core.lease import LeaseTable, Verdict
 from headrace_server.shell import outbox
 from tests.trials import events, flips, interleavings, messages, power
+from tests.trials.bench import Bench
 from tests.trials.every import EVERY
 from tests.trials.frame import NotHere, Report, Result, Setup, percentile, run, table, written
 
@@ -33,6 +36,7 @@ SHORT = {
     "flips": 0.01,
     "load": 0.02,
     "flood": 0.05,
+    "hostile": 0.05,
     "recovery": 0.01,
     "suspend": 0.03,
 }
@@ -120,6 +124,27 @@ def test_broken_messages_see_answers_that_do_not_fit(
     report = Report()
     messages.run(Setup(1, 0.001, tmp_path), report)
     assert any("needs a header of" in found for found in report.broken), report.broken
+
+
+@pytest.mark.parametrize("way", ["sends on and on", "tells of many commits"])
+def test_a_trainer_that_makes_more_work_than_it_may_is_told_so_and_is_heard_no_more(
+    way: str, tmp_path: Path
+) -> None:
+    bench, trainer = Bench(tmp_path / "bench", durable=False), b"trainer"
+    bench.say(trainer, [FROM_TRAINER.encode(Hello(*limits.PROTOCOL, "t", "plain", b"nonce"))])
+    (welcome,) = (FROM_SERVER.decode(header) for _, header in bench.heard())
+    if way == "sends on and on":
+        step = FROM_TRAINER.encode(Step(welcome.session, 0))
+        bench.say(trainer, *([step] for _ in range(5000)))
+    else:
+        step = FROM_TRAINER.encode(Step(welcome.session, 0, tuple(range(1, 4001))))
+        for _ in range(2):
+            bench.say(trainer, [step])
+            assert bench.hears(trainer)
+        bench.say(trainer, [step])
+    refused = [m for _, h in bench.heard() if isinstance(m := FROM_SERVER.decode(h), Refused)]
+    assert [told.code for told in refused] == ["limit"] and not bench.hears(trainer)
+    bench.close()
 
 
 def test_a_cut_of_power_that_lost_an_ack_or_tore_a_change_is_seen() -> None:

@@ -1,12 +1,13 @@
 """A trainer as a process of its own, for tests that kill, stop or crowd it.
 
     python trainer.py ADDRESS [--feed NAME] [--hold N] [--until PATH] [--pause S] [--timeout S]
-                      [--prefetch N] [--far]
+                      [--prefetch N] [--far] [--rank R --world-size N]
 
 Prints one JSON line per event: joined, batch (with its rows), holding, asks, error, done.
 ``--hold N`` takes N batches and then waits, without committing the last one, for the file of
 ``--until``, or else for its end.  ``--timeout`` bounds its waits for batches; it may take longer to
-join.  ``--far`` hides the server's memory from it.
+join.  ``--far`` hides the server's memory from it.  With a rank a batch is told with its round, the
+partition of that and its bucket.
 """
 
 from __future__ import annotations
@@ -53,11 +54,18 @@ def main() -> None:
     parser.add_argument("--timeout", type=float, default=60.0)
     parser.add_argument("--prefetch", type=int, default=2)
     parser.add_argument("--far", action="store_true")
+    parser.add_argument("--rank", type=int)
+    parser.add_argument("--world-size", type=int)
     options = parser.parse_args()
     if options.far:
         hide_memory()
     with headrace.connect(
-        options.address, feed=options.feed, timeout=60, prefetch=options.prefetch
+        options.address,
+        feed=options.feed,
+        timeout=60,
+        prefetch=options.prefetch,
+        rank=options.rank,
+        world_size=options.world_size,
     ) as feed:
         feed._link._timeout_s = options.timeout
         tell("joined")
@@ -76,7 +84,10 @@ def main() -> None:
             except headrace.HeadraceError as error:
                 tell("error", kind=type(error).__name__, text=str(error))
                 sys.exit(3)
-            tell("batch", rows=batch["i"].tolist())
+            place = {}
+            if options.rank is not None:
+                place["place"] = [batch.meta["round"], batch.partition, batch.bucket]
+            tell("batch", rows=batch["i"].tolist(), **place)
             taken += 1
             if taken != options.hold:
                 time.sleep(options.pause)

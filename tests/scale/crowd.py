@@ -1,7 +1,7 @@
 """Workers and trainers: what more of them give, and what they cost.
 
-files ─► worker × 1, 2 ─► router ─► trainer            a function in Python is the bottleneck
-files ─► worker ─► router ─► trainer × 1, 2, 4, 8      one feed, each batch to one of them
+files ─► worker × 1, 2 ─► trainer            a function in Python is the bottleneck
+files ─► worker ─► trainer × 1, 2, 4, 8      one feed, each batch to one of them
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A whole line at work, to be measured: a server, its trainers, and what all of them have used.
 
-hs.run ─► router, workers ◄─ trainers (processes of their own) ─► board
+hs.run ─► front, workers ◄─ trainers (processes of their own) ─► board
               │                   │
               └── schedstat, RSS ─┴──► Sample … Sample ──► Cost of a batch between the two
 """
@@ -90,7 +90,7 @@ class Line:
         self.server, self.board, self.trainers = server, board, trainers
 
     def pids(self, role: str) -> list[int]:
-        """``worker``, ``router`` or ``trainer``."""
+        """``worker``, ``front`` or ``trainer``."""
         if role == "trainer":
             return [trainer.pid for trainer in self.trainers]
         return [pid for name, pid in self.server.pids.items() if name.startswith(role)]
@@ -98,7 +98,7 @@ class Line:
     def sample(self) -> Sample:
         cpu = {
             role: sum(cpu_s(pid) for pid in self.pids(role))
-            for role in ("worker", "router", "trainer")
+            for role in ("worker", "front", "trainer")
         }
         return Sample(time.monotonic(), sum(self.board.batches), self.board.rows, cpu)
 

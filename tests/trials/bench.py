@@ -1,41 +1,43 @@
-"""A real Router without sockets: messages are put in and taken out by hand, workers are played.
+"""The desks of an owner, without sockets: messages are put in by hand, partitions are played.
 
-    say(identity, frames) ─► Reception ─► desks ─► effects ─┬─► heard(): what trainers are sent
-                                  ▲                         └─► workers: make, keep, answer at once
-                                  └───────── their words ◄──────────┘
+    say(identity, frames) ─► door or channel ─► Reception ─► desks ─► effects ─┬─► heard()
+                                                               ▲               └─► partitions:
+                                                               └─── events ◄─────── make, keep, free
 
-Five feeds: plain batches, classes, segments by arrival, lanes with states here, lanes with states
-at the trainer; with or without a state directory.
+House, Reception, Outbox, SessionTable and RelayDoor are those of a server.  Five feeds: plain
+batches, classes, segments by arrival, lanes with states here, lanes with states at the trainer;
+with or without a state directory, of one owner or the first of two.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+import fcntl
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import zmq
-
 import headrace_server as hs
+from headrace_proto.clock import AwakeClock
 from headrace_server.shell.config import FeedConfig, RunConfig
-from headrace_server.shell.router import Router
-from headrace_server.shell.worker_messages import (
-    FROM_ROUTER,
-    Assign,
+from headrace_server.shell.events import (
     Claimed,
-    Close,
+    Copied,
     Finished,
-    Flush,
     Flushed,
     Kept,
     Made,
     Opened,
-    Retarget,
+    Placed,
     Retargeted,
-    Settled,
-    Turn,
 )
+from headrace_server.shell.events import Flush as Flushing
+from headrace_server.shell.exchange import is_near
+from headrace_server.shell.house import House
+from headrace_server.shell.outbox import Outbox
+from headrace_server.shell.relay import FROM_FRONT, FROM_OWNER, Block, Heard, RelayDoor, Say, Sent
+from headrace_server.shell.sessions import SessionTable
 
 __all__ = ["COLUMNS", "FEEDS", "ROWS", "STATES", "Bench"]
 
@@ -85,185 +87,250 @@ class _Pipe:
         pass
 
 
-class _Sent:
-    done = True
+class _Front:
+    """The other end of the door: what trainers elsewhere say, and what they are sent."""
 
+    ended = False
 
-class _Frame:
-    """The first frame after a connection's name; no real connection brought it."""
+    def __init__(self, sent: list[tuple[bytes, bytes]]) -> None:
+        self._inbox: deque[list[bytes]] = deque()
+        self._sent = sent
 
-    def __init__(self, data: bytes, more: bool) -> None:
-        self.bytes, self.more = data, more
-
-    def get(self, option: int) -> int:
+    def fileno(self) -> int:
         return -1
 
+    def say(self, connection: bytes, frames: Sequence[bytes]) -> None:
+        self._inbox.append([FROM_FRONT.encode(Heard(connection, "")), *frames])
 
-class _Socket:
-    """What a Gate and an Outbox use of the public socket."""
+    def receive(self) -> list[list[bytes]]:
+        heard, self._inbox = list(self._inbox), deque()
+        return heard
 
-    linger = 0
-
-    def __init__(self) -> None:
-        self.inbox: deque[list[bytes]] = deque()
-        self.outbox: list[list[bytes]] = []
-
-    def getsockopt(self, option: int) -> int:
-        return int(zmq.POLLIN) if self.inbox else 0
-
-    def recv(self, flags: int, copy: bool = True) -> Any:
-        frames = self.inbox[0]
-        frame = frames.pop(0)
-        more = bool(frames)
-        if not more:
-            self.inbox.popleft()
-        return frame if copy else _Frame(frame, more)
-
-    def recv_multipart(self, flags: int) -> list[bytes]:
-        return self.inbox.popleft()
-
-    def send_multipart(
-        self, frames: Sequence[Any], flags: int, copy: bool = True, track: bool = False
-    ) -> _Sent:
-        self.outbox.append([bytes(frame) for frame in frames[:2]])
-        return _Sent()
+    def send(self, frames: Sequence[bytes]) -> None:
+        message, *rest = FROM_OWNER.decode(bytes(frames[0])), *frames[1:]
+        if isinstance(message, (Say, Block)):
+            self._sent.append((message.connection, bytes(rest[0])))
+        if isinstance(message, Block):
+            self._inbox.append([FROM_FRONT.encode(Sent(message.number))])
 
 
-class _Partition:
-    """What a worker would know of one partition."""
+class _Near:
+    """Channels of trainers of this host."""
 
-    def __init__(self) -> None:
-        self.made = self.taken = 0
-        self.by_stripe: dict[int, int] = {}
-        self.finished = False
+    def __init__(self, path: Path, sent: list[tuple[bytes, bytes]]) -> None:
+        self.path = path
+        self.connected: set[bytes] = set()
+        self._inbox: deque[tuple[bytes, list[bytes]]] = deque()
+        self._sent = sent
+
+    def say(self, connection: bytes, frames: Sequence[bytes]) -> None:
+        self._inbox.append((connection, list(frames)))
+
+    def hear(self) -> Iterator[tuple[bytes, list[bytes]]]:
+        while self._inbox:
+            yield self._inbox.popleft()
+
+    def tell(self, connection: bytes, frames: Sequence[bytes]) -> bool:
+        if connection in self.connected:
+            self._sent.append((connection, bytes(frames[0])))
+        return connection in self.connected
+
+    def drop(self, connection: bytes) -> None:
+        self.connected.discard(connection)
 
 
-class _Workers:
-    """All workers, in place of the channel to them."""
+class _Stores:
+    """All is stored at once."""
 
-    def __init__(self) -> None:
-        self.orders: deque[tuple[Any, list[bytes]]] = deque()
+    def note(self, name: tuple[str, int], key: str, value: bytes) -> None:
+        pass
 
-    def tell(self, identity: bytes, frames: Sequence[Any]) -> bool:
-        header, *payload = frames
-        self.orders.append((FROM_ROUTER.decode(bytes(header)), payload))
+    def settled(self, name: tuple[str, int]) -> bool:
         return True
 
-    def close(self) -> None:
+
+class _Partitions:
+    """What partitions would do, and tell after it."""
+
+    def __init__(self) -> None:
+        self.events: deque[Any] = deque()
+        self.stores = _Stores()
+        self._blocks: set[tuple[str, int, int]] = set()
+        self._numbers: Counter[tuple[str, int]] = Counter()  # of batches that were made
+        self._by_stripe: Counter[tuple[str, int, int]] = Counter()
+        self._taken: Counter[str] = Counter()
+        self._open: dict[str, list[int]] = {}  # by feed: partitions that make batches
+
+    def open(self, feed: str, partition: int) -> None:
+        self.events.append(Opened(feed, partition, _SCHEMA, _properties(feed)))
+        self._open.setdefault(feed, []).append(partition)
+        self._fill(feed)
+
+    def taken(self, feed: str, taken: int) -> None:
+        self._taken[feed] = taken
+        self._fill(feed)
+
+    def free(self, feed: str, partition: int, number: int) -> None:
+        self._blocks.remove((feed, partition, number))  # once, and nothing else
+
+    def done(self, feed: str, partition: int, number: int, rows: int, token: int) -> None:
+        self.events.append(Kept(feed, partition, [[number, "", ""]]))
+
+    def save(
+        self, feed: str, partition: int, number: int, token: int, columns: Any, states: bytes
+    ) -> None:
+        self.events.append(Kept(feed, partition, [[number, "", ""]]))
+
+    def flush(self, feed: str, partition: int, flush: Flushing, states: bytes) -> None:
+        if not flush.more:
+            self.events.append(Flushed(feed, flush.session, flush.request))
+
+    def want(self, feed: str, partition: int, upto: int, stripe: int) -> None:
+        if partition in self._open[feed]:
+            for _ in range(min(upto - self._by_stripe[feed, partition, stripe], 64)):
+                self._by_stripe[feed, partition, stripe] += 1
+                self._make(feed, partition, {"stripe": stripe})
+
+    def leave(self, feed: str, partition: int, stripe: int) -> None:
         pass
+
+    def release(self, feed: str, partition: int, number: int) -> None:
+        pass
+
+    def claim(self, feed: str, partition: int, place: Any) -> None:
+        verdict = ("no", "done")[place.token % 2]
+        self.events.append(Claimed(feed, partition, place.token, verdict))
+
+    def close(self, feed: str, cancel: bool) -> None:
+        for partition in self._open[feed]:
+            self.events.append(Finished(feed, partition, {}))
+        self._open[feed] = []
+
+    def abandon(self, feed: str) -> None:
+        self._open[feed] = []
+
+    def retarget(self, feed: str, request: int, probs: Sequence[float]) -> None:
+        fault = "" if len(probs) == 2 else "there are 2 classes"
+        for partition in self._open[feed]:
+            self.events.append(Retargeted(feed, partition, request, 0, fault))
+
+    def copy(self, feed: str, partition: int, ticket: int, directory: str) -> None:
+        self.events.append(Copied(feed, partition, ticket))
+
+    def _fill(self, feed: str) -> None:
+        """Batches of a feed without states are made ahead."""
+        if "key" not in _properties(feed) and self._open[feed]:
+            partition = self._open[feed][0]
+            while self._numbers[feed, partition] - self._taken[feed] < _AHEAD:
+                self._make(feed, partition, {})
+
+    def _make(self, feed: str, partition: int, meta: dict[str, Any]) -> None:
+        number = self._numbers[feed, partition]
+        self._numbers[feed, partition] += 1
+        self._blocks.add((feed, partition, number))
+        place = _SEGMENT, 4096 * (number % 16), 4096
+        made = Placed(number, ROWS, *place, [[0, 8 * ROWS, [ROWS]]], meta)
+        self.events.append(Made(feed, partition, [made], {}))
 
 
 class Bench:
-    """One life of a server."""
+    """One life of an owner; every call leaves all done that it led to."""
 
-    def __init__(self, directory: Path, durable: bool) -> None:
+    def __init__(self, directory: Path, durable: bool, owners: int = 1) -> None:
         directory.mkdir()
         (directory / _SEGMENT).write_bytes(bytes(_SEGMENT_BYTES))
-        feeds = tuple(FeedConfig(n, p.declaration(), (), 1) for n, p in FEEDS.items())
-        config = RunConfig(feeds, str(directory), (), state_directory="there" if durable else None)
-        self.router = Router(config, _Pipe())  # type: ignore[arg-type]
-        gate: Any = self.router._gate
-        gate.close()
-        connections: Any = self.router._connections
-        connections.close()
-        self.router._public.close()
-        self.router._near.close()
-        self.socket: Any = _Socket()
-        self.reception = self.router._reception
-        self.router._public = gate._socket = self.socket
-        self.router._outbox._socket = self.socket
-        connections._public = self.socket
-        connections._monitor = _Socket()  # of which nothing comes
-        self.workers: Any = _Workers()
-        self.router._workers = self.workers
-        self._partitions = {name: _Partition() for name in FEEDS}
-        self.router._on_up(0, 0)
-        self.act()
+        feeds = tuple(FeedConfig(n, p.declaration(), (), owners) for n, p in FEEDS.items())
+        there = "there" if durable else None
+        config = RunConfig(feeds, str(directory), (), workers=owners, state_directory=there)
+        self._sent: list[tuple[bytes, bytes]] = []
+        self._front = _Front(self._sent)
+        self._near = _Near(directory / "trainers-0", self._sent)
+        self._channels = 0
+        self._files: dict[bytes, int] = {}  # that trainers of this host hold, by connection
+        self._door = RelayDoor(self._front)  # type: ignore[arg-type]
+        self._sessions = SessionTable(directory, owner=0, owners=owners)
+        near: Any = self._near
+        self._outbox = Outbox(self._door, directory, self._sessions, near)
+        self._clock = AwakeClock()
+        self._partitions = _Partitions()
+        parts: Any = self._partitions
+        pipe: Any = _Pipe()
+        do: Callable[..., None] = lambda action, *arguments: action(*arguments)  # noqa: E731
+        self.house = House(
+            *(config, 0, parts, pipe, self._clock, self._door),
+            *(self._sessions, near, self._outbox, do),
+        )
+        self.house.begin({"paused": False, "failed": {}, "all_opened": None, "before": {}})
+        self.house.all_are_back()
+        for desk in self.house.desks.values():
+            for partition in desk.partitions:
+                self._partitions.open(desk.name, partition)
+        self._act()
+        self.house.obey({"order": "all_opened", "used": [], "touched": []})
+        self._act()
 
-    def say(self, identity: bytes, frames: Sequence[bytes]) -> None:
-        """A trainer's message comes, and what it leads to is done."""
-        self.socket.inbox.append([identity, *frames])
-        self.reception.hear(1)
-        self.act()
+    def say(self, identity: bytes, *messages: Sequence[bytes]) -> None:
+        """Messages of a trainer come at once, and what they lead to is done."""
+        for frames in messages:
+            (self._near if is_near(identity) else self._front).say(identity, frames)
+        if is_near(identity):
+            self.house.reception.hear_near()
+        else:
+            self._door.hear()
+            while self.house.reception.hear(len(messages)):
+                pass
+        self._act()
+
+    def come_near(self, file: str) -> tuple[bytes, bytes]:
+        """A trainer of this host connects: the name of its channel, and the proof of its file."""
+        self._channels += 1
+        connection = b"\0near-%d" % self._channels
+        self._near.connected.add(connection)
+        self._files[connection] = fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        return connection, os.pread(fd, 16, 0)
+
+    def hang_up(self, connection: bytes) -> None:
+        """A trainer of this host dies."""
+        self._near.drop(connection)
+        os.close(self._files.pop(connection))
+
+    def tick(self, seconds: float) -> None:
+        """Time goes by."""
+        self.house.reception.tick(self._clock() + seconds)
+        self._act()
 
     @property
     def refused(self) -> int:
         """Messages that were refused, or dropped since many before them were."""
-        counts = self.router._gate.refusals.counts
+        counts = self._door.refusals.counts
         return counts["garbage"] + counts["muted"]
 
     def hears(self, identity: bytes) -> bool:
         """Whether a connection is listened to."""
-        return identity not in self.reception._conduct.muted
+        there = not is_near(identity) or identity in self._near.connected
+        return there and identity not in self.house.reception._conduct.muted
 
-    def heard(self) -> list[list[bytes]]:
+    def heard(self) -> list[tuple[bytes, bytes]]:
         """What was sent since: identity and header."""
-        sent, self.socket.outbox = self.socket.outbox, []
-        return list(sent)
+        sent = list(self._sent)
+        self._sent.clear()
+        return sent
 
-    def act(self) -> None:
-        self.router._act()
-        while self.workers.orders:
-            self._work(*self.workers.orders.popleft())
-            if not self.workers.orders:
-                self.router._act()
+    def _act(self) -> None:
+        while True:
+            self.house.act()
+            self.house.dealing.deliver_stored()
+            if not self._partitions.events:
+                break
+            while self._partitions.events:
+                self.house.hear(self._partitions.events.popleft())
+        self._outbox.flush()
 
     def close(self) -> None:
-        self.router._context.term()
-
-    # The workers' part
-
-    def _word(self, message: Any, *payload: bytes) -> None:
-        self.router._on_worker(0, 0, message, list(payload))
-
-    def _work(self, order: Any, payload: list[bytes]) -> None:
-        if isinstance(order, Assign):
-            self._word(Opened(order.feed, 0, _SCHEMA, _properties(order.feed)))
-            self._fill(order.feed)
-        elif isinstance(order, Settled):
-            for feed, taken in order.taken:
-                self._partitions[feed].taken = taken
-                self._fill(feed)
-        elif isinstance(order, Turn):
-            self._turn(order)
-        elif isinstance(order, Flush):
-            if not order.more:
-                self._word(Flushed(order.feed, order.session, order.request))
-        elif isinstance(order, Retarget):
-            fault = "" if len(order.probs) == 2 else "there are 2 classes"
-            self._word(Retargeted(order.feed, 0, order.request, 0, fault))
-        elif isinstance(order, Close):
-            partition = self._partitions[order.feed]
-            if not partition.finished and not order.abandon:
-                partition.finished = True
-                self._word(Finished(order.feed, 0, {}))
-
-    def _fill(self, feed: str) -> None:
-        """Batches of a feed without states are made ahead."""
-        partition = self._partitions[feed]
-        if "key" not in _properties(feed):
-            while partition.made - partition.taken < _AHEAD and not partition.finished:
-                self._make(feed, {})
-
-    def _make(self, feed: str, meta: Mapping[str, Any]) -> None:
-        partition = self._partitions[feed]
-        number, partition.made = partition.made, partition.made + 1
-        place = (_SEGMENT, 4096 * (number % 16), 4096)
-        made = Made(feed, 0, number, ROWS, *place, [[0, 8 * ROWS, [ROWS]]], dict(meta), {})
-        self._word(made, b"cursor")
-
-    def _turn(self, turn: Turn) -> None:
-        partition = self._partitions[turn.feed]
-        if turn.saves:
-            self._word(Kept(turn.feed, 0, [[number, "", ""] for number, *_ in turn.saves]))
-        for token, number, _ in turn.claims:
-            verdict = ("no", "done")[token % 2]
-            self._word(Claimed(turn.feed, 0, token, verdict, number))
-        for upto, stripe in turn.wants:
-            made = partition.by_stripe.setdefault(stripe, 0)
-            while partition.by_stripe[stripe] < min(upto, made + 64) and not partition.finished:
-                partition.by_stripe[stripe] += 1
-                self._make(turn.feed, {"stripe": stripe})
+        for fd in self._files.values():
+            os.close(fd)
+        self._sessions.close()
 
 
 def _properties(feed: str) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def run(setup: Setup, report: Report) -> None:
     cells = 40_000 + int(connections * 0.6)
     with Yard(setup.scratch, "segments", cells, 0) as yard:
         yard.start()
-        router = yard.child("router")
+        router = yard.child("front")
         with honest(yard) as steps:
             time.sleep(max(1.0, _CALM_S * min(1.0, 20 * setup.scale)))
             fds, rss = router.num_fds(), _private(router)

@@ -13,6 +13,7 @@ from . import (
     flips,
     flood,
     held,
+    hostile,
     interleavings,
     kills,
     load,
@@ -62,6 +63,11 @@ EVERY = {
         "200 deaths under flushes, 20 old states put back, 20 journals removed: each is told",
         recovery.run,
         "15 min",
+    ),
+    "hostile": Trial(
+        "trainers that were let in and do their worst: others get their answers within 1 s",
+        hostile.run,
+        "3 min",
     ),
     "flood": Trial("200 trainers that do not read: memory is bounded", flood.run, "1 min"),
 }

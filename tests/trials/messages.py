@@ -1,7 +1,7 @@
 """Broken messages: none is more than refused, each is answered, counted, or does what it says.
 
     real messages of a trainer that is there ─► broken by chance, by structure or by bytes
-        ─► decode (timed) ─► a real Router without sockets ─► answers, which must be messages
+        ─► decode (timed) ─► an owner's desks without sockets ─► answers, which must be messages
 
 Now and then it is seen that a trainer who does nothing wrong is still served.  The client's session
 is given broken messages of a server in the same way.
@@ -45,6 +45,7 @@ from headrace_proto.messages import (
     Unknown,
     Welcome,
 )
+from headrace_server.shell.exchange import is_near
 from tests.unit.proto.mutation import forms, mutant
 from tests.unit.proto.test_fuzz_codec import MESSAGES
 
@@ -67,21 +68,37 @@ class _Trainer:
     """A trainer that means no harm, until its messages are broken."""
 
     def __init__(self, feed: str, number: int) -> None:
-        self.feed, self.identity = feed, b"%s-%d" % (feed.encode(), number)
+        self.feed, self.number = feed, number
+        self.identity = self._far = b"%s-%d" % (feed.encode(), number)
+        self.nonce = b"n" + self.identity
         self._connections = 0
         self.session = 0
+        self.file = ""  # of its session
         self.tokens: list[int] = []
         self.got = 0
 
-    def connect_anew(self) -> None:
+    @property
+    def near(self) -> bool:
+        """Whether it has come by a channel."""
+        return is_near(self.identity)
+
+    def connect_anew(self, bench: Bench) -> None:
         """Nobody listens to the connection any more."""
+        if self.near:
+            bench.hang_up(self.identity)
         self._connections += 1
-        self.identity = b"%s/%d" % (self.identity.partition(b"/")[0], self._connections)
+        self.identity = b"%s/%d" % (self._far, self._connections)
+
+    def come_near(self, bench: Bench) -> None:
+        """Go on by a channel."""
+        connection, proof = bench.come_near(self.file)
+        bench.say(connection, [FROM_TRAINER.encode(Attach(self.session, proof, self.got))])
+        self.identity = connection
 
     def hear(self, header: bytes) -> None:
         message = FROM_SERVER.decode(header)
         if isinstance(message, Welcome):
-            self.session, self.got = message.session, 0
+            self.session, self.file, self.got = message.session, message.session_file, 0
             self.tokens.clear()
         elif isinstance(message, Deliver) and message.session == self.session:
             for item in message.items:
@@ -90,7 +107,7 @@ class _Trainer:
             del self.tokens[:-16]
 
     def hello(self) -> bytes:
-        return FROM_TRAINER.encode(Hello(*limits.PROTOCOL, "t", self.feed, b"n" + self.identity))
+        return FROM_TRAINER.encode(Hello(*limits.PROTOCOL, "t", self.feed, self.nonce))
 
     def samples(self) -> list[bytes]:
         """What it could say now."""
@@ -104,7 +121,7 @@ class _Trainer:
                 *limits.PROTOCOL,
                 "t",
                 self.feed,
-                b"n" + self.identity,
+                self.nonce,
                 -1,
                 0,
                 self.got,
@@ -151,7 +168,7 @@ def _long(chance: random.Random, session: int) -> bytes:
 
 
 class _Faults(logging.Handler):
-    """Notes what the router says of faults of its own."""
+    """Notes what the owner says of faults of its own."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -191,9 +208,9 @@ class _Fuzz:
 
     def life(self, number: int) -> None:
         """Some thousand messages to one server."""
-        bench = Bench(self._scratch / f"{number}", durable=number % 2 == 1)
+        bench = Bench(self._scratch / f"{number}", number % 2 == 1, 1 + number // 2 % 2)
         faults = _Faults()
-        logger = logging.getLogger("headrace.router")
+        logger = logging.getLogger("headrace.trainers")
         logger.addHandler(faults)
         logger.propagate, level = False, logger.level
         try:
@@ -206,7 +223,7 @@ class _Fuzz:
                     self._one(bench, trainer, samples)
             self._still_served(bench)
         except Exception as error:
-            self.findings[f"the router would have ended: {type(error).__name__}: {error}"] += 1
+            self.findings[f"the owner would have ended: {type(error).__name__}: {error}"] += 1
         finally:
             logger.removeHandler(faults)
             logger.propagate, logger.level = True, level
@@ -216,10 +233,15 @@ class _Fuzz:
             self.findings[text] += 1
 
     def _greet(self, bench: Bench, trainer: _Trainer) -> None:
+        """Have a session, by a channel where it is one of every other trainer."""
         if not bench.hears(trainer.identity):
-            trainer.connect_anew()
-            self.counts["connections silenced"] += 1
-        bench.say(trainer.identity, [trainer.hello()])
+            trainer.connect_anew(bench)
+            self.counts["connections silenced or ended"] += 1
+        if not trainer.near:
+            bench.say(trainer.identity, [trainer.hello()])
+            self._hear(bench, trainer)
+            if trainer.number % 2 and trainer.session:
+                trainer.come_near(bench)
         step = Step(trainer.session, trainer.got + 6)
         bench.say(trainer.identity, [FROM_TRAINER.encode(step)])
         self._hear(bench, trainer)
@@ -258,6 +280,8 @@ class _Fuzz:
             self.findings["a message that can not be decoded was not counted"] += 1
         elif any(isinstance(answer, Unknown) for answer in answers):
             self.counts["of no session"] += 1
+        elif not bench.hears(trainer.identity):
+            self.counts["that end their channel"] += 1
         elif isinstance(message, (Hello, Renew, Drain)) and not answers:
             self.findings[f"a {type(message).__name__} was not answered"] += 1
         else:
@@ -279,7 +303,7 @@ class _Fuzz:
     def _still_served(self, bench: Bench) -> None:
         """A newcomer gets a batch of every feed that was not drained."""
         for feed in FEEDS:
-            desk = bench.router._desks[feed]
+            desk = bench.house.desks[feed]
             if desk.over or desk.closing is not None:
                 self.counts["feeds drained"] += 1
                 continue
@@ -288,7 +312,8 @@ class _Fuzz:
             bench.say(honest.identity, [FROM_TRAINER.encode(Step(honest.session, 2))])
             self._hear(bench, honest)
             if not honest.tokens and feed != "plain":
-                bench.reception.tick(time.monotonic() + 3600)  # others may hold all there is
+                bench.tick(3600)  # others may hold all there is
+                self._hear(bench, honest)
             self.counts["newcomers"] += 1
             if not honest.session:
                 self.findings[f"a newcomer to {feed} was not let in"] += 1

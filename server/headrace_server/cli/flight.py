@@ -29,7 +29,7 @@ TRAINER = Option(
     metavar="T",
 )
 STEPS = Option(
-    "steps", "text", "of this trainer's deliveries, counted from 1 (with --trainer)", metavar="A-B"
+    "steps", "text", "of this trainer's batches, counted from 1 (with --trainer)", metavar="A-B"
 )
 BATCH = Option(
     "batch",
@@ -55,7 +55,7 @@ def trainer_of(options: Namespace) -> ByTrainer | None:
     """What ``--trainer`` and ``--steps`` mean."""
     if options.trainer is None:
         if options.steps is not None:
-            raise ValueError("--steps needs --trainer: each session counts its own")
+            raise ValueError("--steps needs --trainer: each trainer counts its own")
         return None
     steps = None if options.steps is None else steps_named("--steps", options.steps)
     return ByTrainer(options.trainer, steps)

@@ -71,7 +71,7 @@ def _flow(feed: Mapping[str, Any], rates: Mapping[str, Any]) -> str:
         stages,
         f"{pipeline['shape']} ─{_rate(rates, 'made')}",
         f"slab ─ {made} ",
-        "router",
+        "leases",
         f"trainers ─{_rate(rates, 'rows')}",
         "done",
     )

@@ -113,12 +113,15 @@ _OPTIONS = (
     ),
     Option("max_trainers", "integer", "trainers at once", default=4096),
     Option(
-        "max_credits", "integer", "batches that a trainer may hold without a commit", default=64
+        "max_credits",
+        "integer",
+        "batches of one worker that a trainer may hold without a commit",
+        default=64,
     ),
     Option(
         "max_messages_per_s",
         "integer",
-        "messages of a trainer in a second, beyond which it is refused",
+        "messages of a trainer to one worker in a second, beyond which it is refused",
         default=50_000,
     ),
     Option("slab_bytes", "integer", "shared memory of each worker", told="fits"),

@@ -5,7 +5,7 @@
                          turn(): the partition that makes the next batch, or none
 
 Partitions take turns by (number of their next batch, partition), which is the order in which the
-router hands batches out.  So what is made is always what is wanted next, and a slab that is full
+owner hands batches out.  So what is made is always what is wanted next, and a slab that is full
 holds nothing but what comes earlier.  A feed that nobody reads rests when it is a bounded way
 ahead, so that it takes neither turns nor room from the others.  It rests until a quarter of that
 was taken, so that a worker that waits for trainers wakes for several batches and not for each.

@@ -71,12 +71,6 @@ class _Partitions:
         here.wanted += 1
         return Want(partition, here.wanted)
 
-    def _reopen(self, partition: int, unkept: bool) -> _Partition:
-        """A partition begins anew, with work after all where states were not kept."""
-        here = self._partition(partition)
-        here.ended = here.ended and not unkept
-        return here
-
     @property
     def open(self) -> bool:
         """Whether more will come."""
@@ -113,12 +107,6 @@ class Arrivals(_Partitions):
     def hold(self, partition: int, held: bool) -> None:
         """Whether a partition is left alone: what trainers have of it is being found out."""
         self._partition(partition).held = held
-
-    def restart(self, partition: int, unkept: bool = False) -> list[Batch]:
-        """A partition begins anew: what it made is void, what was asked of it forgotten."""
-        here = self._reopen(partition, unkept)
-        here.wanted, here.starved = here.made, False
-        return self._ready.remove_if(lambda batch: batch.partition == partition)
 
     def waiting(self) -> int:
         """How many batches are there, and not taken."""
@@ -218,17 +206,6 @@ class LaneQueues(_Partitions):
             self._left.setdefault(session, set()).add(stripe.partition)
             if stripe.leaves == self._leaves[stripe.partition]:
                 self._dry.add(stripe.partition)
-
-    def restart(self, partition: int, unkept: bool = False) -> list[Batch]:
-        """A partition begins anew: its stripes are closed, and what was made for them is void."""
-        self._reopen(partition, unkept)
-        gone: list[Batch] = []
-        for session, stripe in list(self._stripes.items()):
-            if stripe.partition == partition:
-                gone += self._close(session).ready.drain()
-        self._dry.discard(partition)
-        self._leaves[partition] += 1
-        return gone
 
     def _close(self, session: int) -> _Stripe:
         stripe = self._stripes.pop(session)

@@ -16,10 +16,22 @@ it, a frame of it that is still being sent).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Any
 
-from .handover import Answer, Batch, Effect, Finish, Freed, Idle, Returned, Send, Taken, Waiting
+from .handover import (
+    Answer,
+    Batch,
+    Effect,
+    Finish,
+    Freed,
+    Full,
+    Idle,
+    Returned,
+    Send,
+    Taken,
+    Waiting,
+)
 from .lease import Lease, LeaseTable, Verdict
 from .rounds import Rounds
 from .stream import Stream
@@ -45,9 +57,11 @@ class Dispatcher:
         self._trainers = Trainers(max_window, self._held_by)
         self._again = Waiting()  # came back, and is no rank's
         self._rounds = Rounds(0)
+        self._run = -1  # of the trainers that joined last, see runs.py; -1: nobody has
         self._open = 0  # batches made and not settled
         self.paused = False  # hands out nothing more; commits still count
         self.shared = False  # whether other partitions of the feed are handed out elsewhere
+        self._full = False  # whether there is no room for the next batch
         self._effects: list[Effect] = []
         self.counts = {"batches": 0, "rows": 0, "redelivered": 0, "stale": 0, "expired": 0}
         self.dropped: dict[str, int] = {}
@@ -65,6 +79,12 @@ class Dispatcher:
         """A worker made the next batch of a partition."""
         self._stream.made(batch)
         self._open += 1
+        self._full = False
+        self._deal()
+
+    def starved(self, partition: int) -> None:
+        """There is no room for the next batch of a partition before trainers commit some."""
+        self._full = True
         self._deal()
 
     def started(self, partition: int, number: int) -> None:
@@ -79,16 +99,19 @@ class Dispatcher:
 
     # What trainers bring
 
-    def join(self, session: int, now: float, rank: int = -1, world_size: int = 0) -> None:
+    def join(
+        self, session: int, now: float, rank: int = -1, world_size: int = 0, run: int = 0
+    ) -> None:
         """A new session.  JoinRefused when its mode does not fit those that are there."""
         self._trainers.check(session, rank, world_size, self._rounds.world)
-        if not self._trainers.present:
-            self._start_rounds(world_size)
+        if (run, world_size) != (self._run, self._rounds.world):
+            self._start_run(run, world_size)
+            self._run = run
         self._trainers.join(session, now, rank)
         self._deal()
 
-    def _start_rounds(self, world_size: int) -> None:
-        """The first trainer of a run, or of the rest of one, is there."""
+    def _start_run(self, run: int, world_size: int) -> None:
+        """The first trainer of a run is there: all of it go on with the same round."""
         if world_size == self._rounds.world:
             left = self._rounds.realign()
         else:
@@ -182,7 +205,7 @@ class Dispatcher:
             if lease.seq > last_seq:
                 trainer.seq = max(trainer.seq, lease.seq)
                 self._effects.append(Send(session, lease.seq, lease.token, lease.batch))
-        trainer.told, trainer.idle, trainer.passed = False, False, 0
+        trainer.told, trainer.idle, trainer.passed, trainer.full = False, False, 0, None
         self._trainers.ask(session)
         self._deal()
 
@@ -278,12 +301,16 @@ class Dispatcher:
                     due.append(trainer.rank)
             if not wants(trainer):
                 asking.pop(trainer.session, None)
+            elif batch is not None and not ranked:  # others have waited for longer
+                asking.move_to_end(trainer.session)
             elif batch is None and not ranked:
                 break
         if self._rounds.world and not self._again and not self._stream.open:
             self._drop_rounds()
         if self.shared and not (self.paused or self._stream.open or self._again):
             self._tell_idle(lambda trainer: trainer.rank < 0)
+        if self._full and self.shared and not self._rounds.world:
+            self._tell_full()
         self._tell_end()
 
     def _tell_idle(self, gets_none: Callable[[Trainer], bool]) -> None:
@@ -297,6 +324,18 @@ class Dispatcher:
             if not trainer.idle and gets_none(trainer):
                 trainer.idle = True
                 self._effects.append(Idle(trainer.session, trainer.seq))
+
+    def _tell_full(self) -> None:
+        """Tell trainers that ask for a batch which one comes next, so far as they do not know.
+
+        One that has a smaller one of another owner needs not wait for this.  Else each of two
+        could wait for an owner whose batches the other has, and does not use before it has that.
+        """
+        following = self._stream.missing()
+        for trainer in self._trainers.asking.values():
+            if trainer.full != following and following is not None:
+                trainer.full = following
+                self._effects.append(Full(trainer.session, *following))
 
     def _grant(self, trainer: Trainer, batch: Batch) -> None:
         trainer.seq += 1
@@ -383,6 +422,11 @@ class Dispatcher:
         """Number of sessions."""
         return len(self._trainers.present)
 
+    @property
+    def ranked(self) -> Collection[Trainer]:
+        """Trainers that have ranks."""
+        return self._trainers.by_rank.values()
+
     # Words
 
     def describe(self, now: float) -> str:
@@ -439,3 +483,8 @@ class Dispatcher:
     def leased(self) -> int:
         """Number of batches in trainers' hands, or on their way there."""
         return len(self._leases)
+
+    @property
+    def in_doubt(self) -> int:
+        """Number of batches of which it is not known yet whether a trainer has done them."""
+        return self.leased

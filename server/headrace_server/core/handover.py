@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,17 +17,18 @@ __all__ = [
     "Effect",
     "Finish",
     "Freed",
+    "Full",
     "Idle",
     "JoinRefused",
     "Leave",
     "Passed",
+    "Reclaimed",
     "Release",
     "Returned",
     "Rewound",
     "Save",
     "Send",
     "Taken",
-    "Unflushed",
     "Waiting",
     "Want",
 ]
@@ -103,17 +104,6 @@ class Waiting:
         batch.waits_in = None  # its entry stays, and says nothing any more
         self._count -= 1
 
-    def remove_if(self, gone: Callable[[Batch], bool]) -> list[Batch]:
-        """Take out the batches of which something holds."""
-        batches = self.drain()
-        out = []
-        for batch in batches:
-            if gone(batch):
-                out.append(batch)
-            else:
-                self.push(batch)
-        return out
-
     def drain(self) -> list[Batch]:
         """All batches, in order."""
         batches = []
@@ -183,6 +173,15 @@ class Idle:
 
 
 @record
+class Full:
+    """Tell a session which new batch comes next, once trainers have made room for it."""
+
+    session: int
+    number: int
+    partition: int
+
+
+@record
 class Passed:
     """Tell a session, in place of a delivery, that a partition makes no more batches."""
 
@@ -227,7 +226,9 @@ class Claim:
 
 @record
 class Dealt:
-    """A round was dealt to ranks, or dealt anew: a later life has to know of all of them."""
+    """Rounds of these partitions were dealt, or dealt anew: a later life has to know of them."""
+
+    partitions: tuple[int, ...]
 
 
 @record
@@ -239,11 +240,10 @@ class Release:
 
 
 @record
-class Unflushed:
-    """Refuse a trainer's request to flush states: the worker of its lanes has restarted."""
+class Reclaimed:
+    """A session has a batch that an earlier server handed out; its lease stands again."""
 
-    session: int
-    request: int
+    token: int
 
 
 @record
@@ -263,11 +263,12 @@ Effect = (
     | Returned
     | Freed
     | Finish
+    | Full
     | Idle
     | Passed
     | Save
     | Want
     | Leave
-    | Unflushed
     | Rewound
+    | Reclaimed
 )

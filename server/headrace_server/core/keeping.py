@@ -16,10 +16,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from .dispatch import Dispatcher
-from .handover import Answer, Batch, Claim, Dealt, Rewound, Save, Taken
+from .handover import Answer, Batch, Claim, Reclaimed, Rewound, Save
 from .lease import Verdict
-from .redealing import Redealing
+from .round_dispatch import RoundDispatcher
 
 __all__ = ["Acknowledged", "Claimed", "KeepingDispatcher"]
 
@@ -35,7 +34,6 @@ class _Keeping:
     batch: Batch
     session: int  # who saved it …
     sessions: set[int]  # … and who is told
-    payload: Any  # to be said again to the worker's next life
 
 
 @dataclass(slots=True)
@@ -58,7 +56,7 @@ class Acknowledged:
     segments: bytes = b""
 
 
-class KeepingDispatcher(Dispatcher):
+class KeepingDispatcher(RoundDispatcher):
     """The hand-over of one feed of which a worker keeps what is done."""
 
     def __init__(
@@ -74,8 +72,8 @@ class KeepingDispatcher(Dispatcher):
         self._early: dict[int, Any] = {}  # payload of saves of claims without an answer
         self._last_claims: dict[tuple[int, int], int] = {}  # of each plain batch the last holder's
         self._first_token = epoch << 32  # those before it are of earlier servers
-        self._redealing = Redealing()
         self._faults: OrderedDict[int, tuple[int, str, str]] = OrderedDict()  # by token
+        self._stale: OrderedDict[int, None] = OrderedDict()  # tokens that were counted as such
 
     # What trainers have of an earlier server
 
@@ -132,7 +130,9 @@ class KeepingDispatcher(Dispatcher):
         self._deal()
 
     def _say_claim(self, token: int, saved: bool) -> None:
-        self._say_claims(self._claims[token].place.partition, [token])
+        """Have the partition of a claim judge it."""
+        place = self._claims[token].place
+        self._effects.append(Claim(place.partition, place))
 
     def _set_aside(self, token: int, claim: Claimed) -> None:
         """The batch of a claim, if it is here, is nobody else's.
@@ -156,16 +156,6 @@ class KeepingDispatcher(Dispatcher):
     def _is_others(self, claim: Claimed, session: int) -> bool:
         """Whether a claim is that of another trainer who is there."""
         return claim.session != session and claim.session in self._trainers.present
-
-    def _picked(self, number: int, partition: int) -> Batch | None:
-        """A batch out of its turn, if it is here; its worker may make another."""
-        placed = self._redealing.picked((number, partition))
-        if placed is not None:
-            return placed
-        batch: Batch | None = self._stream.pick(number, partition)
-        if batch is not None:
-            self._effects.append(Taken(batch))
-        return batch
 
     def claimed(self, token: int, verdict: str, number: int) -> None:
         """A worker's word on a claim: "done" before, "yes" it can be, or "no"."""
@@ -208,6 +198,7 @@ class KeepingDispatcher(Dispatcher):
                 trainer = self._trainers.present.get(claim.session)
                 seen = 0.0 if trainer is None else trainer.seen
                 self._leases.admit(token, claim.batch, claim.session, seen)
+                self._effects.append(Reclaimed(token))
                 if trainer is None and not saved:
                     self._session_left(claim.session)
             else:
@@ -222,86 +213,18 @@ class KeepingDispatcher(Dispatcher):
 
     def made(self, batch: Batch) -> None:
         token = self._last_claims.get(batch.order)
-        dealt = False
-        if self._redealing.orders:
-            self._redealing.ended(batch.partition, batch.number)
-            dealt = bool(self._rounds.world) and self._redealing.take(batch)
-        if token is None and not dealt:
+        if token is None:
             super().made(batch)
             return
+        self._is_dealt(batch)
         self._stream.made(batch)
         self._open += 1
-        picked = self._picked(*batch.order)
-        if token is None:
-            assert picked is not None
-            self._deal_again(picked)
-            self._deal()
-            return
         claim = self._claims[token]
-        claim.batch = picked
+        claim.batch = self._picked(*batch.order)
         if claim.verdict:
             self._end_claim(token, claim)
 
-    # Rounds of an earlier owner
-
-    def load_rounds(
-        self, world: int, next_round: Iterable[tuple[int, int]], members: list[list[int]]
-    ) -> None:
-        """An earlier owner has dealt these to ranks: number, partition, round, rank of each."""
-        self._redealing.load(world, dict(next_round), members)
-
-    def rounds_told(self) -> tuple[int, list[tuple[int, int]], list[list[int]]]:
-        """The same of this one, to be stored."""
-        next_round = sorted(self._rounds.next_round.items())
-        return self._rounds.world, next_round, self._redealing.told()
-
-    def _start_rounds(self, world_size: int) -> None:
-        # While nothing is handed out a rank may come, go and come again before the others.
-        if not (self.paused and world_size and world_size == self._rounds.world):
-            self._renew_rounds(world_size)
-
-    def _renew_rounds(self, world_size: int) -> None:
-        redealing, begun = self._redealing, self._rounds.begun
-        first = not self._rounds.world
-        super()._start_rounds(world_size)
-        if begun:  # what is left of these has lost its ranks
-            self._effects.append(Dealt())
-        if not first or world_size != redealing.world:
-            redealing.forget(begun if world_size == redealing.world else None)
-            return
-        self._rounds.go_on(redealing.next_round, redealing.begun())
-        for order in redealing.orders:
-            batch = self._picked(*order)
-            if batch is not None and redealing.take(batch):
-                self._deal_again(batch)
-
-    def begin_rounds(self) -> None:
-        """No rank of an earlier owner has come back: all go on with the same round."""
-        if self._rounds.world:
-            self._renew_rounds(self._rounds.world)
-            self._deal()
-
-    def _deal_again(self, batch: Batch) -> None:
-        self._rounds.push(batch)
-        self._trainers.due.append(batch.rank)
-
-    def _dealt_to(self, rank: int) -> Batch | None:
-        if self._redealing.orders:
-            batch = self._rounds.peek(rank)
-            if batch is None or self._redealing.waits_for(rank, (batch.round, batch.partition)):
-                return None
-        return super()._dealt_to(rank)
-
-    def _dealt(self, members: list[Batch]) -> None:
-        self._redealing.dealt(members)
-        self._effects.append(Dealt())
-
-    def _settle(self, batch: Batch) -> None:
-        self._redealing.settled(batch)
-        super()._settle(batch)
-
     def partition_ended(self, number: int) -> None:
-        self._redealing.ended(number)
         super().partition_ended(number)
         for token, claim in list(self._claims.items()):
             if claim.place.partition == number and claim.verdict and claim.batch is None:
@@ -316,30 +239,6 @@ class KeepingDispatcher(Dispatcher):
         """The session is done with these."""
         for token in tokens:
             self.save(session, token, ((), None))
-
-    def restarted(self, partition: int) -> int:
-        """The worker of a partition begins anew: what it has not answered is said again.
-
-        Returns the number of batches that the partition has made.
-        """
-        open_ones = [
-            token
-            for token, claim in self._claims.items()
-            if claim.place.partition == partition and not claim.verdict
-        ]
-        self._say_claims(partition, open_ones)
-        for _, commit in self._recalled.values():
-            if commit.partition == partition:
-                self._effects.append(Claim(partition, commit))
-        for (_, of), keeping in sorted(self._keeping.items()):
-            if of == partition:
-                self._effects.append(Save(keeping.batch, keeping.payload, keeping.token))
-        return int(self._stream.made_by(partition))
-
-    def _say_claims(self, partition: int, tokens: list[int]) -> None:
-        """Have a partition judge claims that it has not answered."""
-        for token in tokens:
-            self._effects.append(Claim(partition, self._claims[token].place))
 
     def kept(self, partition: int, number: int, code: str = "", text: str = "") -> None:
         """A worker has kept the states of a batch, or says why it did not."""
@@ -389,7 +288,7 @@ class KeepingDispatcher(Dispatcher):
         verdict, batch = self._leases.commit(token, session)
         if batch is None:
             if verdict is Verdict.STALE:
-                self.counts["stale"] += 1
+                self._count_stale(token)
                 self._effects.append(Answer(session, (), (token,)))
             else:
                 self._answer(session, token)
@@ -397,12 +296,20 @@ class KeepingDispatcher(Dispatcher):
             if batch.waits_in is not None:  # it had come back, and its states came late
                 batch.waits_in.remove(batch)
                 batch.waits_in = None
-            keeping = _Keeping(token, batch, session, {session}, payload)
+            keeping = _Keeping(token, batch, session, {session})
             self._unkept[session] += 1
             self._keeping[batch.order] = self._kept_tokens[token] = keeping
             self._effects.append(Save(batch, payload, token))
         self._trainers.ask(session)
         self._deal()
+
+    def _count_stale(self, token: int) -> None:
+        """Count a save that came too late, once however often it is said."""
+        if token not in self._stale:
+            self._stale[token] = None
+            if len(self._stale) > _REMEMBERED:
+                self._stale.popitem(last=False)
+            self.counts["stale"] += 1
 
     def _held_by(self, session: int) -> int:
         if session in self._doubted:
@@ -429,3 +336,8 @@ class KeepingDispatcher(Dispatcher):
     def leased(self) -> int:
         """Number of batches in trainers' hands, on their way there, or not answered."""
         return len(self._leases) + len(self._keeping)
+
+    @property
+    def in_doubt(self) -> int:
+        """Number of batches of which it is not known yet whether a trainer has done them."""
+        return self.leased + len(self._claims)

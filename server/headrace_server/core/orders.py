@@ -66,12 +66,9 @@ class Orders:
             self._pending.append(order)
         return order
 
-    def known(self, kind: str, what: Any, since: int = 0) -> Order | None:
-        """An order of this kind that was given before; ``since`` 0 stands for any."""
-        for order in reversed(self._given):
-            if (order.kind, order.what) == (kind, what) and since in (0, order.since):
-                return order
-        return None
+    def known(self, kind: str, what: Any) -> bool:
+        """Whether such an order was given before."""
+        return any((order.kind, order.what) == (kind, what) for order in self._given)
 
     def to_plain(self) -> list[Any]:
         """All that is stored."""

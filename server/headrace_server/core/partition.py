@@ -189,10 +189,6 @@ class Partition:
         self._reading = Read(self._next_chunk, self._epoch, self._position, limit)
         return self._reading
 
-    def start_after(self, made: int) -> None:
-        """So many batches were made in earlier lives."""
-        self._next_number = made
-
     def resume_reading(self, state: Mapping[str, Any], next_chunk: int) -> None:
         """Go on with the input from there, in chunks of later numbers."""
         self._epoch, self._epoch_rows, self._empty_epochs, self._position = stored(

@@ -1,16 +1,18 @@
 """Rounds that were dealt to ranks, so that a later life deals them again as they were.
 
     this life    dealt(members) ─► told() ─► stored, whole          settled(batch): told no more
-    the next     load(…) ─► take(batch): its rank and round ─► waits_for(rank, round)
+    the next     load(…) ─► begin(run) ─► take(batch): its rank and round ─► waits_for(rank, round)
 
 A trainer of a rank has as many batches as all others only if what is left of a round that was
-dealt goes to the ranks that lack it, and before anything of a later round.
+dealt goes to the ranks that lack it, and before anything of a later round.  Trainers of another run
+lack the same of each round only where nobody has done any of it: begun rounds are forgotten.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from .handover import Batch
 
@@ -22,15 +24,23 @@ _Order = tuple[int, int]
 _Place = tuple[int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """One partition's rounds under the life before."""
+
+    world: int
+    run: int
+    next_round: int
+
+
 class Redealing:
     """The dealt rounds of one feed."""
 
     def __init__(self) -> None:
         self._dealt: dict[_Order, Batch] = {}  # by this life, and not settled
+        self._before: dict[int, _Before] = {}  # by partition, while no trainer is there
         self._known: dict[_Order, tuple[int, int]] = {}  # round and rank, by the life before
         self._placed: dict[_Order, Batch] = {}  # of these, made again
-        self.world = 0  # of the life before
-        self.next_round: Mapping[int, int] = {}  # by partition
 
     # What this life deals
 
@@ -41,30 +51,63 @@ class Redealing:
     def settled(self, batch: Batch) -> None:
         """A batch is done."""
         self._dealt.pop(batch.order, None)
+        self._placed.pop(batch.order, None)
 
-    def told(self) -> list[list[int]]:
-        """Number, partition, round and rank of what is dealt and not done."""
-        told = [[*o, b.round, b.rank] for o, b in self._dealt.items() if b.round >= 0]
-        return sorted([*told, *([*order, *place] for order, place in self._known.items())])
+    def told(self, partition: int) -> list[list[int]]:
+        """Number, round and rank of what is dealt of a partition, and not done."""
+        dealt = [
+            [o[0], b.round, b.rank]
+            for o, b in self._dealt.items()
+            if o[1] == partition and b.round >= 0
+        ]
+        known = [[o[0], *place] for o, place in self._known.items() if o[1] == partition]
+        return sorted([*dealt, *known])
 
     # What the life before has dealt
 
     def load(
-        self, world: int, next_round: Mapping[int, int], members: Iterable[Sequence[int]]
+        self,
+        partition: int,
+        world: int,
+        run: int,
+        next_round: int,
+        members: Iterable[Sequence[int]],
     ) -> None:
-        """What was dealt and is not done."""
-        self.world, self.next_round = world, next_round
-        self._known = {(number, of): (at, rank) for number, of, at, rank in members}
+        """Note the batches of a partition that the life before dealt and no rank has done."""
+        self._before[partition] = _Before(world, run, next_round)
+        self._known.update({(number, partition): (at, rank) for number, at, rank in members})
+
+    @property
+    def loaded(self) -> bool:
+        """Whether there is something of the life before, and no trainer was there yet."""
+        return bool(self._before)
+
+    def begin(self, run: int, world_size: int) -> tuple[dict[int, int], dict[_Place, int]]:
+        """The first trainer is there: keep the rounds that its run goes on with.
+
+        Returns the next round of each partition, and of the rounds that were begun the number of
+        members that are done.
+        """
+        next_round, begun = dict[int, int](), dict[_Place, int]()
+        left = Counter((at, order[1]) for order, (at, _) in self._known.items())
+        for partition, before in self._before.items():
+            here = {place: count for place, count in left.items() if place[1] == partition}
+            begun_here = {p: world_size - n for p, n in here.items() if n < world_size}
+            if before.world != world_size:
+                self.forget(here)
+                continue
+            next_round[partition] = before.next_round
+            if before.run == run:
+                begun.update(begun_here)
+            else:
+                self.forget(begun_here)
+        self._before.clear()
+        return next_round, begun
 
     @property
     def orders(self) -> list[_Order]:
         """What is not made again yet."""
         return list(self._known)
-
-    def begun(self) -> dict[_Place, int]:
-        """By round and partition how many members are done, where any is."""
-        left = Counter((at, order[1]) for order, (at, _) in self._known.items())
-        return {number: self.world - count for number, count in left.items() if count < self.world}
 
     def forget(self, rounds: Iterable[_Place] | None = None) -> None:
         """Deal what is left of these rounds anew; of all rounds, if none are named."""
@@ -73,6 +116,10 @@ class Redealing:
         self._known = {
             order: place for order, place in kept.items() if (place[0], order[1]) not in gone
         }
+
+    def forget_one(self, order: _Order) -> None:
+        """This batch is not made again."""
+        self._known.pop(order, None)
 
     def ended(self, partition: int, number: int | None = None) -> None:
         """A partition makes nothing more, or nothing before this batch."""
@@ -94,8 +141,8 @@ class Redealing:
 
     def picked(self, order: _Order) -> Batch | None:
         """A batch that was made again and waits for its rank, out of its turn."""
-        batch = self._placed.pop(order, None)
-        if batch is None or batch.waits_in is None:
+        batch = self._placed.get(order)
+        if batch is None or batch.waits_in is None:  # it comes from the stream, or is in hand
             return None
         batch.waits_in.remove(batch)
         batch.waits_in = None

@@ -53,7 +53,7 @@ class Member:
 
 
 class Rewinding:
-    """One feed's, for the life of a router.
+    """One feed's, for the life of an owner.
 
     ``snapshot`` is the one that the feed was taken back to last, ``untouched`` whether this life
     began with that.  ``starts`` are the last starts of the server, this one at the end; none where

@@ -108,10 +108,7 @@ class Rounds:
         return [*map(_undealt, self._of_dealt()), *self.drop()]
 
     def realign(self) -> list[Batch]:
-        """What is left of rounds that some ranks are done with, to be dealt anew.
-
-        For when all ranks start again: each of them goes on with the same round.
-        """
+        """Return the batches of rounds that only some ranks have done; they are dealt anew."""
         left = []
         for batch in self._of_dealt():
             if (batch.round, batch.partition) in self._settled:

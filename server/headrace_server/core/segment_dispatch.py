@@ -9,28 +9,24 @@ when that leaves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from headrace_proto.record import record
 
 from .demand import Arrivals, LaneQueues
-from .handover import Answer, Batch, Effect, JoinRefused, Passed, Release, Save, Unflushed
+from .handover import Answer, Batch, Effect, JoinRefused, Passed, Release, Save
 from .keeping import Claimed, KeepingDispatcher
 from .trainers import Trainer
 
-__all__ = ["LANES_LOST", "Flush", "PlaceOf", "SegmentDispatcher"]
-
-#: How a worker that begins anew would know a batch, by the batch and its token.
-PlaceOf = Callable[[Batch, int], Any]
+__all__ = ["LANES_LOST", "Flush", "SegmentDispatcher"]
 
 #: Of the segments that a trainer says it has: insertion index (int64), number (int32).
 _BYTES_PER_ROW = 12
 
 LANES_LOST = (
-    "the states of lanes were not handed over: the worker of their partition has restarted, or the "
-    "lease of their last batch had ended.  These sequences go on from the states that the server "
-    "has, and what was done since is done again"
+    "the states of lanes were not handed over: the lease of their last batch had ended.  These "
+    "sequences go on from the states that the server has, and what was done since is done again"
 )
 
 
@@ -57,7 +53,6 @@ class SegmentDispatcher(KeepingDispatcher):
         super().__init__(partitions, lease_ttl_s, max_window, epoch)
         self._changed = False
         self._saved: dict[int, tuple[int, Batch]] = {}  # by session: the last one
-        self._flushing: dict[tuple[int, int], int] = {}  # session and request → partition
         self._unsaid: dict[int, list[int]] = {}  # by partition: tokens of claims, oldest last
         self._awaited: dict[int, int] = {}  # by partition: the claim that others wait for
         self._expected: set[int] = set()  # claims whose saves are to come
@@ -94,78 +89,10 @@ class SegmentDispatcher(KeepingDispatcher):
             self._stream.dry(stripe)
             self._deal()
 
-    def restarted(self, partition: int, place_of: PlaceOf | None = None) -> int:
-        """A partition begins anew, from its states: the number of its next batch.
-
-        What trainers have, or have saved, becomes claims, as after the death of a whole server,
-        where ``place_of`` can tell which segments a batch has.  In lanes it is void: its rows go
-        out again, and saves that were not answered are said again: they may have been kept.
-        States of lanes can not be flushed any more, and requests to flush some are refused.
-        """
-        self._forget_lanes(partition)
-        unkept = any(of == partition for _, of in self._keeping)  # their rows may come again
-        gone = self._stream.restart(partition, unkept)
-        of_it = [lease for lease in self._leases.held() if lease.batch.partition == partition]
-        reclaims = place_of is not None and not self._lanes
-        if place_of is not None and reclaims:
-            gone += self._reclaim_kept(partition, place_of)
-        for lease in of_it:
-            if place_of is not None and reclaims:
-                place = place_of(lease.batch, lease.token)
-                self._claims[lease.token] = Claimed(lease.session, place)
-            else:
-                self.counts["redelivered"] += 1
-            gone.append(self._leases.take_back(lease))
-        gone += self._again.remove_if(lambda batch: batch.partition == partition)
-        for batch in gone:
-            batch.waits_in = None
-            self._void(batch)
-        for session in self._trainers.present:
-            self._trainers.ask(session)
-        made = super().restarted(partition)
-        self._deal()
-        return made
-
-    def _forget_lanes(self, partition: int) -> None:
-        """The lanes of a partition are gone, and so is what their trainers flush of them."""
-        for session, (_, batch) in list(self._saved.items()):
-            if batch.partition == partition:
-                del self._saved[session]
-        for asked, of in list(self._flushing.items()):
-            if of == partition:
-                del self._flushing[asked]
-                self._effects.append(Unflushed(*asked))
-
-    def _reclaim_kept(self, partition: int, place_of: PlaceOf) -> list[Batch]:
-        """Saves that the worker has not answered: its next life says whether they count."""
-        gone = []
-        for order, keeping in sorted(self._keeping.items()):
-            if order[1] == partition:
-                token = keeping.token
-                del self._keeping[order], self._kept_tokens[token]
-                self._leases.forget(token)
-                place = place_of(keeping.batch, token)
-                self._claims[token] = Claimed(max(keeping.sessions), place)
-                self._early[token] = keeping.payload
-                gone.append(keeping.batch)
-        return gone
-
-    def _say_claims(self, partition: int, tokens: list[int]) -> None:
-        """What was made of saved states is known only once these are saved again."""
-        if self._lanes:  # their rows go on from what is stored: none waits for another
-            super()._say_claims(partition, tokens)
-            return
-        if not tokens:
-            return
-        self._awaited.pop(partition, None)
-        self._unsaid[partition] = sorted(tokens, reverse=True)
-        self._stream.hold(partition, True)
-        self._say_next_claims(partition)
-
     def _say_claim(self, token: int, saved: bool) -> None:
         partition = self._claims[token].place.partition
         if self._lanes:
-            super()._say_claims(partition, [token])
+            super()._say_claim(token, saved)
             return
         if saved:
             self._expected.add(token)
@@ -180,7 +107,7 @@ class SegmentDispatcher(KeepingDispatcher):
         unsaid = self._unsaid[partition]
         while unsaid and partition not in self._awaited:
             token = unsaid.pop()
-            super()._say_claims(partition, [token])
+            super()._say_claim(token, saved=False)
             if token in self._early or token in self._expected:
                 self._awaited[partition] = token
 
@@ -280,7 +207,9 @@ class SegmentDispatcher(KeepingDispatcher):
 
     # What trainers bring
 
-    def join(self, session: int, now: float, rank: int = -1, world_size: int = 0) -> None:
+    def join(
+        self, session: int, now: float, rank: int = -1, world_size: int = 0, run: int = 0
+    ) -> None:
         if rank >= 0 or world_size:
             raise JoinRefused(
                 "a feed of segments has no coordinated mode: connect without rank= and "
@@ -325,21 +254,15 @@ class SegmentDispatcher(KeepingDispatcher):
         """
         return self._leases.issued(token) and not self._leases.holds(session, token)
 
-    def flush(self, session: int, request: int, batch: Batch, payload: Any) -> None:
+    def flush(self, batch: Batch, payload: Any) -> None:
         """States of lanes after a batch that was saved last: they follow what it was saved with."""
-        self._flushing[session, request] = batch.partition
         self._effects.append(Flush(batch, payload))
-
-    def flushed(self, session: int, request: int) -> None:
-        """A worker has kept the states of a request to flush them."""
-        self._flushing.pop((session, request), None)
 
     def leave(self, session: int) -> None:
         if session not in self._trainers.present:
             return
         super().leave(session)
         self._saved.pop(session, None)
-        self._flushing = {asked: p for asked, p in self._flushing.items() if asked[0] != session}
         void, effects = self._stream.leave(session)
         for batch in void:
             batch.waits_in = None

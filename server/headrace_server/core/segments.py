@@ -98,10 +98,6 @@ class SegmentQueue(Sequences):
         """Batches may be made until there have been so many."""
         self._wanted = max(self._wanted, upto)
 
-    def start_after(self, made: int) -> None:
-        """So many batches were made in earlier lives."""
-        self._made = self._wanted = made
-
     @property
     def starved(self) -> bool:
         """Whether a batch is wanted that can not be formed now, but for what trainers have."""

@@ -35,6 +35,7 @@ class Trainer:
     told: bool = False  # of the end
     passed: int = 0  # partitions that it was told to be over
     idle: bool = False  # whether it was told that it gets none before trainers act
+    full: tuple[int, int] | None = None  # which batch it was told to be the next one
 
 
 class Trainers:

@@ -130,7 +130,7 @@ class Intake:
         self.dropped[reason] = self.dropped.get(reason, 0) + rows
 
     def check_bad(self) -> None:
-        """No more bad examples than the feed allows; over all partitions the router counts."""
+        """No more bad examples than the feed allows; over all partitions the desk counts."""
         limit = self._most_bad
         bad = {r[4:]: n for r, n in self.dropped.items() if r.startswith("bad:")}
         if limit is not None and sum(bad.values()) > limit:

@@ -93,7 +93,6 @@ class PartitionFeed:
         self._slab = slab
         self._chunks: dict[int, Chunk] = {}
         self._blocked: tuple[Plan, Assembly] | None = None
-        self._later: tuple[list[float], int] | None = None  # proportions, and from which batch on
         self._numbers = Numbers() if durable else None
         self._changes: list[Change] = []
         self._padding: dict[int, list[int]] = {}  # bucket → elements with padding, and without
@@ -148,22 +147,12 @@ class PartitionFeed:
             counts[0] += meta["padded"]
             counts[1] += meta["real"]
 
-    def set_target_probs(self, probs: list[float], since: int = 0) -> int:
-        """Other proportions of classes from now on; the number of the first batch they reach.
-
-        What an earlier life was told reaches no batch before that which it named: ``since``.
-        """
+    def set_target_probs(self, probs: list[float]) -> int:
+        """Other proportions of classes from now on; the number of the first batch they reach."""
         target = self._target()
-        known = self._orders.known("target", probs, since) if since else None
-        if known is not None:
-            return known.since
         first = self._first_reached(target)
         if self._orders.waits:
             return self._note("target", probs, first).since
-        if first < since:
-            self._later = probs, since
-            return since
-        self._later = None
         first = int(target.set_target(probs, first))
         if self._numbers is not None:
             self._note("target", probs, first)
@@ -268,11 +257,6 @@ class PartitionFeed:
             base = self.next_number
         self._numbers = Numbers(base, saved.done)
 
-    def note_restored(self, cursor: bytes) -> None:
-        """This life goes on after a batch that the life before had made, with this cursor."""
-        if self._numbers is not None:
-            self._numbers.made(self.next_number - 1, cursor)
-
     def saved(self, number: int) -> None:
         """A trainer is done with a batch; what that changes is to be stored."""
         assert self._numbers is not None
@@ -304,7 +288,7 @@ class PartitionFeed:
     def close(self, cancel: bool) -> None:
         """Read no more; see Partition.close."""
         if self._numbers is not None:
-            if self._orders.known("close", cancel) is not None:  # told again
+            if self._orders.known("close", cancel):  # told again
                 return
             self._note("close", cancel)
         if not self._orders.waits:
@@ -314,8 +298,6 @@ class PartitionFeed:
         """One step of work."""
         if self._blocked is not None:
             return self._place(*self._blocked)
-        if self._later is not None:
-            self.set_target_probs(*self._later)
         limit = self._intake.limit(self._shaping.most_rows)
         if self._orders.waits:
             number = self._machine.next_number
@@ -451,6 +433,11 @@ class PartitionFeed:
             trace,
         )
 
+    def announced(self) -> None:
+        """All that was made is told: once it is done, another life goes on after it."""
+        if self._numbers is not None:
+            self._numbers.made(self.next_number - 1, self.cursor())
+
     def cursor(self) -> bytes:
         """How another life goes on after the last batch that was made."""
         held = self._blocked[0] if self._blocked else None
@@ -467,10 +454,7 @@ class PartitionFeed:
             told["orders"] = self._orders.count
         if self._without:
             told["without"] = list(self._without.items())
-        cursor = pack(told)
-        if self._numbers is not None:
-            self._numbers.made(self.next_number - 1, cursor)
-        return cursor
+        return pack(told)
 
     def _trace(self, plan: Plan, sources: Mapping[int, Source]) -> Trace:
         parts = plan.draft.parts

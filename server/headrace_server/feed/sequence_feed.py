@@ -111,7 +111,7 @@ class SequenceFeed:
         segments = {"in_flight": machine.in_flight, "rewound": rewound}
         return {**(told[-1] if told else {}), "segments": segments}
 
-    def set_target_probs(self, probs: list[float], since: int = 0) -> int:
+    def set_target_probs(self, probs: list[float]) -> int:
         """Other proportions of classes from now on; the number of the next batch.
 
         A later life numbers its batches on, so it is beyond what an earlier one has named.
@@ -141,9 +141,8 @@ class SequenceFeed:
         """Examples dropped before they were cut, and segments after that, by reason."""
         return self._intake.dropped_with(self._partition.dropped())
 
-    def cursor(self) -> bytes:
+    def announced(self) -> None:
         """Nothing: what another life goes on from is in the store."""
-        return b""
 
     def committed(self, number: int) -> None:
         """The bytes of a batch are free: its states came another way."""
@@ -329,12 +328,6 @@ class SequenceFeed:
         """These rows are out.  To be said before anything is read."""
         assert self._keeper is not None
         self._ended = EndedLines(rows, self._keeper)
-
-    def start_after(self, made: int) -> None:
-        """So many batches were made in earlier lives, under a router that still lives."""
-        self._partition.start_after(made)
-        if isinstance(self.machine, SegmentQueue):
-            self.machine.start_after(made)
 
     def resume(self, saved: Saved) -> None:
         """Go on from what is stored."""

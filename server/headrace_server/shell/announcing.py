@@ -1,9 +1,6 @@
 """Batches of a moment, announced together: what a worker has made since it last spoke.
 
-    add(partition, batch) … ─► tell() ─► a message for each partition, with one cursor
-
-A cursor tells of all that its partition has made, so none of it may be announced without it: what
-was made and not announced when a worker dies is made again by the next.
+add(partition, batch) … ─► tell() ─► Made, one for each partition
 """
 
 from __future__ import annotations
@@ -13,19 +10,21 @@ from typing import Any, Protocol
 
 from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import Slot
+from headrace_proto.messages import FROM_SERVER, Deliver, Delivery
 
 from ..feed.partition_feed import MadeBatch
 from ..feed.slab import Slab
 from .commits import Commits
-from .worker_messages import Further, Made, Removed
+from .events import Made, Placed, Removed
 
 __all__ = ["Announcer"]
 
 #: When a slab is this full, trainers are asked to copy batches out instead of holding them.
 _CROWDED = 0.5
-#: So many batches, or columns of them, are enough for a message.
+#: So many batches are announced, however recent they are.
 _BATCHES = 16
-_COLUMNS = 256
+#: A description with more columns is checked against the limit of a message's header.
+_MANY_COLUMNS = 64
 #: Lists of slots whose columns are remembered: most batches of a feed have one of a few.
 _MOST_KNOWN = 64
 
@@ -37,7 +36,7 @@ class _Run(Protocol):
 
     def stats(self) -> dict[str, Any] | None: ...
 
-    def cursor(self) -> bytes: ...
+    def announced(self) -> None: ...
 
 
 class Announcer:
@@ -48,7 +47,7 @@ class Announcer:
         self._commits = commits
         self._send = send
         self._ready: dict[_Name, tuple[_Run, list[MadeBatch]]] = {}
-        self._batches = self._columns = 0
+        self._batches = 0
         self._known: dict[int, tuple[list[Slot], list[Any]]] = {}  # columns by identity of slots
 
     def add(self, name: _Name, run: _Run, made: MadeBatch) -> None:
@@ -57,23 +56,24 @@ class Announcer:
             self._ready[name] = run, []
         self._ready[name][1].append(made)
         self._batches += 1
-        self._columns += len(made.slots)
 
     @property
     def full(self) -> bool:
         """Whether it is time to tell, however recent all is."""
-        return self._batches >= _BATCHES or self._columns >= _COLUMNS
+        return self._batches >= _BATCHES
 
     def tell(self) -> list[tuple[_Name, ProtocolError]]:
-        """Announce all; the partitions whose batches do not fit a message, and why."""
+        """Announce all; the partitions whose batches fit no message to a trainer, and why."""
         if not self._ready:
             return []
         ready, self._ready = self._ready, {}
-        self._batches = self._columns = 0
+        self._batches = 0
         failed = []
         for name, (run, batches) in ready.items():
             try:
-                self._send(self._message(name, run, batches), run.cursor())
+                message = self._message(name, run, batches)
+                run.announced()
+                self._send(message)
             except ProtocolError as error:  # of a great many columns, say
                 failed.append((name, error))
         if self._slab.removed:
@@ -82,34 +82,29 @@ class Announcer:
         return failed
 
     def _message(self, name: _Name, run: _Run, batches: Sequence[MadeBatch]) -> Made:
-        first, *more = [self._described(made) for made in batches]
         return Made(
             *name,
-            first.number,
-            first.rows,
-            first.segment,
-            first.offset,
-            first.nbytes,
-            first.columns,
-            first.meta,
+            [self._placed(made) for made in batches],
             run.dropped(),
             self._slab.fraction_used > _CROWDED,
             run.stats(),
             self._commits.take_kept(name),
-            tuple(more),
         )
 
-    def _described(self, made: MadeBatch) -> Further:
+    def _placed(self, made: MadeBatch) -> Placed:
         block = made.block
         place = self._slab.name_of(block), block.offset, made.nbytes
         columns = self._columns_of(made.slots)
-        return Further(made.number, made.rows, *place, columns, dict(made.meta))
+        return Placed(made.number, made.rows, *place, columns, dict(made.meta))
 
     def _columns_of(self, slots: list[Slot]) -> list[Any]:
         """Slots as a message has them: of the same list of slots it is the same list again."""
         known = self._known.get(id(slots))
         if known is None or known[0] is not slots:
             known = slots, [[slot.offset, slot.nbytes, list(slot.shape)] for slot in slots]
+            if len(slots) > _MANY_COLUMNS:
+                described = Delivery(0, 0, 0, 0, 0, 0, known[1], {})
+                FROM_SERVER.encode(Deliver(0, (described,)))
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
             self._known[id(slots)] = known

@@ -3,7 +3,7 @@
     owner  ── "snapshot" ──► begin ── order "copy" ──► owners: workers copy their stores
     owners ── "copied"   ──► finish (checksums, disk, URL) ── order "snapshotted" ──► the trainer
 
-An owner is who has the leases: the router, or each worker those of its partitions.
+Each worker owns the leases of its partitions.
 
 Whoever calls lends a thread: disks and networks take their time.
 """

@@ -25,6 +25,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -36,7 +37,7 @@ __all__ = ["Child", "ParentPipe", "end", "environment"]
 
 _LAST_WORDS = 80
 _READ_BYTES = 1 << 16
-_ORPHAN_CHECK_MS = 500
+_ORPHAN_CHECK_S = 0.5
 #: What a process that was killed may take to be gone.
 _END_S = 5.0
 #: How long an order waits for a child to read its config, and how long an end for its readers.
@@ -106,19 +107,12 @@ class ParentPipe:
         if os.getppid() != self._parent:
             os._exit(0)
 
-    def watch(self, takes_orders: bool = False) -> None:
-        """End this process when the parent is gone.
-
-        A child that takes orders reads the pipe itself, and notices then, too.
-        """
+    def watch(self) -> None:
+        """End this process when the parent is gone, whatever it does."""
 
         def wait() -> None:
-            poller = select.poll()
-            if not takes_orders:
-                poller.register(self.fileno(), select.POLLIN)
             while True:
-                if poller.poll(_ORPHAN_CHECK_MS):
-                    self.read_orders()
+                time.sleep(_ORPHAN_CHECK_S)
                 self.check_parent()
 
         threading.Thread(target=wait, name="headrace-lifeline", daemon=True).start()

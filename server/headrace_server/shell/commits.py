@@ -14,8 +14,8 @@ from typing import Any
 
 from ..feed.partition_feed import PartitionFeed
 from ..feed.sequence_feed import SequenceFeed
+from .events import Flush, Flushed, Kept
 from .stores import Stores
-from .worker_messages import Flush, Flushed, Kept
 
 __all__ = ["Commits"]
 
@@ -37,26 +37,22 @@ class Commits:
     def save(
         self,
         name: _Name,
-        run: PartitionFeed | SequenceFeed,
-        saves: Iterable[tuple[int, int, Any, int]],
-        payload: Sequence[bytes],
+        run: SequenceFeed,
+        number: int,
+        token: int,
+        columns: Any,
+        states: bytes,
     ) -> None:
-        """Trainers are done with batches: number, frame of the states, columns, token of each."""
-        kept: list[list[Any]] = []
-        for number, frame, columns, token in saves:
-            code, text = "", ""
-            if not self._stores.knows(name, token):
-                if isinstance(run, SequenceFeed):
-                    states = payload[frame - 1] if frame else b""
-                    code, text = run.saved(number, states, columns)
-                else:
-                    run.saved(number)
-                self._stores.keep(name, run, () if code else (token,))
-            kept.append([number, code, text])
-        if kept and not self._stores.settled(name):
-            self._stores.tell(name, Kept(*name, kept))
-        elif kept:
-            self._kept.setdefault(name, []).extend(kept)
+        """A trainer is done with a batch of segments, and these are its states."""
+        code, text = "", ""
+        if not self._stores.knows(name, token):
+            code, text = run.saved(number, states, columns)
+            self._stores.keep(name, run, () if code else (token,))
+        kept = [number, code, text]
+        if not self._stores.settled(name):
+            self._stores.tell(name, Kept(*name, [kept]))
+        else:
+            self._kept.setdefault(name, []).append(kept)
             if len(self._kept[name]) > _MOST_KEPT:
                 self.tell_kept()
 
@@ -89,15 +85,15 @@ class Commits:
         self,
         name: _Name,
         run: PartitionFeed | SequenceFeed | None,
-        order: Flush,
-        payload: Sequence[bytes],
+        flush: Flush,
+        states: bytes,
     ) -> None:
         """States of lanes whose trainer lets go of them; the last message of them is answered."""
-        if isinstance(run, SequenceFeed) and order.rows:
-            run.flushed(order.number, list(order.rows), payload[0], order.columns)
+        if isinstance(run, SequenceFeed) and flush.rows:
+            run.flushed(flush.number, list(flush.rows), states, flush.columns)
             self._stores.keep(name, run)
-        if not order.more:
-            self._stores.tell(name, Flushed(order.feed, order.session, order.request))
+        if not flush.more:
+            self._stores.tell(name, Flushed(name[0], flush.session, flush.request))
 
     def take_kept(self, name: _Name) -> Sequence[list[Any]]:
         """What goes along with a batch of this partition, as in ``Kept``."""

@@ -10,7 +10,7 @@ from typing import Any
 from ..feed.manifest import DataFile
 from ..pipeline.declaration import Declaration
 
-__all__ = ["FeedConfig", "RunConfig", "is_owned"]
+__all__ = ["FeedConfig", "RunConfig"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +85,10 @@ class RunConfig:
     record: str = "off"  # of the flight, where there is a state directory
     record_bytes: int = 256 * 1024**2  # of each feed
     program: bytes = b""  # names the process that started the server
-    log_level: int = logging.INFO  # of the router, as in that process
+    log_level: int = logging.INFO  # of the front and of trainers, as in that process
     replay: Any = None  # plain data of a Replay: what is served instead of the pipeline
-    keys: str | None = None  # the directory; the router alone reads what is in it
+    keys: str | None = None  # the directory; the front alone reads what is in it
     python_path: tuple[str, ...] = field(default=())
-    has_owner: bool = False  # whether workers lease the batches of their partitions themselves
 
     def to_plain(self) -> Any:
         plain = {
@@ -115,7 +114,7 @@ class RunConfig:
         """
         if self.state_directory is not None:
             return self.state_directory, self.durability
-        if (self.has_owner and not feed.stateful) or (feed.stateful and self.replay is None):
+        if not feed.stateful or self.replay is None:
             return f"{self.directory}/journals", "worker"
         return None
 
@@ -128,10 +127,5 @@ class RunConfig:
         return range(worker, feed.partitions, self.workers)
 
     def owners_of(self, feed: FeedConfig) -> int:
-        """How many processes lease batches of a feed: owners 0 to that, or a router."""
-        return min(self.workers, feed.partitions) if self.has_owner else 1
-
-
-def is_owned(workers: int) -> bool:
-    """Whether workers lease the batches of their partitions themselves."""
-    return workers == 1
+        """How many workers own partitions of a feed: those with the lowest numbers."""
+        return min(self.workers, feed.partitions)

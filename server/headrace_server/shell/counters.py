@@ -7,7 +7,7 @@
     sent to a trainer, answered to it: its Tally
 
 A worker's totals are its partition's and not its life's, so a death loses none and counts none
-twice.  Counting takes no clock and no lock: it happens where the router hears of a thing.
+twice.  Counting takes no clock and no lock: it happens where a thing is heard of.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from ..core.dispatch import Dispatcher
 from ..core.handover import Answer
-from .worker_messages import Finished, Further, Made
+from .events import Finished, Made
 
 __all__ = ["Counters", "Tally", "too_bad"]
 
@@ -67,24 +67,30 @@ class Counters:
         self._padding: dict[int, list[list[int]]] = {}  # by partition: bucket, padded, real
         self._made = [0, 0, 0]  # batches, rows, bytes
         self._refused: dict[str, int] = {}  # saves that were not stale, by code
+        #: Batches and rows that were committed before this server started, by partition.
+        self.before: dict[int, list[int]] = {}
 
-    def go_on(self, batches: int, rows: int) -> None:
-        """So much was committed to an owner before this one."""
-        self._dispatcher.counts["batches"] += batches
-        self._dispatcher.counts["rows"] += rows
+    def go_on(self, partition: int, batches: int, rows: int, earlier_server: bool) -> int:
+        """Count on from what is committed of a partition.
+
+        Returns how many batches were committed before this server started: all of them where
+        an ``earlier_server`` may have stored them and this life is the first of this one.
+        """
+        first = [batches, rows] if earlier_server else [0, 0]
+        before = self.before.setdefault(partition, first)
+        self._dispatcher.counts["batches"] += batches - before[0]
+        self._dispatcher.counts["rows"] += rows - before[1]
+        return before[0]
 
     def on_made(self, message: Made) -> None:
         """Batches were made."""
+        counts = self._made
         for made in message.batches:
-            self._count(made)
+            counts[0] += 1
+            counts[1] += made.rows
+            counts[2] += made.nbytes
         self._dropped[message.partition] = message.dropped
         self.on_stats(message.partition, message.stats)
-
-    def _count(self, batch: Made | Further) -> None:
-        made = self._made
-        made[0] += 1
-        made[1] += batch.rows
-        made[2] += batch.nbytes
 
     def on_stats(self, partition: int, stats: dict[str, Any] | None) -> None:
         """Classes, segments or buckets of a partition, where it has them."""

@@ -29,8 +29,6 @@ __all__ = ["Division", "aside", "divide", "is_shortage", "own", "plan", "undivid
 _STRANGERS = 1024
 #: … and part of a limit that does not.
 _STRANGERS_SHARE = 4
-#: Descriptors that one trainer may need: a connection; its session's file and a channel.
-_OF_TRAINER = 3
 #: Numbers below the line for what ZeroMQ and Python open before the first connection.
 _SPARE = 16
 #: Numbers beyond the line for files that are open only for a moment.
@@ -50,27 +48,27 @@ class Division:
 
     limit: int  # of the process
     line: int  # the first number that no connection gets
-    trainers: int  # that there may be at once
-    connections: int  # with so many, one ends for each that comes; those of trainers included
+    sessions: int  # of trainers that there may be at once; each has a connection
+    connections: int  # with so many, one ends for each that comes; those of sessions included
 
 
-def plan(hard: int, used: int, others: int, trainers: int) -> Division:
-    """Divide a hard limit.  ``used``: open already; ``others``: own ones that are no trainer's.
+def plan(hard: int, used: int, others: int, sessions: int) -> Division:
+    """Divide a hard limit.  ``used``: open already; ``others``: own ones that are no connection's.
 
-    LimitExceeded: not even one trainer fits.
+    LimitExceeded: not even one session fits.
     """
     fixed = used + _SPARE + others + _TRANSIENT
     strangers = min(_STRANGERS, hard // _STRANGERS_SHARE)
-    fit = min(trainers, (hard - fixed - strangers) // _OF_TRAINER)
+    fit = min(sessions, hard - fixed - strangers)
     if fit < 1:
-        least = -(-(fixed + _OF_TRAINER) * _STRANGERS_SHARE // (_STRANGERS_SHARE - 1))
+        least = -(-(fixed + 1) * _STRANGERS_SHARE // (_STRANGERS_SHARE - 1))
         raise LimitExceeded(
-            f"the limit of open files is {hard} (RLIMIT_NOFILE), and the router needs at least "
+            f"the limit of open files is {hard} (RLIMIT_NOFILE), and the front needs at least "
             f"{least}: raise it (ulimit -n; systemd: LimitNOFILE=; containers: ulimits: nofile)"
         )
     line = used + _SPARE + fit + strangers
     most = fit + strangers - strangers // _STRANGERS_SHARE  # some may come before others have ended
-    return Division(fixed + strangers + _OF_TRAINER * fit, line, fit, most)
+    return Division(fixed + strangers + fit, line, fit, most)
 
 
 class _Limit:
@@ -92,11 +90,11 @@ class _Limit:
 _LIMIT = _Limit()
 
 
-def divide(others: int, trainers: int) -> Division:
+def divide(others: int, sessions: int) -> Division:
     """Divide this process's descriptors from now on; call it before the public port is bound."""
     hard = _LIMIT.hard
     used = len(os.listdir("/proc/self/fd"))
-    division = plan(hard if hard != resource.RLIM_INFINITY else 1 << 20, used, others, trainers)
+    division = plan(hard if hard != resource.RLIM_INFINITY else 1 << 20, used, others, sessions)
     if _LIMIT.division is None:
         _LIMIT.undivided = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     _LIMIT.division = division

@@ -1,51 +1,38 @@
-"""The desk of one feed in the router: its dispatcher, its partitions' cursors, its segments.
+"""The desk of one feed: its dispatcher, and what partitions and trainers have told of it.
 
-Turns what workers and trainers say into events of the machine, and the machine's effects into
-messages.  Payload is never looked at, a batch is a place in a segment; but when a worker has died
-the segments that its batches have are read from there.
+Turns what partitions and trainers say into events of the machine.  Payload is never looked at: a
+batch is a place in a segment.
 """
 
 from __future__ import annotations
 
 import logging
-import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf, isfinite
-from pathlib import Path
 from typing import Any
 
 from headrace_proto.errors import ProtocolError
-from headrace_proto.messages import Delivery, Handed, Hello
+from headrace_proto.messages import Delivery, Hello
 from headrace_proto.schema import Field
 
 from ..core.dispatch import Dispatcher
 from ..core.farewell import Farewell
-from ..core.handover import Batch, Claim, Freed, Leave, Release, Save, Send, Taken, Want
+from ..core.handover import Batch, Send
 from ..core.keeping import Acknowledged, KeepingDispatcher
+from ..core.runs import Runs
 from ..core.segment_dispatch import LANES_LOST, SegmentDispatcher
-from ..feed.segment_block import identity_in
-from ..feed.slab import map_segment
 from .config import FeedConfig, RunConfig
 from .copies import Copies
 from .counters import Counters, too_bad
-from .descriptors import own
-from .flight import LeaseRecorder
-from .news import News, Worth
-from .rejoining import Rejoining
-from .retargets import Retargets
-from .state_blocks import StateBlocks
-from .worker_messages import (
-    Assign,
+from .events import (
     Claimed,
-    Close,
     Dry,
     Failed,
     Finished,
     Flush,
-    Flushed,
     Kept,
     Made,
     Opened,
@@ -53,10 +40,14 @@ from .worker_messages import (
     Starved,
     Waiting,
 )
+from .flight import LeaseRecorder
+from .rejoining import Later, Rejoining
+from .retargets import Retargets
+from .state_blocks import StateBlocks
 
 __all__ = ["Desk", "Place", "Usage", "delivery_of"]
 
-logger = logging.getLogger("headrace.router")
+logger = logging.getLogger("headrace.trainers")
 
 #: Of an error's text: it must fit a message's header, in any script.
 _LONGEST_TEXT = 8000
@@ -64,10 +55,8 @@ _LONGEST_TEXT = 8000
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The body of a batch: where its bytes lie, and who made it."""
+    """The body of a batch: where its bytes lie."""
 
-    worker: int
-    life: int
     segment: str
     offset: int
     nbytes: int
@@ -113,17 +102,14 @@ def _known(at: float) -> float:
 class Desk:
     """One feed."""
 
-    def __init__(
-        self, config: FeedConfig, run: RunConfig, epoch: int = 0, owner: int | None = None
-    ) -> None:
-        """``owner``: the worker whose partitions these are; None: all of the feed."""
+    def __init__(self, config: FeedConfig, run: RunConfig, owner: int = 0) -> None:
+        """``owner``: the worker whose partitions these are."""
         self.name = config.name
-        every = range(config.partitions)
-        self.partitions = every if owner is None else run.partitions_of(config, owner)
+        self.partitions = run.partitions_of(config, owner)
         self.owners = run.owners_of(config)
         self.of_feed = config.partitions  # at all owners
         # Tokens of an earlier server on this address must not be taken for ours.
-        self.epoch = epoch = epoch or run.epoch or secrets.randbits(30)
+        self.epoch = epoch = run.epoch
         self.durable = run.state_directory is not None  # beyond the server
         self._keeps = run.journals_of(config) is not None  # beyond its workers
         common = self.partitions, run.lease_ttl_s, run.max_credits, epoch
@@ -141,33 +127,27 @@ class Desk:
         self.states_stay = False  # whether states stay with the trainers
         self._waits_on: dict[int, int] = {}  # partition → number of the batch that it waits for
         self.failure: tuple[str, str] | None = None
-        self.closing: Close | None = None  # what workers of this feed are to be told
+        self.closing: bool | None = None  # the input is to end; whether to drop what is read
         self.closing_told = False
         self.closed: list[Callable[[], object]] = []  # answers to those who closed the input
-        self.retargets = Retargets(config.name, self.partitions)
-        self.copies = Copies(config.name, self.partitions)
-        self.rejoining = Rejoining(config, self.durable, run.starts)
+        self.retargets = Retargets(self.partitions)
+        self.copies = Copies(self.partitions)
+        self.rejoining = Rejoining(config, self.durable, run.starts, self.owners == 1)
         self.farewell = Farewell(run.lease_ttl_s)
         self.counters = Counters(self.dispatcher)
         self._bad: dict[str, int] = {}  # examples, where other owners have others …
         self.bad_news: dict[str, int] | None = None  # … and what is not told of them
         self._most_bad = config.declaration.policy.max_bad_examples
-        self.flight = None if run.record == "off" else LeaseRecorder(run, config.name)
+        self.flight: LeaseRecorder | None = None
+        if run.record != "off":
+            self.flight = LeaseRecorder(run, config.name, owner, not config.stateful)
         self._run = run
-        self._all_back = False  # whether no trainer of an earlier server is waited for
-        self._returned = False  # whether one has come
-        self._rounds_judged = False
-        self._rounds_before: Any = None  # what an earlier owner has dealt to ranks
-        self._done_before: dict[int, tuple[int, frozenset[int]]] = {}  # by partition
-        self._worth = Worth(config, run)
+        self.runs = Runs(epoch)
         self._opened: set[int] = set()
         self._usages: list[tuple[int, float, float]] = []  # of earlier servers, by partition
         self._used_from, self._used_upto = inf, -inf  # when, by this one (Unix time)
         self._finished: set[int] = set()
-        self._cursors: dict[int, bytes] = {}
         self._waits: dict[int, str] = {}  # what a partition lacks for its next batch
-        self._blocks_in: dict[str, int] = {}  # segment → batches in it
-        self.retired: list[str] = []  # segments of the dead that this feed needs no more
 
     @property
     def opened(self) -> bool:
@@ -178,37 +158,6 @@ class Desk:
     def over(self) -> bool:
         return self.failure is not None or self.dispatcher.ended
 
-    def open_partitions(self, worker: int) -> Iterator[tuple[Assign, bytes]]:
-        """Orders for the partitions that a worker has to run, with cursors to go on from."""
-        for partition in self.partitions:
-            # With a store a partition is needed after its end too: to keep its last commits.
-            needed = self._keeps or partition not in self._finished
-            if self._run.worker_of(partition) == worker and needed:
-                made = 0
-                if isinstance(self.dispatcher, KeepingDispatcher) and partition in self._opened:
-                    made = self._restarted(partition)
-                cursor = self._cursors.get(partition, b"")
-                yield Assign(self.name, partition, made), cursor
-
-    def _restarted(self, partition: int) -> int:
-        dispatcher = self.dispatcher
-        if isinstance(dispatcher, SegmentDispatcher):
-            return dispatcher.restarted(partition, self._place_of)
-        assert isinstance(dispatcher, KeepingDispatcher)
-        return dispatcher.restarted(partition)
-
-    def _place_of(self, batch: Batch, token: int) -> Handed:
-        """How a worker that begins anew knows a batch of segments: by what lies in its block."""
-        if batch.body is None:  # it was claimed before
-            claimed: Handed = batch.meta["claimed"]
-            return replace(claimed, token=token, number=batch.number)
-        place: Place = batch.body
-        with own():
-            memory = map_segment(Path(self._run.directory) / place.segment)
-        block = memory[place.offset : place.offset + place.nbytes]
-        told = identity_in(block, [column[0] for column in self.schema], place.columns)
-        return Handed(token, batch.partition, batch.number, batch.rows, told)
-
     # What workers say
 
     def on_opened(self, message: Opened) -> None:
@@ -216,7 +165,7 @@ class Desk:
         self.properties = dict(message.properties)
         if self.durable:
             self.properties.update(durable=True, epoch=self._run.epoch)
-        elif self._keeps and self._run.has_owner:
+        elif self._keeps:
             self.properties["recovers"] = True
         self.properties["generation"] = self.rejoining.generation
         self.states_stay = message.properties.get("placement") == "trainer"
@@ -229,34 +178,26 @@ class Desk:
         goes_on = self._keeps and not self.dispatcher.stateful
         if goes_on and message.partition not in self._opened:
             self.dispatcher.started(message.partition, message.next)
-        self._done_before[message.partition] = message.next, frozenset(message.done)
-        self._rounds_before = self._rounds_before or message.rounds
         if message.partition not in self._opened:
             self._opened.add(message.partition)
+            self._load_rounds(message)
+            batches, since, until, *rows = message.used or (0, inf, -inf)
+            before = self.counters.go_on(message.partition, batches, sum(rows), self.durable)
             if message.used:
-                batches, since, until, *rows = message.used
-                if self.durable:
-                    self._usages.append((batches, since, until))
-                else:  # by an owner before this one, under the same server
-                    self.counters.go_on(batches, sum(rows))
-                    self._usages.append((0, since, until))
+                self._usages.append((before, since, until))
+                if not self.durable:  # by an owner before this one, under the same server
                     self.rejoining.touched()
             if len(self._opened) == len(self.partitions):
-                self._load_rounds()
-                if not self._usages:
-                    self.rejoining.unused()
+                self.rejoining.opened(bool(self._usages))
 
-    def _load_rounds(self) -> None:
+    def _load_rounds(self, message: Opened) -> None:
         """Go on with what an owner before this one has dealt to ranks and nobody has done."""
-        if self._rounds_before and isinstance(self.dispatcher, KeepingDispatcher):
-            world, next_round, members = self._rounds_before
-            left = []
-            for member in members:
-                first, done = self._done_before[member[1]]
-                if member[0] >= first and member[0] not in done:
-                    left.append(member)
-            self.dispatcher.load_rounds(world, next_round, left)
-        self._done_before.clear()
+        if message.rounds and isinstance(self.dispatcher, KeepingDispatcher):
+            world, run, next_round, members = message.rounds
+            done = frozenset(message.done)
+            left = [one for one in members if one[0] >= message.next and one[0] not in done]
+            self.dispatcher.load_rounds(message.partition, world, run, next_round, left)
+            self.runs.goes_on(run)
 
     def touched(self) -> None:
         """A trainer commits something."""
@@ -271,17 +212,14 @@ class Desk:
         ended = self.failure is None and self.dispatcher.ended
         return Usage(ended, sum(batches), _known(min(since)), _known(max(until)))
 
-    def on_made(self, message: Made, cursor: bytes, worker: int, life: int) -> None:
-        self._cursors[message.partition] = cursor
+    def on_made(self, message: Made) -> None:
         self._waits.pop(message.partition, None)
         self.counters.on_made(message)
         self._check_bad()
         self._on_kept(message.partition, message.kept)
         crowded = message.crowded
         for made in message.batches:
-            segment = made.segment
-            place = Place(worker, life, segment, made.offset, made.nbytes, made.columns, crowded)
-            self._blocks_in[segment] = self._blocks_in.get(segment, 0) + 1
+            place = Place(made.segment, made.offset, made.nbytes, made.columns, crowded)
             self.dispatcher.made(Batch(message.partition, made.number, made.rows, place, made.meta))
 
     def on_finished(self, message: Finished) -> None:
@@ -301,20 +239,20 @@ class Desk:
         self._waits_on[message.partition] = message.batch
 
     def on_segments(self, message: Kept | Starved | Dry) -> None:
-        """What a worker tells of segments."""
+        """Take what partitions tell of segments, and of a slab that is full."""
         dispatcher = self.dispatcher
         if isinstance(message, Kept) and isinstance(dispatcher, KeepingDispatcher):
             self._waits.pop(message.partition, None)
             self._on_kept(message.partition, message.batches)
             return
-        if not isinstance(dispatcher, SegmentDispatcher) or isinstance(message, Kept):
+        if isinstance(message, Starved):
+            dispatcher.starved(message.partition)
+        elif isinstance(message, Dry) and isinstance(dispatcher, SegmentDispatcher):
+            dispatcher.dry(message.stripe)
+        else:
             raise ProtocolError(
                 f"{type(message).__name__} came for {self.name!r}, without segments"
             )
-        if isinstance(message, Starved):
-            dispatcher.starved(message.partition)
-        else:
-            dispatcher.dry(message.stripe)
 
     def _on_kept(self, partition: int, batches: Any) -> None:
         if isinstance(self.dispatcher, KeepingDispatcher):
@@ -325,22 +263,46 @@ class Desk:
         if isinstance(self.dispatcher, KeepingDispatcher):
             self.dispatcher.claimed(message.token, message.verdict, message.number)
 
+    def run_of(self, hello: Hello, now: float) -> int:
+        """The run that a new trainer is of, 0 without a rank.  Later: that is not known yet."""
+        if hello.rank < 0:
+            return 0
+        dispatcher, runs = self.dispatcher, self.runs
+        run = runs.judge(
+            hello.nonce,
+            hello.rank,
+            hello.world_size,
+            named=hello.run,
+            present=dispatcher.ranked,
+            now=now,
+        )
+        ends = run != runs.current and not dispatcher.present and dispatcher.in_doubt
+        if run is None or ends:
+            raise Later("it is not known yet whether trainers of an earlier run are at work")
+        return run
+
     def on_hello(self, session: int, hello: Hello) -> None:
         """A new session has batches of an earlier server; those not held were saved.
 
         It knows of commits that were acknowledged, which must be in the state.
         """
-        held = hello.held
-        self._returned = self._returned or hello.generation >= 0
-        self._judge_rounds()
         if self._keeps and isinstance(self.dispatcher, KeepingDispatcher):
             last = dict(zip(hello.committed[::2], hello.committed[1::2], strict=False))
             for partition, token in last.items():  # one question for each partition, not more
                 if partition in self.partitions and token >> 32 != self.epoch:
                     self.dispatcher.recall(session, Acknowledged(token, partition))
+            self.claim(session, hello)
+
+    def claim(self, session: int, hello: Hello) -> None:
+        """Set the batches that a trainer has of an earlier server aside for it.
+
+        A session that goes on may tell of more than it did when it was opened: a trainer greets in
+        the groups of the earlier owners before it knows that there are more or fewer.
+        """
+        if self._keeps and isinstance(self.dispatcher, KeepingDispatcher):
             for place in sorted(hello.batches, key=lambda place: place.token):
                 if place.partition in self.partitions:
-                    self.dispatcher.claim(session, place, place.token not in held)
+                    self.dispatcher.claim(session, place, place.token not in hello.held)
 
     def await_others(self) -> None:
         """Hand nothing out before every trainer of an earlier owner has greeted this one."""
@@ -352,16 +314,6 @@ class Desk:
         """Every trainer of an earlier server that still lives has greeted this one."""
         if isinstance(self.dispatcher, SegmentDispatcher):
             self.dispatcher.all_are_back()
-        self._all_back = True
-        self._judge_rounds()
-
-    def _judge_rounds(self) -> None:
-        """Ranks that all come for the first time go on with the same round, be it one begun."""
-        judged = self._rounds_judged or not self._all_back or not self.dispatcher.present
-        if not judged and isinstance(self.dispatcher, KeepingDispatcher):
-            self._rounds_judged = True
-            if not self._returned:
-                self.dispatcher.begin_rounds()
 
     def on_flush(self, session: int, message: Any, block: bytes) -> tuple[str, str]:
         """A trainer hands over states of its lanes.
@@ -383,30 +335,10 @@ class Desk:
         fault = self.states.fault_of_block(len(rows), message.columns, block)
         if fault:
             return "state", fault
-        order = self.name, batch.partition, batch.number, session, message.request
+        order = batch.number, session, message.request
         flush = Flush(*order, rows, message.columns, message.more)
-        dispatcher.flush(session, message.request, batch, (flush, block))
+        dispatcher.flush(batch, (flush, block))
         return "", ""
-
-    def on_flushed(self, message: Flushed) -> None:
-        """A worker has kept the states of lanes that a trainer handed over."""
-        if isinstance(self.dispatcher, SegmentDispatcher):
-            self.dispatcher.flushed(message.session, message.request)
-
-    def died(self, worker: int) -> None:
-        """A worker died.  Without journals the states of segments were in its memory."""
-        lost = [
-            partition
-            for partition in self._opened - self._finished
-            if self.dispatcher.stateful
-            and not self._keeps
-            and self._run.worker_of(partition) == worker
-        ]
-        if lost:
-            listed = ", ".join(map(str, sorted(lost)))
-            self.fail(
-                "server", f"worker {worker} died, and with it the states of partition {listed}"
-            )
 
     def describe(self, now: float) -> str:
         """What a trainer waits for, for the text of its deadline error."""
@@ -431,11 +363,11 @@ class Desk:
     def close(self, cancel: bool, answer: Callable[[], object]) -> None:
         """Close the input; a cancel after a plain close still cancels.
 
-        ``answer`` is called when the worker of the feed has been told.
+        ``answer`` is called when the partitions of the feed have been told.
         """
         self.closed.append(answer)
-        if self.closing is None or (cancel and not self.closing.cancel):
-            self.closing = Close(self.name, cancel)
+        if self.closing is None or (cancel and not self.closing):
+            self.closing = cancel
             self.closing_told = False
 
     def _check_bad(self) -> None:
@@ -482,46 +414,3 @@ class Desk:
             }
             for partition in self.partitions
         ]
-
-    # Memory
-
-    def on_freed(self, effect: Freed, news: dict[tuple[int, int], News]) -> None:
-        """A block is free: tell the worker that owns it, or count down a dead one's segment."""
-        batch, place = effect.batch, effect.batch.body
-        if not self.forget_block(batch):
-            return
-        owner = news.get((place.worker, place.life))
-        if owner is not None:
-            worth = self._worth.freed(place.nbytes, place.crowded)
-            owner.free((self.name, batch.partition, batch.number), worth)
-        elif not self._blocks_in[place.segment]:
-            del self._blocks_in[place.segment]
-            self.retired.append(place.segment)
-
-    def forget_block(self, batch: Batch) -> bool:
-        """The bytes of a batch are free; False where they were an earlier server's."""
-        if batch.body is None:
-            return False
-        self._blocks_in[batch.body.segment] -= 1
-        return True
-
-    def on_turn(
-        self,
-        effect: Save | Want | Leave | Claim | Release,
-        worker: int,
-        news: dict[tuple[int, int], News],
-    ) -> None:
-        """A partition of segments is to be told something."""
-        for (number, _), owner in news.items():
-            if number == worker:
-                owner.add(self.name, effect)
-
-    def on_taken(self, effect: Taken, news: dict[tuple[int, int], News]) -> None:
-        place: Place = effect.batch.body
-        owner = news.get((place.worker, place.life))
-        if owner is not None:
-            owner.count_taken(self.name, self._worth.taken(place.nbytes, place.crowded))
-
-    def uses(self, segment: str) -> bool:
-        """Whether a batch of this feed lies in a segment, and is not free."""
-        return bool(self._blocks_in.get(segment))

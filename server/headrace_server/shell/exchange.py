@@ -1,10 +1,10 @@
-"""The router's end of all channels to processes of its host: workers, and trainers that come close.
+"""One end of all channels to processes of the host: owners at the front, trainers at an owner.
 
     worker   Channel.connect, its name ─┐
-                                        ├─►  Exchange.hear, tell  router
+                                        ├─►  Exchange.hear, tell
     trainer  Channel.connect, Attach   ─┘
 
-The router never waits: what can not be written now is kept, and written when the other end reads
+Nobody here waits: what can not be written now is kept, and written when the other end reads
 on.  Only memory bounds how much that is, so whoever tells has to bound it (by credits, or by what a
 worker has announced), or says how much may be kept at most.  What is no message ends the channel
 that it came on, and no other.
@@ -18,6 +18,8 @@ import logging
 import re
 import select
 import socket
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -26,9 +28,9 @@ from headrace_proto.channel import Channel, address_of
 
 from .descriptors import aside, is_shortage, own
 
-__all__ = ["SPARE", "Exchange", "TrainersExchange", "is_near"]
+__all__ = ["SPARE", "TURN_S", "Exchange", "TrainersExchange", "is_near"]
 
-logger = logging.getLogger("headrace.router")
+logger = logging.getLogger("headrace.trainers")
 
 Frame = bytes | memoryview
 
@@ -37,6 +39,8 @@ _IDENTITY = re.compile(rb"[0-9]{1,9}-[0-9]{1,9}")  # worker-life
 _MOST_KEPT = 128 * limits.MAX_HEADER_BYTES
 #: Connections at once beyond those that there should be: strangers, and some that are about to end.
 SPARE = 16
+#: So long one trainer is heard before the others get their turn: what it sends costs time.
+TURN_S = 0.005
 #: Connections that are accepted in one turn.
 _BURST = 64
 #: Names of connections by channel begin so, and none of ZeroMQ's does.
@@ -134,6 +138,10 @@ class Exchange:
             if fault:
                 channel.fault = fault
                 break
+        self._end_silent(number, channel)
+
+    def _end_silent(self, number: int, channel: Channel) -> None:
+        """Close a channel that nothing more comes by."""
         if channel.fault:
             logger.error("the channel of %s is closed: %s", self._who(number), channel.fault)
         if channel.fault or channel.ended:
@@ -226,10 +234,44 @@ class TrainersExchange(Exchange):
         super().__init__(path, trainers + SPARE)
         self._is_used = is_used
         self._count = itertools.count(1)
+        self._unheard: dict[int, deque[list[bytes]]] = {}  # messages by file number
 
-    def knows(self, identity: bytes) -> bool:
-        """Whether this is the name of a connection here."""
-        return identity in self._numbers
+    @property
+    def waits(self) -> bool:
+        """Whether there is something to hear that the poll does not tell of."""
+        return bool(self._unheard)
+
+    def hear(self) -> Iterator[tuple[bytes, list[bytes]]]:
+        """As of any exchange, but each channel only for a moment: the rest is for the next call."""
+        late = [(number, self._channels[number]) for number in self._unheard]
+        yield from super().hear()
+        for number, channel in late:
+            if self._channels.get(number) is channel:
+                yield from self._hear_some(number, channel, self._unheard.pop(number))
+
+    def _listen(self, number: int, channel: Channel) -> Iterator[tuple[bytes, list[bytes]]]:
+        if number not in self._unheard:  # else its turn comes
+            yield from self._hear_some(number, channel, deque(channel.take()))
+
+    def _hear_some(
+        self, number: int, channel: Channel, messages: deque[list[bytes]]
+    ) -> Iterator[tuple[bytes, list[bytes]]]:
+        name, until = self._names[number], 0.0
+        while messages:
+            yield name, messages.popleft()
+            if self._channels.get(number) is not channel:
+                return
+            if messages:
+                now = time.monotonic()
+                until = until or now + TURN_S
+                if now >= until:
+                    self._unheard[number] = messages
+                    return
+        self._end_silent(number, channel)
+
+    def _drop(self, number: int) -> None:
+        self._unheard.pop(number, None)
+        super()._drop(number)
 
     @property
     def anybody(self) -> bool:

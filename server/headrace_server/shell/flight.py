@@ -3,8 +3,8 @@
     worker ── Trace of a batch it made ─► RowsRecorder  ─► rows-….flight    before it is announced
     owner  ── effects of one round     ─► LeaseRecorder ─► leases-….flight  before they are acted on
 
-An owner is who has the leases: the router, or each worker those of its partitions.  Each of its
-lives has a number of its own, so there is a file of leases for each.
+A worker owns the leases of its partitions.  Each of its lives has a number of its own, so there is
+a file of leases for each.
 
 Frames of rows:    [0, id, name of a file]
                    [1, partition, chunk, source]
@@ -25,7 +25,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from ..core.handover import Answer, Batch, Effect, Returned, Send
+from headrace_proto.messages import Hello
+
+from ..core.handover import Answer, Batch, Effect, Reclaimed, Returned, Send
 from ..core.plan import Part
 from ..core.slots import Segments
 from ..feed.trace import Source, Trace
@@ -36,6 +38,7 @@ __all__ = [
     "COMMITTED",
     "ENDED",
     "FILE",
+    "HELD",
     "JOINED",
     "PARTS",
     "RECORDS",
@@ -56,7 +59,7 @@ RECORDS: Final = ("rows", "states", "off")
 #: Kinds of frames of rows …
 FILE, SOURCE, PARTS, SEGMENTS = range(4)
 #: … and of entries of leases.
-SENT, COMMITTED, STALE, REFUSED, ENDED, JOINED = range(6)
+SENT, COMMITTED, STALE, REFUSED, ENDED, JOINED, HELD = range(7)
 #: After a fault, so long nothing is tried.
 _PAUSE_S: Final = 10.0
 
@@ -72,7 +75,7 @@ class _Recorder(ABC):
     def __init__(self, config: RunConfig, feed: str, name: str) -> None:
         assert config.state_directory is not None
         directory = flight_directory(config.state_directory, feed)
-        writers = config.workers + (config.workers if config.has_owner else 1)
+        writers = 2 * config.workers
         self._feed = feed
         self._file = FlightFile(directory, name, config.record_bytes, writers, self._header)
         self._told = False
@@ -175,21 +178,25 @@ def _segments(batch: Segments) -> list[Any]:
 
 
 class LeaseRecorder(_Recorder):
-    """What one life of an owner, or of the router, handed out of one feed."""
+    """Records the batches of one feed that one life of an owner hands out."""
 
-    def __init__(self, config: RunConfig, feed: str) -> None:
+    def __init__(
+        self, config: RunConfig, feed: str, owner: int = 0, by_number: bool = True
+    ) -> None:
+        """``by_number``: a trainer takes batches of several owners in the order of the feed."""
         super().__init__(config, feed, f"leases-{config.start:010d}")
         self._about = [FORMAT, "leases", feed, config.start]
+        self._whose = [owner, by_number]
         self._trainers: dict[int, list[Any]] = {}
         self._joined: list[list[Any]] = []
         self._last_token = 0
 
     def _header(self) -> list[Any]:
-        return [*self._about, list(self._trainers.values())]
+        return [*self._about, list(self._trainers.values()), *self._whose]
 
-    def joined(self, session: int, host: str, rank: int, world: int, process: bytes) -> None:
+    def joined(self, session: int, hello: Hello) -> None:
         """A trainer has a session."""
-        about = [session, host, rank, world, process]
+        about = [session, hello.host, hello.rank, hello.world_size, hello.process, hello.nonce]
         self._trainers[session] = about
         self._joined.append([JOINED, *about])
 
@@ -215,6 +222,8 @@ class LeaseRecorder(_Recorder):
                 entries += [[REFUSED, token, code, text] for token, code, text in effect.faults]
             elif isinstance(effect, Returned):
                 entries.append([ENDED, effect.token, effect.why])
+            elif isinstance(effect, Reclaimed):
+                entries.append([HELD, effect.token])
         if not entries:
             return
         self._joined = []

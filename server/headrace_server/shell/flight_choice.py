@@ -3,7 +3,7 @@
 --batch P:N            LIFE/P:N        a batch, of the last life in which it went out, or of that
 --trainer SESSION      LIFE/SESSION    a trainer's session, of the last life that has it
 --trainer rank:R       HOST            all sessions of a rank, or of a host (with or without pid)
---steps A-B            A               deliveries of a session, counted from 1
+--steps A-B            A               batches of a trainer, counted from 1
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ByTrainer:
 
     def of(self, leases: Iterable[Lease]) -> list[Lease]:
         """Those that are meant, in order.  ValueError where there are none, or where steps could
-        be those of several sessions."""
+        be those of several trainers."""
         every = list(leases)
         known = {lease.trainer for lease in every}
         wanted = self._sessions(known)
@@ -74,7 +74,7 @@ class ByTrainer:
         if self.steps is not None and len(wanted) > 1:
             listed = ", ".join(map(str, sorted(wanted, key=_by_age)))
             raise ValueError(
-                f"trainer={self.text}: steps are counted in each session, and these are meant: "
+                f"trainer={self.text}: each trainer has steps of its own, and these are meant: "
                 f"{listed}; name one as LIFE/SESSION"
             )
         return [
@@ -87,9 +87,9 @@ class ByTrainer:
         numbered = _SESSION.fullmatch(self.text)
         if numbered:
             session = int(numbered[2])
-            lives = [t.life for t in known if t.session == session]
+            lives = [life for t in known for life, number in t.every if number == session]
             life = int(numbered[1]) if numbered[1] else max(lives, default=-1)
-            return {t for t in known if (t.life, t.session) == (life, session)}
+            return {t for t in known if (life, session) in t.every}
         if self.text.startswith("rank:"):
             return {t for t in known if self.text == f"rank:{t.rank}"}
         return {t for t in known if t.host == self.text or t.host.rpartition(":")[0] == self.text}

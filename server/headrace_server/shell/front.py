@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import logging
 import select
+import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +51,9 @@ from .relay import (
     Sent,
     Unreachable,
 )
-from .sockets import bind_all, public_router, waits
+from .sockets import CanNotBind, bind_all, public_router, waits
 
-__all__ = ["Front", "serve"]
+__all__ = ["Front", "main"]
 
 logger = logging.getLogger("headrace.front")
 
@@ -71,7 +73,14 @@ class Front:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._public = public_router(self._context)
         others = 2 * config.workers + SPARE  # lives of owners that end and begin
-        division = divide(others + SPARE + len(config.binds), config.max_trainers * config.workers)
+        sessions = config.max_trainers * config.workers  # a trainer has one with each owner
+        division = divide(others + SPARE + len(config.binds), sessions)
+        if division.sessions < sessions:
+            logger.warning(
+                "the limit of open files (%d, RLIMIT_NOFILE) allows connections of %d trainers, "
+                "and max_trainers=%d",
+                *(division.limit, division.sessions // config.workers, config.max_trainers),
+            )
         self._connections = Connections(self._context, self._public, division.connections)
         self._gate = Gate(self._context, self._public, config.keys, self._connections)
         self._exchange = Exchange(self._directory / "workers", others)
@@ -313,11 +322,28 @@ class Front:
             owner.tick(now, known)
 
 
-def serve(config: RunConfig, pipe: ParentPipe) -> None:
-    """Run the front of a server in this process."""
+def _serve(config: RunConfig, pipe: ParentPipe) -> None:
     front = Front(config, pipe)
     pipe.tell("ready", addresses=front.bind())
     try:
         front.run()
     finally:
         front.close()
+
+
+def main() -> None:
+    """Entry of the process."""
+    pipe = ParentPipe()
+    config = RunConfig.from_plain(pipe.read_config()["run"])
+    logging.basicConfig(level=config.log_level, format="%(name)s: %(message)s")
+    try:
+        _serve(config, pipe)
+    except BaseException as error:
+        pipe.tell("dying", text=f"{error}", kind=type(error).__name__)
+        if not isinstance(error, CanNotBind):
+            traceback.print_exc()
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -4,7 +4,7 @@
                         │                      │
                         └── broken, other keys ┴─► refused, counted by reason
 
-ZeroMQ asks ZAP over a socket of the same context.  It is answered in the router's own poll, so no
+ZeroMQ asks ZAP over a socket of the same context.  It is answered in the front's own poll, so no
 thread is needed for it; handshakes wait for one round at most.  Without keys there is no such
 socket.  ``connections`` tells which handshakes ZeroMQ broke off itself.
 Where both sides see that their keys do not fit, the first to hang up knows why; if that is the
@@ -12,8 +12,6 @@ trainer, it is a broken handshake here.
 """
 
 from __future__ import annotations
-
-from typing import Protocol
 
 import zmq
 from zmq.utils import z85
@@ -23,7 +21,7 @@ from .keyring import KeyRing
 from .refusals import Refusals
 from .sockets import waits
 
-__all__ = ["Door", "Gate"]
+__all__ = ["Gate"]
 
 _ZAP = "inproc://zeromq.zap.01"
 _DOMAIN = b"headrace"
@@ -36,27 +34,6 @@ _BY_PROTOCOL: dict[int, str] = {
     zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH: "mechanism",
     zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: "other_server_key",
 }
-
-
-class Door(Protocol):
-    """The way by which trainers' messages come, and the connections that they come by."""
-
-    @property
-    def refusals(self) -> Refusals: ...
-
-    def waits(self) -> bool: ...
-
-    def receive(self) -> tuple[str, bytes, list[bytes]]: ...
-
-    def belongs(self, session: int, now: float) -> None: ...
-
-    def left(self, session: int, now: float) -> None: ...
-
-    def name_of(self, key: str) -> str | None: ...
-
-    def told(self) -> dict[str, object]: ...
-
-    def tick(self, now: float) -> bool: ...
 
 
 class Gate:
@@ -98,7 +75,7 @@ class Gate:
 
     @property
     def questions(self) -> zmq.Socket[bytes] | None:
-        """What the router polls, and ``answer`` reads."""
+        """The socket that the front polls for questions; ``answer`` reads them."""
         return self._zap
 
     def waits(self) -> bool:

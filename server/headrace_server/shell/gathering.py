@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .inspections import MOST_FOUND
-from .telling import MOST_TRAINERS
+from .telling import MOST_FOUND, MOST_TRAINERS
 
 __all__ = ["added", "gathered"]
 

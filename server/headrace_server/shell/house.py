@@ -1,31 +1,30 @@
-"""Desks and trainers of one process: messages become events, and effects become actions.
+"""Desks, trainers and partitions of one worker: what one side does becomes calls to the others.
 
     trainers    ─► reception ─┐                          ┌─► outbox ─► trainers
     supervisor  ─► orders    ─┼─► desks (one per feed) ──┤
-    workers     ─► messages  ─┘      effects             └─► workers
+    partitions  ─► events    ─┘      effects             └─► partitions
 
-Where the workers are is decided by a subclass: the router speaks to processes, an owner is the
-worker of its feeds itself.
+Nothing here waits.  Partitions may be at work, in another thread, while trainers are heard: ``do``
+calls them once they are not.
 """
 
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from headrace_proto.clock import AwakeClock
 from headrace_proto.messages import Snapshotted
 
+from ..core import segment_dispatch
 from ..core.handover import (
     Answer,
     Claim,
     Dealt,
     Finish,
     Freed,
+    Full,
     Idle,
     Leave,
     Passed,
@@ -34,23 +33,14 @@ from ..core.handover import (
     Save,
     Send,
     Taken,
-    Unflushed,
     Want,
 )
-from ..core.rewinding import BEGINNING
-from ..core.segment_dispatch import LANES_LOST
 from .child import ParentPipe
 from .config import RunConfig
+from .dealing import Dealing
 from .desk import Desk
-from .exchange import TrainersExchange
-from .gate import Door
-from .outbox import Outbox
-from .reception import Reception
-from .sessions import SessionTable
-from .telling import Teller
-from .worker_messages import (
+from .events import (
     Claimed,
-    Close,
     Copied,
     Dry,
     Failed,
@@ -61,202 +51,165 @@ from .worker_messages import (
     Opened,
     Removed,
     Retargeted,
-    Sought,
     Starved,
     Waiting,
 )
+from .exchange import TrainersExchange
+from .outbox import Outbox
+from .partitions import Partitions
+from .reception import Reception
+from .rejoining import TOUCHED, USED
+from .relay import Ready, RelayDoor
+from .sessions import SessionTable
+from .telling import Teller
 
 __all__ = ["House"]
 
-logger = logging.getLogger("headrace.router")
+logger = logging.getLogger("headrace.trainers")
 
 
-class House(ABC):
-    """All feeds and their trainers."""
+class House:
+    """All feeds of a worker."""
 
     def __init__(
         self,
         config: RunConfig,
+        worker: int,
+        partitions: Partitions,
         pipe: ParentPipe,
         clock: AwakeClock,
-        door: Door,
+        door: RelayDoor,
         sessions: SessionTable,
         near: TrainersExchange,
         outbox: Outbox,
-        owner: int | None = None,
+        do: Callable[..., None],
     ) -> None:
-        """``owner``: the worker whose partitions these are; None: all of them."""
-        self._config = config
-        self._owner = owner
+        self._partitions = partitions
         self._pipe = pipe
         self._clock = clock
-        self._sessions = sessions
-        self._near = near
+        self._door = door
         self._outbox = outbox
-        self._desks = {feed.name: Desk(feed, config, 0, owner) for feed in config.feeds}
-        self._reception = Reception(
-            config,
-            door,
-            self._desks,
-            self._sessions,
-            self._outbox,
-            self._near,
-            self._clock,
-            owner or 0,
-        )
-        self._teller = Teller(
-            config, self._desks, self._sessions, self._reception, pipe, self._clock
-        )
+        self._do = do
+        self.dealing = Dealing(partitions.stores, outbox)
+        self.desks = {feed.name: Desk(feed, config, worker) for feed in config.feeds}
+        self.reception = Reception(config, door, self.desks, sessions, outbox, near, clock, worker)
+        self._teller = Teller(self.desks, sessions, self.reception, pipe, clock, self._seek)
+        self._taken = dict.fromkeys(self.desks, 0)
         self._told_open = False
         self._told_over: set[str] = set()
         self._noted_over: set[str] = set()  # feeds whose end is in the log
-        self._pausing = False
-        self._stopping = False
+        self._paused = False  # whether nothing more is handed out …
+        self._pausing = False  # … and the supervisor is to know when all is back
+        self.stopping = False
 
-    # Workers, by subclasses
+    def begin(self, begun: Mapping[str, Any]) -> None:
+        """Begin as the supervisor says.
 
-    @abstractmethod
-    def _workers_there(self) -> list[int]:
-        """The numbers of the workers that can be asked."""
+        "paused", "failed" (code and text of a failure, by feed), "all_opened" (as in the order
+        of that name, if it was given before) and "before" (as the first life told with "open").
+        """
+        self._pausing = self._paused = bool(begun["paused"])
+        for desk in self.desks.values():
+            desk.await_others()
+            desk.counters.before = {of[0]: of[1:] for of in begun["before"].get(desk.name, ())}
+            if desk.name in begun["failed"]:
+                desk.fail(*begun["failed"][desk.name])
+        if begun["all_opened"] is not None:
+            self._all_opened(begun["all_opened"])
 
-    @abstractmethod
-    def _tell_all(self, message: object) -> None:
-        """Tell all workers something."""
+    def all_are_back(self) -> None:
+        """All trainers of the life before have greeted this one, or never will."""
+        for desk in self.desks.values():
+            desk.all_are_back()
+            desk.dispatcher.paused = self._paused
 
-    @abstractmethod
-    def _tell_owner(self, feed: str, partition: int, message: object) -> None:
-        """Tell the worker of a partition something."""
-
-    def _do(self, action: Callable[..., object], *arguments: Any) -> None:
-        """Do something once all that partitions were told before has reached them."""
-        action(*arguments)
-
-    @abstractmethod
-    def _on_taken(self, desk: Desk, effect: Taken) -> None:
-        """A new batch went to a trainer."""
-
-    @abstractmethod
-    def _on_freed(self, desk: Desk, effect: Freed) -> None:
-        """Nobody needs the bytes of a batch any more."""
-
-    @abstractmethod
-    def _on_turn(self, desk: Desk, effect: Save | Want | Leave | Claim | Release) -> None:
-        """A partition of segments is to do something."""
-
-    @abstractmethod
-    def _on_dealt(self, desk: Desk, effect: Dealt) -> None:
-        """A round was dealt to ranks."""
-
-    def _deliver(self, desk: Desk, effect: Send) -> None:
-        """Hand a batch to its trainer."""
-        self._outbox.deliver(desk, effect)
-
-    def _retire(self, segment: str) -> None:
-        """Remove a segment of a dead worker, unless a feed has a batch in it."""
-        if not any(desk.uses(segment) for desk in self._desks.values()):
-            self._outbox.retire(segment)
-
-    def _on_message(self, message: Any, payload: list[bytes]) -> None:
-        """Handle what a living worker says; ``Made`` is the subclass's."""
-        if isinstance(message, Removed):
-            for segment in message.segments:
+    def hear(self, event: Any) -> None:
+        """Take what partitions tell."""
+        if isinstance(event, Removed):
+            for segment in event.segments:
                 self._outbox.retire(segment)
             return
-        desk = self._desks[message.feed]
+        desk = self.desks[event.feed]
         if desk.failure is not None:
             return
-        if isinstance(message, Opened):
-            desk.on_opened(message)
-        elif isinstance(message, Finished):
-            desk.on_finished(message)
-        elif isinstance(message, Failed):
-            desk.on_failed(message)
-        elif isinstance(message, Retargeted):
-            desk.on_retargeted(message)
-        elif isinstance(message, Waiting):
-            desk.on_waiting(message)
-        elif isinstance(message, (Kept, Starved, Dry)):
-            desk.on_segments(message)
-        elif isinstance(message, Claimed):
-            desk.on_claimed(message)
-        elif isinstance(message, Sought):
-            self._teller.found(message)
-        elif isinstance(message, Copied):
-            desk.copies.answer(message)
-        elif isinstance(message, Flushed):
-            desk.on_flushed(message)
-            self._outbox.flushed(message.session, message.request)
-
-    def _on_made(self, message: Made, cursor: bytes, worker: int, life: int) -> None:
-        desk = self._desks[message.feed]
-        if desk.failure is None:
-            desk.on_made(message, cursor, worker, life)
+        if isinstance(event, Made):
+            desk.on_made(event)
+        elif isinstance(event, Opened):
+            desk.on_opened(event)
+        elif isinstance(event, Finished):
+            desk.on_finished(event)
+        elif isinstance(event, Failed):
+            desk.on_failed(event)
+        elif isinstance(event, Retargeted):
+            desk.on_retargeted(event)
+        elif isinstance(event, Waiting):
+            desk.on_waiting(event)
+        elif isinstance(event, (Kept, Starved, Dry)):
+            desk.on_segments(event)
+        elif isinstance(event, Claimed):
+            desk.on_claimed(event)
+        elif isinstance(event, Copied):
+            desk.copies.answer(event)
+        elif isinstance(event, Flushed):
+            self._outbox.flushed(event.session, event.request)
 
     # The supervisor
 
-    def _obey(self, order: Mapping[str, Any]) -> None:
+    def obey(self, order: Mapping[str, Any]) -> None:
+        """Do what the supervisor says."""
         kind = order["order"]
         if kind == "fail":
-            for desk in self._desks.values():
+            for desk in self.desks.values():
                 if not desk.over and order.get("feed", desk.name) == desk.name:
                     desk.fail(order["code"], order["text"])
         elif kind == "pause":
-            for desk in self._desks.values():
+            for desk in self.desks.values():
                 desk.dispatcher.paused = True
-            self._pausing = True
+            self._pausing = self._paused = True
         elif kind == "stats":
             self._teller.tell(order["request"])
         elif kind == "inspect":
-            self._tell_all(self._teller.seek(order, self._workers_there()))
+            self._teller.seek(order["request"], order["feed"], bytes.fromhex(order["key"]))
         elif kind == "copy":
-            desk = self._desks[order["feed"]]
-            for copy in desk.copies.begin(order["ticket"], order["directory"]):
-                self._tell_owner(desk.name, copy.partition, copy)
+            desk = self.desks[order["feed"]]
+            desk.copies.begin(order["ticket"])
+            for partition in desk.partitions:
+                about = desk.name, partition, order["ticket"], order["directory"]
+                self._do(self._partitions.copy, *about)
         elif kind == "snapshotted":
             told = [order[name] for name in ("session", "request", "token", "code", "text")]
             self._outbox.snapshotted(Snapshotted(*told))
         elif kind == "not_taken_back":
-            desk = self._desks[order["feed"]]
+            desk = self.desks[order["feed"]]
             desk.rejoining.refuse(order["snapshot"], order["code"], order["text"])
+        elif kind == "all_opened":
+            self._all_opened(order)
         elif kind == "close":
-            self._desks[order["feed"]].close(
+            self.desks[order["feed"]].close(
                 order["cancel"], lambda: self._pipe.tell("answer", request=order["request"])
             )
         elif kind == "users":
             self._teller.tell_users(order["request"], order["feed"])
         elif kind == "stop":
-            self._stopping = True
+            self.stopping = True
 
-    def _begin_anew(self, feed: str, generation: int) -> None:
-        """A feed in memory is as it was before its first batch.
-
-        Other feeds go on as after a worker's death.
-        """
-        old = self._desks[feed]
-        self._replace(old, generation)
-        self._reception.send_away(old, self._desks[feed].rejoining.rewound())
-
-    def _replace(self, old: Desk, generation: int) -> None:
-        """Another desk in place of one, whose tokens are larger."""
-        config = next(one for one in self._config.feeds if one.name == old.name)
-        if generation != config.generation:
-            config = replace(config, generation=generation, snapshot=BEGINNING)
-        desk = self._desks[old.name] = Desk(config, self._config, old.epoch + 1, self._owner)
-        desk.dispatcher.paused = old.dispatcher.paused
-        self._told_over.discard(old.name)
-        self._noted_over.discard(old.name)
+    def _all_opened(self, order: Mapping[str, Any]) -> None:
+        """All owners have opened the feeds: what they know of them."""
+        for desk in self.desks.values():
+            named = [desk.name, desk.rejoining.generation]
+            desk.rejoining.all_opened(named in order[USED], named in order[TOUCHED])
 
     # Effects
 
-    def _act(self) -> None:
+    def act(self) -> None:
         """Do what the desks have decided; one that an action brings news is looked at again."""
-        for desk in self._desks.values():
+        for desk in self.desks.values():
             while self._act_on(desk):
                 pass
-        for feed, session, request in self._reception.snapshots:
+        for feed, session, request in self.reception.snapshots:
             self._pipe.tell("snapshot", feed=feed, session=session, request=request)
-        self._reception.snapshots.clear()
-        self._teller.tell_found()
+        self.reception.snapshots.clear()
+        self._teller.tell_late()
         self._report()
 
     def _act_on(self, desk: Desk) -> bool:
@@ -270,33 +223,53 @@ class House(ABC):
             return False
         for effect in effects:
             if isinstance(effect, Send):
-                self._deliver(desk, effect)
+                self.dealing.deliver(desk, effect)
             elif isinstance(effect, Answer):
                 desk.counters.on_answer(effect)
                 self._outbox.answer(effect)
             elif isinstance(effect, Taken):
-                self._on_taken(desk, effect)
+                self._taken[desk.name] += 1
+                self._do(self._partitions.taken, desk.name, self._taken[desk.name])
             elif isinstance(effect, Freed):
-                self._on_freed(desk, effect)
+                batch = effect.batch
+                if batch.body is not None:  # else its bytes were an earlier life's
+                    self._do(self._partitions.free, desk.name, batch.partition, batch.number)
             elif isinstance(effect, Finish):
                 self._outbox.finish(effect.session)
-            elif isinstance(effect, (Idle, Passed)):
+            elif isinstance(effect, (Full, Idle, Passed)):
                 self._outbox.tell_turn(effect)
             elif isinstance(effect, (Save, Want, Leave, Claim, Release)):
-                self._on_turn(desk, effect)
+                self._tell_partition(desk, effect)
             elif isinstance(effect, Dealt):
-                self._on_dealt(desk, effect)
+                self.dealing.dealt(desk, effect)
             elif isinstance(effect, Rewound):
-                self._reception.rewound(effect.session)
-            elif isinstance(effect, Unflushed):
-                self._outbox.flushed(effect.session, effect.request, "stale", LANES_LOST)
+                self.reception.rewound(effect.session)
         return True
+
+    def _tell_partition(self, desk: Desk, effect: Save | Want | Leave | Claim | Release) -> None:
+        """A partition is to do something."""
+        do, partitions, feed = self._do, self._partitions, desk.name
+        if isinstance(effect, segment_dispatch.Flush):
+            do(partitions.flush, feed, effect.batch.partition, *effect.payload)
+        elif isinstance(effect, Save):
+            batch = effect.batch
+            about = feed, batch.partition, batch.number
+            if desk.dispatcher.stateful:
+                columns, states = effect.payload
+                do(partitions.save, *about, effect.token, columns, states or b"")
+            else:
+                do(partitions.done, *about, batch.rows, effect.token)
+        elif isinstance(effect, Want):
+            do(partitions.want, feed, effect.partition, effect.upto, effect.stripe)
+        elif isinstance(effect, Leave):
+            do(partitions.leave, feed, effect.partition, effect.stripe)
+        elif isinstance(effect, Claim):
+            do(partitions.claim, feed, effect.partition, effect.place)
+        else:
+            do(partitions.release, feed, effect.partition, effect.number)
 
     def _act_on_requests(self, desk: Desk) -> None:
         """Pass on what trainers and the supervisor want of a feed, and what became of it."""
-        for segment in desk.retired:
-            self._retire(segment)  # of several feeds the last one's batch empties it
-        desk.retired.clear()
         if desk.bad_news is not None:
             self._pipe.tell("bad", feed=desk.name, bad=desk.bad_news)
             desk.bad_news = None
@@ -311,9 +284,12 @@ class House(ABC):
             generation = desk.rejoining.generation
             self._pipe.tell("take_back", feed=desk.name, snapshot=snapshot, generation=generation)
         desk.rejoining.asks.clear()
+        for news in desk.rejoining.news if desk.owners > 1 else ():
+            self._pipe.tell(news, feed=desk.name, generation=desk.rejoining.generation)
+        desk.rejoining.news.clear()
         targets, desk.retargets.asked = desk.retargets.asked, []
-        for target in targets:
-            self._tell_all(target)
+        for request, probs in targets:
+            self._do(self._partitions.retarget, desk.name, request, probs)
         for asked in desk.retargets.take_answered():
             self._outbox.retargeted(asked.session, asked.request, asked.since, asked.fault)
 
@@ -321,13 +297,13 @@ class House(ABC):
         """Tell of a feed that is to end, or is over."""
         if desk.closing is not None and not desk.closing_told:
             desk.closing_told = True
-            self._tell_all(desk.closing)
+            self._do(self._partitions.close, desk.name, desk.closing)
         answers, desk.closed = desk.closed, []
         for answer in answers:
             self._do(answer)
         if desk.failure is not None and desk.name not in self._told_over:
             self._outbox.end(desk.name, *desk.failure)
-            self._tell_all(Close(desk.name, abandon=True))
+            self._do(self._partitions.abandon, desk.name)
         if not desk.over:
             return
         if desk.name not in self._noted_over:
@@ -343,17 +319,18 @@ class House(ABC):
 
     def _has_said_goodbye(self, desk: Desk) -> bool:
         """Whether trainers know of the end of a feed.  A failure is reported at once."""
-        return desk.failure is not None or self._reception.all_heard(desk, self._clock())
+        return desk.failure is not None or self.reception.all_heard(desk, self._clock())
+
+    def _seek(self, feed: str, key: bytes, tell: Callable[[list[Any]], None]) -> None:
+        self._do(lambda: tell(self._partitions.seek(feed, key)))
 
     def _report(self) -> None:
-        if not self._told_open and all(desk.opened for desk in self._desks.values()):
+        if not self._told_open and all(desk.opened for desk in self.desks.values()):
             self._told_open = True
-            self._pipe.tell("open")
-        if self._pausing and not any(d.dispatcher.leased for d in self._desks.values()):
+            self._door.tell(Ready())  # before anybody learns the address
+            desks = self.desks.items()
+            before = {n: [[p, *of] for p, of in d.counters.before.items()] for n, d in desks}
+            self._pipe.tell("open", before=before)
+        if self._pausing and not any(d.dispatcher.leased for d in self.desks.values()):
             self._pausing = False
             self._pipe.tell("idle")
-
-    @property
-    def directory(self) -> Path:
-        """The run directory."""
-        return Path(self._config.directory)

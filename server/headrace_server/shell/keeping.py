@@ -1,11 +1,11 @@
-"""What the router asks of the keeping of state: snapshots, and to go back to one.
+"""What owners ask of the keeping of state: snapshots, and to go back to one.
 
     "snapshot", "copied"  ─► Archive ─► "snapshotted"
     "take_back"           ─► the snapshot is prepared ─► the supervisor begins a next life
                              or it can not be        ─► "not_taken_back"
 
 Files, networks and whole lives of the server are waited for here, each on a thread of its own: who
-reads the router's pipe goes on reading.
+reads their pipes goes on reading.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Keeping:
         }
 
     def hear(self, event: Mapping[str, Any], owner: int = 0) -> bool:
-        """Whether a word of the router or an owner was for here; it is seen to, soon."""
+        """Whether a word of an owner was for here; it is seen to, soon."""
         handler = self._handlers.get(str(event.get("event")))
         if handler is None:
             return False

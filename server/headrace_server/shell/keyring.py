@@ -34,7 +34,7 @@ __all__ = ["TRAINERS", "KeyRing"]
 
 TRAINERS = "trainers"
 
-logger = logging.getLogger("headrace.router")
+logger = logging.getLogger("headrace.trainers")
 
 #: A file of a key holds three lines.
 _MOST_BYTES = 4096

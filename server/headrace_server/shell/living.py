@@ -97,7 +97,7 @@ def refuse_taken(takes: Iterable[tuple[str, str]]) -> None:
     for argument, value in takes:
         for one in living:
             if argument == "bind" and one.failed():
-                continue  # its router may be gone, and with it the address
+                continue  # its front may be gone, and with it the address
             if any(_same(value, taken) for taken in one.takes):
                 raise ServerError(
                     f"{argument}={value!r} is used by the server that this process started at "

@@ -1,9 +1,6 @@
 """How a worker opens its partitions: one guarded reader a feed, each partition as it was left.
 
-    Assign ─► reader of the feed, guarded ─► partition ─► what its store holds ─► its cursor
-
-What is found in a journal comes first, and the cursor of the life before, which the
-router holds, goes beyond it: that life may have made more than was ever committed.
+    reader of the feed, guarded ─► partition ─► what its store holds
 
 A large file is indexed for minutes.  How far that is stands in the diary, whose beats say that the
 worker lives, and in the log.
@@ -15,8 +12,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-
-import msgpack
 
 from headrace_proto.errors import HeadraceError, ServerError
 
@@ -35,7 +30,6 @@ from .functions import check_functions
 from .guard import Guard, Passed
 from .replaying import Replay, ReplayedBatches, ReplayedSegments
 from .stores import Stores
-from .worker_messages import Assign
 
 __all__ = ["Opener"]
 
@@ -81,18 +75,16 @@ class Opener:
         self._bad: dict[str, BadRecords] = {}
         self.guards: dict[str, Guard] = {}
 
-    def open(
-        self, config: FeedConfig, order: Assign, cursor: bytes
-    ) -> PartitionFeed | SequenceFeed:
+    def open(self, config: FeedConfig, partition: int) -> PartitionFeed | SequenceFeed:
         """A partition, as it was left by an earlier life."""
         reader = self._reader(config)
-        if order.partition:  # damage that shows when a file is opened is partition 0's to count
+        if partition:  # damage that shows when a file is opened is partition 0's to count
             self._bad[config.name].counts.clear()
         elif isinstance(reader, IndexedReader) and not reader.length:
             logger.warning("feed %r: the source has no example", config.name)
-        with self.guards[config.name].step(order.partition, opening=True):
+        with self.guards[config.name].step(partition, opening=True):
             try:
-                return self._run_of(config, order, reader, cursor)
+                return self._run_of(config, partition, reader)
             except HeadraceError:
                 raise
             except ImportError as error:  # a function that is named and is not there
@@ -140,7 +132,7 @@ class Opener:
             self._tell(config.name, functions)
 
     def _run_of(
-        self, config: FeedConfig, order: Assign, reader: Reader, cursor: bytes
+        self, config: FeedConfig, partition: int, reader: Reader
     ) -> PartitionFeed | SequenceFeed:
         bad = self._bad[config.name]
         keeps = self._stores.keeps(config.name)
@@ -149,7 +141,7 @@ class Opener:
             about = reader, config.declaration, self._slab, bad, self._replay
             run = ReplayedSegments(*about) if config.stateful else ReplayedBatches(*about, keeps)
         else:
-            args = reader, config.declaration, order.partition, config.partitions, self._slab
+            args = reader, config.declaration, partition, config.partitions, self._slab
             run = (SequenceFeed if config.stateful else PartitionFeed)(*args, bad, keeps)
         if self._record != "off":
             run.record(states=self._record == "states")
@@ -159,17 +151,13 @@ class Opener:
         self.guards[config.name].needed = True  # what is read from here on was read before
         if isinstance(run, SequenceFeed):
             run.check_state_bytes(self._max_state_bytes)
-            run.start_after(order.made)
         if keeps:
-            self._resume(run, order)
-        if cursor and isinstance(run, PartitionFeed):
-            run.restore(msgpack.unpackb(cursor, strict_map_key=False))
-            run.note_restored(cursor)
+            self._resume(run, (config.name, partition))
         return run
 
-    def _resume(self, run: PartitionFeed | SequenceFeed, order: Assign) -> None:
+    def _resume(self, run: PartitionFeed | SequenceFeed, name: tuple[str, int]) -> None:
         """Go on from what is in a partition's store."""
-        saved = self._stores.open((order.feed, order.partition))
+        saved = self._stores.open(name)
         if isinstance(run, PartitionFeed) or "base" in saved.meta:
             run.resume(saved)
         closing = saved.meta.get("closing")

@@ -4,7 +4,7 @@
     Answer               ─► answers ───┴─ gathered over a round ─► flush() ─► Deliver, Outcome
     Send to another host ─► Deliver with the answers so far, and the block's bytes as a frame
 
-A trainer is reached by the connection that it came by: a channel (``near``), or the public socket.
+A trainer is reached by the connection that it came by: a channel (``near``), or the front's socket.
 
 The memory of a batch is pinned for as long as its trainer maps it, or its frame is being sent.
 What can not be sent now is dropped: the lease, or the trainer's next Hello, brings it again.
@@ -12,13 +12,9 @@ What can not be sent now is dropped: the lease, or the trainer's next Hello, bri
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import zmq
 
 from headrace_proto import messages
 from headrace_proto.errors import ProtocolError
@@ -30,20 +26,18 @@ from headrace_proto.messages import (
     Flushed,
     Outcome,
     Retargeted,
-    Retired,
     Snapshotted,
 )
 
-from ..core.handover import Answer, Idle, Passed, Send
-from ..feed.slab import map_segment
-from .descriptors import own
-from .desk import Desk, Place, delivery_of
-from .exchange import TrainersExchange
+from ..core.handover import Answer, Full, Idle, Passed, Send
+from .desk import Desk, delivery_of
+from .exchange import TrainersExchange, is_near
+from .relay import RelayDoor, Retired
 from .sessions import Session, SessionTable
 
 __all__ = ["Outbox"]
 
-logger = logging.getLogger("headrace.router")
+logger = logging.getLogger("headrace.trainers")
 
 #: Items in one Deliver; more would not fit a header when batches have many columns.
 _PER_MESSAGE = 16
@@ -62,41 +56,26 @@ class Outbox:
 
     def __init__(
         self,
+        door: RelayDoor,
         directory: Path,
-        socket: zmq.Socket[bytes],
         sessions: SessionTable,
-        near: TrainersExchange | None = None,
+        near: TrainersExchange,
     ) -> None:
+        self._door = door
         self._directory = directory
-        self._socket = socket
         self._near = near
-        self._used = False
         self._sessions = sessions
         self._out: dict[int, list[Delivery]] = {}  # references to be sent, by session
         self._answers: dict[int, _Answers] = {}  # to commits, by session
         self._sending: list[tuple[Any, Desk, Send, tuple[str, int]]] = []
-        self._mapped: dict[str, np.ndarray] = {}
         self._sends = 0
 
     def send(self, identity: bytes, message: Any) -> bool:
         """Send, or find that the connection is gone.  False then."""
-        if self._near is not None and self._near.knows(identity):
-            return self._near.tell(identity, [FROM_SERVER.encode(message)])
-        return self._post(identity, FROM_SERVER.encode(message))
-
-    def _post(self, connection: bytes, header: bytes) -> bool:
-        """Send a header to another host; False where the connection is known to be gone."""
-        self._used = True
-        try:
-            self._socket.send_multipart([connection, header], zmq.NOBLOCK)
-        except zmq.ZMQError:
-            return False
-        return True
-
-    def used_socket(self) -> bool:
-        """Whether anything went by the public socket since this was asked last."""
-        used, self._used = self._used, False
-        return used
+        header = FROM_SERVER.encode(message)
+        if is_near(identity):
+            return self._near.tell(identity, [header])
+        return self._door.say(identity, header)
 
     @property
     def has_batches(self) -> bool:
@@ -118,28 +97,10 @@ class Outbox:
             return
         told = self._answers.pop(session.number, _NOTHING)
         header = FROM_SERVER.encode(Deliver(session.number, (delivery_of(effect, 1),), *told))
-        tracker = self._send_block(session.identity, header, effect.batch.body)
-        if tracker is None:  # its lease or its next Hello brings the batch again
-            self._answers[session.number] = told
-            return
+        tracker = self._door.send_block(session.identity, header, effect.batch.body)
         self._sends += 1
         desk.dispatcher.pin(effect.batch, ("send", self._sends))
         self._sending.append((tracker, desk, effect, ("send", self._sends)))
-
-    def _send_block(self, connection: bytes, header: bytes, place: Place) -> Any:
-        """Send a batch as bytes, which must stay until the result says ``done``; None if not."""
-        try:
-            memory = self._segment(place.segment)
-        except OSError as error:
-            logger.warning("a batch is not sent before its lease has ended: %s", error)
-            return None
-        payload = memory[place.offset : place.offset + place.nbytes]
-        self._used = True
-        with contextlib.suppress(zmq.ZMQError):  # the connection is gone, or stuck
-            return self._socket.send_multipart(
-                [connection, header, payload.data], zmq.NOBLOCK, copy=False, track=True
-            )
-        return None
 
     def answer(self, effect: Answer) -> None:
         """What became of commits; it goes along with the next batch of this round."""
@@ -199,13 +160,6 @@ class Outbox:
                 still.append(entry)
         self._sending = still
 
-    def _segment(self, name: str) -> np.ndarray:
-        memory = self._mapped.get(name)
-        if memory is None:
-            with own():
-                memory = self._mapped[name] = map_segment(self._directory / name)
-        return memory
-
     def forget(self, number: int) -> None:
         """A trainer is gone: nothing more is for it."""
         self._out.pop(number, None)
@@ -219,15 +173,20 @@ class Outbox:
         if session is not None:
             self.send(session.identity, Ended(number))
 
-    def tell_turn(self, effect: Idle | Passed) -> None:
-        """Tell a trainer of several owners that it is another's turn: after what it was given."""
+    def tell_turn(self, effect: Full | Idle | Passed) -> None:
+        """Tell a trainer of several owners what comes of this one: after what it was given."""
         self.flush()
         session = self._sessions.get(effect.session)
-        if session is not None and isinstance(effect, Idle):
-            self.send(session.identity, messages.Idle(effect.session, effect.seq))
-        elif session is not None and isinstance(effect, Passed):
+        if session is None:
+            return
+        told: messages.Full | messages.Idle | messages.Passed
+        if isinstance(effect, Full):
+            told = messages.Full(effect.session, effect.number, effect.partition)
+        elif isinstance(effect, Idle):
+            told = messages.Idle(effect.session, effect.seq)
+        else:
             told = messages.Passed(effect.session, effect.seq, effect.partition)
-            self.send(session.identity, told)
+        self.send(session.identity, told)
 
     def flushed(self, number: int, request: int, code: str = "", text: str = "") -> None:
         """The states that a trainer has handed over are kept, or why they are not."""
@@ -268,8 +227,8 @@ class Outbox:
 
     def retire(self, segment: str) -> None:
         """A segment holds nothing any more: it goes from here, and trainers unmap it."""
-        self._mapped.pop(segment, None)
         (self._directory / segment).unlink(missing_ok=True)
+        self._door.tell(Retired(segment))
         for session in self._sessions.present():
             if session.local:
-                self.send(session.identity, Retired(session.number, (segment,)))
+                self.send(session.identity, messages.Retired(session.number, (segment,)))

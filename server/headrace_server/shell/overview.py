@@ -1,10 +1,10 @@
 """A whole server at one moment, as plain data: what ``Server.stats`` and all that watches is told.
 
-    router: feeds, trainers ─┐
+    owners: feeds, trainers ─┐
     sheets of the workers ───┼─► overview()
     chronicle, quarantine ───┘
 
-What workers tell is at most about a second older than what the router tells.
+What workers tell is at most about a second older than what owners tell.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def overview(
     slots: Sequence[Slot],
     quarantined: Mapping[str, int],
 ) -> dict[str, Any]:
-    """All of it.  ``answer`` is the router's."""
+    """All of it.  ``answer`` is that of all owners together."""
     now = time.monotonic()
     feeds = {name: dict(told) for name, told in answer["feeds"].items()}
     workers = [_worker(slot, config) for slot in slots]

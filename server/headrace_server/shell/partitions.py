@@ -1,6 +1,6 @@
 """The partitions of one worker at work: each step makes a batch, or says what it lacks.
 
-    orders ─► [ the partition whose turn it is: a step ] × n ─► announcements
+    calls ─► [ the partition whose turn it is: a step ] × n ─► events
 
 How a partition comes to be is in ``opening.py``, whose turn it is in ``core/ahead.py``, how its
 batches are told in ``announcing.py``, what its trainers bring back in ``commits.py``, and what
@@ -12,12 +12,12 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headrace_proto.errors import HeadraceError, ProtocolError, code_of
+from headrace_proto.errors import HeadraceError, code_of
 from headrace_proto.schema import schema_to_wire
 
 from ..core.ahead import Ahead
@@ -29,31 +29,23 @@ from .announcing import Announcer
 from .commits import Commits
 from .config import RunConfig
 from .diary import Diary
-from .flight import RowsRecorder
-from .guard import Passed
-from .inspections import sought
-from .opening import Opener
-from .reporter import Reporter
-from .sheet import Sheet
-from .stores import Stores
-from .worker_messages import (
-    Assign,
+from .events import (
     Claimed,
-    Close,
-    Copy,
     Dry,
     Failed,
     Finished,
     Flush,
     Opened,
-    Retarget,
     Retargeted,
-    Seek,
-    Settled,
     Starved,
-    Turn,
     Waiting,
 )
+from .flight import RowsRecorder
+from .guard import Passed
+from .opening import Opener
+from .reporter import Reporter
+from .sheet import Sheet
+from .stores import Stores
 
 __all__ = ["Life", "Partitions"]
 
@@ -84,8 +76,8 @@ class Life:
 class Partitions:
     """Those of one life of one worker."""
 
-    def __init__(self, begun: Life, send: Callable[..., None]) -> None:
-        """``send(message, *payload)`` tells the router, or the house in this process."""
+    def __init__(self, begun: Life, send: Callable[[Any], None]) -> None:
+        """``send`` takes events to the desks."""
         config, worker, life, diary = begun.config, begun.worker, begun.number, begun.diary
         self._diary = diary
         self._send = send
@@ -129,6 +121,7 @@ class Partitions:
         self._failed: set[str] = set()
         self._made: dict[_Name, PartitionFeed | SequenceFeed] = {}  # those that make no more
         self._full = False  # whether the slab has no room for the next batch
+        self._told_full: set[str] = set()  # feeds that were told so since they made a batch
         self._blocks: dict[tuple[str, int, int], Block] = {}
         bounds = config.max_ahead, config.max_ahead_bytes, config.slab_bytes
         self._ahead = Ahead(self._feeds, *bounds)
@@ -213,7 +206,15 @@ class Partitions:
             full = f"the slab of worker {self._worker} is full: {self._slab.used_bytes} bytes wait "
             self._tell_what_lacks(name, f"{full}for trainers (slab_bytes bounds it)")
             self._full = True  # only trainers can free a block
+            self._tell_full()
         return None
+
+    def _tell_full(self) -> None:
+        """No plain feed gets another batch before trainers commit some: desks are told once."""
+        for (feed, partition), run in self._running.items():
+            if feed not in self._told_full and isinstance(run, PartitionFeed):
+                self._told_full.add(feed)
+                self._send(Starved(feed, partition))
 
     def _note_rest(self, name: _Name, run: SequenceFeed, rests: bool) -> None:
         """A partition of segments may have to wait for trainers, who are to know."""
@@ -247,43 +248,43 @@ class Partitions:
         if made.trace is not None:
             self._flight[feed].made(partition, made.number, made.rows, made.trace)
         self._blocks[feed, partition, made.number] = made.block
+        self._told_full.discard(feed)
         if isinstance(run, PartitionFeed):  # others make what is wanted
             self._ahead.made(name, made.nbytes)
         self._announcer.add(name, run, made)
 
     def _announce(self) -> None:
-        """Tell the router of all batches that are ready."""
+        """Tell of all batches that are ready."""
         for name, error in self._announcer.tell():
             self._fail(*name, error)
 
-    def obey(self, message: Any, payload: list[bytes]) -> None:
-        """Do what the router says."""
-        if isinstance(message, Settled):
-            self._settle(message)
-        elif isinstance(message, Turn):
-            self._take_turn(message, payload)
-        elif isinstance(message, Flush):
-            name = message.feed, message.partition
-            self._commits.flush(name, self._running.get(name), message, payload)
-        elif isinstance(message, Assign):
-            self._assign(message, payload[0])
-        elif isinstance(message, Close):
-            self._close(message)
-        elif isinstance(message, Retarget):
-            self._retarget(message)
-        elif isinstance(message, Seek):
-            runs = {**self._running, **self._made}
-            self._send(sought(message, self._worker, runs))
-        elif isinstance(message, Copy):
-            self._stores.copy(message)
-        else:
-            raise ProtocolError(f"a worker does not understand {type(message).__name__}")
+    # The desks
 
-    def _settle(self, news: Settled) -> None:
-        for name in news.freed:
-            self.free(*name)
-        for feed, taken in news.taken:
-            self.taken(feed, taken)
+    def open(self, feed: str, partition: int) -> None:
+        """Open a partition as an earlier life has left it."""
+        if feed in self._failed:
+            return
+        name = feed, partition
+        try:
+            self._diary.begin(feed, partition, opening=True)
+            run = self._opener.open(self._feeds[feed], partition)
+            opened = Opened(
+                feed,
+                partition,
+                schema_to_wire(run.schema),
+                dict(run.properties),
+                used=self._stores.used(name),
+            )
+            if isinstance(run, PartitionFeed):
+                rounds = self._stores.rounds(name)
+                opened = replace(opened, next=run.next_number, rounds=rounds, done=run.done_numbers)
+            self._send(opened)
+        except MemoryError:
+            raise
+        except Exception as error:
+            self._fail(feed, partition, error)
+            return
+        self._running[name] = run
 
     def taken(self, feed: str, taken: int) -> None:
         """So many batches of a feed were taken in this life."""
@@ -307,65 +308,107 @@ class Partitions:
             if isinstance(run, PartitionFeed):
                 self._commits.done(name, run, batches)
 
-    def _take_turn(self, turn: Turn, payload: list[bytes]) -> None:
-        name = turn.feed, turn.partition
-        running = self._running.get(name)
-        run = running or self._made.get(name)
+    def save(
+        self, feed: str, partition: int, number: int, token: int, columns: Any, states: bytes
+    ) -> None:
+        """A trainer is done with a batch of segments."""
+        name = feed, partition
+        run = self._running.get(name) or self._made.get(name)
+        if isinstance(run, SequenceFeed):
+            self._commits.save(name, run, number, token, columns, states)
+            self._resting.discard(name)
+
+    def flush(self, feed: str, partition: int, flush: Flush, states: bytes) -> None:
+        """A trainer lets go of lanes."""
+        name = feed, partition
+        self._commits.flush(name, self._running.get(name), flush, states)
+
+    def want(self, feed: str, partition: int, upto: int, stripe: int) -> None:
+        """Trainers want batches of segments up to this number, of these lanes."""
+        self._ask(feed, partition, lambda run: run.want(upto, stripe))
+
+    def leave(self, feed: str, partition: int, stripe: int) -> None:
+        """The trainer of these lanes is gone."""
+        self._ask(feed, partition, lambda run: run.leave(stripe))
+
+    def release(self, feed: str, partition: int, number: int) -> None:
+        """A batch that was claimed is nobody's any more."""
+        self._ask(feed, partition, lambda run: run.release(number))
+
+    def _ask(self, feed: str, partition: int, of: Callable[[SequenceFeed], object]) -> None:
+        run = self._running.get((feed, partition))
+        if isinstance(run, SequenceFeed):
+            of(run)
+            self._resting.discard((feed, partition))
+
+    def claim(self, feed: str, partition: int, place: Any) -> None:
+        """Say whether a trainer still has a batch of an earlier life.
+
+        Where the number of its place is -1 the trainer has committed it.
+        """
+        name, token = (feed, partition), place.token
+        run = self._running.get(name) or self._made.get(name)
         if run is None:
             return
-        for number in turn.releases:
-            if isinstance(running, SequenceFeed):
-                running.release(number)
-        for token, number, segments in turn.claims:
-            self._claim(name, token, number, segments)
-        self._commits.save(name, run, turn.saves, payload)
-        if isinstance(running, SequenceFeed):
-            for upto, stripe in turn.wants:
-                running.want(upto, stripe)
-            for stripe in turn.leaves:
-                running.leave(stripe)
         self._resting.discard(name)
-
-    def _claim(self, name: _Name, token: int, number: int, segments: bytes) -> None:
-        """A trainer has a batch of an earlier server, or (``number`` is -1) has committed it."""
-        if self._stores.knows(name, token):
-            self._send(Claimed(*name, token, "done"))
-            return
-        if number < 0:
-            self._send(Claimed(*name, token, "no" if self._stores.lacks(name, token) else "done"))
-            return
-        run = self._running.get(name) or self._made[name]
         known: int | None = None
-        if isinstance(run, PartitionFeed):
-            known = run.claim(number)
-        elif name in self._running:
-            with self._guards[name[0]].step(name[1]):
-                known = run.claim(segments)
-        if known is None:
-            self._send(Claimed(*name, token, "no"))
+        if self._stores.knows(name, token):
+            verdict = "done"
+        elif place.number < 0:
+            verdict = "no" if self._stores.lacks(name, token) else "done"
         else:
-            self._send(Claimed(*name, token, "yes", known))
-
-    def _assign(self, order: Assign, cursor: bytes) -> None:
-        config = self._feeds[order.feed]
-        if order.feed in self._failed:
-            return
-        try:
-            self._diary.begin(order.feed, order.partition, opening=True)
-            run = self._opener.open(config, order, cursor)
-            schema = schema_to_wire(run.schema)
-            name = order.feed, order.partition
-            number = run.next_number if isinstance(run, PartitionFeed) else 0
-            told: tuple[Any, ...] = schema, dict(run.properties), number, self._stores.used(name)
             if isinstance(run, PartitionFeed):
-                told = *told, self._stores.rounds(name), run.done_numbers
-            self._send(Opened(order.feed, order.partition, *told))
-        except MemoryError:
-            raise
-        except Exception as error:
-            self._fail(order.feed, order.partition, error)
-            return
-        self._running[order.feed, order.partition] = run
+                known = run.claim(place.number)
+            elif name in self._running:
+                with self._guards[feed].step(partition):
+                    known = run.claim(place.segments)
+            verdict = "no" if known is None else "yes"
+        self._send(Claimed(*name, token, verdict, known or 0))
+
+    def close(self, feed: str, cancel: bool) -> None:
+        """Read no more for a feed: give out what was read, or with ``cancel`` drop it."""
+        for name, run in self._running.items():
+            if name[0] == feed:
+                run.close(cancel)
+                if isinstance(run, PartitionFeed):
+                    self._stores.keep(name, run)
+                else:
+                    self._stores.note(name, "closing", b"cancel" if cancel else b"close")
+        self._resting = {name for name in self._resting if name[0] != feed}
+
+    def abandon(self, feed: str) -> None:
+        """Make nothing more of a feed, which has failed."""
+        self._failed.add(feed)
+        for name in [name for name in self._running if name[0] == feed]:
+            del self._running[name]
+            self._resting.discard(name)
+
+    def retarget(self, feed: str, request: int, probs: Sequence[float]) -> None:
+        """Draw classes in other proportions from now on."""
+        for (of, partition), run in self._running.items():
+            if of != feed:
+                continue
+            fault = ""
+            try:
+                since = run.set_target_probs(list(probs))
+                if isinstance(run, PartitionFeed):
+                    self._stores.keep((feed, partition), run)
+            except Exception as error:  # whatever a trainer's numbers bring out
+                since, fault = 0, str(error)
+            self._send(Retargeted(feed, partition, request, since, fault, run.stats()))
+
+    def seek(self, feed: str, key: bytes) -> list[list[Any]]:
+        """Where examples of a key are: [partition, epoch, segment, of how many, where, batch]."""
+        return [
+            [partition, *example]
+            for (of, partition), run in {**self._running, **self._made}.items()
+            if of == feed and isinstance(run, SequenceFeed)
+            for example in run.seek(key)
+        ]
+
+    def copy(self, feed: str, partition: int, ticket: int, directory: str) -> None:
+        """Copy a partition's store, with all that was kept so far; its end is told."""
+        self._stores.copy((feed, partition), ticket, directory)
 
     def _fail(self, feed: str, partition: int, error: Exception) -> None:
         """A feed can not go on.  Only what nobody foresaw brings its traceback along."""
@@ -374,36 +417,4 @@ class Partitions:
             text = f"{type(error).__name__}: {text}"
             logger.error("%s", "".join(traceback.format_exception(error)))
         self._send(Failed(feed, partition, code_of(error), text[:8000]))
-        self._halt(feed)
-
-    def _halt(self, feed: str) -> None:
-        self._failed.add(feed)
-        for name in [name for name in self._running if name[0] == feed]:
-            del self._running[name]
-            self._resting.discard(name)
-
-    def _close(self, order: Close) -> None:
-        if order.abandon:
-            self._halt(order.feed)
-        for name, run in self._running.items():
-            if name[0] == order.feed:
-                run.close(order.cancel)
-                if isinstance(run, PartitionFeed):
-                    self._stores.keep(name, run)
-                elif not order.abandon:
-                    self._stores.note(name, "closing", b"cancel" if order.cancel else b"close")
-        self._resting = {name for name in self._resting if name[0] != order.feed}
-
-    def _retarget(self, order: Retarget) -> None:
-        for (feed, partition), run in self._running.items():
-            if feed != order.feed:
-                continue
-            fault = ""
-            try:
-                told = dict(order.since).get(partition, 0)
-                since = run.set_target_probs(list(order.probs), told)
-                if isinstance(run, PartitionFeed):
-                    self._stores.keep((feed, partition), run)
-            except Exception as error:  # whatever a trainer's numbers bring out
-                since, fault = 0, str(error)
-            self._send(Retargeted(feed, partition, order.request, since, fault, run.stats()))
+        self.abandon(feed)

@@ -8,6 +8,7 @@ that only makes work is not listened to any more (``conduct``).
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from headrace_proto import __version__, limits
 from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import (
     HeadraceError,
+    LimitExceeded,
     NotAllowed,
     ProtocolError,
     UnknownFeed,
@@ -50,21 +52,23 @@ from .conduct import Conduct
 from .config import RunConfig
 from .descriptors import is_shortage
 from .desk import Desk
-from .exchange import TrainersExchange
-from .gate import Door
+from .exchange import TURN_S, TrainersExchange
 from .outbox import Outbox
 from .rejoining import PUT_BACK, Later, wanted_by
+from .relay import RelayDoor
 from .sessions import Session, SessionTable
 
 __all__ = ["Reception"]
 
-logger = logging.getLogger("headrace.router")
+logger = logging.getLogger("headrace.trainers")
 
 #: A trainer that was silent for this many heartbeats is asked whether it is there.
 _SILENT = 2.5
 #: Refusals of a Hello that are counted.
 _COUNTED = {"limit": "trainers", "denied": "revoked"}
 _REVOKED = "this trainer's public key is not, or no longer, in trainers/ of the server's keys"
+#: Messages that a commit counts as which is beyond those that a trainer can have under way.
+_OF_FALSE = 10
 #: Of what a trainer says of where it runs.
 _LONGEST_HOST = 100
 
@@ -75,7 +79,7 @@ class Reception:
     def __init__(
         self,
         config: RunConfig,
-        gate: Door,
+        gate: RelayDoor,
         desks: Mapping[str, Desk],
         sessions: SessionTable,
         outbox: Outbox,
@@ -98,12 +102,26 @@ class Reception:
 
     def hear(self, burst: int) -> int:
         """Take what trainers have sent by the public socket; how many messages came."""
+        for identity in self._gate.flooding:
+            self._end_flood(identity)
+        self._gate.flooding.clear()
+        until = time.monotonic() + TURN_S
         for heard in range(burst):
-            if not self._gate.waits():
+            if not self._gate.waits() or (heard and time.monotonic() >= until):
                 return heard
             key, identity, frames = self._gate.receive()
             self._take(identity, frames, key)
         return burst
+
+    def _end_flood(self, identity: bytes) -> None:
+        """Listen no more to a connection that sends faster than it can be heard."""
+        if identity not in self._conduct.muted:
+            session = self._sessions.of_connection(identity)
+            who = "a trainer" if session is None else session.who
+            error = LimitExceeded("a trainer sends messages faster than they can be handled")
+            self._conduct.silence("messages", identity, who, error, self._clock())
+            if session is not None:
+                self._leave(session, self._desks[session.feed])
 
     def hear_near(self) -> None:
         """Take what trainers of this host have sent by their channels."""
@@ -151,6 +169,10 @@ class Reception:
                 self._outbox.send(identity, Unknown(message.session))
             return
         session.messages += 1
+        if session.messages > self._config.max_messages_per_s:
+            self._conduct.is_too_much(session.messages, identity, session.who, self._clock())
+            self._leave(session, self._desks[session.feed])
+            return
         desk = self._desks[session.feed]
         dispatcher = desk.dispatcher
         now = self._clock()
@@ -177,10 +199,7 @@ class Reception:
             told = Drained(session.number)
             desk.close(message.cancel, lambda: self._outbox.send(identity, told))
         elif isinstance(message, Retarget):
-            if desk.over:
-                self._outbox.retargeted(session.number, message.request, [], "the feed has ended")
-            else:
-                desk.retargets.ask(session.number, message.request, message.probs)
+            desk.retargets.ask(session.number, message.request, message.probs)
         elif isinstance(message, Flush):
             self._on_flush(session, desk, message, frames)
         elif isinstance(message, Snapshot):
@@ -228,7 +247,6 @@ class Reception:
                 self._gate.refusals.add(_COUNTED[code], "", text, self._clock())
             self._outbox.send(identity, Refused(code, str(error)))
             return
-        self._gate.belongs(session.number, self._clock())
         desk = self._desks[session.feed]
         self._outbox.send(
             identity,
@@ -250,6 +268,7 @@ class Reception:
                 self._owner,
                 desk.owners,
                 desk.of_feed,
+                session.run,
             ),
         )
         if desk.failure is not None:
@@ -272,7 +291,7 @@ class Reception:
         if name is None:
             raise NotAllowed(_REVOKED)
         desk = self._desk_of(hello.feed)
-        if hello.owner not in (-1, self._owner):
+        if hello.owner not in (-1, self._owner) and hello.owner < desk.owners:
             raise ProtocolError(
                 f"a Hello names owner {hello.owner}; feed {desk.name!r} has {desk.owners}, and "
                 f"this is owner {self._owner}"
@@ -282,6 +301,7 @@ class Reception:
         if session is not None:
             session.seen = now
             desk.dispatcher.seen(session.number, now)
+            desk.claim(session.number, hello)
             return session, True
         members = (
             Member(s.process, s.resumed, s.seen, s.uses and not desk.over)
@@ -289,6 +309,7 @@ class Reception:
             if s.present
         )
         desk.rejoining.admit(hello, members, now)
+        run = desk.run_of(hello, now)
         other = self._sessions.of_connection(identity)
         if other is not None:
             self._leave(other, self._desks[other.feed])
@@ -302,23 +323,27 @@ class Reception:
         session.host = hello.host[:_LONGEST_HOST]
         desk.farewell.back(hello.nonce)
         try:
-            desk.dispatcher.join(session.number, now, hello.rank, hello.world_size)
+            desk.dispatcher.join(session.number, now, hello.rank, hello.world_size, run)
         except JoinRefused:
             self._sessions.leave(session)
             raise
+        if run:
+            session.run = run
+            desk.runs.joined(hello.nonce, hello.rank, hello.world_size, run)
         logger.info("%s joined feed %r", session.described, desk.name)
-        desk.dispatcher.adopt(session.number, hello.held, now)
+        # Commits that were not answered are said again: what they are of is not to go out before.
+        tokens = dict.fromkeys((*hello.held, *(place.token for place in hello.batches)))
+        desk.dispatcher.adopt(session.number, tuple(tokens), now)
         desk.on_hello(session.number, hello)
         if desk.flight is not None:
-            about = hello.host, hello.rank, hello.world_size, hello.process
-            desk.flight.joined(session.number, *about)
+            desk.flight.joined(session.number, hello)
         return session, False
 
     def _usage_told(self, session: Session, desk: Desk, hello: Hello) -> tuple[Any, ...] | None:
         """How far others have used a feed, where a trainer that is new to it has to know."""
         usage = desk.usage()
         told = usage.finished, usage.batches, usage.since, usage.until
-        if desk.failure is not None or hello.generation >= 0:
+        if desk.failure is not None or hello.known:
             return None
         at_work = any(  # an earlier cell of a notebook is not, though it may not have left
             s.uses and s.process != session.process for s in self._sessions.of_feed(desk.name)
@@ -339,6 +364,9 @@ class Reception:
 
     def _on_step(self, session: Session, desk: Desk, step: Step, frames: list[bytes]) -> None:
         dispatcher = desk.dispatcher
+        excess = len(step.commits) + len(step.saves) - 2 * self._config.max_credits
+        if excess > 0:  # of batches that it can not have: each costs a look, and an answer
+            session.messages += _OF_FALSE * excess
         for token in step.released:
             self._unmap(session, desk, token)
         if step.commits or step.saves:
@@ -410,19 +438,6 @@ class Reception:
             _, batch = session.mapped.pop(token)
             desk.dispatcher.unpin(batch, (session.number, token))
 
-    def send_away(self, desk: Desk, error: HeadraceError | None = None) -> None:
-        """End the sessions of a desk that is no more; nothing of its memory is used again.
-
-        Without an error its trainers greet again, and have another session.
-        """
-        for session in self._sessions.of_feed(desk.name):
-            if session.present:
-                if error is not None:
-                    told = Ended(session.number, code_of(error), str(error))
-                    self._outbox.send(session.identity, told)
-                self._leave(session, desk)
-            session.mapped.clear()
-
     def _leave(self, session: Session, desk: Desk) -> None:
         self._sessions.leave(session)
         self._gate.left(session.number, self._clock())
@@ -485,9 +500,7 @@ class Reception:
                     self._leave(session, self._desks[session.feed])
         if conduct.second_is_over(now):
             for session in self._sessions.present():
-                count, session.messages = session.messages, 0
-                if conduct.is_too_much(count, session.identity, session.who, now):
-                    self._leave(session, self._desks[session.feed])
+                session.messages = 0
 
     def all_heard(self, desk: Desk, now: float) -> bool:
         """Whether no trainer is waited for that has not heard of the end of its feed."""

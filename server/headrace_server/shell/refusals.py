@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 __all__ = ["Refusals"]
 
-logger = logging.getLogger("headrace.router")
+logger = logging.getLogger("headrace.trainers")
 
 _QUIET_S = 60.0
 #: Lines at once about peers that were not seen before; a storm comes from many addresses.

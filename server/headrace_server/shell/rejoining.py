@@ -5,7 +5,8 @@
                       ─► FeedRewound, FeedInUse, ServerError
 
 Having a feed taken back is the supervisor's: its processes are ended, and a next life begins.  What
-is to be said to it waits in ``asks``.
+is to be said to it waits in ``asks``.  Of several owners of a feed none judges a token before it
+knows what the others have, which comes by way of the supervisor.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ from headrace_proto.messages import Hello
 from ..core.rewinding import BEGINNING, Judgement, Member, Rewinding
 from .config import FeedConfig
 
-__all__ = ["PUT_BACK", "Later", "Rejoining", "in_use", "wanted_by"]
+__all__ = ["PUT_BACK", "TOUCHED", "USED", "Later", "Rejoining", "in_use", "wanted_by"]
+
+#: What owners tell each other of a feed: an earlier server has seen something done …
+USED = "used"
+#: … and something was committed since the feed was taken back to where it is.
+TOUCHED = "touched"
 
 PUT_BACK = (
     "the state directory is another one, or was put back to an earlier state (a backup, a copy).  "
@@ -54,8 +60,13 @@ def in_use(feed: str, trainers: str) -> FeedInUse:
 class Rejoining:
     """One feed's."""
 
-    def __init__(self, feed: FeedConfig, durable: bool, starts: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, feed: FeedConfig, durable: bool, starts: tuple[int, ...] = (), alone: bool = True
+    ) -> None:
+        """``alone``: no other process has partitions of this feed."""
         self._feed = feed.name
+        self._knows_others = alone
+        self._told: set[str] = set()
         self._durable = durable
         untouched = feed.untouched or not durable
         known = starts if durable else ()
@@ -63,13 +74,28 @@ class Rejoining:
         self._asked = ""  # the snapshot that the supervisor was asked for
         self._refused: dict[str, HeadraceError] = {}  # by snapshot
         self.asks: list[str] = []
+        self.news: list[str] = []  # that other owners are to know: USED, TOUCHED
 
     @property
     def generation(self) -> int:
         return self._machine.generation
 
-    def unused(self) -> None:
-        """No earlier server has seen anything done."""
+    def opened(self, used: bool) -> None:
+        """All partitions are open; ``used``: an earlier server saw something of them done."""
+        if used:
+            self._tell(USED)
+        elif self._knows_others:
+            self._unused()
+
+    def all_opened(self, used: bool, touched: bool) -> None:
+        """The other owners have opened theirs: something was done before, or has been since."""
+        known, self._knows_others = self._knows_others, True
+        if touched:
+            self._machine.untouched = False
+        elif not used and not known and TOUCHED not in self._told:
+            self._unused()
+
+    def _unused(self) -> None:
         self._machine.untouched = self._machine.snapshot == BEGINNING
 
     def rewound(self) -> FeedRewound:
@@ -87,6 +113,12 @@ class Rejoining:
     def touched(self) -> None:
         """Something was committed."""
         self._machine.untouched = False
+        self._tell(TOUCHED)
+
+    def _tell(self, news: str) -> None:
+        if news not in self._told:
+            self._told.add(news)
+            self.news.append(news)
 
     def admit(self, hello: Hello, members: Iterable[Member], now: float) -> None:
         """Whether a trainer that has no session here is let in."""
@@ -107,6 +139,8 @@ class Rejoining:
                 f"feed {self._feed!r} has no state directory (state_dir, --state-dir): there is no "
                 "snapshot to go on from"
             )
+        if not self._knows_others:
+            raise Later("the workers are opening the feed's source")
         if wanted in self._refused:
             raise self._refused.pop(wanted)
         judgement = self._machine.judge(hello.nonce, hello.process, wanted, members, now)

@@ -21,8 +21,6 @@ from headrace_proto.codec import Registry
 from headrace_proto.errors import ServerError
 
 from .desk import Place
-from .exchange import is_near
-from .outbox import Outbox
 from .refusals import Refusals
 
 __all__ = [
@@ -31,7 +29,7 @@ __all__ = [
     "AllBack",
     "Began",
     "Block",
-    "FarOutbox",
+    "FrontGone",
     "Heard",
     "Known",
     "Left",
@@ -42,6 +40,12 @@ __all__ = [
     "Sent",
     "Unreachable",
 ]
+
+#: Messages of one connection that wait to be heard.  A trainer that waits for answers has far fewer
+#: under way, so one that sends more is listened to no more.
+_MOST_WAITING = 4096
+#: Bytes that wait, of all connections; beyond them messages wait at the front.
+_MOST_WAITING_BYTES = 64 << 20
 
 FROM_FRONT = Registry("front")
 FROM_OWNER = Registry("owner")
@@ -135,6 +139,18 @@ class Ready:
     """The feeds are open: greetings are answered from now on."""
 
 
+#: A message and the public key that it came by.
+_Waiting = tuple[str, list[bytes]]
+
+
+def _size(frames: list[bytes]) -> int:
+    return sum(map(len, frames))
+
+
+class FrontGone(ServerError):
+    """The front has ended, and with it the server."""
+
+
 class _Tracker:
     """Whether a block that the front sends is still being read."""
 
@@ -147,7 +163,9 @@ class RelayDoor:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._heard: deque[tuple[str, bytes, list[bytes]]] = deque()
+        self._heard: dict[bytes, deque[_Waiting]] = {}  # by connection, the next first
+        self._waiting_bytes = 0
+        self.flooding: list[bytes] = []  # connections of which more came than may wait
         self._names: dict[str, str] | None = None
         self._access: dict[str, Any] = {"keys": False, "known": [], "refused": {}}
         self._changed = False
@@ -162,11 +180,11 @@ class RelayDoor:
         return self._channel.fileno()
 
     def hear(self) -> None:
-        """Take what the front has said.  ServerError: it is gone."""
+        """Take what the front has said.  FrontGone: it is there no more."""
         for header, *frames in self._channel.receive():
             message = FROM_FRONT.decode(header)
             if isinstance(message, Heard):
-                self._heard.append((message.key, message.connection, frames))
+                self._keep(message.connection, message.key, frames)
             elif isinstance(message, Unreachable):
                 self.unreachable.add(message.connection)
             elif isinstance(message, Sent):
@@ -179,7 +197,7 @@ class RelayDoor:
             elif isinstance(message, AllBack):
                 self.all_back = True
         if self._channel.ended:
-            raise ServerError("the front has closed its channel")
+            raise FrontGone("the front has closed its channel")
 
     def tell(self, message: object, frames: Sequence[bytes] = ()) -> None:
         """Say something to the front."""
@@ -193,6 +211,19 @@ class RelayDoor:
         self.tell(block, [header])
         return tracker
 
+    def say(self, connection: bytes, header: bytes) -> bool:
+        """Have the front send a header; False where the connection is known to be gone."""
+        if connection in self.unreachable:
+            self.unreachable.discard(connection)
+            return False
+        self.tell(Say(connection), [header])
+        return True
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits to be heard that no more is to be taken."""
+        return self._waiting_bytes > _MOST_WAITING_BYTES
+
     # As of a gate
 
     @property
@@ -205,11 +236,26 @@ class RelayDoor:
         return bool(self._heard)
 
     def receive(self) -> tuple[str, bytes, list[bytes]]:
-        """The next message: the public key that it came by, the connection, the frames."""
-        return self._heard.popleft()
+        """The next message: the public key that it came by, the connection, the frames.
 
-    def belongs(self, session: int, now: float) -> None:
-        """The front sees it by the Welcome that it passes on."""
+        Connections take turns, so one that sends much waits for itself only.
+        """
+        connection = next(iter(self._heard))
+        queue = self._heard.pop(connection)
+        key, frames = queue.popleft()
+        self._waiting_bytes -= _size(frames)
+        if queue:
+            self._heard[connection] = queue
+        return key, connection, frames
+
+    def _keep(self, connection: bytes, key: str, frames: list[bytes]) -> None:
+        queue = self._heard.setdefault(connection, deque())
+        queue.append((key, frames))
+        self._waiting_bytes += _size(frames)
+        if len(queue) > _MOST_WAITING:
+            self._waiting_bytes -= sum(_size(frames) for _, frames in queue)
+            del self._heard[connection]
+            self.flooding.append(connection)
 
     def left(self, session: int, now: float) -> None:
         """A session has ended; the connection that it came by may end for others."""
@@ -231,26 +277,3 @@ class RelayDoor:
         self._refusals.tick(now)
         changed, self._changed = self._changed, False
         return changed
-
-
-class FarOutbox(Outbox):
-    """An outbox whose trainers on other hosts are reached by way of the front."""
-
-    def __init__(self, door: RelayDoor, *about: Any) -> None:
-        super().__init__(*about)
-        self._door = door
-
-    def _post(self, connection: bytes, header: bytes) -> bool:
-        unreachable = self._door.unreachable
-        if connection in unreachable or is_near(connection):
-            unreachable.discard(connection)
-            return False
-        self._door.tell(Say(connection), [header])
-        return True
-
-    def _send_block(self, connection: bytes, header: bytes, place: Place) -> Any:
-        return self._door.send_block(connection, header, place)
-
-    def retire(self, segment: str) -> None:
-        super().retire(segment)
-        self._door.tell(Retired(segment))

@@ -116,9 +116,6 @@ class ReplayedBatches(PartitionFeed):
         """Go on after the batch that the cursor came with."""
         self._script.at = int(cursor)
 
-    def note_restored(self, cursor: bytes) -> None:
-        pass
-
     def committed(self, number: int) -> None:
         pass
 
@@ -167,10 +164,7 @@ class ReplayedBatches(PartitionFeed):
         return MadeBatch(*about, _marked(made))
 
     def cursor(self) -> bytes:
-        cursor = pack(self._script.at)
-        if self._numbers is not None:
-            self._numbers.made(self._script.at - 1, cursor)
-        return cursor
+        return pack(self._script.at)
 
 
 class ReplayedSegments(SequenceFeed):
@@ -198,9 +192,6 @@ class ReplayedSegments(SequenceFeed):
     @property
     def starved(self) -> bool:
         return False
-
-    def start_after(self, made: int) -> None:
-        self._script.at = made
 
     def want(self, upto: int, stripe: int) -> None:
         self._wanted = max(self._wanted, upto)

@@ -1,11 +1,11 @@
 """What the children of a server have told, until somebody asks.
 
-    router ─► ready ─────────────────────┐
+    front  ─► ready ─────────────────────┐
     owners ─► open, idle, over, answer ──┼► hear() ─► [ the last of each kind ]
     all    ─► dying ─────────────────────┘
 
-An owner is who has the leases of a feed: the router, or each worker those of its partitions.  What
-all of them have to say is said when the last one has.  A feed fails when one of them fails it.
+Each worker owns the leases of its partitions.  What all of them have to say is said when the last
+one has.  A feed fails when one of them fails it.
 
 Nothing here waits or locks: whoever hears and asks from several threads holds a lock, and wakes
 those who wait.
@@ -26,18 +26,18 @@ __all__ = ["LIVES", "Reports"]
 LIVES = "stats"
 #: The front, in the place of an owner's number.
 _FRONT = -1
+#: Counts of partitions over all lives of their owner, which knows them once it has opened these.
+_LASTING = ("batches", "rows", "dropped", "padding", "classes", "segments")
 
 
 class Reports:
     """The last words of each kind."""
 
-    def __init__(self, owners: int = 1, front: bool = False) -> None:
-        """``front``: the process with the public address is none of the owners."""
-        self.ready = False  # whether the router listens
+    def __init__(self, owners: int = 1) -> None:
+        self.ready = False  # whether the front listens
         self.addresses: list[str] = []  # on which it does
         self.over: dict[str, tuple[str, str]] = {}  # feeds that ended: error code, text
         self._owners = owners
-        self._front = front
         self._open: set[int] = set()  # owners that have opened the sources of all feeds
         self._idle: set[int] = set()  # … to which all that was out has come back after a pause
         self._asked: dict[int, str] = {}  # requests, and their orders
@@ -45,6 +45,7 @@ class Reports:
         self._dropped: dict[str, dict[int, dict[str, int]]] = {}  # by feed and owner
         self._well: dict[str, set[int]] = {}  # owners to whom a feed has ended well
         self._bad: dict[str, dict[int, dict[str, int]]] = {}  # examples, by feed and owner
+        self._counts: dict[str, dict[int, dict[str, Any]]] = {}  # … and what they counted last
         self._dying: dict[str, str] = {}
 
     @property
@@ -62,7 +63,7 @@ class Reports:
         kind = event.get("event")
         if kind == "dying":
             self._dying[child] = str(event["text"])
-        elif kind == "ready" and child == "router":
+        elif kind == "ready" and child == "front":
             self.addresses = list(event["addresses"])
             self.ready = True
         elif kind == "open":
@@ -70,8 +71,7 @@ class Reports:
         elif kind == "idle":
             self._idle.add(owner)
         elif kind == "answer" and event["request"] in self._asked:
-            of_front = self._front and child == "router"
-            self._answers[event["request"]][_FRONT if of_front else owner] = event
+            self._answers[event["request"]][_FRONT if child == "front" else owner] = event
         elif kind == "bad":
             self._bad.setdefault(event["feed"], {})[owner] = dict(event["bad"])
         elif kind == "over":
@@ -100,7 +100,7 @@ class Reports:
 
     def begin_anew(self, feed: str) -> None:
         """A feed begins again: it is over no more."""
-        for known in (self.over, self._dropped, self._well, self._bad):
+        for known in (self.over, self._dropped, self._well, self._bad, self._counts):
             known.pop(feed, None)
 
     def give_up(self, feeds: Iterable[str], text: str) -> None:
@@ -116,15 +116,36 @@ class Reports:
 
     def answered(self, request: int) -> bool:
         """Whether all of it is there."""
-        fronts = self._front and self._asked.get(request) == LIVES
-        return len(self._answers.get(request, ())) == self._owners + fronts
+        return request in self._asked and not self.silent(request)
+
+    def silent(self, request: int) -> list[str]:
+        """The processes that have not answered, by name."""
+        asked = range(_FRONT if self._asked[request] == LIVES else 0, self._owners)
+        answers = self._answers[request]
+        return [
+            "the front" if number == _FRONT else f"worker {number}"
+            for number in asked
+            if number not in answers
+        ]
 
     def take_answer(self, request: int) -> dict[str, Any] | None:
         """All of it, if it is there; nobody waits for it any more."""
         whole = self.answered(request)
         order, answers = self._asked.pop(request, ""), self._answers.pop(request, {})
         told = [answers[owner] for owner in sorted(answers) if owner != _FRONT]
+        if whole and order == LIVES:
+            told = [{**one, "feeds": self._lasting(n, one["feeds"])} for n, one in enumerate(told)]
         return gathered(order, told) if whole else None
+
+    def _lasting(self, owner: int, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Feeds as an owner tells of them; while it opens them, with their counts of before."""
+        lasting = {}
+        for name, told in feeds.items():
+            counts = self._counts.setdefault(name, {})
+            if told["state"] != "opening":
+                counts[owner] = {n: told[n] for n in _LASTING if n in told}
+            lasting[name] = {**told, **counts.get(owner, {})}
+        return lasting
 
     def take_dying(self, child: str) -> str | None:
         """What a child said before its end."""

@@ -1,9 +1,8 @@
 """Requests of one feed's trainers for other proportions of classes.
 
-    ask() ─► asked ─► all workers ─► answer() by each partition ─► take_answered() ─► the trainer
+    ask() ─► asked ─► all partitions ─► answer() by each ─► take_answered() ─► the trainer
 
 A request is answered when every partition has said from which batch on it can show, or has ended.
-The last one that a partition could draw holds: workers that start later are told it.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .worker_messages import Retarget, Retargeted
+from .events import Retargeted
 
 __all__ = ["Retargeting", "Retargets"]
 
@@ -22,7 +21,6 @@ class Retargeting:
 
     session: int
     request: int
-    probs: tuple[float, ...]
     waiting: set[int]
     since: list[list[int]] = field(default_factory=list)
     fault: str = ""
@@ -31,20 +29,17 @@ class Retargeting:
 class Retargets:
     """All requests of one feed."""
 
-    def __init__(self, feed: str, partitions: Iterable[int]) -> None:
-        self._feed = feed
+    def __init__(self, partitions: Iterable[int]) -> None:
         self._running = set(partitions)
-        self._holds: Retargeting | None = None  # the last one that could be drawn
-        self._number_of_holding = 0
         self._open: dict[int, Retargeting] = {}  # those that are not answered, by number
         self._count = 0
-        self.asked: list[Retarget] = []  # in their order, to be told to workers
+        self.asked: list[tuple[int, tuple[float, ...]]] = []  # numbers and proportions, in order
 
     def ask(self, session: int, request: int, probs: tuple[float, ...]) -> None:
         """A trainer wants other proportions."""
         self._count += 1
-        self.asked.append(Retarget(self._feed, self._count, probs))
-        self._open[self._count] = Retargeting(session, request, probs, set(self._running))
+        self.asked.append((self._count, probs))
+        self._open[self._count] = Retargeting(session, request, set(self._running))
 
     def answer(self, message: Retargeted) -> None:
         """A partition has taken a request in, or says why it can not."""
@@ -53,21 +48,12 @@ class Retargets:
             asked.waiting.discard(message.partition)
             asked.fault = asked.fault or message.fault
             asked.since.append([message.partition, message.since])
-            if not message.fault:
-                self._holds, self._number_of_holding = asked, message.request
 
     def partition_ended(self, partition: int) -> None:
         """A partition has made all its batches: nothing can show in it any more."""
         self._running.discard(partition)
         for asked in self._open.values():
             asked.waiting.discard(partition)
-
-    def of_a_new_worker(self) -> list[Retarget]:
-        """What holds already, and what is asked and not answered."""
-        every = dict(self._open)
-        if self._holds is not None:
-            every = {self._number_of_holding: self._holds, **every}
-        return [Retarget(self._feed, n, a.probs, a.since) for n, a in every.items()]
 
     def take_answered(self) -> list[Retargeting]:
         """The requests that all partitions have answered, once each."""

@@ -6,7 +6,7 @@
         source/                        modules of functions that are given by their source text
         slab-<worker>-<life>-<n>       segments
         journals/feeds/NAME/           of feeds of segments, where there is no state directory
-        trainers, trainers-<worker>    the socket of trainers of this host: the router's, an owner's
+        trainers-<worker>              the socket of trainers of this host
         trainer-<session>              16 random bytes; a trainer on this host holds a shared flock
 
 A flock dies with its process, however it dies.  So a directory whose lock is free, or is removed

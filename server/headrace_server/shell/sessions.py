@@ -28,7 +28,7 @@ from .rundir import MORE_SHARED_MEMORY, is_held
 
 __all__ = ["Session", "SessionTable", "remove_files"]
 
-logger = logging.getLogger("headrace.router")
+logger = logging.getLogger("headrace.trainers")
 
 #: Name of a session's file, before its number.
 _FILE = "trainer-"
@@ -59,6 +59,7 @@ class Session:
     # By token: number of the delivery, and the batch that the trainer may be reading.
     mapped: dict[int, tuple[int, Batch]] = field(default_factory=dict)
     messages: int = 0  # in this second
+    run: int = 0  # of a trainer that has a rank
     heard_end: bool = False  # whether the trainer has acknowledged the end of its feed
 
     @property

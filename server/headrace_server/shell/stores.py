@@ -2,7 +2,7 @@
 
     open(partition) ─► its file is ours ─► what earlier lives have stored
     keep(partition, changes) ─┐
-    tell(partition, message) ─┴► [ Store ] ─► fileno() is readable ─► tell_committed() ─► router
+    tell(partition, message) ─┴► [ Store ] ─► fileno() is readable ─► tell_committed() ─► desk
 
 A message that is to be told follows everything that was kept of its partition before.  A feed
 without journals has no store: nothing is kept, and a message is told at once.
@@ -27,9 +27,9 @@ from headrace_proto.errors import ServerError
 
 from ..core.changes import Change, Saved
 from ..feed.durable_file import writing
+from .events import Copied, Waiting
 from .statedir import SUFFIX, partition_path
 from .store import Store
-from .worker_messages import Copied, Copy, Waiting
 
 __all__ = ["Stores"]
 
@@ -85,8 +85,8 @@ class Stores:
         saved = store.load()
         os.ftruncate(lock, 1)  # from now on a journal that is gone was there
         self._tokens[name] = set(saved.tokens)
-        if "rounds" in saved.meta:
-            self._rounds[name] = msgpack.unpackb(saved.meta["rounds"])
+        if "dealt" in saved.meta:
+            self._rounds[name] = msgpack.unpackb(saved.meta["dealt"])
         if "used" in saved.meta:
             self._used[name] = msgpack.unpackb(saved.meta["used"])
         return saved
@@ -96,7 +96,7 @@ class Stores:
         return self._used.get(name)
 
     def rounds(self, name: _Name) -> list[Any] | None:
-        """What an earlier owner has dealt to ranks, as it was noted with this partition."""
+        """What an earlier owner has dealt of this partition to ranks."""
         return self._rounds.pop(name, None)
 
     def progress(self, name: _Name) -> list[Any] | None:
@@ -161,16 +161,13 @@ class Stores:
         else:
             self._stores[name].submit(Change(), message)
 
-    def copy(self, order: Copy) -> None:
+    def copy(self, name: _Name, ticket: int, directory: str) -> None:
         """Copy a partition's store, with all that was kept so far; its end is told."""
-        name = order.feed, order.partition
-        threading.Thread(
-            target=self._copy, args=(name, order), name="headrace-copy", daemon=True
-        ).start()
+        about = name, ticket, Path(directory, f"{name[1]}{SUFFIX}")
+        threading.Thread(target=self._copy, args=about, name="headrace-copy", daemon=True).start()
 
-    def _copy(self, name: _Name, order: Copy) -> None:
+    def _copy(self, name: _Name, ticket: int, target: Path) -> None:
         fault = ""
-        target = Path(order.directory, f"{order.partition}{SUFFIX}")
         try:
             if name not in self._stores:
                 raise ServerError("it is not open")
@@ -178,7 +175,7 @@ class Stores:
             self._stores[name].copy_to(target)
         except Exception as error:
             fault = str(error)[:1000] or type(error).__name__
-        self._copied.append(Copied(*name, order.request, fault))
+        self._copied.append(Copied(*name, ticket, fault))
         with contextlib.suppress(OSError):  # closed meanwhile
             os.eventfd_write(self._wake_fd, 1)
 

@@ -1,9 +1,9 @@
-"""The supervisor: starts router and workers, restarts workers, ends everything in order.
+"""The supervisor: starts front and workers, restarts workers, ends everything in order.
 
-    start ─► router ready ─► workers ready ─► feeds open ─► … ─► stop
-                 │                │
-              dies: the        dies, or hangs and is ended: told to the router, started again with
-              server fails     the next life, until the restart budget is spent; then feeds fail
+    start ─► front ready ─► workers ready ─► feeds open ─► … ─► stop
+                 │               │
+              dies: the       dies, or hangs and is ended: told to the front, started again with
+              server fails    the next life, until the restart budget is spent; then feeds fail
 
 A death with rows in hand that were in hand at a death before is no case for the budget but for the
 quarantine, which finds the row that kills.
@@ -15,6 +15,7 @@ the deaths of children, and a few that read their pipes.
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import os
 import secrets
@@ -42,7 +43,7 @@ from .durable import Durable
 from .functions import Heard
 from .keeping import Keeping
 from .overview import overview
-from .rejoining import in_use
+from .rejoining import TOUCHED, USED, in_use
 from .reports import LIVES, Reports
 from .rundir import RunDirectory, forget_journals
 from .slots import FORGIVEN, WINDOW_S, Openings, Patience, Slot, end_of, obituary
@@ -52,7 +53,7 @@ __all__ = ["Supervisor"]
 logger = logging.getLogger("headrace.server")
 
 #: Name of the process with the public address.
-_ROUTER = "router"
+_FRONT = "front"
 _BACKOFF_S = 0.1
 #: Between two attempts to start a worker that the system refuses: it has no process to spare, say.
 _RETRY_S = 1.0
@@ -76,7 +77,7 @@ class Supervisor:
         self._pid = os.getpid()
         self._born: list[Child] = []  # those that may live, for an end without stop()
         self._finalizer = weakref.finalize(self, _abandon, directory, self._born, self._pid)
-        if config.has_owner and not config.epoch:  # tokens of its lives must differ
+        if not config.epoch:  # tokens of its lives must differ
             config = replace(config, epoch=secrets.randbits(30) + 1)
         self._config = replace(config, directory=str(directory.path))
         self._directory = directory
@@ -85,9 +86,9 @@ class Supervisor:
         self._worker_memory_bytes = worker_memory_bytes
         self._casualties = Casualties(config)
         self._lock = threading.Condition()
-        self._router: Child | None = None
+        self._front: Child | None = None
         self._slots: list[Slot] = []
-        self._reports = self._no_reports()
+        self._reports = Reports(self._config.workers)
         self._stopping = False
         self._changing = False  # one life of the server ends, and the next is to begin
         self._lives = threading.RLock()  # of whoever begins or ends one
@@ -97,8 +98,11 @@ class Supervisor:
         self._requests = 0
         self._asked: dict[int, dict[str, Any]] = {}  # orders that are to be answered
         self._failed: dict[str, tuple[str, str]] = {}  # feeds, for owners that begin
+        self._marked: dict[str, list[list[Any]]] = {USED: [], TOUCHED: []}  # feeds, generations
         self._begun: dict[int, RunConfig] = {}  # of owners, each with an epoch of its own
+        self._before: dict[int, Any] = {}  # by owner: what earlier servers saw committed
         self._timers: list[threading.Timer] = []
+        self._starting = threading.Lock()  # a start of a worker is being stored
         self.addresses: list[str] = []
         self.failure: HeadraceError | None = None
         self.draining = False  # whether nothing more is handed out
@@ -123,16 +127,16 @@ class Supervisor:
         slots = [Slot(i, d, self._patience, partitions) for i, d in enumerate(diaries)]
         self._begin_owners()
         if self._durable is not None:
-            told = self._order, self._chronicle.note, self.take_back, self._owners
+            told = self._order, self._chronicle.note, self.take_back, self._config.workers
             self._keeping = Keeping(self._durable, self._config.epoch, *told)
         declarations = [feed.declaration for feed in self._config.feeds]
         write_sources(declarations, self._directory.path)
-        self._router = self._spawn(_ROUTER, "headrace_server.shell.router", {})
+        self._front = self._spawn(_FRONT, "headrace_server.shell.front", {})
         self._deaths.begin()
         self._slots = slots
-        for slot in self._slots:  # they wait for the router where they are ready first
+        for slot in self._slots:  # they wait for the front where they are ready first
             self._fill(slot)
-        self._await(lambda: self._reports.ready, deadline, timeout_s, "the router to start")
+        self._await(lambda: self._reports.ready, deadline, timeout_s, "the front to start")
         self.addresses = self._reports.addresses
         self._await(
             lambda: self._reports.open or self._reports.failed_early() is not None,
@@ -173,17 +177,9 @@ class Supervisor:
                     )
                 deadline = Deadline(timeout_s)
 
-    @property
-    def _owners(self) -> int:
-        """How many processes have leases: the workers, or the router alone."""
-        return self._config.workers if self._config.has_owner else 1
-
-    def _no_reports(self) -> Reports:
-        return Reports(self._owners, self._config.has_owner)
-
     def _begin_owners(self) -> None:
         """Give each owner of a start an epoch of its own: the first that of the start."""
-        for number in range(self._owners if self._config.has_owner else 0):
+        for number in range(self._config.workers):
             if number:
                 self._config = self._next_epoch()
             self._begun[number] = self._config
@@ -216,15 +212,20 @@ class Supervisor:
                 "sheet": slot.sheet.path,
                 "marks": self._casualties.marks(),
                 "memory_bytes": self._worker_memory_bytes,
-                "begun": {"paused": self.draining, "failed": self._failed},
+                "begun": {
+                    "paused": self.draining,
+                    "failed": self._failed,
+                    "all_opened": self._marked if self._reports.open else None,
+                    "before": self._before.get(slot.number, {}),
+                },
             }
             module = "headrace_server.shell.worker"
             child = slot.child = self._spawn(slot.name, module, extra, slot.number)
             self._deaths.wake()
-            asked = list(self._asked.values()) if self._config.has_owner else []
+            asked = list(self._asked.values())
         for values in asked:  # the life before may have died with them
             child.order(**values)
-        if self._config.has_owner and slot.life and self._keeping is not None:
+        if slot.life and self._keeping is not None:
             self._keeping.begin_again(self._config.epoch, slot.number)
 
     # Events
@@ -247,8 +248,8 @@ class Supervisor:
             self._lock.notify_all()
 
     def _owner_of(self, child: Child) -> int | None:
-        """The number of a child among those that have leases; None: it is not there any more."""
-        if not self._config.has_owner or child.name == _ROUTER:
+        """The number of a worker, 0 of the front; None: it is not there any more."""
+        if child.name == _FRONT:
             return 0
         return next((slot.number for slot in self._slots if slot.child is child), None)
 
@@ -257,24 +258,31 @@ class Supervisor:
         kind, feed = event.get("event"), event.get("feed", "")
         failed = feed in self._reports.over
         self._reports.hear(child.name, event, owner)
+        if kind == "open":
+            self._before.setdefault(owner, event["before"])
+        if kind in self._marked:
+            self._marked[kind].append([feed, event["generation"]])
+        if kind in (*self._marked, "open") and self._reports.open:
+            self._soon(self._order, order="all_opened", **self._marked)
         if kind == "over" and event["code"] and not failed:
             self._chronicle.note("feed failed", f"{feed}: {event['text']}")
-            self._fail_soon(feed, event["code"], event["text"])
+            self._soon(self._fail, feed, event["code"], event["text"])
         elif kind == "bad" and feed not in self._failed:
             limit, bad = self._most_bad(feed), self._reports.bad(feed)
             if sum(bad.values()) > limit:
                 self._reports.fail(feed, "data", too_bad(limit, bad))
-                self._fail_soon(feed, "data", too_bad(limit, bad))
+                self._soon(self._fail, feed, "data", too_bad(limit, bad))
 
     def _most_bad(self, feed: str) -> float:
         declared = (one.declaration for one in self._config.feeds if one.name == feed)
         limit = next(declared).policy.max_bad_examples
         return inf if limit is None else limit
 
-    def _fail_soon(self, feed: str, code: str, text: str) -> None:
-        """Have a feed fail at all owners; a child may take its time to read an order."""
-        if self._owners > 1:
-            threading.Thread(target=self._fail, args=(feed, code, text), daemon=True).start()
+    def _soon(self, action: Callable[..., None], *arguments: Any, **named: Any) -> None:
+        """Tell the owners something, where there are several; one may take its time to read it."""
+        if self._config.workers > 1:
+            copied = {name: copy.copy(value) for name, value in named.items()}
+            threading.Thread(target=action, args=arguments, kwargs=copied, daemon=True).start()
 
     def _hear_functions(self, worker: str, feed: str, functions: dict[str, Any]) -> None:
         heard = self._functions.setdefault(feed, Heard(functions))
@@ -349,7 +357,7 @@ class Supervisor:
             self._order(owner, order="not_taken_back", feed=feed, snapshot=BEGINNING, **refusal)
 
     def _restart_in_memory(self, feed: str) -> None:
-        """Replace what the router knows of a feed, and all workers.
+        """Forget what is done of a feed, and replace all workers.
 
         Other feeds go on as after the death of a worker.
         """
@@ -364,8 +372,6 @@ class Supervisor:
         }
         feeds = tuple(anew.get(one.name, one) for one in self._config.feeds)
         self._config = replace(self._config, feeds=feeds)
-        if not self._config.has_owner:
-            self._order(order="begin_anew", feed=feed, generation=anew[feed].generation)
         with self._or_fail(feed):
             with self._lock:
                 self._reports.begin_anew(feed)
@@ -377,12 +383,11 @@ class Supervisor:
                     lives = {slot.number: slot.vacate()[0] for slot in self._slots}
                 end(workers, 0.0)
                 forget_journals(self._config.directory, feed)
-                if self._config.has_owner:
-                    self._failed.clear()
-                    self._config = self._next_epoch()
-                    self._begin_owners()
-                    for number, life in lives.items():
-                        self._order_router(order="worker_died", worker=number, life=life)
+                self._failed.clear()
+                self._config = self._next_epoch()
+                self._begin_owners()
+                for number, life in lives.items():
+                    self._order_front(order="worker_died", worker=number, life=life)
             finally:
                 with self._lock:
                     self._changing = False
@@ -429,7 +434,7 @@ class Supervisor:
                 self._changing = False
 
     def _begin_life(self) -> None:
-        """Start router and workers again, at the same addresses and in new shared memory."""
+        """Start front and workers again, at the same addresses and in new shared memory."""
         parent = str(self._directory.path.parent)
         self._finalizer()
         self._directory = RunDirectory(parent)
@@ -439,8 +444,10 @@ class Supervisor:
         path, binds = str(self._directory.path), tuple(self.addresses)
         self._config = replace(self._config, directory=path, binds=binds)
         with self._lock:
-            self._reports = self._no_reports()
+            self._reports = Reports(self._config.workers)
         self._failed.clear()
+        self._marked = {USED: [], TOUCHED: []}
+        self._before.clear()
         self._start()
         if self.draining:
             self.begin_drain()
@@ -458,7 +465,7 @@ class Supervisor:
 
     def _children(self) -> list[Child]:
         with self._lock:
-            every = [self._router, *(slot.child for slot in self._slots)]
+            every = [self._front, *(slot.child for slot in self._slots)]
         return [child for child in every if child is not None]
 
     def _on_death(self, child: Child) -> None:
@@ -469,7 +476,7 @@ class Supervisor:
         with self._lock:
             words = obituary(child, end, self._reports.take_dying(child.name))
             if slot is None:
-                self._router = None
+                self._front = None
                 self.failure = ServerError(words)
                 if self._keeping is not None:
                     self._keeping.close()
@@ -479,44 +486,60 @@ class Supervisor:
             verdict = self._casualties.died(entry, words)
         logger.warning("%s", words)
         self._chronicle.note("worker died", words)
-        self._order_router(order="worker_died", worker=slot.number, life=life)
+        self._order_front(order="worker_died", worker=slot.number, life=life)
         if verdict.failure is not None:
             feed, why = verdict.failure
             self._fail(feed, "data", why)
+        if self._config.replay is not None:
+            for one in self._config.feeds:
+                if one.stateful:  # with plain batches the next life goes on behind them
+                    text = f"{words}\nWith it went the place of the replay: start it again"
+                    self._fail(one.name, "server", text)
         if verdict.quarantined:
             logger.warning("skipped from now on: %s", verdict.quarantined)
             self._chronicle.note("row left out", verdict.quarantined)
         if verdict.quarantined or verdict.failure is not None:
             slot.explain()
         if verdict.expected or slot.forgiven(self._clock()):
-            try:
-                if self._config.has_owner:
-                    self._begin_start(slot.number)
-                self._fill_later(slot, _BACKOFF_S)
-                return
-            except (OSError, HeadraceError) as error:
-                words = f"{words}\nThe next life can not begin: {error}"
-        text = f"{words}\nIt died {FORGIVEN + 1} times within {WINDOW_S:.0f} s and is given up."
+            self._begin_next(slot, words)
+            return
+        times = f"It died {FORGIVEN + 1} times within {WINDOW_S:.0f} s and is given up."
+        self._give_up(f"{words}\n{times}")
+
+    def _begin_next(self, slot: Slot, words: str) -> None:
+        """Begin a worker's next life; where its start can not be stored now, try again later."""
+        try:
+            self._begin_start(slot.number)
+        except OSError as error:  # the disk is full: commits wait for room, too
+            logger.warning("%s can not be started now: %s", slot.name, error)
+            self._later(_RETRY_S, lambda: self._begin_next(slot, words))
+        except HeadraceError as error:
+            self._give_up(f"{words}\nThe next life can not begin: {error}")
+        else:
+            self._fill_later(slot, _BACKOFF_S)
+
+    def _give_up(self, text: str) -> None:
         with self._lock:  # before a feed's end can wake somebody who waits
             self.failure = ServerError(text)
-            if self._config.has_owner:  # nobody else can tell it
-                self._reports.give_up(self.feeds, text)
+            self._reports.give_up(self.feeds, text)
             self._lock.notify_all()
-        self._order_router(order="fail", code="server", text=text)
+        self._order_front(order="fail", code="server", text=text)
 
     def _fail(self, feed: str, code: str, text: str) -> None:
         """A feed can not go on after the death of a worker."""
-        if self._config.has_owner:  # lives that begin are told
-            self._failed.setdefault(feed, (code, text))
+        self._failed.setdefault(feed, (code, text))  # for lives that begin
         self._order(order="fail", feed=feed, code=code, text=text)
 
     def _begin_start(self, owner: int) -> None:
         """An owner has died: its next life goes on as after a start of the server."""
-        if self._durable is not None:
-            self._config = self._durable.next_start(self._config)
-        else:
-            self._config = self._next_epoch()
-        self._begun[owner] = self._config
+        with self._starting:
+            if self._stopping or self._changing:
+                return
+            if self._durable is not None:
+                self._config = self._durable.next_start(self._config)
+            else:
+                self._config = self._next_epoch()
+            self._begun[owner] = self._config
 
     def _fill_later(self, slot: Slot, after_s: float) -> None:
         def fill() -> None:
@@ -526,27 +549,27 @@ class Supervisor:
                 logger.warning("%s can not be started now: %s", slot.name, error)
                 self._fill_later(slot, _RETRY_S)
 
-        timer = threading.Timer(after_s, fill)
+        self._later(after_s, fill)
+
+    def _later(self, after_s: float, action: Callable[[], None]) -> None:
+        timer = threading.Timer(after_s, action)
         timer.daemon = True
         self._timers.append(timer)
         timer.start()
 
     def _order(self, owner: int | None = None, /, **values: Any) -> None:
-        """Order something of the processes that have the feeds' leases, or of one of them."""
+        """Order something of all workers, or of one of them."""
         with self._lock:
             owners = {slot.number: slot.child for slot in self._slots}
-            if not self._config.has_owner:
-                owners = {0: self._router}
         for number, child in owners.items():
             if child is not None and owner in (None, number):
                 child.order(**values)
 
-    def _order_router(self, **values: Any) -> None:
-        """Order something of the process with the public address."""
+    def _order_front(self, **values: Any) -> None:
         with self._lock:
-            router = self._router
-        if router is not None:
-            router.order(**values)
+            front = self._front
+        if front is not None:
+            front.order(**values)
 
     # While it runs, and the end
 
@@ -572,23 +595,24 @@ class Supervisor:
             return self._reports.outcome()
 
     def ask(self, order: str, timeout_s: float = 10.0, **values: Any) -> dict[str, Any]:
-        """The answer to an order that has one, of all who have leases together."""
+        """The answer to an order that has one, of all workers together."""
         with self._lock:
             self._requests += 1
             request, reports = self._requests, self._reports
             reports.expect(request, order)
             self._asked[request] = {"order": order, "request": request, **values}
         self._order(**self._asked[request])
-        if order == LIVES and self._config.has_owner:
-            self._order_router(**self._asked[request])
+        if order == LIVES:
+            self._order_front(**self._asked[request])
         with self._lock:
             self._wait_for(lambda: reports.answered(request) or self.failure is not None, timeout_s)
+            silent = " and ".join(reports.silent(request))
             answer = reports.take_answer(request)
             del self._asked[request]
             if self.failure is not None:
                 raise self.failure
             if answer is None:
-                raise ServerError(f"the router gave no answer ({order}) within {timeout_s:g} s")
+                raise ServerError(f"{silent} gave no answer ({order}) within {timeout_s:g} s")
             return answer
 
     def look(self, timeout_s: float = 10.0) -> dict[str, Any]:
@@ -599,7 +623,7 @@ class Supervisor:
             return {**seen, "draining": self.draining, "events": self._chronicle.told()}
 
     def access(self) -> dict[str, Any]:
-        """Who is let in and who was refused, fresh from the router."""
+        """Who is let in and who was refused, as of now."""
         return dict(self.ask("stats")["access"])
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -654,20 +678,20 @@ class Supervisor:
             self._keeping.close()
         self._end_watch()
         with self._lock:
-            router, self._router = self._router, None
+            front, self._front = self._front, None
             workers = {slot.number: slot.child for slot in self._slots if slot.child is not None}
             self._slots = []  # a timer that has fired already finds no place to fill
         unheard = []
-        if self._config.has_owner and not abruptly:
+        if not abruptly:
             for owner in workers.values():
                 owner.order(order="stop")
             words = Deadline(_WORDS_S)
             unheard = [n for n, owner in workers.items() if owner.wait(words.left_s) is None]
         end(list(workers.values()), 0.0)  # they hold nothing that a kill could hurt
-        if router is not None:
+        if front is not None:
             if not abruptly:
-                router.order(order="stop", unheard=unheard)
-            end([router], 0.0 if abruptly else _STOP_S)
+                front.order(order="stop", unheard=unheard)
+            end([front], 0.0 if abruptly else _STOP_S)
 
 
 def _abandon(directory: RunDirectory, children: list[Child], pid: int) -> None:

@@ -1,4 +1,4 @@
-"""What a router or an owner knows of its feeds, for somebody who asks: plain data, gathered now.
+"""What an owner knows of its feeds, for somebody who asks: plain data, gathered now.
 
     desk, its dispatcher, its counters ─┐
     sessions of its trainers ───────────┴► feed_told() ─┐
@@ -9,24 +9,25 @@ Nothing of it is kept up to date while nobody asks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace_proto.clock import AwakeClock
 
 from .child import ParentPipe
-from .config import RunConfig
 from .desk import Desk
-from .inspections import Inspections
 from .reception import Reception
 from .sessions import Session, SessionTable
-from .worker_messages import Seek, Sought
 
-__all__ = ["MOST_TRAINERS", "Teller", "feed_told"]
+__all__ = ["MOST_FOUND", "MOST_TRAINERS", "Teller", "feed_told"]
 
 #: Trainers that are told of, the first that came; of the others only how many there are.
 MOST_TRAINERS = 256
 _LONGEST_TEXT = 1000
+#: Examples of one key that are told of.
+MOST_FOUND = 64
+#: So long partitions that are in user code are waited for; then they are told as unheard.
+_PATIENCE_S = 3.0
 
 
 def feed_told(desk: Desk, sessions: Iterable[Session], now: float) -> dict[str, Any]:
@@ -66,24 +67,25 @@ def _trainer(desk: Desk, session: Session, now: float) -> dict[str, Any]:
 
 
 class Teller:
-    """Answers what the supervisor asks of one router."""
+    """Answers what the supervisor asks of one owner."""
 
     def __init__(
         self,
-        config: RunConfig,
         desks: Mapping[str, Desk],
         sessions: SessionTable,
         reception: Reception,
         pipe: ParentPipe,
         clock: AwakeClock,
+        seek: Callable[[str, bytes, Callable[[list[Any]], None]], None],
     ) -> None:
+        """``seek(feed, key, tell)`` has examples of a key told, when the partitions have time."""
         self._clock = clock
-        self._config = config
         self._desks = desks
         self._sessions = sessions
         self._reception = reception
         self._pipe = pipe
-        self._inspections = Inspections()
+        self._seek = seek
+        self._sought: dict[int, tuple[str, float]] = {}  # by request: feed, and how long it waits
 
     def tell(self, request: int) -> None:
         """All of it."""
@@ -99,24 +101,31 @@ class Teller:
         users = [s.described for s in self._sessions.of_feed(feed) if s.uses and not over]
         self._pipe.tell("answer", request=request, users=users)
 
-    def seek(self, order: Mapping[str, Any], workers: list[int]) -> Seek:
-        """What these workers are to be asked, for somebody who asks where an example is."""
-        feed, request = order["feed"], order["request"]
-        asked = [] if self._desks[feed].over else workers
-        self._inspections.begin(request, feed, asked, self._clock())
-        return Seek(feed, request, bytes.fromhex(order["key"]))
-
-    def found(self, message: Sought) -> None:
-        """A worker has answered."""
-        self._inspections.answer(message)
-
-    def tell_found(self) -> None:
-        """What has come to an end of it."""
-        if not self._inspections:
+    def seek(self, request: int, feed: str, key: bytes) -> None:
+        """Where the examples of a key are, and in whose hands."""
+        if self._desks[feed].over:
+            self._tell_found(request, feed, [])
             return
+        self._sought[request] = feed, self._clock() + _PATIENCE_S
+        self._seek(feed, key, lambda found: self._found(request, found))
+
+    def _found(self, request: int, found: list[Any]) -> None:
+        feed, _ = self._sought.pop(request, ("", 0.0))
+        if feed:
+            self._tell_found(request, feed, found[:MOST_FOUND])
+
+    def tell_late(self) -> None:
+        """Answer for partitions that have not answered in time."""
+        if self._sought:
+            now = self._clock()
+            for request, (feed, until) in list(self._sought.items()):
+                if until <= now:
+                    del self._sought[request]
+                    self._tell_found(request, feed, [], list(self._desks[feed].partitions))
+
+    def _tell_found(
+        self, request: int, feed: str, found: list[Any], unheard: Sequence[int] = ()
+    ) -> None:
         now = self._clock()
-        for asked in self._inspections.take_done(now):
-            desk, worker_of = self._desks[asked.feed], self._config.worker_of
-            late = [p for p in desk.partitions if worker_of(p) in asked.unheard]
-            found = [desk.example_told(example, now) for example in asked.found]
-            self._pipe.tell("answer", request=asked.request, found=found, unheard=late)
+        told = [self._desks[feed].example_told(example, now) for example in found]
+        self._pipe.tell("answer", request=request, found=told, unheard=unheard)

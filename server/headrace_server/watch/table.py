@@ -178,7 +178,7 @@ _WORKER = ("worker",)
 METRICS: tuple[Metric, ...] = (
     Metric("headrace_info", "gauge", ("version",), "1; the release that runs.",
            lambda status: [((status["version"],), 1.0)]),
-    Metric("headrace_up", "gauge", (), "1 while the router answers, else 0.",
+    Metric("headrace_up", "gauge", (), "1 while front and workers answer, else 0.",
            _server(lambda s: s["state"] not in ("starting", "failed"))),
     Metric("headrace_draining", "gauge", (), "1 once nothing more is handed out.",
            _server(lambda s: s["draining"])),

@@ -24,7 +24,7 @@ class Verdict:
     """``level`` is good, slow, bad or idle; ``where`` is the part that holds the others up."""
 
     level: str
-    where: str  # "workers", "slab", "trainers", "store", "router", or "" where nothing does
+    where: str  # "workers", "slab", "trainers", "store", "leases", or "" where nothing does
     text: str
 
 
@@ -85,4 +85,4 @@ def _why(feed: Mapping[str, Any], shares: Sequence[Mapping[str, float]]) -> tupl
                 "the next segments need states that trainers hold. More sequences in flight "
                 "(capacity) would help."
             )
-    return "router", f"{feed['waiting']}."
+    return "leases", f"{feed['waiting']}."

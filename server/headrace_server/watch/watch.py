@@ -2,7 +2,7 @@
 
     every 2 s ─► history          a question ─► a look, or the one of just now ─► status()
 
-However many ask, the router is asked at most twice a second.  A server that is not there yet, or
+However many ask, its workers are asked at most twice a second.  A server that is not there yet, or
 is no more, has a status too: it says so, and has no feeds.
 """
 
@@ -24,7 +24,7 @@ __all__ = ["Watch"]
 
 #: A look is good for so long.
 _FRESH_S = 0.5
-#: What the router may take to answer before it counts as dead.
+#: What the server may take to answer before it counts as dead.
 _PATIENCE_S = 5.0
 
 
@@ -74,7 +74,7 @@ class Watch:
 
     def _run(self) -> None:
         while not self._stopping.wait(EVERY_S):
-            with contextlib.suppress(Exception):  # a router that is dead is told of to who asks
+            with contextlib.suppress(Exception):  # a server that is dead is told of to who asks
                 self.history.add(self.status())
 
     @property

@@ -18,7 +18,7 @@ def test_a_feed_is_shown_with_its_verdict_and_the_rates_of_its_flow():
     told = text(speech=feed(rates=RATES, verdict=VERDICT))
     assert "speech  open  [bad] Trainers wait 41 % of their time." in told
     assert (
-        "  npz ─ 812/s ─► shuffle ─► batch ─ 1,204/s ─► slab ─ 9.1 MiB/s ─► router ─► "
+        "  npz ─ 812/s ─► shuffle ─► batch ─ 1,204/s ─► slab ─ 9.1 MiB/s ─► leases ─► "
         "trainers ─ 1,199/s ─► done"
     ) in told
     assert "batches: 3 done, 1 ready, 2 leased, 0 saving" in told
@@ -68,5 +68,5 @@ def test_colors_are_only_there_when_they_are_asked_for():
 
 
 def test_a_server_that_has_failed_says_why():
-    gone = {**server(workers=[]), "state": "failed", "why": "the router was killed"}
-    assert lines(gone)[-1] == "the router was killed"
+    gone = {**server(workers=[]), "state": "failed", "why": "the front was killed"}
+    assert lines(gone)[-1] == "the front was killed"

@@ -17,6 +17,7 @@ from headrace.session import Session
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded, FeedClosed, UnknownFeed
 from headrace_proto.messages import (
+    Bye,
     Deliver,
     Delivery,
     Drain,
@@ -27,8 +28,10 @@ from headrace_proto.messages import (
     Hello,
     Pulse,
     Refused,
+    Renew,
     Retarget,
     Retargeted,
+    Step,
     Welcome,
 )
 from tests.patience import PATIENCE_S
@@ -359,3 +362,30 @@ def test_a_commit_that_was_refused_is_told_to_who_waits_unless_it_hands_over_sta
         assert answers and len(link.session.refused) == 1
         with pytest.raises(UnknownFeed, match="of a commit"):
             link.ask(DrainInput(False))
+
+
+def test_a_wait_with_a_batch_in_hand_asks_once_what_is_left(peer: Peer):
+    """What the answers say is news for who waits, and no reason to ask again."""
+    link = Link(peer.address, Session("f", b"nonce", prefetch=0, explicit=True), PATIENCE_S)
+    try:
+        opening = threading.Thread(target=link.open)
+        opening.start()
+        peer.welcome()
+        opening.join()
+        for token in (1, 2):
+            taken: list[object] = []
+            taking = threading.Thread(target=lambda t=taken: t.append(link.take()))
+            taking.start()
+            assert peer.hear(Step).window == token
+            if token == 2:
+                assert peer.hear(Renew).held == (1,)
+                for text in ("it reads", "it reads on", "it has read"):
+                    peer.say(Pulse(7, text))
+                    heard(link, lambda session, text=text: session.waiting == text)
+            batch = Delivery(token, token, 0, token - 1, 1, 0, [], {}, "", 0, 1)
+            peer.say(Deliver(7, (batch,)), b"")
+            taking.join()
+            assert taken[0] is not None
+    finally:
+        link.close()
+    assert isinstance(peer.hear((Renew, Bye)), Bye)  # type: ignore[arg-type]

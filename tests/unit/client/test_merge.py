@@ -15,6 +15,7 @@ from headrace_proto.messages import (
     Deliver,
     Delivery,
     Ended,
+    Full,
     Idle,
     Outcome,
     Passed,
@@ -29,9 +30,15 @@ LANES = {"shape": "sequences", "order": "lanes"}
 
 
 class Owner:
-    """One owner of a feed, as trainers see it: hands its batches out in order, to who asks."""
+    """One owner of a feed, as trainers see it: hands its batches out in order, to who asks.
 
-    def __init__(self, owner: int, counts: list[int], owners: int, turns: bool = False) -> None:
+    No more than ``room`` of them at once.
+    """
+
+    def __init__(
+        self, owner: int, counts: list[int], owners: int, turns: bool = False, room: int = 1000
+    ) -> None:
+        self._room = room
         self._of = range(owner, len(counts), owners)
         mine = [(n, p) for p in self._of for n in range(counts[p])]
         self.waiting = deque(sorted(mine))
@@ -46,7 +53,7 @@ class Owner:
 
     def serve(self, session: Session) -> None:
         """Hear what a trainer says, and answer."""
-        number = id(session) % 1000
+        number = id(session)
         assert session.welcome is not None
         for message in session.outgoing(0.0):
             if isinstance(message, Step):
@@ -54,7 +61,10 @@ class Owner:
                 for token in message.commits:
                     del self.out[token]
                 session.receive(Outcome(session.welcome.session, message.commits), [], 0.0)
-        while self._seqs.get(number, 0) < self._windows.get(number, 0) and self.waiting:
+        while self._may_give(number) and self.waiting:
+            if len(self.out) >= self._room:
+                session.receive(Full(7, *self.waiting[0]), [], 0.0)
+                break
             self._seqs[number] = seq = self._seqs.get(number, 0) + 1
             if self._turns and not self._left[self._of[self._turn]]:
                 session.receive(Passed(7, seq, self._of[self._turn]), [], 0.0)
@@ -65,11 +75,13 @@ class Owner:
             self.out[self._tokens] = place
             d = Delivery(seq, self._tokens, place[1], place[0], 1, 0, [], {}, "", 0, 1)
             session.receive(Deliver(7, (d,)), [b""], 0.0)
-        wants = self._seqs.get(number, 0) < self._windows.get(number, 0)
-        if wants and not self.waiting and self.out:
+        if self._may_give(number) and not self.waiting and self.out:
             session.receive(Idle(7, self._seqs.get(number, 0)), [], 0.0)
         if not self.waiting and not self.out and not session.finished:
             session.receive(Ended(7), [], 0.0)
+
+    def _may_give(self, number: int) -> bool:
+        return self._seqs.get(number, 0) < self._windows.get(number, 0)
 
     def _next(self) -> tuple[int, int]:
         if not self._turns:
@@ -182,6 +194,22 @@ def test_several_trainers_share_all_and_none_waits_for_ever(
         assert took == sorted(turns(counts)) if any(counts) else not took
         if told is PLAIN:
             assert all(trainer.took == sorted(trainer.took) for trainer in trainers)
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 5])
+def test_trainers_that_hold_all_that_owners_have_room_for_do_not_wait_for_each_other(
+    prefetch: int,
+) -> None:
+    for seed in range(40):
+        chance = random.Random(SEED + seed)
+        owners = chance.randint(2, 4)
+        counts = [chance.randint(0, 9) for _ in range(chance.randint(owners, 9))]
+        trainers = [Trainer(owners, len(counts), prefetch, PLAIN) for _ in range(3)]
+        served = [Owner(k, counts, owners, room=chance.randint(1, 3)) for k in range(owners)]
+        run(chance, trainers, served)
+        took = sorted(place for trainer in trainers for place in trainer.took)
+        assert took == sorted(turns(counts)) if any(counts) else not took
+        assert all(trainer.took == sorted(trainer.took) for trainer in trainers)
 
 
 def test_without_prefetch_one_owner_at_a_time_is_asked_for_a_batch() -> None:

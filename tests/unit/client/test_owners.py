@@ -19,6 +19,7 @@ from headrace_proto.messages import (
     Drain,
     Drained,
     Ended,
+    Full,
     Hello,
     Outcome,
     Pulse,
@@ -145,6 +146,35 @@ def test_batches_come_in_order_and_commits_go_where_they_came_from(link: Link, o
             owners.say(owner, Outcome(7 + owner, step.commits))
             tokens = [token for token in tokens if token not in step.commits]
     assert settling.end() is None
+
+
+def test_a_wait_for_one_owner_tells_the_others_what_is_committed(link: Link, owners: Owners):
+    taking = Doing(link.take)
+    owners.hear(0, Step)
+    owners.deliver(0, 1, 1, 0)
+    assert taking.end().delivery.token == 1
+    link.commit(1)
+    taking = Doing(link.take)
+    assert owners.hear(0, Step).commits == (1,)
+    owners.hear(1, Step)
+    owners.deliver(1, 1, 11, 0)
+    assert taking.end().delivery.token == 11
+
+
+def test_an_owner_whose_next_batch_comes_later_is_not_waited_for(link: Link, owners: Owners):
+    """Both are asked for the first: that of the first owner is another trainer's."""
+    taking = Doing(link.take)
+    owners.hear(0, Step)
+    owners.say(0, Full(7, 3, 0))
+    owners.hear(1, Step)
+    owners.deliver(1, 1, 11, 2)
+    assert taking.end().delivery.token == 11
+    link.commit(11)
+    taking = Doing(link.take)
+    owners.hear(1, Step, lambda step: bool(step.commits))
+    owners.deliver(0, 1, 1, 3)
+    owners.deliver(1, 2, 12, 3)
+    assert taking.end().delivery.token == 1
 
 
 def test_the_feed_has_ended_when_every_owner_has_said_so(link: Link, owners: Owners):

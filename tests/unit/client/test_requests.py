@@ -108,9 +108,10 @@ def test_a_flush_is_said_again_in_the_same_session_and_is_lost_with_it():
     assert (answer.request, answer.code) == (1, "stale") and "session was lost" in answer.text
 
 
-def test_the_end_of_a_feed_is_an_answer_to_its_drain_and_to_nothing_else():
+def test_the_end_of_a_feed_answers_requests_that_only_change_what_it_would_still_give():
     assert DrainInput(False).at_end(7) == Drained(7)
-    assert SetTargetProbs((1.0,)).at_end(7) is None and FlushStates(7, []).at_end(7) is None
+    assert SetTargetProbs((1.0,)).at_end(7) == ENDED
+    assert FlushStates(7, []).at_end(7) is None
 
 
 def test_a_further_kind_says_its_messages_and_names_its_answer():
@@ -127,3 +128,23 @@ def test_a_further_kind_says_its_messages_and_names_its_answer():
     assert requests.frames_of(message) == [b"one", b"two"]
     requests.receive(Retargeted(7, 1, []))
     assert requests.answer_to(Question()) == Retargeted(7, 1, [])
+
+
+ENDED = Retargeted(7, 0, [], "the feed has ended")
+MADE = Retargeted(7, 1, [], "all batches of the feed were made before")
+REFUSED = Retargeted(7, 1, [[2, 0]], "it has three classes")
+TAKEN = Retargeted(7, 1, [[0, 5], [3, 7]])
+
+
+@pytest.mark.parametrize(
+    ("answers", "since", "fault"),
+    [
+        ([MADE, TAKEN, ENDED], TAKEN.since, ""),
+        ([ENDED, REFUSED, TAKEN], [[2, 0], *TAKEN.since], REFUSED.fault),
+        ([ENDED, MADE], [], MADE.fault),
+        ([ENDED, ENDED], [], ENDED.fault),
+    ],
+)
+def test_owners_that_make_no_more_do_not_count_while_others_do(answers, since, fault):
+    joined = SetTargetProbs((0.5, 0.5)).joined(answers)
+    assert (joined.since, joined.fault) == (since, fault)

@@ -60,7 +60,6 @@ class Worker:
         self.life = -1
         self.stored = {}  # example → chunk, row, index and the segment that is next
         self.tokens = set()
-        self.dead = False
         self.begin(0)
         self.next = [0] * len(counts)  # segment of an example that is to be done next …
         self.kept = [0] * len(counts)  # … and from which it would be after a leave
@@ -68,12 +67,10 @@ class Worker:
     def begin(self, made):
         """A life, from what is stored."""
         self.life += 1
-        self.dead = False
         if self.order == "lanes":
             self.machine = Lanes(*self.options, self.ahead)
         else:
             self.machine = SegmentQueue(*self.options)
-            self.machine.start_after(made)
         self.pending = deque()  # saves that are not stored, in order
         self.input = deque(range(0, len(self.counts), CHUNK))
         self.orders, self.words = deque(), deque()
@@ -97,7 +94,7 @@ class Worker:
 
     def die(self):
         """What is not stored is gone, and what was on its way here or from here."""
-        self.dead = self.asleep = True
+        self.asleep = True
         self.orders.clear()
         self.words.clear()
         self.pending.clear()
@@ -213,7 +210,7 @@ class Worker:
 
     def work(self):
         """One step; False when there is nothing to do."""
-        if self.finished or self.dead:
+        if self.finished:
             return False
         machine = self.machine
         draft = machine.next_draft()
@@ -303,8 +300,7 @@ class World:
                     self.d.pin(effect.batch, effect.token)
             elif isinstance(effect, Save | Want | Leave | Claim | Release):
                 partition = effect.batch.partition if isinstance(effect, Save) else effect.partition
-                if not self.workers[partition].dead:
-                    self.workers[partition].orders.append(effect)
+                self.workers[partition].orders.append(effect)
             elif isinstance(effect, Freed):
                 assert effect.batch.order not in self.freed, "a block is freed once"
                 assert not effect.batch.pins
@@ -385,7 +381,7 @@ class World:
             last = self.d.last_saved(session, token)
             if self.ahead and last is not None and self.random.random() < 0.5:
                 rows = sorted({self.random.randrange(batch.rows) for _ in range(batch.rows)})
-                self.d.flush(session, token, last, (batch.number, rows))
+                self.d.flush(last, (batch.number, rows))
             self.act()
 
     def say_again(self, session):
@@ -429,20 +425,8 @@ class World:
 
     # Deaths
 
-    def kill_worker(self, worker):
-        """It dies; another life of it begins now or later."""
-        if not worker.dead:
-            worker.die()
-        else:
-            self.revive(worker)
-
-    def revive(self, worker):
-        worker.begin(0)
-        worker.begin(self.d.restarted(worker.number, place_of))
-        self.act()
-
     def kill_server(self):
-        """Router and workers die; trainers keep what they have, and find the next server."""
+        """Its owners die; trainers keep what they have, and find their next lives."""
         self.orphans += self.trainers.values()
         for trainer in self.orphans:
             trainer.wire.clear()
@@ -476,8 +460,6 @@ class World:
     def some_death(self):
         chance = self.random.random()
         if chance < 0.02:
-            self.kill_worker(self.random.choice(self.workers))
-        elif chance < 0.03:
             self.kill_server()
         elif chance < 0.1 and self.orphans:
             self.greet(self.random.choice(self.orphans))
@@ -532,9 +514,6 @@ class World:
 
     def settle(self):
         """From here on everybody behaves: a few rounds must bring the end, or this is stuck."""
-        for worker in self.workers:
-            if worker.dead:
-                self.revive(worker)
         for trainer in list(self.orphans):
             self.greet(trainer)
         if not self.trainers:
@@ -558,11 +537,18 @@ class World:
                 self.save(session)
             self.check()
             quiet = quiet + 1 if self.state() == before else 0
-            assert quiet < 3, f"it is stuck: {self.d.describe(self.now)}"
+            # Claims are judged one by one, and again when another was.
+            assert quiet < 3 + len(self.d._claims), f"it is stuck: {self.d.describe(self.now)}"
 
     def state(self):
         counts = [(w.made, len(w.out), w.finished, tuple(w.next)) for w in self.workers]
-        return counts, sorted(self.freed), sorted(self.trainers), dict(self.answers)
+        return (
+            counts,
+            sorted(self.freed),
+            sorted(self.trainers),
+            dict(self.answers),
+            len(self.d._claims),
+        )
 
     def check(self):
         for session in self.trainers:

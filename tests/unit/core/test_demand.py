@@ -170,26 +170,6 @@ def test_never_more_is_asked_for_than_trainers_can_take_and_never_less(data, par
     assert max(upto) - min(upto) <= 1
 
 
-def test_a_partition_that_begins_anew_is_asked_again_from_what_it_has_made():
-    a = Arrivals(range(2))
-    a.wants([(1, 4)], 0)
-    a.made(batch(0, 0)), a.made(batch(1, 0))
-    a.starve(0)
-    assert [b.order for b in a.restart(0)] == [(0, 0)]
-    assert a.made_by(0) == 1 and a.next(1).order == (0, 1)
-    assert asked(a.wants([(1, 4)], 0)) == [(0, 3), (1, 3)]
-
-
-@pytest.mark.parametrize("kind", [Arrivals, LaneQueues])
-def test_a_partition_that_had_ended_is_open_again_only_where_states_were_not_kept(kind):
-    d = kind(range(1))
-    d.end(0)
-    d.restart(0)
-    assert not d.open and d.wants([(1, 1)], 0) == []
-    d.restart(0, unkept=True)
-    assert d.open and d.wants([(1, 1)], 0) == [Want(0, 1)]
-
-
 def test_a_batch_of_an_earlier_server_is_made_and_wanted_beside_the_others():
     a = Arrivals(range(1))
     a.wants([(1, 2)], 0)
@@ -301,22 +281,6 @@ def test_the_batch_of_lanes_that_is_waited_for_is_one_that_was_asked_for():
     assert q.missing() == (0, 0)
     q.made(batch(0, 0))
     assert q.missing() is None
-
-
-def test_lanes_of_a_partition_that_begins_anew_are_closed_and_opened_again():
-    q, _ = lanes(2, 10, 11, 12)
-    q.made(batch(0, 0, 2)), q.made(batch(1, 0, 1))
-    assert [b.order for b in q.restart(0)] == [(0, 0)]
-    assert q.made(batch(0, 1, 0)) is False
-    assert q.next(11).order == (0, 1)
-    assert q.wants([(10, 1), (12, 1)], 0) == [Want(0, 1, 3), Want(0, 1, 4)]
-
-
-def test_a_partition_that_begins_anew_has_work_though_it_ran_dry():
-    q, _ = lanes(1, 10)
-    q.dry(0)
-    q.restart(0)
-    assert q.wants([(10, 1)], 0) == [Want(0, 1, 1)]
 
 
 def test_lanes_lie_in_those_partitions_of_a_feed_that_are_here():

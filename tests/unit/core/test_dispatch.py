@@ -15,6 +15,7 @@ from headrace_server.core.handover import (
     Batch,
     Finish,
     Freed,
+    Full,
     Idle,
     JoinRefused,
     Returned,
@@ -786,7 +787,7 @@ class Run:
 
     def join(self, rank):
         session = next(self.sessions)
-        self.d.join(session, 0.0, rank, self.world)
+        self.d.join(session, 0.0, rank, self.world, len(self.done))
         self.rank_of[session], self.hands[session], self.got[session] = rank, [], 0
         return session
 
@@ -1172,3 +1173,40 @@ def test_who_asks_when_all_is_in_hands_is_told_once_and_a_batch_that_comes_back_
     effects = d.take_effects()
     assert [e.seq for e in effects if isinstance(e, Send)] == [2]
     assert [e for e in effects if isinstance(e, Idle)] == [Idle(2, 2)]
+
+
+def test_who_asks_when_there_is_no_room_is_told_once_which_batch_comes_next():
+    d = Dispatcher(range(0, 6, 3), TTL)
+    d.shared = True
+    d.join(1, 0.0), d.join(2, 0.0)
+    d.window(1, 1), d.window(2, 9)
+    d.made(Batch(0, 0, 1)), d.made(Batch(3, 0, 1))
+    assert kinds(d.take_effects(), Full) == []
+    d.starved(0)
+    assert kinds(d.take_effects(), Full) == [Full(2, 1, 0)]
+    d.starved(0), d.window(2, 10)
+    assert d.take_effects() == []
+    d.window(1, 2)
+    assert d.take_effects() == [Full(1, 1, 0)]
+    d.made(Batch(0, 1, 1)), d.window(1, 9)
+    assert [type(e) for e in d.take_effects()] == [Taken, Send]
+    d.starved(3)
+    assert kinds(d.take_effects(), Full) == [Full(1, 1, 3), Full(2, 1, 3)]
+
+
+@pytest.mark.parametrize(("shared", "world"), [(False, 0), (True, 2)])
+def test_which_batch_comes_next_is_told_where_there_are_several_owners_and_no_ranks(shared, world):
+    d = filled(1)
+    d.shared = shared
+    d.join(1, 0.0, 0 if world else -1, world)
+    d.window(1, 9), d.starved(0)
+    assert kinds(d.take_effects(), Full) == []
+
+
+def test_trainers_that_ask_for_much_take_turns():
+    d = Dispatcher(range(1), TTL)
+    d.join(1, 0.0), d.join(2, 0.0)
+    d.window(1, 50), d.window(2, 50)
+    for number in range(4):
+        d.made(Batch(0, number, 1))
+    assert [session for session, _ in sent(d)] == [1, 2, 1, 2]

@@ -17,11 +17,11 @@ from headrace_server.core.handover import (
     JoinRefused,
     Leave,
     Passed,
+    Reclaimed,
     Release,
     Returned,
     Save,
     Send,
-    Unflushed,
     Want,
 )
 from headrace_server.core.segment_dispatch import Flush, SegmentDispatcher
@@ -49,7 +49,7 @@ class At:
         self.act()
         said, self.said = self.said, []
         told = [e for e in said if isinstance(e, kind)]
-        return [e for e in told if kind is Returned or not isinstance(e, Returned)]
+        return [e for e in told if kind is Returned or not isinstance(e, (Reclaimed, Returned))]
 
     def join(self, *sessions, window=0, now=0.0):
         for session in sessions:
@@ -334,42 +334,12 @@ def test_a_flush_follows_the_save_of_its_batch_and_only_the_last_one_has_one():
     assert at.d.last_saved(1, first) is None
     at.d.save(1, first)
     batch = at.d.last_saved(1, first)
-    at.d.flush(1, 7, batch, "states")
+    at.d.flush(batch, "states")
     assert at.take() == [Save(batch, None, first), Flush(batch, "states")]
     at.d.save(1, second)
     assert at.d.last_saved(1, first) is None and at.d.last_saved(1, second) is not None
     at.d.leave(1)
     assert at.d.last_saved(1, second) is None and at.d.last_saved(1, 0) is None
-
-
-def flushing(at, session, request, token):
-    """A trainer saves a batch, and hands over the states after it."""
-    at.d.save(session, token)
-    at.d.flush(session, request, at.d.last_saved(session, token), "states")
-
-
-def test_a_flush_that_no_worker_has_answered_is_refused_when_the_worker_begins_anew():
-    """One is kept, one is under way with the worker that dies, one comes while there is none.
-
-    The worker of another partition keeps its own.
-    """
-    at = lanes(2)
-    at.join(1, 2, 3, 4, window=64)
-    for stripe, partition in enumerate((0, 1, 0, 1)):
-        at.make(partition, stripe // 2, stripe)
-    token = {e.session: e.token for e in at.take(Send)}
-    flushing(at, 1, 10, token[1])
-    at.d.flushed(1, 10)
-    flushing(at, 2, 20, token[2])
-    at.act()  # said to workers, of which one dies now
-    flushing(at, 3, 30, token[3])
-    at.d.restarted(0)
-    assert at.take(Unflushed) == [Unflushed(3, 30)]
-    for session, of_it in ((1, True), (3, True), (2, False)):
-        assert (at.d.last_saved(session, token[session]) is None) is of_it
-    at.d.leave(2)
-    at.d.restarted(1)
-    assert at.take(Unflushed) == [], "its trainer is gone"
 
 
 def test_a_flush_of_lanes_that_are_gone_is_told_from_a_trainers_mistake():
@@ -378,10 +348,7 @@ def test_a_flush_of_lanes_that_are_gone_is_told_from_a_trainers_mistake():
     assert not at.d.lost_lanes(1, first), "it has still to save it"
     assert not at.d.lost_lanes(1, second + 1) and not at.d.lost_lanes(1, 0), "nobody ever had it"
     at.d.save(1, first)
-    at.d.restarted(0)
-    assert at.d.lost_lanes(1, first) and at.d.lost_lanes(1, second)
-    at.d.save(1, second)  # it was in hand when the worker died
-    assert at.d.last_saved(1, second) is None and at.d.lost_lanes(1, second)
+    assert at.d.lost_lanes(1, first) and not at.d.lost_lanes(1, second)
 
 
 def test_the_words_say_what_is_waited_for():
@@ -398,7 +365,7 @@ def test_the_words_say_what_is_waited_for():
     assert at.d.describe(5.0).startswith("the states of 1 batches are being kept")
 
 
-# Another life of a worker, and of a server
+# Another life of a server
 
 OLD = 5
 
@@ -408,38 +375,6 @@ def claim(at, session=1, token=OLD, rows=2, segments=None):
     place = Handed(token, 0, 3, rows, which)
     at.d.claim(session, place)
     return place
-
-
-def test_what_was_handed_out_is_void_when_its_worker_begins_anew_and_its_rows_are_asked_for():
-    at = At()
-    held, saved = at.sent((0, 0), (0, 1), window=2)
-    ready = at.make(0, 2)
-    at.d.save(1, saved, "states")
-    at.take()
-    assert at.d.restarted(0) == 3
-    assert at.take() == [
-        Freed(ready),
-        Freed(at.batches[0, 0]),
-        Save(at.batches[0, 1], "states", saved),
-    ]
-    at.d.window(1, 3)
-    assert at.take() == [Want(0, 4)]
-    at.d.save(1, held)
-    assert at.take() == [Answer(1, (), (held,))]
-    at.d.kept(0, 1)
-    assert at.take() == [Freed(at.batches[0, 1]), Answer(1, (saved,), ())]
-
-
-def test_a_partition_that_had_ended_goes_on_when_its_last_states_were_not_kept():
-    at = At()
-    (token,) = at.sent((0, 0), window=2)
-    at.d.save(1, token)
-    at.d.partition_ended(0)
-    at.d.restarted(0)
-    at.d.kept(0, 0, "stale", "batch 0 is not out")
-    assert at.take(Want) == [Want(0, 2)] and not at.d.ended
-    again = at.make(0, 1)
-    assert [e.batch for e in at.take(Send)] == [again]
 
 
 def test_a_claimed_batch_counts_beside_what_is_wanted_and_both_sides_are_told_the_same():
@@ -489,17 +424,6 @@ def test_a_claimed_batch_whose_trainer_leaves_is_released_once_and_its_rows_go_o
     assert released == Release(0, 0) and freed.batch.order == (0, 0)
     at.d.save(1, OLD)
     assert at.take() == [Answer(1, (), (OLD,))]
-
-
-def test_a_claimed_batch_is_void_and_not_released_when_its_worker_begins_anew():
-    at = At(epoch=1)
-    at.join(1)
-    claim(at)
-    at.d.claimed(OLD, "yes", 0)
-    at.take()
-    assert at.d.restarted(0) == 1
-    (freed,) = at.take()
-    assert isinstance(freed, Freed)
 
 
 # Lanes
@@ -712,62 +636,6 @@ def test_one_trainer_without_prefetch_sees_the_same_order_however_slow_the_parti
 
 def reclaimed(batch, token):
     return Handed(token, batch.partition, batch.number, batch.rows, b"s" * 12 * batch.rows)
-
-
-def test_what_trainers_have_counts_under_the_next_life_of_the_worker():
-    at = At()
-    held, saved = at.sent((0, 0), (0, 1), window=2)
-    at.d.pin(at.batches[0, 0], "mapped")
-    at.d.save(1, saved, "states")
-    at.take()
-    assert at.d.restarted(0, reclaimed) == 2
-    claims = at.take(Claim)
-    assert [c.place.token for c in claims] == [held, saved]
-    at.d.save(1, held, "more")  # its trainer does not know
-    at.d.claimed(saved, "done", 0)
-    assert at.take(Answer) == [Answer(1, (saved,), ())]
-    at.d.claimed(held, "yes", 2)
-    (save,) = at.take(Save)
-    assert (save.batch.number, save.token, save.payload) == (2, held, "more")
-    at.d.kept(0, 2)
-    assert at.take(Answer) == [Answer(1, (held,), ())]
-    at.d.unpin(at.batches[0, 0], "mapped")
-    assert at.take() == [Freed(at.batches[0, 0])]
-
-
-def test_a_save_that_died_with_its_worker_is_stale_where_its_rows_are_not_the_next():
-    at = At()
-    (token,) = at.sent((0, 0), window=2)
-    at.d.save(1, token, "states")
-    at.d.restarted(0, reclaimed)
-    at.take()
-    at.d.claimed(token, "no", 0)
-    assert at.take(Answer) == [Answer(1, (), (token,))]
-    at.d.save(1, token, "states")
-    assert at.take(Answer) == [Answer(1, (), (token,))]
-
-
-def test_a_claimed_batch_is_claimed_again_when_the_worker_dies_again():
-    at = At()
-    (token,) = at.sent((0, 0), window=1)
-    at.d.restarted(0, reclaimed)
-    at.d.claimed(token, "yes", 5)
-    at.take()
-    told = []
-    at.d.restarted(0, lambda batch, token: told.append(batch) or reclaimed(batch, token))
-    assert [(b.number, b.body, b.meta["claimed"].token) for b in told] == [(5, None, token)]
-    at.d.claimed(token, "yes", 6)
-    at.d.save(1, token, "states")
-    assert [e.batch.number for e in at.take(Save)] == [6]
-
-
-def test_the_lease_of_a_batch_that_is_void_is_told_to_be_so():
-    at = At()
-    held, saved = at.sent((0, 0), (0, 1), window=2)
-    at.d.save(1, saved, "states")
-    at.take()
-    at.d.restarted(0)
-    assert at.take(Returned) == [Returned(held, "voided")]
 
 
 def test_what_was_made_of_states_is_judged_after_they_are_saved_again():

@@ -349,10 +349,9 @@ def test_a_batch_costs_the_same_with_a_thousand_examples_in_flight_and_a_hundred
 # What an earlier life has left
 
 
-def resumed(segments, counts, size=2, made=0, small=True, offered=(), known=None):
+def resumed(segments, counts, size=2, small=True, offered=(), known=None):
     """A queue of examples that have begun, by index, and of a chunk of others."""
     machine = SegmentQueue(size, None, small)
-    machine.start_after(made)
     n = len(segments)
     numbers = np.arange(n)
     keys = [f"key {i}" for i in range(n)]
@@ -374,7 +373,7 @@ def indices(batch):
 
 
 def test_examples_that_an_earlier_life_has_begun_go_on_before_the_others():
-    machine = resumed([2, 1], [3, 3], made=4, offered=[1, 1])
+    machine = resumed([2, 1], [3, 3], offered=[1, 1])
     assert machine.chunks() == {0, 1} and machine.in_flight == 4
     machine.want(6)
     first, second = machine.next_draft(), machine.next_draft()

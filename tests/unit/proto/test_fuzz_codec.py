@@ -23,6 +23,7 @@ from headrace_proto.messages import (
     Ended,
     Flush,
     Flushed,
+    Full,
     Handed,
     Hello,
     Idle,
@@ -41,7 +42,6 @@ from headrace_proto.messages import (
     Unknown,
     Welcome,
 )
-from headrace_server.shell.worker_messages import FROM_ROUTER, FROM_WORKER
 
 from .generated import REGISTRIES, atoms, plain, steady
 from .mutation import forms, mutant
@@ -77,6 +77,7 @@ MESSAGES = {
         Snapshotted(7, 3, {"headrace": 1, "feed": "speech"}, "server", "the disk is full"),
         Passed(7, 5, 2),
         Idle(7, 3),
+        Full(7, 12, 3),
     ],
 }
 
@@ -198,9 +199,3 @@ def test_no_header_takes_much_time_or_memory(registry, header):
         tracemalloc.stop()
     assert fastest_s < 0.025
     assert peak < 16e6
-
-
-def test_workers_and_the_router_talk_in_numbers_of_their_own():
-    """A trainer's message is not taken for a worker's: the registries are apart."""
-    assert not set(FROM_WORKER.kinds) & set(FROM_ROUTER.kinds)
-    assert decoded(FROM_WORKER, FROM_TRAINER.encode(Bye(7))) is None

@@ -14,13 +14,12 @@ from headrace_server.shell.config import FeedConfig
 from headrace_server.shell.diary import Diary, Notebook
 from headrace_server.shell.opening import Opener
 from headrace_server.shell.stores import Stores
-from headrace_server.shell.worker_messages import Assign
 
 PATIENCE_S = 30
 
 
 class Keeping:
-    """One worker's stores, and the router's end."""
+    """One worker's stores, and what they send."""
 
     def __init__(self, directory: Path | None, durability: str = "power") -> None:
         self.sent: list[Any] = []
@@ -64,8 +63,8 @@ class House(Keeping):
             1 << 20,
         )
 
-    def open(self, partition: int = 0, cursor: bytes = b"") -> Any:
-        return self.opener.open(self.feed, Assign("f", partition), cursor)
+    def open(self, partition: int = 0) -> Any:
+        return self.opener.open(self.feed, partition)
 
 
 def step(run: Any) -> Any:

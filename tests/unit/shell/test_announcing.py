@@ -1,23 +1,20 @@
-"""What was made is told together, in order, and with the cursor after the last of it."""
+"""What was made is told together and in order, once how to go on after it is noted."""
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace_proto.channel import Channel
 from headrace_proto.layout import Slot
 from headrace_server.feed.partition_feed import MadeBatch
 from headrace_server.feed.slab import Slab
 from headrace_server.shell import announcing as module
 from headrace_server.shell.announcing import Announcer
 from headrace_server.shell.commits import Commits
+from headrace_server.shell.events import Made, Removed
 from headrace_server.shell.stores import Stores
-from headrace_server.shell.worker_messages import FROM_WORKER, Made, Removed
 
 PAGE = 4096
 
@@ -26,7 +23,7 @@ class Run:
     """A partition that says how many batches it has made."""
 
     def __init__(self) -> None:
-        self.made = 0
+        self.made = self.noted = 0
 
     def dropped(self) -> dict[str, int]:
         return {"filtered": self.made}
@@ -34,23 +31,19 @@ class Run:
     def stats(self) -> None:
         return None
 
-    def cursor(self) -> bytes:
-        return b"after %d" % (self.made - 1)
+    def announced(self) -> None:
+        self.noted = self.made
 
 
 class Bench:
-    """An announcer whose router is the other end of a pair of sockets."""
+    """An announcer, and what it has told."""
 
     def __init__(self, directory: Path) -> None:
-        here, there = socket.socketpair()
-        self.here, self.there = Channel(here), Channel(there)
         self.slab = Slab(directory, 0, 0, 8 * PAGE, 4 * PAGE)
         commits = Commits(Stores({}, lambda message: None), lambda message: None)
-        self.announcer = Announcer(self.slab, commits, self.send)
+        self.sent: list[Any] = []
+        self.announcer = Announcer(self.slab, commits, self.sent.append)
         self.runs: dict[int, Run] = {}
-
-    def send(self, message: object, *payload: bytes) -> None:
-        self.here.send([FROM_WORKER.encode(message), *payload])
 
     def make(self, partition: int = 0, columns: int = 1, pages: int = 1) -> MadeBatch:
         run = self.runs.setdefault(partition, Run())
@@ -62,30 +55,28 @@ class Bench:
         self.announcer.add(("f", partition), run, made)
         return made
 
-    def told(self) -> list[tuple[Any, list[bytes]]]:
-        return [(FROM_WORKER.decode(header), payload) for header, *payload in self.there.receive()]
+    def told(self) -> list[Any]:
+        told, self.sent[:] = list(self.sent), []
+        return told
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.here.close()
-    bench.there.close()
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
 
 
-def test_each_partition_tells_all_it_has_made_in_one_message_with_one_cursor(bench: Bench):
+def test_each_partition_tells_all_it_has_made_at_once_and_notes_it(bench: Bench):
     for partition in (0, 1, 0, 0):
         bench.make(partition)
     assert bench.announcer.tell() == []
-    (first, cursor), (second, other) = bench.told()
+    first, second = bench.told()
     assert isinstance(first, Made) and first.partition == 0 and second.partition == 1
     assert [batch.number for batch in first.batches] == [0, 1, 2]
     assert [batch.offset for batch in first.batches] == [0, 2 * PAGE, 3 * PAGE]
     assert [batch.meta for batch in first.batches] == [{"bucket": n} for n in range(3)]
     assert {batch.segment for batch in first.batches} == {"slab-0-0-0"}
-    assert first.columns == [[0, 32, [4]]]
-    assert (cursor, other) == ([b"after 2"], [b"after 0"])
+    assert first.batches[0].columns == [[0, 32, [4]]]
+    assert [bench.runs[partition].noted for partition in (0, 1)] == [3, 1]
     assert first.dropped == {"filtered": 3} and [b.number for b in second.batches] == [0]
 
 
@@ -107,7 +98,7 @@ def test_what_was_told_is_not_told_again(bench: Bench):
     assert bench.announcer.tell() == [] and bench.told() == []
 
 
-def test_it_is_full_with_many_batches_or_with_many_columns(bench: Bench, tmp_path: Path):
+def test_it_is_full_with_many_batches(bench: Bench):
     for _ in range(15):
         bench.slab.free(bench.make().block)
         assert not bench.announcer.full
@@ -115,8 +106,6 @@ def test_it_is_full_with_many_batches_or_with_many_columns(bench: Bench, tmp_pat
     assert bench.announcer.full
     bench.announcer.tell()
     assert not bench.announcer.full
-    bench.make(columns=256)
-    assert bench.announcer.full
 
 
 def test_a_batch_that_fits_no_message_is_told_of_and_the_others_go_out(bench: Bench):
@@ -124,18 +113,18 @@ def test_a_batch_that_fits_no_message_is_told_of_and_the_others_go_out(bench: Be
     bench.make(1)
     ((name, error),) = bench.announcer.tell()
     assert name == ("f", 0) and "limit" in str(error)
-    ((message, _),) = bench.told()
+    (message,) = bench.told()
     assert message.partition == 1
 
 
 def test_a_slab_that_is_short_of_room_and_segments_that_went_are_told_along(bench: Bench):
     small = [bench.make() for _ in range(4)]
     bench.announcer.tell()
-    assert bench.told()[0][0].crowded is False
+    assert bench.told()[0].crowded is False
     for made in small:
         bench.slab.free(made.block)
     bench.make(pages=8)
     bench.announcer.tell()
-    (made, _), (removed, _) = bench.told()
+    made, removed = bench.told()
     assert made.crowded is True
     assert removed == Removed(("slab-0-0-0",))

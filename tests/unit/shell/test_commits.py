@@ -11,7 +11,7 @@ from keeping import House, step
 
 from headrace_server import pipeline as hs
 from headrace_server.shell.commits import Commits
-from headrace_server.shell.worker_messages import Flush, Flushed, Kept
+from headrace_server.shell.events import Flush, Flushed, Kept
 
 NAME = ("f", 0)
 SCHEMA = {"k": hs.scalar("bytes"), "x": hs.sequence("int64")}
@@ -19,7 +19,6 @@ SCHEMA = {"k": hs.scalar("bytes"), "x": hs.sequence("int64")}
 SEGMENTS = hs.from_examples([{"k": b"k%d" % i, "x": [i]} for i in range(200)], SCHEMA)
 STATES = {"s": hs.zeros((2,))}
 SHAPED = SEGMENTS.batch_sequences_with_states("k", ["x"], [], None, STATES, 1, 1, capacity=200)
-STATE = [bytes(8)]
 Open = Callable[..., tuple[House, Commits, Any]]
 
 
@@ -45,15 +44,14 @@ def at_work(tmp_path: Path) -> Iterator[Open]:
         one.stores.close()
 
 
-def save(number: int, token: int = 0) -> tuple[int, int, Any, int]:
-    return number, 1, [[0, 8, [1, 2]]], token
+def save(commits: Commits, run: Any, number: int, token: int = 0) -> None:
+    commits.save(NAME, run, number, token, [[0, 8, [1, 2]]], bytes(8))
 
 
 def test_without_a_store_answers_go_along_with_the_next_batch(at_work: Open):
     one, commits, run = at_work(durable=False)
-    commits.save(NAME, run, [save(0), save(1)], STATE)
-    commits.save(NAME, run, [save(2)], STATE)
-    commits.save(NAME, run, [], STATE)
+    for number in range(3):
+        save(commits, run, number)
     assert commits.take_kept(("f", 1)) == ()
     assert commits.take_kept(NAME) == [[0, "", ""], [1, "", ""], [2, "", ""]]
     commits.tell_kept()
@@ -62,7 +60,7 @@ def test_without_a_store_answers_go_along_with_the_next_batch(at_work: Open):
 
 def test_answers_for_which_no_batch_comes_are_told_by_themselves(at_work: Open):
     one, commits, run = at_work(durable=False)
-    commits.save(NAME, run, [save(0)], STATE)
+    save(commits, run, 0)
     commits.tell_kept()
     commits.tell_kept()
     assert one.sent == [Kept("f", 0, [[0, "", ""]])]
@@ -71,40 +69,43 @@ def test_answers_for_which_no_batch_comes_are_told_by_themselves(at_work: Open):
 def test_of_very_many_answers_none_waits_for_a_batch(at_work: Open):
     one, commits, run = at_work(durable=False)
     for number in range(64):
-        commits.save(NAME, run, [save(number)], STATE)
+        save(commits, run, number)
     assert one.sent == []
-    commits.save(NAME, run, [save(64)], STATE)
+    save(commits, run, 64)
     [kept] = one.sent
     assert [number for number, _, _ in kept.batches] == list(range(65))
 
 
 def test_a_save_that_is_refused_is_answered_with_why(at_work: Open):
     _, commits, run = at_work(durable=False, wanted=1)
-    commits.save(NAME, run, [save(0), save(0)], STATE)
+    save(commits, run, 0)
+    save(commits, run, 0)
     assert commits.take_kept(NAME) == [[0, "", ""], [0, "stale", "batch 0 is not out"]]
 
 
 def test_with_a_store_a_save_is_answered_when_it_is_committed_and_not_with_a_batch(at_work: Open):
     one, commits, run = at_work(durable=True, wanted=2)
-    commits.save(NAME, run, [save(0, 70), save(0, 71)], STATE)
+    save(commits, run, 0, 70)
+    save(commits, run, 0, 71)
     assert one.sent == [] and commits.take_kept(NAME) == ()
-    assert one.until_sent(1) == [Kept("f", 0, [[0, "", ""], [0, "stale", "batch 0 is not out"]])]
+    told = [kept for event in one.until_sent(2) for kept in event.batches]
+    assert told == [[0, "", ""], [0, "stale", "batch 0 is not out"]]
     one.stores.close()
     two, commits, run = at_work(durable=True, wanted=0)
     assert two.stores.knows(NAME, 70) and not two.stores.knows(NAME, 71), "what is refused is not"
-    commits.save(NAME, run, [save(0, 70)], STATE)
+    save(commits, run, 0, 70)
     assert commits.take_kept(NAME) == [[0, "", ""]], "as it was answered before"
 
 
 def test_with_a_store_that_has_written_an_answer_goes_along_with_the_next_batch(at_work: Open):
     one, commits, run = at_work(durable=True, wanted=2, durability="process")
-    commits.save(NAME, run, [save(0, 70)], STATE)
+    save(commits, run, 0, 70)
     assert one.sent == [] and commits.take_kept(NAME) == [[0, "", ""]]
 
 
 @pytest.mark.parametrize("durable", [False, True])
 def test_a_flush_is_answered_after_the_last_message_of_it(at_work: Open, durable: bool):
     one, commits, run = at_work(durable, wanted=1)
-    commits.flush(NAME, run, Flush(*NAME, 0, 5, 6, (), [], True), [b""])
-    commits.flush(NAME, run, Flush(*NAME, 0, 5, 6, (), []), [b""])
+    commits.flush(NAME, run, Flush(0, 5, 6, (), [], True), b"")
+    commits.flush(NAME, run, Flush(0, 5, 6, (), []), b"")
     assert one.until_sent(1) == [Flushed("f", 5, 6)]

@@ -50,7 +50,6 @@ RUN = RunConfig(
     starts=(5, 6),
     start=2,
     python_path=("/a", "/b"),
-    has_owner=True,
 )
 
 
@@ -79,11 +78,9 @@ def test_the_partitions_of_all_workers_are_those_of_the_feed_each_once():
         assert {RUN.worker_of(p) for p in RUN.partitions_of(FEED, worker)} == {worker}
 
 
-def test_a_feed_has_an_owner_for_each_worker_that_runs_some_of_it_or_one_router():
+def test_a_feed_has_an_owner_for_each_worker_that_runs_some_of_it():
     few = dataclasses.replace(FEED, partitions=3)
     assert [RUN.owners_of(feed) for feed in (FEED, few)] == [5, 3]
-    routed = dataclasses.replace(RUN, has_owner=False)
-    assert [routed.owners_of(feed) for feed in (FEED, few)] == [1, 1]
 
 
 def test_partitions_are_spread_evenly_and_by_their_number_alone():

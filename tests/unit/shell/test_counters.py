@@ -9,7 +9,7 @@ import pytest
 from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.handover import Answer, Batch
 from headrace_server.shell.counters import Counters, Tally
-from headrace_server.shell.worker_messages import Finished, Made
+from headrace_server.shell.events import Finished, Made, Placed
 
 
 @pytest.fixture
@@ -18,8 +18,8 @@ def counters() -> Counters:
 
 
 def made(partition: int = 0, **more: Any) -> Made:
-    values: dict[str, Any] = {"dropped": {}, "crowded": False, "meta": {}, **more}
-    return Made("default", partition, 0, 4, "slab-0-0-0", 0, 32, [], **values)
+    placed = Placed(0, 4, "slab-0-0-0", 0, 32, [], {})
+    return Made("default", partition, [placed], **{"dropped": {}, **more})
 
 
 def test_what_was_dropped_is_the_sum_over_partitions_of_what_each_said_last(counters: Counters):

@@ -15,25 +15,24 @@ from headrace_server.shell.descriptors import aside, is_shortage, own, plan
 
 @pytest.mark.parametrize("used", [15, 60])
 @pytest.mark.parametrize("hard", [256, 1024, 4096, 1 << 20])
-def test_all_that_trainers_need_fits_beyond_the_connections(hard: int, used: int):
+def test_own_files_fit_beyond_the_connections(hard: int, used: int):
     division = plan(hard, used, 40, 4096)
-    assert division.limit <= hard and 1 <= division.trainers <= 4096
-    own_files = 40 + 2 * division.trainers
-    assert division.limit - division.line >= own_files
-    assert division.line - used > division.connections > division.trainers
+    assert division.limit <= hard and 1 <= division.sessions <= 4096
+    assert division.limit - division.line >= 40
+    assert division.line - used > division.connections > division.sessions
 
 
-def test_a_limit_that_is_large_enough_gives_every_trainer_that_was_asked_for():
+def test_a_limit_that_is_large_enough_gives_every_session_that_was_asked_for():
     division = plan(1 << 20, 20, 40, 4096)
-    assert division.trainers == 4096
-    assert division.limit < 14_000  # more connections than that would only cost memory
+    assert division.sessions == 4096
+    assert division.limit < 5_500  # more connections than that would only cost memory
 
 
-def test_a_limit_that_is_too_small_for_one_trainer_names_the_least_that_does():
+def test_a_limit_that_is_too_small_for_one_session_names_the_least_that_does():
     with pytest.raises(LimitExceeded, match=r"open files is 64 .* at least [0-9]+.*ulimit -n") as e:
         plan(64, 20, 40, 10)
     least = int(str(e.value).split("at least ")[1].split(":")[0])
-    assert plan(least, 20, 40, 10).trainers >= 1
+    assert plan(least, 20, 40, 10).sessions >= 1
     with pytest.raises(LimitExceeded):
         plan(least - 2, 20, 40, 10)
 
@@ -61,7 +60,7 @@ except OSError:
     pass
 assert max(connections) == division.line - 1, (connections, division)
 assert len(connections) > division.connections
-for _ in range(40 + 2 * division.trainers):  # all that the router may ever open
+for _ in range(40):  # all that the front may ever open
     with own():
         fd = os.open("/dev/null", os.O_RDONLY)
     assert division.line <= fd < division.limit

@@ -1,8 +1,7 @@
-"""A desk turns what workers say into events, and effects into news for workers."""
+"""A desk turns what partitions and trainers tell into events of its machine."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,34 +14,27 @@ from headrace_server import pipeline as hs
 from headrace_server.core.handover import (
     Answer,
     Claim,
-    Freed,
     Leave,
     Rewound,
     Save,
     Send,
-    Taken,
     Want,
 )
 from headrace_server.core.keeping import Acknowledged
 from headrace_server.shell.config import FeedConfig, RunConfig
 from headrace_server.shell.desk import Desk, delivery_of
-from headrace_server.shell.news import News
-from headrace_server.shell.worker_messages import (
-    Assign,
+from headrace_server.shell.events import (
     Claimed,
-    Close,
     Dry,
     Failed,
     Finished,
     Flush,
-    Further,
     Kept,
     Made,
     Opened,
+    Placed,
     Retargeted,
-    Settled,
     Starved,
-    Turn,
     Waiting,
 )
 
@@ -50,7 +42,7 @@ SCHEMA = [["i", "int64", [4]]]
 TRAINER = 1
 
 
-def desk(partitions: int = 2, workers: int = 2, max_bad: int | None = None) -> Desk:
+def desk(partitions: int = 2, workers: int = 1, max_bad: int | None = None) -> Desk:
     pipeline = hs.from_examples([{"i": 1}]).batch(4)
     if max_bad is not None:
         pipeline = hs.from_examples([{"i": 1}]).options(
@@ -63,74 +55,34 @@ def desk(partitions: int = 2, workers: int = 2, max_bad: int | None = None) -> D
     )
 
 
-def runs(d: Desk, worker: int) -> list[tuple[int, bytes]]:
-    """The partitions that a worker is told to run, and from where."""
-    return [(order.partition, cursor) for order, cursor in d.open_partitions(worker)]
-
-
-def made(partition: int, number: int, segment: str = "slab-0-0-0", **more: Any) -> Made:
-    values: dict[str, Any] = {"dropped": {}, "crowded": False, "meta": {}, **more}
-    return Made(
-        "default", partition, number, 4, segment, 4096 * number, 32, [[0, 32, [4]]], **values
-    )
+def made(partition: int, *numbers: int, segment: str = "slab-0-0-0", **more: Any) -> Made:
+    meta = more.pop("meta", {})
+    placed = [Placed(n, 4, segment, 4096 * n, 32, [[0, 32, [4]]], meta) for n in numbers]
+    return Made("default", partition, placed, **{"dropped": {}, **more})
 
 
 class At:
-    """A desk, one trainer that takes all, and the news for workers."""
+    """A desk, and one trainer that takes all."""
 
-    def __init__(self, partitions: int = 1, life: int = 0, **options: Any) -> None:
+    def __init__(self, partitions: int = 1, **options: Any) -> None:
         self.desk = desk(partitions, **options)
-        self.life = life
-        self.news = {(0, life): News()}
-        self.tokens: list[int] = []
         self.sends: list[Send] = []
         for partition in range(partitions):
             self.desk.on_opened(Opened("default", partition, SCHEMA))
         self.desk.dispatcher.join(TRAINER, 0.0)
         self.desk.dispatcher.window(TRAINER, 64)
 
-    def make(self, partition: int, number: int, **more: Any) -> None:
-        cursor = b"after %d" % number
-        self.desk.on_made(made(partition, number, **more), cursor, 0, self.life)
-        self.act()
-
-    def make_several(self, partition: int, numbers: range, **more: Any) -> None:
-        """Announced in one message, with one cursor."""
-        first, *rest = [made(partition, number) for number in numbers]
-        further = tuple(
-            Further(m.number, m.rows, m.segment, m.offset, m.nbytes, m.columns, m.meta)
-            for m in rest
-        )
-        message = replace(first, more=further, **more)
-        self.desk.on_made(message, b"after %d" % numbers[-1], 0, self.life)
-        self.act()
-
-    def act(self) -> None:
-        for effect in self.desk.dispatcher.take_effects():
-            if isinstance(effect, Send):
-                self.sends.append(effect)
-                self.tokens.append(effect.token)
-            elif isinstance(effect, Taken):
-                self.desk.on_taken(effect, self.news)
-            elif isinstance(effect, Freed):
-                self.desk.on_freed(effect, self.news)
-
-    def commit(self, *which: int) -> None:
-        self.desk.dispatcher.commit(TRAINER, tuple(self.tokens[i] for i in which))
-        self.act()
-
-    def next_life(self) -> None:
-        """The worker died, and another life of it is there."""
-        del self.news[0, self.life]
-        self.life += 1
-        self.news[0, self.life] = News()
+    def make(self, partition: int, *numbers: int, **more: Any) -> None:
+        self.desk.on_made(made(partition, *numbers, **more))
+        effects = self.desk.dispatcher.take_effects()
+        self.sends += [effect for effect in effects if isinstance(effect, Send)]
 
 
 def test_the_desk_of_an_owner_has_the_partitions_of_its_worker_alone():
     feed = FeedConfig("default", hs.from_examples([{"i": 1}]).batch(4).declaration(), (), 5)
-    run = RunConfig((feed,), "/nowhere", (), workers=2, has_owner=True)
+    run = RunConfig((feed,), "/nowhere", (), workers=2)
     d = Desk(feed, run, owner=1)
-    assert runs(d, 1) == [(1, b""), (3, b"")] and d.owners == 2
+    assert list(d.partitions) == [1, 3] and d.owners == 2
     d.on_opened(Opened("default", 1, SCHEMA))
     assert not d.opened
     d.on_opened(Opened("default", 3, SCHEMA))
@@ -141,19 +93,16 @@ def test_the_desk_of_an_owner_has_the_partitions_of_its_worker_alone():
     assert d.over
 
 
-def test_batches_that_are_announced_together_are_as_many_single_ones_with_the_last_cursor():
+def test_batches_that_are_announced_together_are_as_many_single_ones():
     at = At()
     at.make(0, 0)
-    at.make_several(0, range(1, 4), dropped={"filtered": 7}, crowded=True)
+    at.make(0, 1, 2, 3, dropped={"filtered": 7}, crowded=True)
     assert [send.batch.number for send in at.sends] == [0, 1, 2, 3]
     assert [send.batch.body.offset for send in at.sends] == [0, 4096, 8192, 12288]
     assert [send.batch.body.crowded for send in at.sends] == [False, True, True, True]
     told = at.desk.counters.told()
     assert told["made"] == {"batches": 4, "rows": 16, "bytes": 128}
     assert told["dropped"] == {"filtered": 7}
-    assert runs(at.desk, 0) == [(0, b"after 3")]
-    at.commit(0, 1, 2, 3)
-    assert at.news[0, 0].freed == [("default", 0, number) for number in range(4)]
 
 
 def test_a_change_of_proportions_is_among_the_counters_before_a_batch_shows_it():
@@ -174,74 +123,6 @@ def test_a_desk_is_open_when_every_partition_is_or_when_the_feed_has_failed():
     failed = desk(partitions=2)
     failed.on_failed(Failed("default", 0, "files", "it is gone"))
     assert failed.opened and failed.over and failed.failure == ("files", "it is gone")
-
-
-def test_a_worker_runs_its_partitions_from_their_last_cursor_until_they_are_finished():
-    d = desk(partitions=5, workers=2)
-    assert runs(d, 1) == [(1, b""), (3, b"")]
-    d.on_made(made(3, 0), b"three", 1, 0)
-    d.on_made(made(3, 1), b"three again", 1, 0)
-    assert runs(d, 1) == [(1, b""), (3, b"three again")]
-    d.on_finished(Finished("default", 3, {}))
-    assert runs(d, 1) == [(1, b"")]
-    assert [partition for partition, _ in runs(d, 0)] == [0, 2, 4]
-
-
-def test_a_batch_that_is_settled_is_told_to_the_worker_whose_it_is():
-    at = At()
-    at.make(0, 0)
-    at.make(0, 1)
-    assert at.news[0, 0].take() == Settled((), (("default", 2),))
-    at.commit(1)
-    assert at.news[0, 0].take() == Settled((("default", 0, 1),), (("default", 2),))
-    assert at.news[0, 0].take() is None
-    assert at.desk.uses("slab-0-0-0") and at.desk.retired == []
-
-
-def test_a_dead_workers_segment_goes_when_its_last_batch_is_free_and_not_before():
-    at = At()
-    for number in range(3):
-        at.make(0, number, segment=f"slab-0-0-{number // 2}")
-    at.next_life()
-    at.commit(0)
-    assert at.desk.retired == [] and at.desk.uses("slab-0-0-0")
-    at.commit(1)
-    assert at.desk.retired == ["slab-0-0-0"] and not at.desk.uses("slab-0-0-0")
-    at.commit(2)
-    assert at.desk.retired == ["slab-0-0-0", "slab-0-0-1"]
-    assert at.news[0, 1].take() is None  # its blocks are not the new life's to free
-
-
-def test_a_batch_that_somebody_still_reads_keeps_the_segment():
-    at = At()
-    at.make(0, 0)
-    at.desk.dispatcher.pin(at.sends[0].batch, "a frame")
-    at.next_life()
-    at.commit(0)
-    assert at.desk.retired == []
-    at.desk.dispatcher.unpin(at.sends[0].batch, "a frame")
-    at.act()
-    assert at.desk.retired == ["slab-0-0-0"]
-
-
-def test_a_segment_of_a_living_worker_is_the_workers_to_give_up():
-    at = At()
-    at.make(0, 0)
-    at.commit(0)
-    assert at.desk.retired == [] and not at.desk.uses("slab-0-0-0")
-
-
-def test_the_next_life_goes_on_where_the_announcements_ended():
-    at = At()
-    at.make(0, 0)
-    at.next_life()
-    assert list(at.desk.open_partitions(0)) == [(Assign("default", 0), b"after 0")]
-    at.make(0, 1, segment="slab-0-1-0")
-    at.desk.on_finished(Finished("default", 0, {"remainder": 2}))
-    at.desk.on_finished(Finished("default", 0, {"remainder": 2}))  # the word came twice
-    at.commit(0, 1)
-    assert at.desk.over and at.desk.counters.dropped() == {"remainder": 2}
-    assert at.news[0, 1].take() == Settled((("default", 0, 1),), (("default", 1),))
 
 
 def test_more_bad_examples_than_the_limit_over_all_partitions_fail_the_feed():
@@ -283,12 +164,12 @@ def test_a_cancel_after_a_close_still_cancels_and_a_close_after_it_does_not_undo
     d.close(False, lambda: answers.append("first"))
     d.closing_told = True
     d.close(False, lambda: answers.append("again"))
-    assert d.closing == Close("default") and d.closing_told
+    assert d.closing is False and d.closing_told
     d.close(True, lambda: answers.append("cancel"))
-    assert d.closing == Close("default", True) and not d.closing_told
+    assert d.closing is True and not d.closing_told
     d.closing_told = True
     d.close(False, lambda: answers.append("again"))
-    assert d.closing == Close("default", True) and d.closing_told
+    assert d.closing is True and d.closing_told
     assert len(d.closed) == 4 and not answers
 
 
@@ -303,9 +184,9 @@ def test_a_delivery_is_a_reference_or_the_number_of_a_frame():
 
 def test_an_announcement_out_of_turn_is_refused():
     at = At()
-    at.make(0, 0)
-    with pytest.raises((ValueError, HeadraceError), match="made batch 2; next is 1"):
-        at.make(0, 2)
+    at.make(0, 0, 2)
+    with pytest.raises((ValueError, HeadraceError), match="made batch 1; next is 3"):
+        at.make(0, 1)
 
 
 # Segments
@@ -315,11 +196,9 @@ STATES = [["name", "bytes", []], ["vector", "float32", [2]]]
 
 
 class Segments:
-    """A desk of a feed of segments on two workers, and one trainer."""
+    """A desk of a feed of segments, and one trainer."""
 
-    def __init__(
-        self, order: str = "arrival", placement: str = "server", replay: Any = None
-    ) -> None:
+    def __init__(self, order: str = "arrival", placement: str = "server") -> None:
         pipeline = hs.from_examples([{"k": b"a", "x": np.zeros((3, 1), np.float32)}])
         shaped = pipeline.batch_sequences_with_states(
             input_key="k",
@@ -333,10 +212,10 @@ class Segments:
             state_placement=placement,
         )
         feed = FeedConfig("default", shaped.declaration(), (), 2)
-        bounds = {"workers": 2, "lease_ttl_s": 10, "max_ahead": 1}
-        self.desk = Desk(feed, RunConfig((feed,), "/nowhere", (), replay=replay, **bounds))
-        self.news = {(0, 0): News(), (1, 0): News()}
+        bounds = {"lease_ttl_s": 10, "max_ahead": 1}
+        self.desk = Desk(feed, RunConfig((feed,), "/nowhere", (), **bounds))
         self.answers: list[Answer] = []
+        self.told: list[Any] = []  # effects for partitions
         self.tokens: list[int] = []
         for partition in range(2):
             properties = {"states": STATES, "placement": placement}
@@ -346,8 +225,7 @@ class Segments:
         self.act()
 
     def make(self, partition: int, number: int) -> None:
-        message = made(partition, number, meta={"stripe": 0})
-        self.desk.on_made(message, b"", partition, 0)
+        self.desk.on_made(made(partition, number, meta={"stripe": 0}))
         self.act()
 
     def save(self, which: int = 0, payload: Any = ([], None)) -> None:
@@ -357,33 +235,23 @@ class Segments:
         for effect in self.desk.dispatcher.take_effects():
             if isinstance(effect, Send):
                 self.tokens.append(effect.token)
-            elif isinstance(effect, Save):
-                self.desk.on_turn(effect, effect.batch.partition % 2, self.news)
-            elif isinstance(effect, Want | Leave):
-                self.desk.on_turn(effect, effect.partition % 2, self.news)
-            elif isinstance(effect, Freed):
-                self.desk.on_freed(effect, self.news)
+            elif isinstance(effect, Save | Want | Leave):
+                self.told.append(effect)
             elif isinstance(effect, Answer):
                 self.answers.append(effect)
 
-    def told(self, worker: int) -> list[Any]:
+    def take_told(self) -> list[Any]:
+        """What partitions were told since this was asked last."""
         self.act()
-        return [message for message, _ in self.news[worker, 0].take_turns()]
-
-
-def test_what_is_wanted_and_saved_goes_to_the_worker_of_the_partition():
-    at = Segments()
-    assert at.told(0) == [Turn("default", 0, [], [[1, 0]])]
-    assert at.told(1) == [Turn("default", 1, [], [[1, 0]])]
-    at.make(1, 0)
-    at.save()
-    assert at.told(0) == [] and at.told(1) == [Turn("default", 1, [[0, 0, [], at.tokens[0]]], [])]
+        told, self.told = self.told, []
+        return told
 
 
 def test_words_of_segments_become_events():
     at = Segments()
+    assert at.take_told() == [Want(0, 1, 0), Want(1, 1, 0)]
     at.desk.on_segments(Starved("default", 0))
-    assert at.told(1) == [Turn("default", 1, [], [[2, 0]])]
+    assert at.take_told() == [Want(1, 2, 0)]
     at.make(1, 0)
     at.save()
     at.act()
@@ -391,39 +259,14 @@ def test_words_of_segments_become_events():
     at.act()
     assert at.answers == [Answer(TRAINER, (), (), ((at.tokens[0], "cancelled", "it was drained"),))]
     lanes = Segments("lanes")
-    lanes.act()
+    lanes.take_told()
     lanes.desk.on_segments(Dry("default", 0))
-    assert lanes.told(1) == [Turn("default", 1, [], [[2, 1]])]
+    assert lanes.take_told() == [Want(1, 2, 1)]
 
 
 def test_a_feed_of_plain_batches_hears_no_words_of_segments():
-    with pytest.raises(HeadraceError, match="Starved came for 'default', without segments"):
-        desk().on_segments(Starved("default", 0))
-
-
-def test_the_death_of_a_worker_loses_no_states_that_are_in_journals():
-    at = Segments()
-    at.desk.died(1)
-    assert at.desk.failure is None
-    at.desk.on_finished(Finished("default", 1, {}))
-    assert runs(at.desk, 1) == [(1, b"")], "its last commits may not have been answered"
-
-
-def test_the_death_of_a_worker_fails_a_replay_whose_states_it_had():
-    at = Segments(replay=("/state", "default"))
-    at.desk.died(1)
-    assert at.desk.failure is not None and at.desk.failure[0] == "server"
-    assert "worker 1 died, and with it the states of partition 1" in at.desk.failure[1]
-
-
-def test_the_death_of_a_worker_that_had_no_states_any_more_fails_nothing():
-    at = Segments(replay=("/state", "default"))
-    at.desk.on_finished(Finished("default", 1, {}))
-    at.desk.died(1)
-    plain = desk()
-    plain.on_opened(Opened("default", 0, SCHEMA))
-    plain.died(0)
-    assert at.desk.failure is None and plain.failure is None
+    with pytest.raises(HeadraceError, match="Dry came for 'default', without segments"):
+        desk().on_segments(Dry("default", 0))
 
 
 def test_who_holds_the_batch_that_is_waited_for_is_said():
@@ -444,7 +287,7 @@ def states(offsets: list[int]) -> bytes:
     return np.array(offsets, np.int64).tobytes().ljust(80, b"x")
 
 
-def test_a_flush_goes_to_the_worker_after_the_save_of_its_batch_and_before_the_leave():
+def test_a_flush_goes_to_its_partition_after_the_save_of_its_batch_and_before_the_leave():
     at = Segments("lanes", "trainer")
     at.make(0, 0)
     assert at.desk.states_stay
@@ -452,10 +295,10 @@ def test_a_flush_goes_to_the_worker_after_the_save_of_its_batch_and_before_the_l
     flush = TrainersFlush(TRAINER, 5, at.tokens[0], (0, 2), GOOD)
     assert at.desk.on_flush(TRAINER, flush, states([0, 3, 16])) == ("", "")
     at.desk.dispatcher.leave(TRAINER)
-    saved, flushed, left = at.told(0)
-    assert saved.saves == [[0, 0, [], at.tokens[0]]] and not saved.leaves
-    assert flushed == Flush("default", 0, 0, TRAINER, 5, (0, 2), GOOD, False)
-    assert left.leaves == (0,) and not left.saves
+    saved, flushed, left = [told for told in at.take_told() if not isinstance(told, Want)]
+    assert (saved.batch.number, saved.token) == (0, at.tokens[0])
+    assert flushed.payload == (Flush(0, TRAINER, 5, (0, 2), GOOD), states([0, 3, 16]))
+    assert left == Leave(0, 0)
 
 
 def test_a_flush_that_can_not_be_one_is_told_why_and_goes_nowhere():
@@ -471,29 +314,15 @@ def test_a_flush_that_can_not_be_one_is_told_why_and_goes_nowhere():
 
     assert f"{token} is not the last batch that trainer 1 has saved" in fault()
     at.save()
-    assert at.told(0)
+    assert at.take_told()
     for rows in ((0, 4), (1, 1), ()):
         assert "the rows of a flush are not different ones of 4" in fault(rows)
     assert "2 states are saved together" in fault(columns=[])
     assert "a state of shape" in fault((0, 1, 2))
     assert "is not the last" in fault(token=token + 1)
-    assert at.told(0) == [] and fault() == ""
+    assert at.take_told() == [] and fault() == ""
     none = desk().on_flush(1, TrainersFlush(1, 1, 1, (0,), []), b"")
     assert none == ("state", "this feed has no states")
-
-
-def test_a_flush_is_stale_and_no_mistake_when_its_worker_has_restarted():
-    at = Segments("lanes", "trainer")
-    at.desk.durable = True
-    at.make(0, 0)
-    at.make(0, 1)
-    saved, in_hand = at.tokens
-    at.save()
-    at.desk.dispatcher.restarted(0)
-    for token in (saved, in_hand):
-        flush = TrainersFlush(TRAINER, 5, token, (0,), GOOD)
-        code, text = at.desk.on_flush(TRAINER, flush, states([0, 3, 16]))
-        assert code == "stale" and "the worker of their partition has restarted" in text
 
 
 # A server that is started anew
@@ -506,35 +335,35 @@ def hello_of(*batches: Handed, held: tuple[int, ...] = (), committed: Any = ()) 
 def durable(partitions: int = 2) -> Desk:
     pipeline = hs.from_examples([{"i": 1}]).batch(4)
     feed = FeedConfig("default", pipeline.declaration(), (), partitions)
-    run = RunConfig((feed,), "/nowhere", (), workers=2, state_directory="/state", epoch=7)
+    run = RunConfig((feed,), "/nowhere", (), state_directory="/state", epoch=7)
     d = Desk(feed, run)
     for partition in range(partitions):
         d.on_opened(Opened("default", partition, SCHEMA, {}, 3))
     return d
 
 
-def test_a_feed_that_outlives_its_server_says_so_and_one_in_memory_does_not():
+def test_a_feed_says_whether_it_outlives_its_server_or_its_workers_alone():
     assert durable().properties == {"durable": True, "generation": 0, "epoch": 7}
     memory = desk()
     memory.on_opened(Opened("default", 0, SCHEMA))
-    assert memory.properties == {"generation": 0}
+    assert memory.properties == {"generation": 0, "recovers": True}
 
 
 def test_the_very_first_batch_may_have_been_done_under_an_earlier_server():
     pipeline = hs.from_examples([{"i": 1}]).batch(4)
     feed = FeedConfig("default", pipeline.declaration(), (), 1)
-    d = Desk(feed, RunConfig((feed,), "/nowhere", (), workers=2, state_directory="/state", epoch=7))
+    d = Desk(feed, RunConfig((feed,), "/nowhere", (), state_directory="/state", epoch=7))
     d.on_opened(Opened("default", 0, SCHEMA))
-    d.on_made(made(0, 1), b"", 0, 0)
+    d.on_made(made(0, 1))
 
 
 def test_tokens_are_of_the_epoch_and_batches_go_on_from_where_the_stores_are():
     d = durable()
     d.dispatcher.join(TRAINER, 0.0)
     d.dispatcher.window(TRAINER, 9)
-    d.on_made(made(0, 3), b"", 0, 0)
-    d.on_made(made(0, 6), b"", 0, 0)
-    d.on_made(made(1, 5), b"", 0, 0)
+    d.on_made(made(0, 3))
+    d.on_made(made(0, 6))
+    d.on_made(made(1, 5))
     sends = [e for e in d.dispatcher.take_effects() if isinstance(e, Send)]
     assert [(e.token, e.batch.order) for e in sends] == [
         ((7 << 32) + 1, (3, 0)),
@@ -552,9 +381,6 @@ def test_batches_of_an_earlier_server_are_asked_for_and_its_word_is_heard():
     d.on_claimed(Claimed("default", 1, 5, "done"))
     d.dispatcher.commit(TRAINER, (5,))
     assert d.dispatcher.take_effects() == [Answer(TRAINER, (5,), ())]
-    memory = desk()
-    memory.on_hello(TRAINER, hello_of(here, held=(here.token,)))
-    assert memory.dispatcher.take_effects() == []
 
 
 def test_commits_that_an_earlier_server_has_acknowledged_must_be_known_to_the_worker():
@@ -573,13 +399,3 @@ def test_a_hello_with_many_commits_asks_a_worker_once_for_each_partition():
     d.on_hello(TRAINER, hello_of(committed=told))
     asked = [effect for effect in d.dispatcher.take_effects() if isinstance(effect, Claim)]
     assert sorted(effect.place.token for effect in asked) == [998, 999]
-
-
-def test_a_partition_with_a_store_is_run_after_its_end_and_told_what_it_had_made():
-    d = durable()
-    assert [order for order, _ in d.open_partitions(0)] == [Assign("default", 0, 3)]
-    assert [order for order, _ in d.open_partitions(1)] == [Assign("default", 1, 3)]
-    d.on_finished(Finished("default", 0, {}))
-    assert [order.partition for order, _ in d.open_partitions(0)] == [0]
-    d.died(0)
-    assert d.failure is None

@@ -436,7 +436,7 @@ def test_garbage_ends_the_channel_that_it_came_on_and_no_other(
     other = place.worker(b"0-0")
     unknown = place.stranger(garbage)
     known = place.stranger(wire(b"1-0") + wire(b"whole", b"before") + garbage + wire(b"after"))
-    with caplog.at_level(logging.ERROR, "headrace.router"):
+    with caplog.at_level(logging.ERROR, "headrace.trainers"):
         assert place.hear_out() == [(b"1-0", [b"whole", b"before"])]
     assert len(caplog.records) == 2
     assert "the channel of worker 1-0 is closed: a message of" in caplog.text
@@ -575,7 +575,7 @@ def test_the_cost_of_a_small_round_trip_is_told(place: Place, capsys: pytest.Cap
         print(f"\nchannel: {taken_s[1000] * 1e6:.0f} µs a small round trip within one thread")
 
 
-def test_a_worker_that_is_ready_before_its_router_waits_for_it(tmp_path: Path):
+def test_a_worker_that_is_ready_before_its_front_waits_for_it(tmp_path: Path):
     path = tmp_path / "workers"
     with pytest.raises(FileNotFoundError):
         Channel.connect(path, [b"0-0"])
@@ -607,14 +607,42 @@ def test_a_trainer_that_reads_nothing_is_cut_off_before_much_is_kept_for_it(tmp_
     trainer = Channel.connect(exchange.path, [b"hello"])
     assert list(exchange.hear()) == []  # it was let in
     ((name, said),) = exchange.hear()
-    assert said == [b"hello"] and exchange.knows(name) and exchange.anybody
+    assert said == [b"hello"] and name in exchange._numbers and exchange.anybody
     told = 0
     while exchange.tell(name, [bytes(1 << 16)]):
         told += 1
         assert told < 1000
-    assert told >= 128 and not exchange.knows(name) and not exchange.anybody
+    assert told >= 128 and name not in exchange._numbers and not exchange.anybody
     assert len(trainer.receive()) >= 1  # what had left before can still be read
     trainer.close()
+    exchange.close()
+
+
+def test_a_trainer_that_says_much_at_once_is_heard_to_its_end_and_others_have_their_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headrace_server.shell.exchange.TURN_S", 0.0)
+    exchange = TrainersExchange(tmp_path / "trainers", 4, lambda name: True)
+    much = Channel.connect(exchange.path, [b"0"])
+    little = Channel.connect(exchange.path, [b"0"])
+    for number in range(1, 100):
+        much.send([b"%d" % number])
+    much.close()
+    heard: dict[bytes, list[int]] = {}
+    turns = 0
+    while len(heard.get(b"\0near-1", ())) < 100:
+        assert exchange.waits or ready(exchange, PATIENCE_S)
+        for name, (said,) in exchange.hear():
+            heard.setdefault(name, []).append(int(said))
+        turns += 1
+        if turns == 50:
+            little.send([b"1"])
+    assert turns >= 100, "it was heard for more than a moment at a time"
+    assert heard == {b"\0near-1": list(range(100)), b"\0near-2": [0, 1]}
+    while exchange.waits or ready(exchange, 0):
+        list(exchange.hear())
+    assert exchange.tell(b"\0near-2", [b"here"]) and not exchange.tell(b"\0near-1", [b"gone"])
+    little.close()
     exchange.close()
 
 

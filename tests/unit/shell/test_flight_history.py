@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from headrace_proto.errors import ServerError
-from headrace_server.core.handover import Answer, Batch, Effect, Returned, Send
+from headrace_proto.messages import Hello
+from headrace_server.core.handover import Answer, Batch, Effect, Reclaimed, Returned, Send
 from headrace_server.core.plan import Part, Read
 from headrace_server.core.slots import Segments
 from headrace_server.feed.chunk import Origin
@@ -30,6 +31,10 @@ def source(chunk: int, *examples: int, keys: tuple[bytes, ...] = ()) -> Source:
     numbers = np.array(examples, np.int64)
     origin = Origin(("a\udcff", "b"), (numbers % 2).astype(np.int32), numbers // 2, 10 * numbers)
     return Source(Read(chunk, 3, [0, b"\0", 1], 64), {"mean": 0.5}, numbers, origin, keys)
+
+
+def hello(rank: int = -1, world: int = 0, nonce: bytes = b"n") -> Hello:
+    return Hello(2, 2, "t", "f", nonce, rank, world, host="node:5", process=b"p")
 
 
 def sent(token: int, number: int, session: int = 1, seq: int = 1) -> Send:
@@ -109,7 +114,7 @@ def test_of_two_records_of_one_batch_the_later_life_of_its_worker_counts(tmp_pat
 
 def fates(tmp_path: Path, *rounds: list[Effect]) -> list[tuple[int, str]]:
     recorder = LeaseRecorder(config(tmp_path), "f")
-    recorder.joined(1, "node:5", 2, 4, b"p")
+    recorder.joined(1, hello(2, 4))
     for effects in rounds:
         recorder.note(effects)
     recorder.close()
@@ -136,7 +141,7 @@ def test_each_lease_has_its_end(tmp_path: Path) -> None:
 
 def test_who_a_trainer_is_stands_in_every_file(tmp_path: Path) -> None:
     recorder = LeaseRecorder(config(tmp_path), "f")
-    recorder.joined(1, "node:5", -1, 0, b"p")
+    recorder.joined(1, hello())
     token = 0
     while len(list(flight_directory(tmp_path, "f").glob("leases-*"))) < 2:
         batch: list[Effect] = [sent(token := token + 1, token) for _ in range(200)]
@@ -145,6 +150,90 @@ def test_who_a_trainer_is_stands_in_every_file(tmp_path: Path) -> None:
     sorted(flight_directory(tmp_path, "f").glob("leases-*"))[0].unlink()
     leases = list(Leases(flight_directory(tmp_path, "f")))
     assert leases and {lease.trainer.host for lease in leases} == {"node:5"}
+
+
+class Life:
+    """One life of an owner, which has the partition of its number."""
+
+    def __init__(
+        self, state: Path, start: int, owner: int, trainer: Hello, by_number: bool = True
+    ) -> None:
+        self._recorder = LeaseRecorder(config(state, start), "f", owner, by_number)
+        self._recorder.joined(start, trainer)
+        self._session, self._partition, self._sent = start, owner, 0
+
+    def gives(self, *numbers: int) -> None:
+        """Hand these batches to the trainer; tokens are 100 times the life, and count from 1."""
+        for number in numbers:
+            self._sent += 1
+            token = 100 * self._session + self._sent
+            batch = Batch(self._partition, number, 3)
+            self._recorder.note([Send(self._session, self._sent, token, batch)])
+
+    def notes(self, *effects: Effect) -> None:
+        self._recorder.note(effects)
+
+
+def told(state: Path) -> list[tuple[int, int, str]]:
+    """Token, step and fate of all that is recorded."""
+    found = Leases(flight_directory(state, "f"))
+    return [(lease.token, lease.step, lease.fate) for lease in found]
+
+
+def test_batches_of_several_owners_are_one_trainers_in_the_order_of_the_feed(
+    tmp_path: Path,
+) -> None:
+    lives = [Life(tmp_path, 1 + owner, owner, hello()) for owner in range(3)]
+    lives[2].gives(0, 1)
+    lives[0].gives(0)
+    lives[1].gives(0, 1)
+    lives[0].gives(1)
+    steps = [(101, 1), (201, 2), (301, 3), (102, 4), (202, 5), (302, 6)]
+    assert told(tmp_path) == [(token, step, "out") for token, step in steps]
+    leases = list(Leases(flight_directory(tmp_path, "f")))
+    assert {str(lease.trainer) for lease in leases} == {"1/1 (node:5)"}
+    for text in ("1", "3", "2/2"):
+        assert ByTrainer(text, range(2, 4)).of(leases) == leases[1:3]
+
+
+def test_rounds_of_several_owners_are_in_their_order_whatever_their_batches_are(
+    tmp_path: Path,
+) -> None:
+    one, two = (Life(tmp_path, 1 + owner, owner, hello(1, 2)) for owner in range(2))
+    two.gives(1, 2)
+    one.gives(1, 9)
+    assert [token for token, _, _ in told(tmp_path)] == [101, 201, 102, 202]
+
+
+def test_segments_of_several_owners_are_in_the_order_of_the_hand_out(tmp_path: Path) -> None:
+    one, two = (Life(tmp_path, 1 + owner, owner, hello(), by_number=False) for owner in range(2))
+    two.gives(0)
+    one.gives(0)
+    two.gives(1)
+    assert [token for token, _, _ in told(tmp_path)] == [201, 101, 202]
+
+
+@pytest.mark.parametrize("by_number", [True, False])
+def test_batches_that_were_out_when_their_owner_died_have_an_end(
+    tmp_path: Path, by_number: bool
+) -> None:
+    before, other = (Life(tmp_path, 1 + owner, owner, hello(), by_number) for owner in range(2))
+    before.gives(0, 1, 2)
+    before.notes(Answer(1, (101,), ()))
+    after = Life(tmp_path, 3, 0, hello(), by_number)
+    after.notes(Reclaimed(102))
+    assert [fate for _, _, fate in told(tmp_path)] == ["committed", "out", "out"]
+    after.gives(2, 3)
+    end = "lost" if by_number else "voided"
+    fates = [(token, fate) for token, _, fate in told(tmp_path)]
+    assert fates == [
+        *((101, "committed"), (102, "out"), (103, end), (301, "out"), (302, "out")),
+    ]
+    if by_number:  # it was not used, so the next has its number
+        assert [step for _, step, _ in told(tmp_path)] == [1, 2, 3, 3, 4]
+    other.gives(9)
+    Life(tmp_path, 4, 1, hello(nonce=b"another"), by_number).gives(9)
+    assert {token: fate for token, _, fate in told(tmp_path)}[201] == "left"
 
 
 def test_hand_outs_and_rows_are_joined(tmp_path: Path) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace_server.shell.gathering import gathered
-from headrace_server.shell.inspections import MOST_FOUND
-from headrace_server.shell.telling import MOST_TRAINERS
+from headrace_server.shell.telling import MOST_FOUND, MOST_TRAINERS
 
 
 def trainer(number: int, nonce: str, **changes: Any) -> dict[str, Any]:

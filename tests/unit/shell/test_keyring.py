@@ -69,7 +69,7 @@ def test_what_a_link_leads_to_may_be_exchanged(keys: Path, tmp_path: Path):
 def test_a_file_that_is_no_key_lets_nobody_in_and_stops_nobody_else(
     keys: Path, caplog: pytest.LogCaptureFixture
 ):
-    caplog.set_level(logging.WARNING, "headrace.router")
+    caplog.set_level(logging.WARNING, "headrace.trainers")
     shutil.copy(keys / "alice.secret", keys / "trainers" / "carol.public")
     (keys / "trainers" / "dave.public").write_bytes(b"\xff\x00" * 50)
     (keys / "trainers" / "..data").mkdir()

@@ -80,14 +80,14 @@ def test_damage_that_shows_when_a_file_is_opened_is_counted_by_partition_0_alone
 
 
 def test_what_stops_an_opening_stays_in_the_diary(house: Open, monkeypatch: pytest.MonkeyPatch):
-    one = house()
+    one = house(durable=True)
 
-    def broken(run: PartitionFeed, cursor: Any) -> None:
+    def broken(run: PartitionFeed, saved: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(PartitionFeed, "restore", broken)
+    monkeypatch.setattr(PartitionFeed, "resume", broken)
     with pytest.raises(MemoryError):
-        one.open(1, b"\x80")
+        one.open(1)
     entry = one.notebook.read()
     assert (entry.doing, entry.feed, entry.partition) == (OPENING, "f", 1)
 
@@ -115,18 +115,12 @@ def test_how_far_an_index_is_stands_in_the_diary(
     assert f"opening {where}" in caplog.messages
 
 
-def test_a_partition_goes_on_after_the_cursor_of_the_life_before(house: Open):
-    one = house().open(1)
-    cursors = [one.cursor() for _ in range(3) if step(one)]
-    again = house().open(1, cursors[1])
-    assert again.next_number == 2
-    assert step(again).number == 2 and again.cursor() == cursors[2]
-
-
-def test_a_partition_goes_on_from_its_store_and_a_later_cursor_goes_beyond_it(house: Open):
+def test_a_partition_goes_on_from_its_store(house: Open):
     one = house(durable=True)
     run = one.open()
-    cursors = [run.cursor() for _ in range(4) if step(run)]
+    for _ in range(4):
+        step(run)
+        run.announced()
     run.saved(0)
     one.stores.keep(("f", 0), run, [70])
     one.stores.tell(("f", 0), "kept")
@@ -134,8 +128,6 @@ def test_a_partition_goes_on_from_its_store_and_a_later_cursor_goes_beyond_it(ho
     one.stores.close()
     two = house(durable=True)
     assert two.open().next_number == 1 and two.stores.knows(("f", 0), 70)
-    two.stores.close()
-    assert house(durable=True).open(0, cursors[2]).next_number == 3
 
 
 def test_a_partition_that_was_closed_stays_closed(house: Open):

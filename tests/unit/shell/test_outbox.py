@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import zmq
-from tests.patience import PATIENCE_S
 
 from headrace_proto.messages import (
     FROM_SERVER,
@@ -21,28 +18,54 @@ from headrace_proto.messages import (
 )
 from headrace_server import pipeline as hs
 from headrace_server.core.handover import Answer, Batch, Send
+from headrace_server.shell import relay
 from headrace_server.shell.config import FeedConfig, RunConfig
 from headrace_server.shell.desk import Desk
+from headrace_server.shell.events import Made, Opened, Placed
 from headrace_server.shell.outbox import Outbox
 from headrace_server.shell.sessions import Session, SessionTable
-from headrace_server.shell.sockets import public_router
-from headrace_server.shell.worker_messages import Made, Opened
 
 SEGMENT = "slab-0-0-0"
 BLOCK = 64
 NOBODY = b"nobody of that name"
 
 
+class Tracker:
+    """Of a block that the front sends."""
+
+    done = False
+
+
+class Front:
+    """What is told to the front, and whom it reaches."""
+
+    def __init__(self) -> None:
+        self.said: dict[bytes, list[bytes]] = {}  # headers, by connection
+        self.blocks: list[tuple[bytes, bytes, Any, Tracker]] = []
+        self.told: list[Any] = []
+
+    def say(self, connection: bytes, header: bytes) -> bool:
+        self.said.setdefault(connection, []).append(header)
+        return connection != NOBODY
+
+    def send_block(self, connection: bytes, header: bytes, place: Any) -> Tracker:
+        tracker = Tracker()
+        self.blocks.append((connection, header, place, tracker))
+        return tracker
+
+    def tell(self, message: Any) -> None:
+        self.told.append(message)
+
+
 class Post:
-    """An outbox, the desk of one feed, and trainers at real sockets."""
+    """An outbox, the desk of one feed, and trainers by way of the front."""
 
     def __init__(self, directory: Path) -> None:
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.socket = public_router(self.context)
-        self.port = self.socket.bind_to_random_port("tcp://127.0.0.1")
+        self.front = Front()
         self.sessions = SessionTable(directory)
-        self.outbox = Outbox(directory, self.socket, self.sessions)
-        self.peers: dict[int, zmq.Socket[bytes]] = {}
+        near: Any = None  # nobody comes by a channel
+        door: Any = self.front
+        self.outbox = Outbox(door, directory, self.sessions, near)
         feed = FeedConfig("default", hs.from_examples([{"i": 1}]).batch(4).declaration(), (), 1)
         self.desk = Desk(feed, RunConfig((feed,), str(directory), ()))
         self.desk.on_opened(Opened("default", 0, [["i", "int64", [4]]]))
@@ -50,15 +73,8 @@ class Post:
         self.path.write_bytes(b"".join(bytes([k]) * BLOCK for k in range(64)))
 
     def trainer(self, name: bytes, local: bool, feed: str = "default") -> Session:
-        peer = self.context.socket(zmq.DEALER)
-        peer.routing_id, peer.linger, peer.rcvtimeo = name, 0, 5000
-        peer.connect(f"tcp://127.0.0.1:{self.port}")
-        peer.send(b"here")
-        assert self.socket.poll(1000 * int(PATIENCE_S))
-        assert self.socket.recv_multipart() == [name, b"here"]
         session = self.sessions.open(name, feed, name)
         session.local = local
-        self.peers[session.number] = peer
         return session
 
     def deliver(self, session: Session, batches: int, columns: int = 1) -> list[Batch]:
@@ -67,38 +83,21 @@ class Post:
         dispatcher.join(session.number, 0.0)
         dispatcher.window(session.number, batches)
         told = [[0, 32, [4]]] * columns
-        for number in range(batches):
-            place = number * BLOCK
-            made = Made(
-                "default", 0, number, 4, SEGMENT, place, BLOCK, told, {}, dropped={}, crowded=False
-            )
-            self.desk.on_made(made, b"", 0, 0)
+        places = [Placed(n, 4, SEGMENT, n * BLOCK, BLOCK, told, {}) for n in range(batches)]
+        self.desk.on_made(Made("default", 0, places, {}))
         sends = [e for e in dispatcher.take_effects() if isinstance(e, Send)]
         for effect in sends:
             self.outbox.deliver(self.desk, effect)
         return [effect.batch for effect in sends]
 
     def received(self, session: Session) -> list[Any]:
-        """What a trainer has got, up to a message that is sent now."""
-        self.outbox.finish(session.number)
-        messages: list[Any] = []
-        while not messages or not isinstance(messages[-1], Ended):
-            header, *_ = self.peers[session.number].recv_multipart()
-            messages.append(FROM_SERVER.decode(header))
-        return messages[:-1]
-
-    def close(self) -> None:
-        for peer in self.peers.values():
-            peer.close()
-        self.socket.close()
-        self.context.term()
+        """What a trainer was told since this was asked last."""
+        return [FROM_SERVER.decode(header) for header in self.front.said.pop(session.identity, [])]
 
 
 @pytest.fixture
-def post(tmp_path: Path) -> Iterator[Post]:
-    opened = Post(tmp_path)
-    yield opened
-    opened.close()
+def post(tmp_path: Path) -> Post:
+    return Post(tmp_path)
 
 
 # Batches
@@ -141,22 +140,22 @@ def test_a_trainer_elsewhere_gets_the_bytes_and_the_block_is_pinned_until_they_l
     post.outbox.answer(Answer(away.number, (7,), ()))
     batches = post.deliver(away, 2)
     assert [batch.pins for batch in batches] == [{("send", 1)}, {("send", 2)}]
-    for number in range(2):
-        header, block = post.peers[away.number].recv_multipart()
+    for number, (connection, header, place, _) in enumerate(post.front.blocks):
         message = FROM_SERVER.decode(header)
-        assert isinstance(message, Deliver) and block == bytes([number]) * BLOCK
+        assert isinstance(message, Deliver) and connection == away.identity
+        assert (place.segment, place.offset, place.nbytes) == (SEGMENT, number * BLOCK, BLOCK)
         assert (message.items[0].frame, message.items[0].segment) == (1, "")
         assert message.committed == ((7,) if number == 0 else ())
-    for tracker, *_ in post.outbox._sending:
-        tracker.wait(PATIENCE_S)
+    post.outbox.flush()
+    assert all(batch.pins for batch in batches)
+    for *_, tracker in post.front.blocks:
+        tracker.done = True
     post.outbox.flush()
     assert not any(batch.pins for batch in batches) and not away.mapped
 
 
-def test_a_batch_for_a_connection_that_is_gone_is_dropped_and_pins_nothing(post: Post):
+def test_it_is_known_that_a_connection_is_gone(post: Post):
     gone = post.sessions.open(b"n", "default", NOBODY)
-    (batch,) = post.deliver(gone, 1)
-    assert not batch.pins
     assert not post.outbox.send(NOBODY, Ended(gone.number))
 
 
@@ -197,15 +196,14 @@ def test_words_on_a_feed_go_to_its_trainers_and_nobody_elses(post: Post):
     assert kept == Flushed(one.number, 5)
     assert refused == Flushed(one.number, 6, "state", "it is none")
     assert drawn == Retargeted(one.number, 9, [[0, 3], [1, 4]], "")
-    ended = FROM_SERVER.decode(post.peers[other.number].recv())
+    (ended,) = post.received(other)
     assert (ended.code, len(ended.text)) == ("data", 8000)
 
 
 def test_a_segment_that_goes_is_told_to_those_that_map_it_and_its_file_goes(post: Post):
     here, away = post.trainer(b"here", local=True), post.trainer(b"away", local=False)
-    post.deliver(away, 1)
     post.outbox.retire(SEGMENT)
-    assert not post.path.exists() and not post.outbox._mapped
+    assert not post.path.exists() and post.front.told == [relay.Retired(SEGMENT)]
     assert post.received(here) == [Retired(here.number, (SEGMENT,))]
-    assert [type(message) for message in post.received(away)] == [Deliver]
+    assert post.received(away) == []
     post.outbox.retire(SEGMENT)

@@ -12,7 +12,7 @@ from headrace_server.shell.refusals import Refusals
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    caplog.set_level(logging.WARNING, "headrace.router")
+    caplog.set_level(logging.WARNING, "headrace.trainers")
     return caplog
 
 

@@ -11,7 +11,7 @@ from headrace_proto.messages import Handed, Hello
 from headrace_server import pipeline as hs
 from headrace_server.core.rewinding import BEGINNING, Member
 from headrace_server.shell.config import FeedConfig
-from headrace_server.shell.rejoining import Later, Rejoining
+from headrace_server.shell.rejoining import TOUCHED, USED, Later, Rejoining
 
 S = "20260102T030405Z-0123456789ab"
 
@@ -90,7 +90,7 @@ def restarting(generation: int = -1) -> Hello:
 @pytest.mark.parametrize("durable", [False, True])
 def test_a_feed_is_started_from_its_beginning_unless_others_use_it(durable: bool):
     desk = Rejoining(feed(), durable)
-    desk.unused()
+    desk.opened(used=False)
     desk.admit(restarting(), [Member(b"q", "", 0.9)], 1.0)
     desk.touched()
     with pytest.raises(Later, match="other trainers may use the feed"):
@@ -111,6 +111,29 @@ def test_a_trainer_of_before_the_restart_is_told_so():
 
 def test_a_feed_that_was_taken_back_to_a_snapshot_is_not_at_its_beginning():
     desk = Rejoining(feed(1, S), durable=True)
-    desk.unused()
+    desk.opened(used=False)
     with pytest.raises(Later, match="is being taken back to snapshot"):
         desk.admit(hello(S), [], 1.0)
+
+
+def test_of_several_owners_none_judges_a_token_before_it_knows_what_the_others_have():
+    """What was done at another owner counts as if it had been done here."""
+    for used, touched, judged in ((False, False, None), (True, False, Later), (False, True, Later)):
+        desk = Rejoining(feed(), durable=True, alone=False)
+        desk.opened(used=False)
+        with pytest.raises(Later, match="opening"):
+            desk.admit(hello(BEGINNING), [], 1.0)
+        desk.all_opened(used, touched)
+        if judged is None:
+            desk.admit(hello(BEGINNING), [], 1.0)
+            desk.all_opened(used=False, touched=True)
+        with pytest.raises(Later, match="being started from its beginning"):
+            desk.admit(hello(BEGINNING), [], 1.0)
+
+
+def test_an_owner_tells_once_that_something_was_done():
+    desk = Rejoining(feed(), durable=True, alone=False)
+    desk.opened(used=True)
+    desk.touched()
+    desk.touched()
+    assert desk.news == [USED, TOUCHED]

@@ -19,11 +19,11 @@ def reports(*events: tuple[str, dict[str, Any]]) -> Reports:
 
 def over(feed: str, code: str = "", text: str = "") -> tuple[str, dict[str, Any]]:
     event = {"event": "over", "feed": feed, "code": code, "text": text, "dropped": {"bad": 2}}
-    return "router", event
+    return "front", event
 
 
 def test_at_first_nothing_has_been_told():
-    told = reports(("worker-0-0", {"event": "something else"}), ("router", {}))
+    told = reports(("worker-0-0", {"event": "something else"}), ("front", {}))
     assert not told.ready and not told.open and not told.idle and told.addresses == []
     assert told.outcome() == {} and not told.answered(1) and told.failed_early() is None
 
@@ -31,14 +31,14 @@ def test_at_first_nothing_has_been_told():
 def test_the_router_alone_says_where_it_listens():
     told = reports(("worker-0-0", {"event": "ready"}))
     assert not told.ready
-    told.hear("router", {"event": "ready", "addresses": ["tcp://127.0.0.1:5"]})
+    told.hear("front", {"event": "ready", "addresses": ["tcp://127.0.0.1:5"]})
     assert told.ready and told.addresses == ["tcp://127.0.0.1:5"]
 
 
 def test_each_word_of_the_router_is_kept():
-    told = reports(("router", {"event": "open"}))
+    told = reports(("front", {"event": "open"}))
     assert told.open and not told.idle
-    told.hear("router", {"event": "idle"})
+    told.hear("front", {"event": "idle"})
     assert told.idle
 
 
@@ -46,14 +46,14 @@ def test_an_answer_is_kept_for_who_waits_for_it_and_for_nobody_else():
     told = reports()
     told.expect(1, "close")
     for request in (1, 2):
-        told.hear("router", {"event": "answer", "request": request, "feeds": {"f": request}})
+        told.hear("worker-0-0", {"event": "answer", "request": request, "feeds": {"f": request}})
     assert told.answered(1) and not told.answered(2)
     answer = told.take_answer(1)
     assert answer is not None and answer["feeds"] == {"f": 1}
     assert told.take_answer(1) is None and told.take_answer(2) is None
     told.expect(3, "close")
     assert told.take_answer(3) is None
-    told.hear("router", {"event": "answer", "request": 3})  # it came too late
+    told.hear("worker-0-0", {"event": "answer", "request": 3})  # it came too late
     assert not told.answered(3)
 
 
@@ -108,13 +108,31 @@ def test_bad_examples_of_all_owners_are_added():
     assert told.bad("f") == {"short": 5} and told.bad("g") == {}
 
 
+def test_what_is_committed_does_not_become_less_while_the_next_life_of_an_owner_opens():
+    told = Reports()
+    nobody: dict[str, Any] = {"keys": False, "known": [], "present": {}, "refused": {}}
+    states = ("opening", 0), ("open", 5), ("opening", 0), ("open", 6)
+    for request, (state, n) in enumerate(states):
+        told.expect(request, LIVES)
+        told.hear("front", {"event": "answer", "request": request})
+        feed: dict[str, Any] = dict.fromkeys(("redelivered", "expired", "trainers_more"), 0)
+        feed |= {name: {} for name in ("made", "refused", "dropped", "standing", "padding")}
+        feed |= {"classes": {}, "failure": None, "waiting": "", "partitions": [], "trainers": []}
+        feed |= {"state": state, "batches": n, "rows": n, "stale": n}
+        about = {"request": request, "feeds": {"f": feed}, "access": nobody}
+        told.hear("worker-0-0", {"event": "answer", **about})
+    seen = [told.take_answer(request) for request in range(4)]
+    assert [one["feeds"]["f"]["batches"] for one in seen if one] == [0, 5, 5, 6]
+    assert [one["feeds"]["f"]["stale"] for one in seen if one] == [0, 5, 0, 6]
+
+
 def test_a_look_at_all_is_answered_when_the_front_has_answered_too():
-    told = Reports(owners=1, front=True)
+    told = Reports(owners=1)
     told.expect(1, LIVES)
     told.expect(2, "users")
     told.hear("worker-0-0", {"event": "answer", "request": 2, "users": ["one"]})
     assert told.take_answer(2) == {"users": ["one"]}
     told.hear("worker-0-0", {"event": "answer", "request": 1, "feeds": {}, "access": {}})
-    assert not told.answered(1)
-    told.hear("router", {"event": "answer", "request": 1})
+    assert not told.answered(1) and told.silent(1) == ["the front"]
+    told.hear("front", {"event": "answer", "request": 1})
     assert told.answered(1)

@@ -17,9 +17,9 @@ from tests.nursery import WarmPopen
 
 from headrace_proto.errors import ServerError
 from headrace_server.core.changes import Change, Example, Examples
+from headrace_server.shell.events import Waiting
 from headrace_server.shell.statedir import partition_path
 from headrace_server.shell.store import StoreDamaged, _Passing
-from headrace_server.shell.worker_messages import Waiting
 
 A, B = ("a", 0), ("b", 3)
 Open = Callable[..., Keeping]

@@ -66,7 +66,7 @@ def gone(pid: int) -> bool:
 def test_it_starts_a_router_and_the_workers_and_ends_them(start: Start):
     supervisor = start(n=16, partitions=2, workers=2)
     pids = supervisor.pids()
-    assert sorted(pids) == ["router", "worker-0-0", "worker-1-0"]
+    assert sorted(pids) == ["front", "worker-0-0", "worker-1-0"]
     assert sorted(rows(supervisor)) == list(range(16)) and supervisor.wait(PATIENCE_S)
     assert supervisor.over and supervisor.failure is None
     supervisor.stop()
@@ -78,7 +78,7 @@ def test_a_worker_that_dies_comes_back_as_its_next_life(start: Start):
     for life in range(3):
         os.kill(supervisor.pids()[f"worker-0-{life}"], signal.SIGKILL)
         eventually(lambda life=life: f"worker-0-{life + 1}" in supervisor.pids())
-    assert sorted(supervisor.pids()) == ["router", "worker-0-3"]
+    assert sorted(supervisor.pids()) == ["front", "worker-0-3"]
     assert rows(supervisor) == list(range(4000))
     assert supervisor.failure is None
 
@@ -94,7 +94,7 @@ def test_an_answer_is_waited_for_in_time_in_which_this_process_ran(
         return time.monotonic() + slept[0]
 
     supervisor = start()
-    router = supervisor.pids()["router"]
+    router = supervisor.pids()["front"]
     monkeypatch.setattr(module, "Deadline", functools.partial(Deadline, source=now))
     os.kill(router, signal.SIGSTOP)
     thread = threading.Thread(target=lambda: answers.append(supervisor.ask("stats", 8.0)))
@@ -126,24 +126,24 @@ def test_the_fourth_death_within_the_window_is_the_last(start: Start):
 
 def test_a_death_by_a_signal_without_a_name_is_told_by_its_number(start: Start):
     supervisor = start()
-    os.kill(supervisor.pids()["router"], 40)
+    os.kill(supervisor.pids()["front"], 40)
     assert supervisor.wait(PATIENCE_S)
-    assert str(supervisor.failure).startswith("router was killed by signal 40")
+    assert str(supervisor.failure).startswith("front was killed by signal 40")
 
 
-def test_without_its_router_the_server_has_failed_and_everyone_who_waits_is_told(start: Start):
+def test_without_its_front_the_server_has_failed_and_everyone_who_waits_is_told(start: Start):
     supervisor = start()
     told: list[bool] = []
     waiter = threading.Thread(target=lambda: told.append(supervisor.wait(PATIENCE_S)))
     drainer = threading.Thread(target=lambda: told.append(supervisor.drain(30)))
     waiter.start()
-    os.kill(supervisor.pids()["router"], signal.SIGKILL)
+    os.kill(supervisor.pids()["front"], signal.SIGKILL)
     waiter.join()
     drainer.start()
     drainer.join()
     assert told == [True, True]
-    assert str(supervisor.failure) == "router was killed by SIGKILL"
-    assert "router" not in supervisor.pids()
+    assert str(supervisor.failure) == "front was killed by SIGKILL"
+    assert "front" not in supervisor.pids()
 
 
 def test_a_stop_while_a_worker_is_being_replaced_leaves_none_behind(start: Start):
@@ -183,9 +183,9 @@ def test_a_worker_is_started_again_as_soon_as_there_are_descriptors(
     with no_descriptors():
         os.kill(supervisor.pids()["worker-0-0"], signal.SIGKILL)
         eventually(lambda: caplog.text.count("worker-0-1 can not be started now: [Errno 24]") > 1)
-        assert sorted(supervisor.pids()) == ["router"] and supervisor.failure is None
+        assert sorted(supervisor.pids()) == ["front"] and supervisor.failure is None
     assert rows(supervisor) == list(range(12)) and supervisor.failure is None
-    eventually(lambda: sorted(supervisor.pids()) == ["router", "worker-0-1"])
+    eventually(lambda: sorted(supervisor.pids()) == ["front", "worker-0-1"])
 
 
 def test_a_restart_of_a_feed_that_fails_halfway_is_the_failure_of_the_server(
@@ -245,13 +245,13 @@ def test_stops_from_several_threads_are_one(start: Start):
     assert supervisor.pids() == {}
 
 
-def test_a_router_that_does_not_listen_is_ended_all_the_same(
+def test_a_front_that_does_not_listen_is_ended_all_the_same(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("headrace_server.shell.supervisor._STOP_S", 0.3)
     supervisor = start()
     pids = supervisor.pids()
-    os.kill(pids["router"], signal.SIGSTOP)
+    os.kill(pids["front"], signal.SIGSTOP)
     supervisor.stop()
     assert all(map(gone, pids.values()))
 

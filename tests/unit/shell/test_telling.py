@@ -11,16 +11,16 @@ from headrace_server import pipeline as hs
 from headrace_server.core.handover import Batch
 from headrace_server.shell.config import FeedConfig, RunConfig
 from headrace_server.shell.desk import Desk
+from headrace_server.shell.events import Finished, Opened, Waiting
 from headrace_server.shell.sessions import Session
 from headrace_server.shell.telling import MOST_TRAINERS, feed_told
-from headrace_server.shell.worker_messages import Finished, Opened, Waiting
 
 
 @pytest.fixture
 def desk() -> Desk:
     declaration = hs.from_examples([{"i": 1}]).batch(4).declaration()
     feed = FeedConfig("a", declaration, (), 2)
-    return Desk(feed, RunConfig((feed,), "/nowhere", (), workers=2, lease_ttl_s=10))
+    return Desk(feed, RunConfig((feed,), "/nowhere", (), lease_ttl_s=10))
 
 
 def session(number: int, feed: str = "a") -> Session:
@@ -54,7 +54,7 @@ def test_of_partitions_it_is_told_who_runs_them_and_what_they_lack(desk: Desk):
     desk.on_finished(Finished("a", 1, {}))
     assert feed_told(desk, [], 10.0)["partitions"] == [
         {"partition": 0, "worker": 0, "open": True, "done": False, "waits": "rows are rare"},
-        {"partition": 1, "worker": 1, "open": False, "done": True, "waits": ""},
+        {"partition": 1, "worker": 0, "open": False, "done": True, "waits": ""},
     ]
 
 

@@ -47,10 +47,10 @@ def test_trainers_that_wait_do_so_for_what_the_workers_are_at(
 
 def test_where_nothing_of_that_is_so_the_routers_words_stand():
     assert judged(0.4, waiting="2 ranks have not joined: 0, 1")[1:] == (
-        "router",
+        "leases",
         "Trainers wait 40 % of their time: 2 ranks have not joined: 0, 1.",
     )
-    assert verdict(feed(waiting="x"), {"stall": 0.4}, ()).where == "router"
+    assert verdict(feed(waiting="x"), {"stall": 0.4}, ()).where == "leases"
 
 
 def test_a_full_disk_comes_before_all_that_follows_from_it():

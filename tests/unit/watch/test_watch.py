@@ -58,10 +58,10 @@ def test_a_status_has_rates_and_a_verdict_for_each_feed(
 
 def test_a_server_that_has_failed_says_why(watch: Watch):
     server = Watched()
-    server.fail("the router was killed by SIGKILL")
+    server.fail("the front was killed by SIGKILL")
     watch.begin(server)
     status = watch.status()
-    assert (status["state"], status["why"]) == ("failed", "the router was killed by SIGKILL")
+    assert (status["state"], status["why"]) == ("failed", "the front was killed by SIGKILL")
 
 
 @pytest.mark.parametrize(

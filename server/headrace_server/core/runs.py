@@ -1,0 +1,91 @@
+"""Which run a trainer with a rank belongs to: the law by which ranks stay in step.
+
+A *run* is the trainers that train together, one of each rank, and all of them get the same rounds.
+So a run begins with whole rounds: what is left of a round that others have begun is dealt anew
+(rounds.py).  A rank that dies alone and comes back is of the same run, and goes on after its own
+last commit.
+
+    Hello ─► judge() ─► the run that it names
+                        a new one, where no trainer of the last run is left
+                        the last one, where one of its trainers is alive
+                     ─► None: ask again, for nobody knows yet whether one is
+                     ─► JoinRefused: it names a run that is over
+
+One process decides, or else owners of one feed would judge by what each has seen of the same
+deaths: a trainer greets owner 0 first, which names its run, and tells the others.  Runs are
+numbered upwards, those of a later life of an owner after those of an earlier one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .farewell import RETURN_S
+from .handover import JoinRefused
+from .trainers import Trainer
+
+__all__ = ["MAX_RUN", "Runs"]
+
+#: A number from the wire must leave room for the runs after it.
+MAX_RUN = 1 << 62
+#: Trainers that wait for judgement are remembered up to this number.
+_REMEMBERED = 10_000
+
+
+class Runs:
+    """The runs of one feed, as one owner knows them; ``epoch`` numbers the owner's life."""
+
+    def __init__(self, epoch: int = 0) -> None:
+        self.current = 0  # the last run that anybody joined; 0: none
+        self._first = epoch << 32  # runs that begin here have larger numbers
+        self._world = 0
+        self._ranks: set[int] = set()  # of the current run, as far as they were here
+        self._asked: dict[bytes, float] = {}  # by nonce: when a trainer asked first
+
+    def goes_on(self, run: int) -> None:
+        """An owner before this one has known a run, whose trainers may come back."""
+        self.current = max(self.current, run)
+
+    def judge(
+        self,
+        nonce: bytes,
+        rank: int,
+        world_size: int,
+        named: int,
+        present: Iterable[Trainer],
+        now: float,
+    ) -> int | None:
+        """The run of a trainer that greets; None: it is to ask again.
+
+        ``named``: the run that it was told to be of, 0 if it comes for the first time.
+        ``present``: the trainers that have ranks here.
+        """
+        if named and not self.current <= named <= MAX_RUN:
+            raise JoinRefused(
+                f"rank={rank}: this trainer is of a run that is over, for other trainers have "
+                "begun another one since; start all ranks again"
+            )
+        asked = self._asked.setdefault(nonce, now)
+        if len(self._asked) > _REMEMBERED:
+            del self._asked[next(iter(self._asked))]
+        there = {trainer.rank: trainer.seen > asked for trainer in present}
+        if not named and not there:
+            # Trainers of an owner before this one are on their way, if they live.
+            returns = bool(self.current) and not self._ranks and now < asked + RETURN_S
+            return None if returns else max(self.current, self._first) + 1
+        if there and named not in (0, self.current):
+            return None  # the others are dead, and that was not noticed here yet
+        if rank in there and not there[rank]:
+            return None
+        if named:
+            return named
+        comes_back = rank in self._ranks or world_size != self._world
+        return None if comes_back and not any(there.values()) else self.current
+
+    def joined(self, nonce: bytes, rank: int, world_size: int, run: int) -> None:
+        """A trainer is of this run."""
+        self._asked.pop(nonce, None)
+        if run != self.current or world_size != self._world:
+            self._ranks.clear()
+        self.current, self._world = run, world_size
+        self._ranks.add(rank)

@@ -1,0 +1,70 @@
+"""Rounds of ranks are stored before their batches go out.
+
+    Dealt ─► stored with its partition …
+    Send  ─► … is it?  yes ─► outbox
+                       no  ─► waits, and what comes after it waits, too
+
+So a life after this one deals the same rounds to the same ranks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from headrace_proto.codec import pack
+
+from ..core.handover import Dealt, Send
+from ..core.keeping import KeepingDispatcher
+from .desk import Desk
+from .outbox import Outbox
+from .stores import Stores
+
+__all__ = ["Dealing"]
+
+
+class Dealing:
+    """The hand-out of all feeds of an owner."""
+
+    def __init__(self, stores: Stores, outbox: Outbox) -> None:
+        self._stores = stores
+        self._outbox = outbox
+        self._unstored: set[tuple[str, int]] = set()  # partitions whose rounds are being stored …
+        self._waiting: dict[Desk, deque[Send]] = {}  # … and the batches that wait for it
+
+    def dealt(self, desk: Desk, effect: Dealt) -> None:
+        """Rounds of some partitions were dealt."""
+        if not isinstance(desk.dispatcher, KeepingDispatcher):
+            return
+        for partition in effect.partitions:
+            name = desk.name, partition
+            # It may be used while partitions work.
+            self._stores.note(name, "dealt", pack(desk.dispatcher.rounds_told(partition)))
+            if not self._stores.settled(name):
+                self._unstored.add(name)
+
+    def deliver(self, desk: Desk, effect: Send) -> None:
+        """Hand a batch to its trainer, when the round that it is of is stored."""
+        waiting = self._waiting.get(desk)
+        if waiting:  # a trainer gets its batches in order
+            waiting.append(effect)
+        elif not self._unstored or self._is_stored(desk, effect.batch.partition):
+            self._outbox.deliver(desk, effect)
+        else:
+            self._waiting[desk] = deque([effect])
+
+    def deliver_stored(self) -> None:
+        """Hand out batches that waited for their rounds to be stored."""
+        for desk, waiting in list(self._waiting.items()):
+            while waiting and self._is_stored(desk, waiting[0].batch.partition):
+                effect = waiting.popleft()
+                if desk.dispatcher.holds(effect.session, effect.token):
+                    self._outbox.deliver(desk, effect)
+            if not waiting:
+                del self._waiting[desk]
+
+    def _is_stored(self, desk: Desk, partition: int) -> bool:
+        """Whether all rounds that were dealt of a partition are stored."""
+        name = desk.name, partition
+        if name in self._unstored and self._stores.settled(name):
+            self._unstored.discard(name)
+        return name not in self._unstored

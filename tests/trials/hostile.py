@@ -1,0 +1,203 @@
+"""Trainers that were let in and then do their worst: the others train on, and their answers come.
+
+    attacker ── floods, lies, garbage, greed ──► one of two owners ◄── trainers with a ledger
+                by its channel, or by the front
+
+Told are the processor time that a message costs the owner, how long trainers wait for an answer
+meanwhile, and the memory that the server grows by.  At the end the judge of chaos speaks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import random
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable
+
+import psutil
+import zmq
+
+from headrace_proto import limits
+from headrace_proto.messages import (
+    FROM_SERVER,
+    FROM_TRAINER,
+    Attach,
+    Hello,
+    Renew,
+    Retarget,
+    Save,
+    Step,
+    Welcome,
+)
+
+from .frame import Report, Setup, percentile
+from .yard import Yard
+
+__all__ = ["run"]
+
+_SECONDS = 10.0  # of each attack
+_CALM_S = 3.0
+_CELLS_PER_S = 500  # more than honest trainers do
+_PIECE = 1 << 17  # bytes of messages that are sent at a time
+_LONGEST_MS = 1000.0
+_GROWN_MB = 160.0
+_MB = 2**20
+_FALSE = 2**63 - 1  # a token that nobody was given
+
+
+def _lies(session: int) -> list[bytes]:
+    """Messages as long as they may be, of tokens that are nobody's."""
+    saves = tuple(Save(_FALSE - n, 0, []) for n in range(5000))
+    tokens = tuple(_FALSE - n for n in range(4000))
+    told = Step(session, 0, saves=saves), Step(session, 0, tokens), Renew(session, 0, 0, tokens)
+    return [FROM_TRAINER.encode(message) for message in told]
+
+
+def _mixed(session: int) -> list[bytes]:
+    told = Step(session, 2**63), Renew(session, 2**63, 0), Retarget(session, 1, (0.5,) * 4000)
+    return [FROM_TRAINER.encode(message) for message in told]
+
+
+def _garbage(session: int) -> list[bytes]:
+    chance = random.Random(session)
+    return [chance.randbytes(chance.randrange(1, 2000)) for _ in range(50)]
+
+
+#: What an attacker says again and again, by its session; and whether it reads the answers.
+_ATTACKS: dict[str, tuple[Callable[[int], list[bytes]], bool]] = {
+    "steps": (lambda session: [FROM_TRAINER.encode(Step(session, 0))], True),
+    "heartbeats": (lambda session: [FROM_TRAINER.encode(Renew(session, 0, 0))], True),
+    "lies": (_lies, True),
+    "garbage": (_garbage, True),
+    "greed": (_mixed, False),
+}
+
+
+class _Attacker:
+    """One session at an owner, by a channel or (``far``) by the front."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], yard: Yard, far: bool) -> None:
+        self._far = context.socket(zmq.DEALER)
+        self._far.linger, self._far.sndhwm = 0, 64
+        self._far.connect(yard.address)
+        nonce = os.urandom(12)
+        self._far.send(FROM_TRAINER.encode(Hello(*limits.PROTOCOL, "hostile", "", nonce, owner=0)))
+        welcome = None
+        while not isinstance(welcome, Welcome):
+            if not self._far.poll(20_000):
+                raise RuntimeError("an attacker was not let in")
+            welcome = FROM_SERVER.decode(self._far.recv_multipart()[0])
+        self.session = welcome.session
+        self._near: socket.socket | None = None
+        self._file = -1
+        if not far:
+            self._file = os.open(welcome.session_file, os.O_RDONLY)
+            fcntl.flock(self._file, fcntl.LOCK_SH)
+            self._near = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._near.settimeout(2.0)
+            self._near.connect(welcome.channel)
+            proof = os.pread(self._file, 16, 0)
+            self._near.sendall(_framed(FROM_TRAINER.encode(Attach(self.session, proof))))
+
+    def attack(self, said: list[bytes], reads: bool, until: float) -> int:
+        """How many messages were sent, until then or until it was thrown out."""
+        sent = 0
+        if self._near is None:
+            for message in itertools.cycle(said):
+                if time.monotonic() > until:
+                    return sent
+                if not self._far.poll(100, zmq.POLLOUT):
+                    continue
+                self._far.send(message)
+                sent += 1
+                while reads and self._far.poll(0):
+                    self._far.recv_multipart()
+        count, piece = _piece(said)
+        with contextlib.suppress(ConnectionError, TimeoutError):  # thrown out, or not heard
+            while time.monotonic() < until:
+                self._near.sendall(piece)
+                sent += count
+                while reads and select.select([self._near], [], [], 0)[0]:
+                    if not self._near.recv(1 << 20):
+                        return sent
+        return sent
+
+    def close(self) -> None:
+        self._far.close()
+        if self._near is not None:
+            self._near.close()
+            os.close(self._file)
+
+
+def _framed(message: bytes) -> bytes:
+    return struct.pack("<IQ", 1, len(message)) + message
+
+
+def _piece(said: list[bytes]) -> tuple[int, bytes]:
+    """All messages, several times where they are short."""
+    whole = b"".join(map(_framed, said))
+    times = max(1, _PIECE // len(whole))
+    return times * len(said), whole * times
+
+
+def run(setup: Setup, report: Report) -> None:
+    seconds = max(1.0, _SECONDS * setup.scale)
+    ways = [(name, far) for name in _ATTACKS for far in (False, True)]
+    cells = 1000 + int(_CELLS_PER_S * (len(ways) * seconds + _CALM_S))
+    with Yard(setup.scratch, "segments", cells, 3) as yard, zmq.Context() as context:
+        yard.start()
+        yard.work(30)
+        time.sleep(min(_CALM_S, seconds))
+        _tell_waits(yard, report, "before", 0.0)
+        owner = yard.child("worker")
+        before = _private(yard)
+        grown = 0
+        for name, far in ways:
+            yard.tend()
+            what = f"{name} by {'the front' if far else 'a channel'}"
+            began, used = time.monotonic(), _used(owner)
+            sent = 0
+            while time.monotonic() < began + seconds:
+                attacker = _Attacker(context, yard, far)
+                said, reads = _ATTACKS[name]
+                sent += attacker.attack(said(attacker.session), reads, began + seconds)
+                report.count("attackers")
+                grown = max(grown, _private(yard) - before)
+                attacker.close()
+            took = _used(owner) - used
+            report.count(f"messages: {what}", sent)
+            report.figures[f"µs of the owner per message: {what}"] = round(
+                1e6 * took / max(1, sent), 1
+            )
+            _tell_waits(yard, report, what, began)
+        report.at_most("memory grown MB", grown / _MB, _GROWN_MB, 1)
+        yard.verdict(report)
+
+
+def _tell_waits(yard: Yard, report: Report, what: str, since: float) -> None:
+    """How long the answers took that came since a moment."""
+    answers = yard.said("ok", since)
+    sends = {line.token: line.at for line in yard.said("send")}
+    waits = [1000 * (line.at - sends[line.token]) for line in answers]
+    if not waits:
+        report.wrong(f"nobody was answered: {what}")
+        return
+    report.figures[f"answers, median ms: {what}"] = round(percentile(waits, 0.5), 1)
+    report.at_most(f"answers, longest ms: {what}", max(waits), _LONGEST_MS, 1)
+
+
+def _used(process: psutil.Process) -> float:
+    told = process.cpu_times()
+    return float(told.user + told.system)
+
+
+def _private(yard: Yard) -> int:
+    """Memory of the server's processes that nobody shares."""
+    told = [child.memory_info() for child in yard.children()]
+    return sum(one.rss - one.shared for one in told)
