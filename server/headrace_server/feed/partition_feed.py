@@ -81,7 +81,6 @@ class PartitionFeed:
         partitions: int,
         slab: Slab,
         bad: BadRecords,
-        durable: bool = False,
     ) -> None:
         self._intake = Intake(reader, declaration, partition, partitions, bad)
         self._shaping = Shaping(declaration.shape, partition)
@@ -93,10 +92,10 @@ class PartitionFeed:
         self._slab = slab
         self._chunks: dict[int, Chunk] = {}
         self._blocked: tuple[Plan, Assembly] | None = None
-        self._numbers = Numbers() if durable else None
+        self._numbers = Numbers()
         self._changes: list[Change] = []
         self._padding: dict[int, list[int]] = {}  # bucket → elements with padding, and without
-        self._orders = Orders()  # of a feed that keeps what is done
+        self._orders = Orders()
         self._read_before = 0  # rows of the source, by earlier lives
         #: Shown every batch before it is written.
         self.observe: Callable[[Assembly], None] = lambda assembly: None
@@ -154,8 +153,7 @@ class PartitionFeed:
         if self._orders.waits:
             return self._note("target", probs, first).since
         first = int(target.set_target(probs, first))
-        if self._numbers is not None:
-            self._note("target", probs, first)
+        self._note("target", probs, first)
         return first
 
     def _note(self, kind: str, what: Any, since: int = 0) -> Order:
@@ -259,7 +257,6 @@ class PartitionFeed:
 
     def saved(self, number: int) -> None:
         """A trainer is done with a batch; what that changes is to be stored."""
-        assert self._numbers is not None
         moved = self._numbers.done(number)
         change = self._change
         change.done.append(number)
@@ -268,13 +265,12 @@ class PartitionFeed:
 
     def claim(self, number: int) -> int | None:
         """A trainer has a batch from an earlier life: its number, unless it is done."""
-        assert self._numbers is not None
         return None if self._numbers.is_done(number) else number
 
     @property
     def done_numbers(self) -> list[int]:
         """Batches after the first that is not done which are done."""
-        return [] if self._numbers is None else self._numbers.above
+        return self._numbers.above
 
     def take_changes(self) -> list[Change]:
         """What is to be stored since this was asked."""
@@ -287,10 +283,9 @@ class PartitionFeed:
 
     def close(self, cancel: bool) -> None:
         """Read no more; see Partition.close."""
-        if self._numbers is not None:
-            if self._orders.known("close", cancel):  # told again
-                return
-            self._note("close", cancel)
+        if self._orders.known("close", cancel):  # told again
+            return
+        self._note("close", cancel)
         if not self._orders.waits:
             self._machine.close(cancel)
 
@@ -310,7 +305,7 @@ class PartitionFeed:
             return Busy
         if not isinstance(step, Plan):
             return Done
-        if self._numbers is not None and self._numbers.is_done(step.number):
+        if self._numbers.is_done(step.number):
             self._count_padding(step.draft.meta)
             self._machine.committed(step.number)
             self._forget_unneeded()
@@ -393,8 +388,7 @@ class PartitionFeed:
             return False
         self._intake.count("skipped", rows)
         self._machine.committed(plan.number)
-        if self._numbers is not None:
-            self.saved(plan.number)
+        self.saved(plan.number)
         self._forget_unneeded()
         return True
 
@@ -435,8 +429,7 @@ class PartitionFeed:
 
     def announced(self) -> None:
         """All that was made is told: once it is done, another life goes on after it."""
-        if self._numbers is not None:
-            self._numbers.made(self.next_number - 1, self.cursor())
+        self._numbers.made(self.next_number - 1, self.cursor())
 
     def cursor(self) -> bytes:
         """How another life goes on after the last batch that was made."""

@@ -56,7 +56,6 @@ class SequenceFeed:
         partitions: int,
         slab: Slab,
         bad: BadRecords,
-        durable: bool = False,
     ) -> None:
         self._intake = Intake(reader, declaration, partition, partitions, bad)
         fields = self._intake.fields
@@ -83,7 +82,7 @@ class SequenceFeed:
         self._out: dict[int, Segments] = {}  # by number
         self._after: dict[int, tuple[int, Segments]] = {}  # by stripe: the last one that was saved
         self._blocked: tuple[Plan, SegmentBlock] | None = None
-        self._keeper = Keeper() if durable else None
+        self._keeper = Keeper()
         self._changes: list[Change] = []
         self._tracing: Tracing | None = None
         self._ended: EndedLines | None = None
@@ -166,9 +165,7 @@ class SequenceFeed:
         batch = self._out.pop(number, None)
         if batch is None:
             return "stale", f"batch {number} is not out"
-        keys: list[Key] = []
-        if self._keeper is not None:  # before the machine may drop examples
-            keys = self._keys(batch.slots)
+        keys = self._keys(batch.slots)  # before the machine may drop examples
         rows = self.machine.saved(batch)
         if rows is None:
             if self.machine.cancelled:
@@ -183,12 +180,11 @@ class SequenceFeed:
         if len(rows):
             # Those that have ended too: nothing reads their slots before they begin anew.
             self._table.put(batch.slots, arrays)
-        if self._keeper is not None:
-            going = [keys[row] for row in rows.tolist()]
-            if len(rows) < len(batch):
-                arrays = [array[rows] for array in arrays]
-            states = state_columns(arrays) if len(rows) else []
-            self._changes.append(self._keeper.saved(batch, rows, going, states))
+        going = [keys[row] for row in rows.tolist()]
+        if len(rows) < len(batch):
+            arrays = [array[rows] for array in arrays]
+        states = state_columns(arrays) if len(rows) else []
+        self._changes.append(self._keeper.saved(batch, rows, going, states))
         return "", ""
 
     def take_changes(self) -> list[Change]:
@@ -217,7 +213,7 @@ class SequenceFeed:
                 kept = self.machine.keep(batch, np.array(sorted(places), np.int64))
                 at = np.array([places[row] for row in kept.tolist()], np.int64)
                 self._kept.put(batch.slots[kept], arrays, at)
-                if self._keeper is not None and len(kept):
+                if len(kept):
                     stored = self._keys(batch.slots[kept]), state_columns([a[at] for a in arrays])
                     self._changes.append(self._keeper.flushed(batch, kept, *stored))
 
@@ -250,29 +246,25 @@ class SequenceFeed:
 
     def _read(self, read: Read) -> None:
         before = self._intake.begin()
-        cursor: dict[str, Any] = {}
-        if self._keeper is not None:
-            cursor = {
-                "input": self._partition.reading(),
-                "index": self.machine.next_index,
-                "dropped": dict(self._intake.dropped),
-            }
+        cursor = {
+            "input": self._partition.reading(),
+            "index": self.machine.next_index,
+            "dropped": dict(self._intake.dropped),
+        }
         chunk, position = self._intake.chunk(read)
         chunk, offer = self._cutting.offer(chunk, self._intake.bad, read.epoch)
         if len(offer):
             self._offers[read.chunk] = offer
             self._origins[read.chunk] = chunk.origin
         keys = [(read.epoch, key) for key in offer.keys]
-        facts: Any = {"key": keys, "count": offer.counts}
         if self._tracing is not None:
             self._tracing.read(read, before, chunk, offer.keys)
-        if self._keeper is not None:
-            line, known = self._keeper.read(read, len(offer), before, cursor)
-            if self._ended is not None:
-                known, ended = self._ended.of_a_chunk(read, chunk.ordinals, known)
-                self._changes += ended
-                self._intake.count("skipped", len(ended))
-            facts |= {"line": line, "known": known}
+        line, known = self._keeper.read(read, len(offer), before, cursor)
+        if self._ended is not None:
+            known, ended = self._ended.of_a_chunk(read, chunk.ordinals, known)
+            self._changes += ended
+            self._intake.count("skipped", len(ended))
+        facts: Any = {"key": keys, "count": offer.counts, "line": line, "known": known}
         self._partition.arrived(read, len(offer), position, facts)
         self._report_refused()
         self._intake.end()
@@ -294,8 +286,7 @@ class SequenceFeed:
                 "the examples in flight; lower capacity or declare make_keys_unique=True"
             )
             self._intake.bad.report(error, "duplicate_key")
-            if self._keeper is not None:
-                self._changes.append(self._keeper.refused(chunk, row))
+            self._changes.append(self._keeper.refused(chunk, row))
         if refused:
             self._intake.count_dropped()
             self._intake.check_bad()
@@ -310,8 +301,7 @@ class SequenceFeed:
             del self._offers[number], self._origins[number]
             if self._tracing is not None:
                 self._tracing.forget(number)
-            if self._keeper is not None:
-                self._keeper.forget(number)
+            self._keeper.forget(number)
         if gone:
             self._partition.forget_reads()
 
@@ -326,12 +316,10 @@ class SequenceFeed:
 
     def leave_out(self, rows: LeftOut) -> None:
         """These rows are out.  To be said before anything is read."""
-        assert self._keeper is not None
         self._ended = EndedLines(rows, self._keeper)
 
     def resume(self, saved: Saved) -> None:
         """Go on from what is stored."""
-        assert self._keeper is not None
         cursor, begun = self._keeper.resume(saved)
         highest = max([cursor["chunk"], *saved.chunks])
         self._partition.resume_reading(cursor["input"], highest + 1)
@@ -386,7 +374,6 @@ class SequenceFeed:
 
     def _read_again(self, chunk: int) -> np.ndarray:
         """A chunk of an earlier life is needed: its rows as they were, and their numbers."""
-        assert self._keeper is not None
         read, stages = self._keeper.reread(chunk)
         now = self._intake.state()
         dropped = dict(self._intake.dropped)
@@ -403,9 +390,8 @@ class SequenceFeed:
 
     def _block(self, batch: Segments) -> tuple[SegmentBlock, Block | None]:
         """A batch to be written, and where it lies if it was prepared."""
-        if self._keeper is not None:
-            for chunk in set(batch.chunks.tolist()) - self._offers.keys():
-                self._read_again(chunk)
+        for chunk in set(batch.chunks.tolist()) - self._offers.keys():
+            self._read_again(chunk)
         prepared = self._preparing.take(batch)
         if self._cutting.at_trainer:
             if prepared is not None:

@@ -106,17 +106,15 @@ class RunConfig:
         values["python_path"] = tuple(plain["python_path"])
         return cls(**values)
 
-    def journals_of(self, feed: FeedConfig) -> tuple[str, str] | None:
-        """Where the journals of a feed lie and how durable they are; None where it has none.
+    @property
+    def journals(self) -> tuple[str, str]:
+        """Where the journals of all feeds lie, and how durable they are.
 
-        Without a state directory states outlive their workers in shared memory, and so does what
-        is done of any feed of an owner.
+        Without a state directory they lie in shared memory, where they outlive workers.
         """
         if self.state_directory is not None:
             return self.state_directory, self.durability
-        if not feed.stateful or self.replay is None:
-            return f"{self.directory}/journals", "worker"
-        return None
+        return f"{self.directory}/journals", "worker"
 
     def worker_of(self, partition: int) -> int:
         """Which worker runs a partition.  Moves with the number of workers; nothing else does."""

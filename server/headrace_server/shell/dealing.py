@@ -14,7 +14,6 @@ from collections import deque
 from headrace_proto.codec import pack
 
 from ..core.handover import Dealt, Send
-from ..core.keeping import KeepingDispatcher
 from .desk import Desk
 from .outbox import Outbox
 from .stores import Stores
@@ -33,8 +32,6 @@ class Dealing:
 
     def dealt(self, desk: Desk, effect: Dealt) -> None:
         """Rounds of some partitions were dealt."""
-        if not isinstance(desk.dispatcher, KeepingDispatcher):
-            return
         for partition in effect.partitions:
             name = desk.name, partition
             # It may be used while partitions work.

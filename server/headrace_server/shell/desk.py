@@ -18,7 +18,6 @@ from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import Delivery, Hello
 from headrace_proto.schema import Field
 
-from ..core.dispatch import Dispatcher
 from ..core.farewell import Farewell
 from ..core.handover import Batch, Send
 from ..core.keeping import Acknowledged, KeepingDispatcher
@@ -111,15 +110,14 @@ class Desk:
         # Tokens of an earlier server on this address must not be taken for ours.
         self.epoch = epoch = run.epoch
         self.durable = run.state_directory is not None  # beyond the server
-        self._keeps = run.journals_of(config) is not None  # beyond its workers
         common = self.partitions, run.lease_ttl_s, run.max_credits, epoch
-        self.dispatcher: Dispatcher
+        self.dispatcher: KeepingDispatcher
         if config.stateful:
             # In a replay batches are in the order of their hand-out, whosever lanes they were.
             order = "arrival" if run.replay is not None else config.order
             self.dispatcher = SegmentDispatcher(*common, order)
         else:
-            self.dispatcher = (KeepingDispatcher if self._keeps else Dispatcher)(*common)
+            self.dispatcher = KeepingDispatcher(*common)
         self.dispatcher.shared = self.owners > 1
         self.schema: Any = None
         self.properties: Any = {}  # what trainers are told beside the schema
@@ -165,7 +163,7 @@ class Desk:
         self.properties = dict(message.properties)
         if self.durable:
             self.properties.update(durable=True, epoch=self._run.epoch)
-        elif self._keeps:
+        else:
             self.properties["recovers"] = True
         self.properties["generation"] = self.rejoining.generation
         self.states_stay = message.properties.get("placement") == "trainer"
@@ -175,8 +173,7 @@ class Desk:
         most = sys.maxsize if self.states_stay else self._run.max_state_bytes
         self.states = StateBlocks(fields, most)
         # Of what an earlier server saw done any batch may be left out, the first one too.
-        goes_on = self._keeps and not self.dispatcher.stateful
-        if goes_on and message.partition not in self._opened:
+        if not self.dispatcher.stateful and message.partition not in self._opened:
             self.dispatcher.started(message.partition, message.next)
         if message.partition not in self._opened:
             self._opened.add(message.partition)
@@ -192,7 +189,7 @@ class Desk:
 
     def _load_rounds(self, message: Opened) -> None:
         """Go on with what an owner before this one has dealt to ranks and nobody has done."""
-        if message.rounds and isinstance(self.dispatcher, KeepingDispatcher):
+        if message.rounds:
             world, run, next_round, members = message.rounds
             done = frozenset(message.done)
             left = [one for one in members if one[0] >= message.next and one[0] not in done]
@@ -241,7 +238,7 @@ class Desk:
     def on_segments(self, message: Kept | Starved | Dry) -> None:
         """Take what partitions tell of segments, and of a slab that is full."""
         dispatcher = self.dispatcher
-        if isinstance(message, Kept) and isinstance(dispatcher, KeepingDispatcher):
+        if isinstance(message, Kept):
             self._waits.pop(message.partition, None)
             self._on_kept(message.partition, message.batches)
             return
@@ -255,13 +252,11 @@ class Desk:
             )
 
     def _on_kept(self, partition: int, batches: Any) -> None:
-        if isinstance(self.dispatcher, KeepingDispatcher):
-            for number, code, text in batches:
-                self.dispatcher.kept(partition, number, code, text)
+        for number, code, text in batches:
+            self.dispatcher.kept(partition, number, code, text)
 
     def on_claimed(self, message: Claimed) -> None:
-        if isinstance(self.dispatcher, KeepingDispatcher):
-            self.dispatcher.claimed(message.token, message.verdict, message.number)
+        self.dispatcher.claimed(message.token, message.verdict, message.number)
 
     def run_of(self, hello: Hello, now: float) -> int:
         """The run that a new trainer is of, 0 without a rank.  Later: that is not known yet."""
@@ -286,12 +281,11 @@ class Desk:
 
         It knows of commits that were acknowledged, which must be in the state.
         """
-        if self._keeps and isinstance(self.dispatcher, KeepingDispatcher):
-            last = dict(zip(hello.committed[::2], hello.committed[1::2], strict=False))
-            for partition, token in last.items():  # one question for each partition, not more
-                if partition in self.partitions and token >> 32 != self.epoch:
-                    self.dispatcher.recall(session, Acknowledged(token, partition))
-            self.claim(session, hello)
+        last = dict(zip(hello.committed[::2], hello.committed[1::2], strict=False))
+        for partition, token in last.items():  # one question for each partition, not more
+            if partition in self.partitions and token >> 32 != self.epoch:
+                self.dispatcher.recall(session, Acknowledged(token, partition))
+        self.claim(session, hello)
 
     def claim(self, session: int, hello: Hello) -> None:
         """Set the batches that a trainer has of an earlier server aside for it.
@@ -299,10 +293,9 @@ class Desk:
         A session that goes on may tell of more than it did when it was opened: a trainer greets in
         the groups of the earlier owners before it knows that there are more or fewer.
         """
-        if self._keeps and isinstance(self.dispatcher, KeepingDispatcher):
-            for place in sorted(hello.batches, key=lambda place: place.token):
-                if place.partition in self.partitions:
-                    self.dispatcher.claim(session, place, place.token not in hello.held)
+        for place in sorted(hello.batches, key=lambda place: place.token):
+            if place.partition in self.partitions:
+                self.dispatcher.claim(session, place, place.token not in hello.held)
 
     def await_others(self) -> None:
         """Hand nothing out before every trainer of an earlier owner has greeted this one."""

@@ -135,24 +135,22 @@ class Opener:
         self, config: FeedConfig, partition: int, reader: Reader
     ) -> PartitionFeed | SequenceFeed:
         bad = self._bad[config.name]
-        keeps = self._stores.keeps(config.name)
         run: PartitionFeed | SequenceFeed
         if self._replay is not None:
             about = reader, config.declaration, self._slab, bad, self._replay
-            run = ReplayedSegments(*about) if config.stateful else ReplayedBatches(*about, keeps)
+            run = (ReplayedSegments if config.stateful else ReplayedBatches)(*about)
         else:
             args = reader, config.declaration, partition, config.partitions, self._slab
-            run = (SequenceFeed if config.stateful else PartitionFeed)(*args, bad, keeps)
+            run = (SequenceFeed if config.stateful else PartitionFeed)(*args, bad)
         if self._record != "off":
             run.record(states=self._record == "states")
         skipped = self._marks.get(config.name, {}).get("skipped")
-        if skipped and keeps:
+        if skipped:
             run.leave_out(LeftOut(map(tuple, skipped)))
         self.guards[config.name].needed = True  # what is read from here on was read before
         if isinstance(run, SequenceFeed):
             run.check_state_bytes(self._max_state_bytes)
-        if keeps:
-            self._resume(run, (config.name, partition))
+        self._resume(run, (config.name, partition))
         return run
 
     def _resume(self, run: PartitionFeed | SequenceFeed, name: tuple[str, int]) -> None:

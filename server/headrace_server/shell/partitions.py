@@ -86,8 +86,7 @@ class Partitions:
         self._life = life
         directory = Path(config.directory)
         self._slab = Slab(directory, worker, life, config.slab_bytes, config.segment_bytes)
-        journals = {feed.name: config.journals_of(feed) for feed in config.feeds}
-        self._stores = Stores({k: v for k, v in journals.items() if v is not None}, self._send)
+        self._stores = Stores(*config.journals, self._send)
         self._reporter = Reporter(begun.sheet, self._slab, self._stores.progress)
         self._commits = Commits(self._stores, self._send)
         self._announcer = Announcer(self._slab, self._commits, send)

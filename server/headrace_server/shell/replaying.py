@@ -87,19 +87,13 @@ class _Chunks(Generic[T]):
 
 
 class ReplayedBatches(PartitionFeed):
-    """Batches without states.  With ``keeps`` a later life goes on after those that are done."""
+    """Batches without states.  A later life goes on after those that are done."""
 
     def __init__(
-        self,
-        reader: Reader,
-        declaration: Declaration,
-        slab: Slab,
-        bad: BadRecords,
-        replay: Replay,
-        keeps: bool = False,
+        self, reader: Reader, declaration: Declaration, slab: Slab, bad: BadRecords, replay: Replay
     ) -> None:
         about = reader, declaration
-        super().__init__(*about, 0, replay.partitions, slab, bad, keeps)
+        super().__init__(*about, 0, replay.partitions, slab, bad)
         self._readers = {
             partition: PartitionFeed(*about, partition, replay.partitions, slab, bad)
             for partition in {batch.partition for batch in replay.script}
@@ -141,7 +135,7 @@ class ReplayedBatches(PartitionFeed):
             made = self._script.next()
             if made is None:
                 return Done
-            if self._numbers is not None and self._numbers.is_done(self._script.at):
+            if self._numbers.is_done(self._script.at):
                 self._count_padding(made.meta)
                 self._script.passed()
                 return Busy
@@ -168,7 +162,7 @@ class ReplayedBatches(PartitionFeed):
 
 
 class ReplayedSegments(SequenceFeed):
-    """Batches of segments.  Saves are taken, and change nothing."""
+    """Batches of segments.  Saves are taken, and change nothing: nothing of them is stored."""
 
     def __init__(
         self, reader: Reader, declaration: Declaration, slab: Slab, bad: BadRecords, replay: Replay
@@ -204,6 +198,9 @@ class ReplayedSegments(SequenceFeed):
 
     def leave(self, stripe: int) -> None:
         pass
+
+    def claim(self, segments: bytes) -> int | None:
+        return None
 
     def close(self, cancel: bool) -> None:
         self._script.end()

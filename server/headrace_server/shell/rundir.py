@@ -5,7 +5,7 @@
         workers                        the workers' socket
         source/                        modules of functions that are given by their source text
         slab-<worker>-<life>-<n>       segments
-        journals/feeds/NAME/           of feeds of segments, where there is no state directory
+        journals/feeds/NAME/           where there is no state directory
         trainers-<worker>              the socket of trainers of this host
         trainer-<session>              16 random bytes; a trainer on this host holds a shared flock
 

@@ -4,8 +4,7 @@
     keep(partition, changes) ─┐
     tell(partition, message) ─┴► [ Store ] ─► fileno() is readable ─► tell_committed() ─► desk
 
-A message that is to be told follows everything that was kept of its partition before.  A feed
-without journals has no store: nothing is kept, and a message is told at once.
+A message that is to be told follows everything that was kept of its partition before.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,13 +42,11 @@ class _Changing(Protocol):
 
 
 class Stores:
-    """Which partitions have a store, and what trainers had done in earlier lives."""
+    """The stores that are open, and what trainers had done in earlier lives."""
 
-    def __init__(
-        self, journals: Mapping[str, tuple[str, str]], send: Callable[[object], None]
-    ) -> None:
-        """``journals``: of each feed that has some their directory and durability."""
-        self._journals = journals
+    def __init__(self, directory: str, durability: str, send: Callable[[object], None]) -> None:
+        self._directory = directory
+        self._durability = durability
         self._send = send
         self._stores: dict[_Name, Store] = {}
         self._locks: list[int] = []  # of their files, for as long as this process lives
@@ -57,31 +54,21 @@ class Stores:
         self._rounds: dict[_Name, list[Any]] = {}
         self._tokens: dict[_Name, set[int]] = {}  # of commits in earlier lives
         self._copied: deque[Copied] = deque()
-        self._wake_fd = -1
-        if journals:
-            self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-
-    def keeps(self, feed: str) -> bool:
-        """Whether a feed has journals."""
-        return feed in self._journals
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
-        """Readable when something can be told; -1 where nothing is kept."""
+        """Readable when something can be told."""
         return self._wake_fd
-
-    def __contains__(self, name: _Name) -> bool:
-        return name in self._stores
 
     def open(self, name: _Name) -> Saved:
         """Take over a partition's store, and what is in it."""
-        directory, durability = self._journals[name[0]]
-        path = partition_path(directory, *name)
+        path = partition_path(self._directory, *name)
         with writing(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
         lock = _owned(path)
         self._locks.append(lock)
         begun = os.fstat(lock).st_size > 0
-        store = self._stores[name] = Store(path, durability, self._wake_fd, begun)
+        store = self._stores[name] = Store(path, self._durability, self._wake_fd, begun)
         saved = store.load()
         os.ftruncate(lock, 1)  # from now on a journal that is gone was there
         self._tokens[name] = set(saved.tokens)
@@ -123,14 +110,12 @@ class Stores:
         The last change is that of the commits: their tokens are stored with it, and not before.
         ``rows`` is how many rows they are of, where that is counted.
         """
-        store = self._stores.get(name)
-        if store is not None:
-            changes = run.take_changes()
-            if tokens and changes:
-                changes[-1].tokens += tokens
-                changes[-1].meta["used"] = self._count(name, len(tokens), rows)
-            for change in changes:
-                store.submit(change)
+        changes = run.take_changes()
+        if tokens and changes:
+            changes[-1].tokens += tokens
+            changes[-1].meta["used"] = self._count(name, len(tokens), rows)
+        for change in changes:
+            self._stores[name].submit(change)
 
     def _count(self, name: _Name, commits: int, rows: int) -> bytes:
         """So many more commits, at this time."""
@@ -145,7 +130,7 @@ class Stores:
             self._stores[name].submit(Change(meta={key: value}))
 
     def settled(self, name: _Name) -> bool:
-        """Whether everything kept before is committed and told, or nothing is kept."""
+        """Whether everything kept before is committed and told, or the store is not open."""
         store = self._stores.get(name)
         return store is None or store.settled
 

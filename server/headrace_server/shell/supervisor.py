@@ -492,7 +492,7 @@ class Supervisor:
             self._fail(feed, "data", why)
         if self._config.replay is not None:
             for one in self._config.feeds:
-                if one.stateful:  # with plain batches the next life goes on behind them
+                if one.stateful:  # of others the next life goes on after what is done
                     text = f"{words}\nWith it went the place of the replay: start it again"
                     self._fail(one.name, "server", text)
         if verdict.quarantined:

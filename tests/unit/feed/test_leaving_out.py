@@ -32,8 +32,8 @@ class Place:
         self.reader = open_reader(self.declaration.source, (), self.bad, IndexCache(None))
         self.slab = Slab(directory, 0, 0, 256 * PAGE, 8 * PAGE)
 
-    def feed(self, out: LeftOut | None = None, durable: bool = False) -> PartitionFeed:
-        feed = PartitionFeed(self.reader, self.declaration, 0, 1, self.slab, self.bad, durable)
+    def feed(self, out: LeftOut | None = None) -> PartitionFeed:
+        feed = PartitionFeed(self.reader, self.declaration, 0, 1, self.slab, self.bad)
         if out is not None:
             feed.leave_out(out)
         return feed
@@ -125,7 +125,7 @@ def test_a_row_that_can_not_be_left_out_alone_goes_out_and_that_is_said(
 def test_a_batch_that_is_passed_over_counts_as_done(tmp_path: Path) -> None:
     place = Place(pipeline(1), tmp_path)
     whole = plain(place.batches(place.feed()))
-    feed = place.feed(LeftOut((row, 0) for row in whole[1][1]), durable=True)
+    feed = place.feed(LeftOut((row, 0) for row in whole[1][1]))
     numbers = [number for number, _, _ in place.batches(feed)]
     feed.announced()
     for number in numbers:

@@ -21,10 +21,9 @@ PATIENCE_S = 30
 class Keeping:
     """One worker's stores, and what they send."""
 
-    def __init__(self, directory: Path | None, durability: str = "power") -> None:
+    def __init__(self, directory: Path, durability: str = "power") -> None:
         self.sent: list[Any] = []
-        journals = {} if directory is None else dict.fromkeys("abf", (str(directory), durability))
-        self.stores = Stores(journals, self.sent.append)
+        self.stores = Stores(str(directory), durability, self.sent.append)
 
     def until_sent(self, n: int) -> list[Any]:
         """What has been sent, once it is so much."""
@@ -46,10 +45,15 @@ class House(Keeping):
     def __init__(
         self, pipeline: Pipeline, here: Path, directory: Path | None, durability: str = "power"
     ) -> None:
-        super().__init__(directory, durability)
+        """Without a state directory journals end with this life."""
+        life = f"life{len(list(here.iterdir()))}"
+        journals = (
+            (here / life / "journals", "worker") if directory is None else (directory, durability)
+        )
+        super().__init__(*journals)
         declaration = pipeline.declaration()
         self.feed = FeedConfig("f", declaration, resolve(declaration.source.paths), 2)
-        here = here / f"life{len(list(here.iterdir()))}"
+        here = here / life
         here.mkdir()
         self.notebook = Notebook(here / "diary")
         self.passed: list[int] = []

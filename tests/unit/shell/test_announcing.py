@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,8 @@ class Bench:
 
     def __init__(self, directory: Path) -> None:
         self.slab = Slab(directory, 0, 0, 8 * PAGE, 4 * PAGE)
-        commits = Commits(Stores({}, lambda message: None), lambda message: None)
+        self.stores = Stores(str(directory), "worker", lambda message: None)
+        commits = Commits(self.stores, lambda message: None)
         self.sent: list[Any] = []
         self.announcer = Announcer(self.slab, commits, self.sent.append)
         self.runs: dict[int, Run] = {}
@@ -61,8 +63,10 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    one = Bench(tmp_path)
+    yield one
+    one.stores.close()
 
 
 def test_each_partition_tells_all_it_has_made_at_once_and_notes_it(bench: Bench):

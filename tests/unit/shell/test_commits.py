@@ -48,7 +48,7 @@ def save(commits: Commits, run: Any, number: int, token: int = 0) -> None:
     commits.save(NAME, run, number, token, [[0, 8, [1, 2]]], bytes(8))
 
 
-def test_without_a_store_answers_go_along_with_the_next_batch(at_work: Open):
+def test_without_a_state_directory_answers_go_along_with_the_next_batch(at_work: Open):
     one, commits, run = at_work(durable=False)
     for number in range(3):
         save(commits, run, number)

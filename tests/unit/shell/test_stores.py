@@ -40,7 +40,7 @@ class Changed:
 def keeping() -> Iterator[Open]:
     made: list[Keeping] = []
 
-    def open_(directory: Path | None, durability: str = "power") -> Keeping:
+    def open_(directory: Path, durability: str = "power") -> Keeping:
         made.append(Keeping(directory, durability))
         return made[-1]
 
@@ -49,15 +49,14 @@ def keeping() -> Iterator[Open]:
         one.stores.close()
 
 
-def test_without_a_state_directory_a_message_is_told_at_once_and_nothing_is_kept(keeping: Open):
-    one = keeping(None)
-    run = Changed(Change(done=[1]))
-    one.stores.keep(A, run, [7])
+def test_of_a_partition_that_is_not_open_nothing_is_kept_and_a_message_is_told_at_once(
+    tmp_path: Path, keeping: Open
+):
+    one = keeping(tmp_path)
     one.stores.note(A, "closing", b"close")
     one.stores.tell(A, "message")
-    assert one.sent == ["message"] and not one.stores.keeps("a") and one.stores.fileno() < 0
-    assert A not in one.stores and not one.stores.knows(A, 7)
-    assert len(run.changes) == 1, "they are asked for by a store only"
+    assert one.sent == ["message"] and not one.stores.knows(A, 7)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_write_that_is_made_at_once_is_told_at_once(tmp_path: Path, keeping: Open):
@@ -214,7 +213,7 @@ def test_a_store_belongs_to_one_process_and_the_next_waits_for_its_end(
     code = (
         "import sys\n"
         "from headrace_server.shell.stores import Stores\n"
-        "Stores({'a': (sys.argv[1], 'process')}, print).open(('a', 0))\n"
+        "Stores(sys.argv[1], 'process', print).open(('a', 0))\n"
         "print('open', flush=True)\n"
         "sys.stdin.read(1)\n"
     )
