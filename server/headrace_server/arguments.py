@@ -1,42 +1,36 @@
-"""What ``hs.run`` and ``hs.replay`` are given, checked: errors name argument and limit."""
+"""Checks of what ``hs.run`` and ``hs.replay`` are given that need more than one option's bounds.
+
+Pipelines, tokens, addresses, keys.  Errors name the argument.
+"""
 
 from __future__ import annotations
 
 import logging
-import numbers
-import operator
 import os
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace_proto.address import check_address
+from headrace_proto.process import process_name
 from headrace_proto.token import Token
 
 from .feed.durable_file import writing
 from .feed.manifest import resolve
 from .pipeline import Pipeline
 from .shell.child import ParentPipe
-from .shell.config import FeedConfig
+from .shell.config import FeedConfig, RunConfig
+from .shell.exposure import check_exposed
 from .shell.keyring import KeyRing
+from .shell.living import refuse_taken
+from .shell.settings import Settings
 
-__all__ = [
-    "as_feeds",
-    "as_flag",
-    "as_integer",
-    "as_keys",
-    "as_path",
-    "as_seconds",
-    "as_tokens",
-    "bind_addresses",
-    "index_directory",
-    "refuse_in_worker",
-]
+__all__ = ["as_feeds", "as_tokens", "begun", "index_directory", "refuse_in_worker"]
 
 logger = logging.getLogger("headrace.server")
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_DAY_S = 86_400.0
 
 
 def refuse_in_worker(call: str) -> None:
@@ -80,49 +74,33 @@ def as_feeds(pipelines: Pipeline | Mapping[str, Pipeline], partitions: int) -> l
     return feeds
 
 
-def as_keys(keys: str | os.PathLike[str]) -> str:
+def begun(settings: Settings, feeds: Iterable[FeedConfig], **more: Any) -> RunConfig:
+    """The config that a server of this process starts from; its addresses and keys are checked."""
+    binds = _addresses(settings.bind)
+    check_exposed(binds, settings.keys, settings.insecure)
+    refuse_taken([("bind", one) for one in binds])
+    return RunConfig(
+        feeds=tuple(feeds),
+        directory="",
+        binds=tuple(binds),
+        keys=None if settings.keys is None else _keys(settings.keys),
+        lease_ttl_s=settings.lease_ttl_s,
+        program=process_name(),
+        log_level=logging.getLogger("headrace").getEffectiveLevel(),
+        python_path=tuple(os.path.abspath(entry) for entry in sys.path),
+        **more,
+    )
+
+
+def _keys(keys: str | os.PathLike[str]) -> str:
     """Their directory, in which all is as it has to be: said now and not by the front."""
-    directory = os.path.abspath(as_path("keys", keys))
+    directory = os.path.abspath(keys)
     if not KeyRing(directory).names:
         logger.warning("keys=%r: no trainer is let in yet: trainers/ has no keys", directory)
     return directory
 
 
-def as_flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name}={value!r:.80} is not True or False")
-    return value
-
-
-def as_integer(name: str, value: Any, least: int, most: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool):
-        raise TypeError(f"{name}={value!r:.80} is not an integer")
-    if not least <= number <= most:
-        raise ValueError(f"{name}={value!r} does not lie in {least} … {most}")
-    return number
-
-
-def as_seconds(name: str, value: Any, least: float = 0.1) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name}={value!r:.80} is not a number of seconds")
-    seconds = float(value)
-    if not least <= seconds <= _DAY_S:
-        raise ValueError(f"{name}={value!r} does not lie in {least:g} … {_DAY_S:.0f} seconds")
-    return seconds
-
-
-def as_path(name: str, value: Any) -> str:
-    try:
-        return os.fsdecode(value)
-    except TypeError:
-        raise TypeError(f"{name}={value!r:.80} is not a path") from None
-
-
-def bind_addresses(bind: str | list[str] | None) -> list[str]:
+def _addresses(bind: str | list[str] | None) -> list[str]:
     if bind is None:
         return ["tcp://127.0.0.1:*"]
     if not isinstance(bind, (str, list, tuple)):
@@ -136,7 +114,7 @@ def bind_addresses(bind: str | list[str] | None) -> list[str]:
 
 
 def index_directory(state_dir: str | os.PathLike[str]) -> str:
-    path = os.path.join(os.path.abspath(as_path("state_dir", state_dir)), "index")
+    path = os.path.join(os.path.abspath(state_dir), "index")
     try:
         with writing(path):
             os.makedirs(path, exist_ok=True)

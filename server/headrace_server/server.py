@@ -6,33 +6,15 @@ import dataclasses
 import functools
 import logging
 import os
-import sys
-from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from headrace_proto.process import process_name
-
-from .arguments import (
-    as_feeds,
-    as_flag,
-    as_integer,
-    as_keys,
-    as_path,
-    as_seconds,
-    as_tokens,
-    bind_addresses,
-    index_directory,
-    refuse_in_worker,
-)
-from .pipeline import Pipeline
+from .arguments import as_feeds, as_tokens, begun, index_directory, refuse_in_worker
 from .shell.config import RunConfig
 from .shell.durable import Durable
-from .shell.exposure import check_exposed
-from .shell.flight import RECORDS
 from .shell.living import Living, refuse_taken
 from .shell.rundir import RunDirectory
-from .shell.store import DURABILITIES
+from .shell.settings import RECORD_BYTES, RunSettings, Settings, taking
 from .shell.supervisor import Supervisor
 from .watch.options import HttpOptions
 
@@ -45,13 +27,6 @@ logger = logging.getLogger("headrace.server")
 
 #: Part of the free shared memory that all slabs together may take.
 _SHARE_OF_MEMORY = 0.8
-_PAGE = 4096
-_RECORD_BYTES = 256 * 1024**2
-_LEAST_RECORD_BYTES = 1024**2
-#: A worker that has nothing to do says once a second that it lives.
-_LEAST_WORKER_TIMEOUT_S = 2.0
-#: An interpreter with numpy and the threads of its libraries.
-_LEAST_MEMORY = 256 * 1024**2
 
 
 class Server:
@@ -64,11 +39,8 @@ class Server:
     def __init__(
         self,
         config: RunConfig,
-        shm_dir: str | None,
-        start_timeout_s: float,
+        settings: Settings,
         durable: Durable | None = None,
-        worker_timeout_s: float = 60.0,
-        worker_memory_bytes: int = 0,
         http: HttpOptions | None = None,
     ) -> None:
         self._durable = durable
@@ -76,14 +48,21 @@ class Server:
         try:
             if http is not None:
                 self._http = http.service()
-            directory = RunDirectory(shm_dir)
+            directory = RunDirectory(
+                None if settings.shm_dir is None else os.fspath(settings.shm_dir)
+            )
             try:
                 config = _within_memory(config, str(directory.path))
             except BaseException:
                 directory.close()
                 raise
             self._supervisor = Supervisor(
-                config, directory, start_timeout_s, worker_timeout_s, worker_memory_bytes, durable
+                config,
+                directory,
+                settings.start_timeout_s,
+                settings.worker_timeout_s,
+                settings.worker_memory_bytes or 0,
+                durable,
             )
         except BaseException:
             if self._http is not None:
@@ -246,160 +225,59 @@ class Server:
         self.close()
 
 
-def run(
-    pipelines: Pipeline | Mapping[str, Pipeline],
-    *,
-    workers: int = 1,
-    partitions: int | None = None,
-    bind: str | list[str] | None = None,
-    keys: str | os.PathLike[str] | None = None,
-    insecure: bool = False,
-    state_dir: str | os.PathLike[str] | None = None,
-    durability: str | None = None,
-    allow_config_change: bool = False,
-    resume: Any = None,
-    snapshots: str | None = None,
-    keep_snapshots: int | None = None,
-    max_state_bytes: int = 1024**2,
-    lease_ttl_s: float = 30.0,
-    max_trainers: int = 4096,
-    max_credits: int = 64,
-    max_messages_per_s: int = 50_000,
-    slab_bytes: int | None = None,
-    shm_dir: str | os.PathLike[str] | None = None,
-    start_timeout_s: float = 120.0,
-    worker_timeout_s: float = 60.0,
-    worker_memory_bytes: int | None = None,
-    record: str | None = None,
-    record_bytes: int | None = None,
-    http: str | None = None,
-    http_token_file: str | os.PathLike[str] | None = None,
-) -> Server:
+@taking(RunSettings)
+def run(settings: RunSettings) -> Server:
     """Start a server for one pipeline (its feed is called ``default``) or several by name.
 
-    ``partitions`` belongs to the run: it fixes order, randomness and what is dropped at the end.
-    By default a new feed has as many as ``workers``, and one that goes on from a ``state_dir`` or a
-    snapshot as many as it had.  Where ``partitions`` is given any number of ``workers`` gives the
-    same batches; more workers than partitions would idle.  ``bind`` is one or several ZeroMQ
-    addresses (default: a free port of 127.0.0.1).
+    Its first address is a free port of 127.0.0.1 by default.  An address that other machines can
+    reach needs ``keys``, with which all that goes over the wire is encrypted, or ``insecure=True``.
 
-    With ``keys``, a directory that ``headrace keygen`` made, trainers are let in by their keys, and
-    all that goes over the wire is encrypted.  An address that other machines can reach needs them,
-    or ``insecure=True``.  There are at most ``max_trainers`` at once; of each worker one holds at
-    most ``max_credits`` batches that are not committed, and it sends it at most
-    ``max_messages_per_s``.
-
-    With ``state_dir`` positions, commits and states survive the death of every process: a server
-    that is started there again goes on where the one before was.  ``durability`` says what a commit
-    outlives: "power" (default) the loss of power, "process" the death of any process; "off" keeps
-    only the indexes of record files there.  A pipeline or files that are not those of the state are
-    refused unless ``allow_config_change``.  Without ``state_dir`` all is in memory, and options of
-    what it would hold are refused.
+    ``partitions`` fixes order, randomness and what is dropped at the end; more ``workers`` than
+    partitions would idle.  With ``state_dir`` a server that is started there again goes on where
+    the one before was, unless the pipeline or files are others; without it all is in memory, and
+    options of what it would hold are refused.
 
     ``resume`` is the token of a snapshot, or a list of them for several feeds: each of these is
-    taken back to what it was then.  ``snapshots`` is a URL for fsspec where snapshots are copied
-    to, and found when the state directory is another; ``keep_snapshots`` is how many stay of each
-    feed (default: all).
-
-    Of one example at most ``max_state_bytes`` of states are kept at the server.
-
-    A trainer that is not heard of for ``lease_ttl_s`` loses what it holds.  ``slab_bytes`` bounds
-    the shared memory of each worker, in ``shm_dir`` (default /dev/shm).  A server that is not ready
+    taken back to what it was then.  ``snapshots`` is a URL for fsspec.  A server that is not ready
     after ``start_timeout_s`` is given up, unless a worker still gets further with what it opens (an
-    index grows): then it has as long again.
+    index grows): then it has as long again.  ``Server.http_address`` says where ``http`` is.
 
-    A worker that makes no progress for ``worker_timeout_s`` is ended and replaced: it must be more
-    than the time in which your functions work through 64 examples.  ``worker_memory_bytes`` bounds
-    what a worker takes beside shared memory and mapped files.
-
-    ``record`` says what is recorded in the state directory of every batch: "rows" (default where
-    there is one) which rows it held and whom it went to, "states" besides the states that went out
-    with it, "off" nothing.  ``record_bytes`` (256 MiB) bounds that for each feed; the oldest goes.
-
-    ``http`` is HOST:PORT ("127.0.0.1:8080"; port 0 is a free one) where metrics, health and a page
-    that shows what goes on are served; ``Server.http_address`` says where that is.  Whoever reaches
-    it may look, and who is on this machine may drain the server; with ``http_token_file`` who knows
-    the token in it.
+    The options, with their defaults and bounds:
     """
     refuse_in_worker("hs.run")
-    workers = as_integer("workers", workers, 1, 1024)
-    count = workers if partitions is None else as_integer("partitions", partitions, 1, 4096)
-    if durability not in (*DURABILITIES, "off", None):
-        raise ValueError(f"durability={durability!r:.40} is not one of power, process, off")
-    if record is not None and record not in RECORDS:
-        raise ValueError(f"record={record!r:.40} is not one of {', '.join(RECORDS)}")
-    lease_ttl_s = as_seconds("lease_ttl_s", lease_ttl_s)
-    start_timeout_s = as_seconds("start_timeout_s", start_timeout_s)
-    worker_timeout_s = as_seconds("worker_timeout_s", worker_timeout_s, _LEAST_WORKER_TIMEOUT_S)
-    memory = 0
-    if worker_memory_bytes is not None:
-        memory = as_integer("worker_memory_bytes", worker_memory_bytes, _LEAST_MEMORY, 2**50)
-    binds = bind_addresses(bind)
-    check_exposed(binds, keys, as_flag("insecure", insecure))
-    refuse_taken([("bind", one) for one in binds])
-    config = RunConfig(
-        feeds=tuple(as_feeds(pipelines, count)),
-        directory="",
-        binds=tuple(binds),
-        keys=None if keys is None else as_keys(keys),
-        max_trainers=as_integer("max_trainers", max_trainers, 1, 65_536),
-        max_credits=as_integer("max_credits", max_credits, 1, 4096),
-        max_messages_per_s=as_integer("max_messages_per_s", max_messages_per_s, 100, 10**9),
-        workers=workers,
-        lease_ttl_s=lease_ttl_s,
-        heartbeat_s=min(1.0, lease_ttl_s / 4),
-        max_state_bytes=as_integer("max_state_bytes", max_state_bytes, 1, 2**40),
-        slab_bytes=0 if slab_bytes is None else as_integer("slab_bytes", slab_bytes, _PAGE, 2**50),
-        index_directory=None if state_dir is None else index_directory(state_dir),
-        record=record or "rows",
-        record_bytes=_RECORD_BYTES
-        if record_bytes is None
-        else as_integer("record_bytes", record_bytes, _LEAST_RECORD_BYTES, 2**50),
-        program=process_name(),
-        log_level=logging.getLogger("headrace").getEffectiveLevel(),
-        python_path=tuple(os.path.abspath(entry) for entry in sys.path),
+    count = settings.partitions or settings.workers
+    config = begun(
+        settings,
+        as_feeds(settings.pipelines, count),
+        slab_bytes=settings.slab_bytes or 0,
+        index_directory=None if settings.state_dir is None else index_directory(settings.state_dir),
+        record=settings.record or "rows",
+        record_bytes=settings.record_bytes or RECORD_BYTES,
+        **settings.limits(),
     )
-    shm = None if shm_dir is None else as_path("shm_dir", shm_dir)
-    watched = HttpOptions.of(http, http_token_file)
-    if http is not None:
-        refuse_taken([("http", http)])
-    tokens = as_tokens(resume, {feed.name for feed in config.feeds})
-    keep = None
-    if keep_snapshots is not None:
-        keep = as_integer("keep_snapshots", keep_snapshots, 1, 10**9)
-    if record == "off" and record_bytes is not None:
-        raise ValueError(f"record_bytes={record_bytes} needs record, which is 'off'")
-    if state_dir is None or durability == "off":
-        for name, given in (
-            ("durability", None if durability == "off" else durability),
-            ("allow_config_change", as_flag("allow_config_change", allow_config_change) or None),
-            ("resume", resume),
-            ("snapshots", snapshots),
-            ("keep_snapshots", keep_snapshots),
-            ("record", None if record == "off" else record),
-            ("record_bytes", record_bytes),
-        ):
-            if given is not None:
-                raise ValueError(
-                    f"{name}={given!r:.120} needs a state_dir (with durability 'power' or "
-                    "'process'): it is about what is kept there"
-                )
-        config = dataclasses.replace(_served(config), record="off")
-        return Server(config, shm, start_timeout_s, None, worker_timeout_s, memory, watched)
-    refuse_taken([("state_dir", os.path.abspath(as_path("state_dir", state_dir)))])
+    watched = HttpOptions.of(settings.http, settings.http_token_file)
+    if settings.http is not None:
+        refuse_taken([("http", settings.http)])
+    tokens = as_tokens(settings.resume, {feed.name for feed in config.feeds})
+    if settings.record == "off" and settings.record_bytes is not None:
+        raise ValueError(f"record_bytes={settings.record_bytes} needs record, which is 'off'")
+    if settings.state_dir is None or settings.durability == "off":
+        settings.refuse_state()
+        return Server(dataclasses.replace(_served(config), record="off"), settings, http=watched)
+    refuse_taken([("state_dir", os.path.abspath(settings.state_dir))])
     durable = Durable(
-        as_path("state_dir", state_dir),
-        durability or "power",
-        snapshots,
-        keep,
-        as_flag("allow_config_change", allow_config_change),
+        settings.state_dir,
+        settings.durability or "power",
+        settings.snapshots,
+        settings.keep_snapshots,
+        settings.allow_config_change,
     )
     try:
-        config = _served(durable.begin(config, tokens, partitions is None))
+        config = _served(durable.begin(config, tokens, settings.partitions is None))
     except BaseException:
         durable.close()
         raise
-    return Server(config, shm, start_timeout_s, durable, worker_timeout_s, memory, watched)
+    return Server(config, settings, durable, watched)
 
 
 def _served(config: RunConfig) -> RunConfig:

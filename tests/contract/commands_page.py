@@ -12,9 +12,9 @@ import re
 from pathlib import Path
 
 from headrace_server.cli.exits import MEANINGS
-from headrace_server.cli.options import Option
-from headrace_server.cli.settings import variable
+from headrace_server.cli.places import variable
 from headrace_server.cli.table import COMMANDS, command
+from headrace_server.shell.option import Option
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
 _PART = re.compile(r"(<!-- generated: ([\w -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -56,7 +56,8 @@ def _row(option: Option, configured: bool) -> str:
         cells += [named, f"`{variable(option)}`"]
     told = option.told_default
     cells.append(f"`{told}`" if told and not option.told and option.default is not True else told)
-    return f"| {' | '.join([*cells, option.help])} |".replace("|  |", "| |")
+    cells.append(option.meaning + (f" ({option.allowed})" if option.allowed else ""))
+    return f"| {' | '.join(cells)} |".replace("|  |", "| |")
 
 
 def rewritten(page: str) -> str:

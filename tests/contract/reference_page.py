@@ -190,7 +190,7 @@ def _told(thing: Any) -> str:
     text = inspect.getdoc(thing)
     assert text, f"{thing} has no docstring"
     paragraphs = re.split(r"\n\n+", text)
-    joined = [" ".join(line.strip() for line in p.splitlines()) for p in paragraphs]
+    joined = [re.sub(r"\n(?!\* ) *", " ", paragraph) for paragraph in paragraphs]
     return re.sub(r"``(.+?)``", r"`\1`", "\n\n".join(joined)).replace(".  ", ". ")
 
 

@@ -26,9 +26,11 @@ import pytest
 import headrace
 import headrace_server as hs
 from headrace_server.cli import asking
-from headrace_server.cli.settings import CONFIG
+from headrace_server.cli.places import CONFIG
 from headrace_server.cli.table import COMMANDS, command
 from headrace_server.shell.config import FeedConfig, RunConfig
+from headrace_server.shell.option import Option
+from headrace_server.shell.settings import ReplaySettings, RunSettings, options_of
 
 SERVER = Path(hs.__file__).parent
 
@@ -76,9 +78,13 @@ def test_every_option_of_a_command_is_read(name: str) -> None:
         for part in {module, *(m for m in map(inspect.getmodule, vars(module).values()) if m)}
         if part.__name__.startswith("headrace_server.cli")
     )
+    passed: tuple[Option, ...] = ()
+    if settings := {"serve": RunSettings, "replay": ReplaySettings}.get(name):
+        passed = options_of(settings)
+        assert f"as_arguments({settings.__name__}, options)" in inspect.getsource(asked.run)
     everyone = r"|getattr\(options, option\.name\)" if name == "bench" else ""
     asker = r"|Asker\(options\)"
-    for option in asked.options:
+    for option in set(asked.options) - set(passed):
         reads = rf"options\.{option.name}\b|getattr\(options, \"{option.name}\"{everyone}"
         if option in (asking.HTTP, asking.TOKEN):
             reads += asker
@@ -143,8 +149,9 @@ def test_every_entry_of_a_declaration_is_read() -> None:
     assert not ignored, ignored
 
 
-@pytest.mark.parametrize("kind", [RunConfig, FeedConfig])
+@pytest.mark.parametrize("kind", [RunConfig, FeedConfig, RunSettings, ReplaySettings])
 def test_every_setting_of_a_server_is_read(kind: type) -> None:
-    text = "".join(path.read_text() for path in SERVER.rglob("*.py") if path.name != "config.py")
+    declared = ("config.py", "settings.py")
+    text = "".join(path.read_text() for path in SERVER.rglob("*.py") if path.name not in declared)
     for field in dataclasses.fields(kind):
         assert re.search(rf"\.{field.name}\b", text), f"{kind.__name__}.{field.name} is ignored"

@@ -178,7 +178,7 @@ def test_a_conversion_that_was_killed_goes_on_where_it_was(here: Path) -> None:
     [
         (["preview", "feeds.py:several"], "gives 2 pipelines (a, b), and this works on one"),
         (["preview", "feeds.py:unshaped"], "has no shape"),
-        (["preview", "feeds.py:plain", "-n", "0"], "--batches 0: at least 1"),
+        (["preview", "feeds.py:plain", "-n", "0"], "--batches 0 does not lie in 1 …"),
         (["preview", "feeds.py:plain", "--label", "z"], "no such column; there are i, x, y"),
         (["preview", "feeds.py:plain", "--label", "x"], "--label x: the column has [4, 4]"),
         (["check", "feeds.py:absent"], "there is no 'absent'"),

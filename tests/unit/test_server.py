@@ -67,7 +67,7 @@ def rows(server: hs.Server) -> list[int]:
         ({"durability": "power"}, ValueError, "durability='power' needs a state_dir"),
         ({"durability": "process"}, ValueError, "durability='process' needs a state_dir"),
         ({"allow_config_change": True}, ValueError, "allow_config_change=True needs a state_dir"),
-        ({"allow_config_change": 1}, TypeError, "allow_config_change=1 is not True or False"),
+        ({"allow_config_change": 1}, TypeError, "allow_config_change=1 is not true or false"),
         ({"record_bytes": 2**20}, ValueError, "record_bytes=1048576 needs a state_dir"),
         ({"record": "off", "record_bytes": 2**20}, ValueError, "record_bytes=1048576 needs record"),
         ({"shm_dir": 7}, TypeError, "shm_dir=7 is not a path"),

@@ -2,7 +2,7 @@
 
     table ── names ──► frame ── imports the one that was asked for ──► serve, preview, check …
                          │                                                │
-                      options: what every option is, once          exits: how all of them end
+                      options, places: where values come from      exits: how all of them end
 
 A command is a module here with a ``COMMAND``, and one line in ``table.py``.
 """

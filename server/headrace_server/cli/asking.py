@@ -24,7 +24,7 @@ from ..watch.answers import HEADER
 from ..watch.options import read_token
 from .exits import told
 from .options import Option
-from .settings import variable
+from .places import variable
 
 __all__ = ["HTTP", "TIMEOUT_S", "TOKEN", "Asker", "shown"]
 

@@ -17,7 +17,7 @@ __all__ = ["COMMAND"]
 
 _OPTIONS = (
     PIPELINES,
-    Option("partitions", "integer", "slices of each feed", default=1),
+    Option("partitions", "integer", "slices of each feed", default=1, least=1),
     Option(
         "full",
         "flag",
@@ -29,8 +29,6 @@ _OPTIONS = (
 
 
 def _check(options: Namespace) -> int:
-    if options.partitions < 1:
-        raise ValueError(f"--partitions {options.partitions}: at least 1")
     declared = {name: p.declaration() for name, p in load(options.pipelines).items()}
     found = [survey(name, d, options.partitions, options.full) for name, d in declared.items()]
     ok = all(one.ok for one in found)

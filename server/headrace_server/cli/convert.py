@@ -29,7 +29,7 @@ _OPTIONS = (
         metavar="OUT_DIR",
         positional=True,
     ),
-    Option("rows_per_file", "integer", "examples of each file", default=100_000),
+    Option("rows_per_file", "integer", "examples of each file", default=100_000, least=1),
     Option(
         "source_only",
         "flag",
@@ -50,8 +50,6 @@ def _convert(options: Namespace) -> int:
     require("pyarrow", "arrow", "headrace convert")
     from ..feed.conversion import Conversion
 
-    if options.rows_per_file < 1:
-        raise ValueError(f"--rows-per-file {options.rows_per_file}: a file has at least 1 row")
     _, pipeline = load_one(options.pipeline)
     declaration = _whole(pipeline).declaration()
     files = resolve(declaration.source.paths)

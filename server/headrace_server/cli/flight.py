@@ -11,26 +11,16 @@ from typing import Any
 from ..shell.flight_choice import ByTrainer, batch_named, steps_named
 from ..shell.flight_history import Flown, History, feed_of
 from ..shell.flight_rows import Row
+from ..shell.settings import ReplaySettings, options_of
 from . import exits
 from .options import JSON, Option
 from .table import Command
 
 __all__ = ["BATCH", "COMMAND", "FEED", "KEY", "STATE_DIR", "STEPS", "TRAINER", "trainer_of"]
 
-STATE_DIR = Option(
-    "state_dir", "path", "the state directory of the server", positional=True, metavar="STATE_DIR"
-)
-FEED = Option("feed", "text", "the feed; need not be given where one is recorded", metavar="NAME")
+_REPLAY = {option.name: option for option in options_of(ReplaySettings)}
+STATE_DIR, FEED, TRAINER, STEPS = (_REPLAY[n] for n in ("state_dir", "feed", "trainer", "steps"))
 KEY = Option("key", "text", "batches that hold a segment of the sequence of this key")
-TRAINER = Option(
-    "trainer",
-    "text",
-    "hand-outs to this trainer: SESSION or LIFE/SESSION, rank:R, or its host",
-    metavar="T",
-)
-STEPS = Option(
-    "steps", "text", "of this trainer's batches, counted from 1 (with --trainer)", metavar="A-B"
-)
 BATCH = Option(
     "batch",
     "text",
@@ -44,7 +34,13 @@ _OPTIONS = (
     TRAINER,
     STEPS,
     BATCH,
-    Option("last", "integer", "the last hand-outs", told="20, where nothing else is asked for"),
+    Option(
+        "last",
+        "integer",
+        "the last hand-outs",
+        told="20, where nothing else is asked for",
+        least=1,
+    ),
     Option("rows", "flag", "list the rows too; --key and --batch always do", default=False),
     JSON,
 )
@@ -65,8 +61,6 @@ def _flight(options: Namespace) -> int:
     asked = [n for n in ("key", "trainer", "batch", "last") if getattr(options, n) is not None]
     if len(asked) > 1:
         raise ValueError(f"--{asked[0]} and --{asked[1]} are two questions: ask one")
-    if options.last is not None and options.last < 1:
-        raise ValueError(f"--last {options.last}: at least 1")
     state = Path(options.state_dir)
     history = History(state, feed_of(state, options.feed))
     trainer = trainer_of(options)

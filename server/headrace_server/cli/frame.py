@@ -16,8 +16,8 @@ from headrace_proto import __version__
 from headrace_proto.errors import DataError
 
 from . import exits
-from .options import Option, add_options, in_options, with_defaults
-from .settings import settled
+from .options import Option, add_options, in_options, on_line, with_defaults
+from .places import settled
 from .table import COMMANDS, Command, command
 
 __all__ = ["main"]
@@ -66,4 +66,4 @@ def _read(words: list[str]) -> tuple[Command, argparse.Namespace]:
     assert asked is not None
     if asked.configured:
         return asked, settled(asked.options, given, os.environ)
-    return asked, with_defaults(asked.options, given)
+    return asked, with_defaults(asked.options, on_line(asked.options, given))

@@ -1,85 +1,24 @@
-"""What an option is, and the options that several commands share.
+"""The options of commands on the command line, and those that several commands share.
 
-From the same entry come the parser, what ``--help`` says of it, the environment variable, the key
-in a file (``settings``) and the reference in docs/commands.md.  A name is ``lease_ttl``; on the
-command line it is ``--lease-ttl``, and in Python ``lease_ttl_s``: errors of Python's functions name
-the argument, and ``in_options`` has them name the option.
+A name is ``lease_ttl``; on the command line it is ``--lease-ttl``, and in Python ``lease_ttl_s``:
+errors of Python's functions name the argument, and ``in_options`` has them name the option.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any
 
-__all__ = ["JSON", "Option", "add_options", "in_options", "seconds", "with_defaults"]
+from ..shell.option import Option
 
-#: A target is ``FILE.py:NAME``.
-Kind = Literal["text", "path", "target", "integer", "seconds", "flag"]
-
-_METAVARS = {"text": "TEXT", "path": "DIR", "integer": "N", "seconds": "SECONDS"}
-
-
-def seconds(value: str | float) -> float:
-    """A number of seconds; ValueError where a wait can not be as long."""
-    found = float(value)
-    if not 0 <= found < math.inf:
-        raise ValueError(f"{value!r:.80} is not a number of seconds, 0 or more")
-    return found
-
+__all__ = ["JSON", "Option", "add_options", "in_options", "on_line", "with_defaults"]
 
 #: Before a name that is neither a part of a path nor of another name, nor cited.
 _ALONE = r"(?<![\w./'\"-])"
 
-_TYPES: dict[str, Callable[[str], Any]] = {"integer": int, "seconds": seconds}
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option of a command.
-
-    ``default`` is the value where it is not given; where that is None, ``told`` may say what then
-    happens.  ``many``: it may be repeated, and gives a tuple.  ``positional``: it has no dashes,
-    and must be given unless it has a default.  ``short``: one letter that stands for it, too.
-    ``argument``: that of Python's functions, where it has another name.
-    """
-
-    name: str
-    kind: Kind
-    help: str
-    default: Any = None
-    told: str = ""
-    metavar: str = ""
-    choices: tuple[str, ...] = ()
-    many: bool = False
-    positional: bool = False
-    short: str = ""
-    argument: str = ""
-
-    @property
-    def flag(self) -> str:
-        """As it is written on the command line."""
-        return f"--{self.name.replace('_', '-')}"
-
-    @property
-    def placeholder(self) -> str:
-        """What stands for its value in a text."""
-        return self.metavar or "|".join(self.choices) or _METAVARS.get(self.kind, "")
-
-    @property
-    def told_default(self) -> str:
-        """The default in words; empty where there is nothing to say."""
-        if self.told or self.default in (None, False, ()):
-            return self.told
-        if self.default is True:
-            return "on"
-        if self.many:
-            return " ".join(map(str, self.default))
-        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
-
+_TYPES: dict[str, Callable[[str], Any]] = {"integer": int, "seconds": float}
 
 #: For a program that reads what a command says.
 JSON = Option("json", "flag", "print one JSON object, for programs", default=False)
@@ -94,9 +33,7 @@ def add_options(
     any flag can also be denied, as one can that is on by default.
     """
     for option in options:
-        text = option.help.replace("%", "%%")
-        if option.told_default:
-            text += f" (default: {option.told_default})".replace("%", "%%")
+        text = option.text.replace("%", "%%")
         if option.kind == "flag":
             denied = configured or option.default
             action = argparse.BooleanOptionalAction if denied else "store_true"
@@ -136,11 +73,18 @@ def in_options(text: str, options: tuple[Option, ...]) -> str:
     return text
 
 
-def with_defaults(options: tuple[Option, ...], given: argparse.Namespace) -> argparse.Namespace:
+def on_line(options: tuple[Option, ...], given: argparse.Namespace) -> dict[str, Any]:
+    """The values that the command line gives, checked, by name."""
+    values = {}
+    for option in options:
+        if option.name in given:
+            value = getattr(given, option.name)
+            flag = option.placeholder if option.positional else option.flag
+            checked = tuple(value) if option.many else option.check(value, f"{flag} {value!r:.80}")
+            values[option.name] = checked
+    return values
+
+
+def with_defaults(options: tuple[Option, ...], given: Mapping[str, Any]) -> argparse.Namespace:
     """All options by name: what is given, and the default of every other."""
-    found = vars(given)
-    values = {option.name: found.get(option.name, option.default) for option in options}
-    many = {option.name for option in options if option.many}
-    return argparse.Namespace(
-        **{name: tuple(v) if name in many and v is not None else v for name, v in values.items()}
-    )
+    return argparse.Namespace(**{one.name: given.get(one.name, one.default) for one in options})

@@ -27,12 +27,13 @@ __all__ = ["COMMAND"]
 
 _OPTIONS = (
     PIPELINE,
-    Option("batches", "integer", "how many batches", default=3, short="n"),
+    Option("batches", "integer", "how many batches", default=3, short="n", least=1),
     Option(
         "partitions",
         "integer",
         "slices of the feed, of which the first is shown",
         default=1,
+        least=1,
     ),
     Option(
         "label",
@@ -49,9 +50,6 @@ _MOST_TEXT: Final = 40
 
 
 def _preview(options: Namespace) -> int:
-    for name in ("batches", "partitions"):
-        if getattr(options, name) < 1:
-            raise ValueError(f"--{name} {getattr(options, name)}: at least 1")
     name, pipeline = load_one(options.pipeline)
     declaration = pipeline.declaration()
     files = resolve(declaration.source.paths)

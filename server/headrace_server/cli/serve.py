@@ -15,201 +15,52 @@ import threading
 from argparse import Namespace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from headrace_proto.clock import Deadline
 from headrace_proto.token import Token
 
 from ..server import Server, run
 from ..shell.restoring import Resumption, resumption
+from ..shell.settings import RunSettings, options_of
 from . import exits
 from .options import Option
 from .pipelines import PIPELINES, load
-from .settings import CONFIG
+from .places import CONFIG
 from .table import Command
 
-__all__ = ["COMMAND", "Signals", "until_stopped"]
+__all__ = ["COMMAND", "DRAIN_TIMEOUT", "Signals", "as_arguments", "until_stopped"]
 
 logger = logging.getLogger("headrace.server")
 
-KEYS = Option(
-    "keys",
-    "path",
-    "keys of this server and of the trainers that it lets in, as headrace keygen makes them",
-    told="no keys: everybody who reaches it is let in",
-)
-INSECURE = Option(
-    "insecure",
-    "flag",
-    "bind to addresses that other machines can reach without keys",
-    default=False,
+DRAIN_TIMEOUT = Option(
+    "drain_timeout", "seconds", "how long a signal waits for commits", default=20.0
 )
 _OPTIONS = (
     PIPELINES,
     CONFIG,
-    Option(
-        "bind",
-        "text",
-        "where trainers connect: tcp:// or ipc://, port * is a free one; may be repeated",
-        default=("tcp://127.0.0.1:5557",),
-        metavar="ADDRESS",
-        many=True,
-    ),
-    KEYS,
-    INSECURE,
-    Option("workers", "integer", "worker processes", default=1),
-    Option(
-        "partitions",
-        "integer",
-        "slices of each feed; part of the run, not of the machine",
-        told="as many as workers; with a state, as many as that has",
-    ),
-    Option(
-        "state_dir",
-        "path",
-        "where positions, commits and states outlive the server; indexes of record files, too",
-        told="memory only",
-    ),
-    Option(
-        "durability",
-        "text",
-        "what a commit outlives; off keeps only indexes in the state directory",
-        told="power, where there is a state directory",
-        choices=("power", "process", "off"),
-    ),
-    Option(
-        "allow_config_change",
-        "flag",
-        "go on from the states of a pipeline or of files that have changed since",
-        default=False,
-    ),
-    Option(
-        "resume",
-        "text",
-        "go on from a snapshot: its token, or a file that holds it; a state directory that was "
-        "taken back to it before goes on where it is; may be repeated",
-        metavar="TOKEN",
-        many=True,
-    ),
-    Option(
-        "snapshots",
-        "text",
-        "where snapshots are copied to, and found when the state directory is another",
-        metavar="URL",
-        told="the state directory alone",
-    ),
-    Option("keep_snapshots", "integer", "how many stay of each feed", told="all"),
-    Option(
-        "max_state_bytes",
-        "integer",
-        "states of one example that are kept at the server",
-        default=1024**2,
-    ),
-    Option(
-        "lease_ttl",
-        "seconds",
-        "a trainer silent for so long loses what it holds",
-        default=30.0,
-        argument="lease_ttl_s",
-    ),
-    Option("max_trainers", "integer", "trainers at once", default=4096),
-    Option(
-        "max_credits",
-        "integer",
-        "batches of one worker that a trainer may hold without a commit",
-        default=64,
-    ),
-    Option(
-        "max_messages_per_s",
-        "integer",
-        "messages of a trainer to one worker in a second, beyond which it is refused",
-        default=50_000,
-    ),
-    Option("slab_bytes", "integer", "shared memory of each worker", told="fits"),
-    Option("shm_dir", "path", "where it lies", told="/dev/shm"),
-    Option(
-        "start_timeout",
-        "seconds",
-        "how long sources may take to open, or an index to grow no further",
-        default=120.0,
-        argument="start_timeout_s",
-    ),
-    Option(
-        "worker_timeout",
-        "seconds",
-        "a worker without progress for so long is ended and replaced; at least 2",
-        default=60.0,
-        argument="worker_timeout_s",
-    ),
-    Option(
-        "worker_memory_bytes",
-        "integer",
-        "memory of each worker beside shared memory and mapped files; at least 256 MiB",
-        told="any",
-    ),
-    Option(
-        "record",
-        "text",
-        "what of every batch is recorded in the state directory: its rows and whom it went to, "
-        "the states of segments too, or nothing",
-        told="rows, where there is a state directory",
-        choices=("rows", "states", "off"),
-    ),
-    Option("record_bytes", "integer", "of that, for each feed; the oldest goes", told="268435456"),
-    Option("drain_timeout", "seconds", "how long a signal waits for commits", default=20.0),
-    Option(
-        "http",
-        "text",
-        "serve metrics, health and a page here; port 0 is a free one",
-        told="not at all",
-        metavar="HOST:PORT",
-    ),
-    Option(
-        "http_token_file",
-        "path",
-        "only who has the token in it may drain the server, or have a snapshot taken, by HTTP",
-        told="who is on this machine",
-        metavar="FILE",
-    ),
+    *options_of(RunSettings),
+    DRAIN_TIMEOUT,
     Option("exit_when_done", "flag", "end when every feed has ended or failed", default=False),
 )
 
 
 def _serve(options: Namespace) -> int:
     stop = Signals()
-    server = run(
-        load(options.pipelines),
-        workers=options.workers,
-        partitions=options.partitions,
-        bind=list(options.bind),
-        keys=options.keys,
-        insecure=options.insecure,
-        state_dir=options.state_dir,
-        durability=options.durability,
-        allow_config_change=options.allow_config_change,
-        resume=_tokens(options.resume, options.state_dir),
-        snapshots=options.snapshots,
-        keep_snapshots=options.keep_snapshots,
-        max_state_bytes=options.max_state_bytes,
-        lease_ttl_s=options.lease_ttl,
-        max_trainers=options.max_trainers,
-        max_credits=options.max_credits,
-        max_messages_per_s=options.max_messages_per_s,
-        slab_bytes=options.slab_bytes,
-        shm_dir=options.shm_dir,
-        start_timeout_s=options.start_timeout,
-        worker_timeout_s=options.worker_timeout,
-        worker_memory_bytes=options.worker_memory_bytes,
-        record=options.record,
-        record_bytes=options.record_bytes,
-        http=options.http,
-        http_token_file=options.http_token_file,
-    )
+    given = as_arguments(RunSettings, options)
+    given["resume"] = _tokens(options.resume, options.state_dir)
+    server = run(load(options.pipelines), **given)
     with server:
         stop.started = True
         print(f"headrace serves at {' '.join(server.addresses)}", flush=True)
         if server.http_address is not None:
             print(f"and shows itself at {server.http_address}", flush=True)
         return until_stopped(server, stop, options)
+
+
+def as_arguments(settings: Any, options: Namespace) -> dict[str, Any]:
+    """The options that ``settings`` declares, as arguments of Python's functions."""
+    return {one.argument: getattr(options, one.name) for one in options_of(settings)}
 
 
 def _tokens(given: tuple[str, ...] | None, state_dir: str | None) -> list[Token] | None:

@@ -43,7 +43,7 @@ COMMANDS = {
 class Command:
     """What a module of a command declares as ``COMMAND``.
 
-    ``configured``: its options are also taken from the environment and a file, see ``settings``.
+    ``configured``: its options are also taken from the environment and a file, see ``places``.
     """
 
     description: str

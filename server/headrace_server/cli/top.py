@@ -35,7 +35,7 @@ _LEAVE = "\x1b[?25h\x1b[?1049l"
 _HOME, _TO_LINE_END, _TO_END = "\x1b[H", "\x1b[K", "\x1b[J"
 _OPTIONS = (
     HTTP,
-    Option("every", "seconds", "between two looks", default=2.0),
+    Option("every", "seconds", "between two looks", default=2.0, least=0.1),
     Option("once", "flag", "print it once, as where there is no terminal", default=False),
 )
 
@@ -45,8 +45,6 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _top(options: Namespace) -> int:
-    if options.every < 0.1:
-        raise ValueError(f"--every {options.every:g} is less than 0.1 seconds")
     asker = Asker(options)
     if options.once or not sys.stdout.isatty():
         print("\n".join(lines(asker.status())))

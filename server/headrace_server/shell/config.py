@@ -9,6 +9,7 @@ from typing import Any
 
 from ..feed.manifest import DataFile
 from ..pipeline.declaration import Declaration
+from .settings import RECORD_BYTES, Limits, Settings
 
 __all__ = ["FeedConfig", "RunConfig"]
 
@@ -59,23 +60,17 @@ class FeedConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class RunConfig:
+class RunConfig(Limits):
     """One server."""
 
     feeds: tuple[FeedConfig, ...]
     directory: str  # the run directory
     binds: tuple[str, ...]
-    workers: int = 1
-    lease_ttl_s: float = 30.0
-    heartbeat_s: float = 1.0
-    max_credits: int = 64
-    max_trainers: int = 4096
-    max_messages_per_s: int = 50_000  # of one trainer
+    lease_ttl_s: float = Settings.lease_ttl_s
     slab_bytes: int = 1024**3  # per worker
     segment_bytes: int = 16 * 1024**2
     max_ahead: int = 32  # batches that a worker makes ahead of a feed without a capacity …
     max_ahead_bytes: int = 64 * 1024**2  # … and their bytes; two are always allowed
-    max_state_bytes: int = 1024**2  # of one example, where states are with the server
     index_directory: str | None = None
     state_directory: str | None = None  # where commits and states outlive processes
     durability: str = "off"
@@ -83,12 +78,17 @@ class RunConfig:
     starts: tuple[int, ...] = ()  # … the last ones that it knows, this one at the end …
     start: int = 0  # … and the number of all of them: how people call this life
     record: str = "off"  # of the flight, where there is a state directory
-    record_bytes: int = 256 * 1024**2  # of each feed
+    record_bytes: int = RECORD_BYTES  # of each feed
     program: bytes = b""  # names the process that started the server
     log_level: int = logging.INFO  # of the front and of trainers, as in that process
     replay: Any = None  # plain data of a Replay: what is served instead of the pipeline
     keys: str | None = None  # the directory; the front alone reads what is in it
     python_path: tuple[str, ...] = field(default=())
+
+    @property
+    def heartbeat_s(self) -> float:
+        """How often a trainer says that it lives."""
+        return min(1.0, self.lease_ttl_s / 4)
 
     def to_plain(self) -> Any:
         plain = {

@@ -41,7 +41,6 @@ __all__ = [
     "HELD",
     "JOINED",
     "PARTS",
-    "RECORDS",
     "REFUSED",
     "SEGMENTS",
     "SENT",
@@ -54,8 +53,6 @@ __all__ = [
 
 logger = logging.getLogger("headrace.flight")
 
-#: What may be recorded.
-RECORDS: Final = ("rows", "states", "off")
 #: Kinds of frames of rows …
 FILE, SOURCE, PARTS, SEGMENTS = range(4)
 #: … and of entries of leases.

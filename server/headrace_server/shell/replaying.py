@@ -36,10 +36,8 @@ from ..pipeline.declaration import Declaration
 from .flight import flight_directory
 from .flight_rows import BatchId, Made, Recorded, StoredSource
 
-__all__ = ["STATES", "Replay", "ReplayedBatches", "ReplayedSegments"]
+__all__ = ["Replay", "ReplayedBatches", "ReplayedSegments"]
 
-#: Where the states of segments come from.
-STATES = ("recorded", "initial")
 #: Chunks that are held, as others may need them again.
 _CHUNKS = 64
 

@@ -34,7 +34,7 @@ MORE_SHARED_MEMORY = (
 )
 
 
-def _parent(shm_dir: str | None) -> Path:
+def _parent(shm_dir: str | os.PathLike[str] | None) -> Path:
     if shm_dir is not None:
         return Path(shm_dir)
     shared = Path("/dev/shm")
@@ -88,7 +88,7 @@ def forget_journals(directory: str, feed: str) -> None:
 class RunDirectory:
     """A run directory that this process owns until ``close``."""
 
-    def __init__(self, shm_dir: str | None = None) -> None:
+    def __init__(self, shm_dir: str | os.PathLike[str] | None = None) -> None:
         parent = _parent(shm_dir).absolute()  # trainers find it from wherever they run
         if not parent.is_dir():
             raise ValueError(f"shm_dir={str(parent)!r} is not a directory")

@@ -6,12 +6,13 @@ import argparse
 
 import pytest
 
-from headrace_server.cli.options import Option, add_options, in_options, with_defaults
+from headrace_server.cli.options import add_options, in_options, on_line, with_defaults
+from headrace_server.shell.option import Option
 
 OPTIONS = (
     Option("targets", "text", "what", metavar="FILE", many=True, positional=True),
     Option("bind", "text", "where", default=("tcp://a", "tcp://b"), many=True),
-    Option("workers", "integer", "how many", default=1),
+    Option("workers", "integer", "how many", default=1, least=1, most=8),
     Option("lease_ttl", "seconds", "how long", default=30.0),
     Option("state_dir", "path", "50% of it", told="memory only"),
     Option("durability", "text", "outlives", default="power", choices=("power", "off")),
@@ -22,7 +23,7 @@ OPTIONS = (
 def read(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_options(parser, OPTIONS)
-    return with_defaults(OPTIONS, parser.parse_args(words))
+    return with_defaults(OPTIONS, on_line(OPTIONS, parser.parse_args(words)))
 
 
 def test_what_is_not_given_has_its_default():
@@ -64,18 +65,22 @@ def test_help_tells_every_option_with_its_default():
     parser = argparse.ArgumentParser()
     add_options(parser, OPTIONS)
     told = " ".join(parser.format_help().split())
-    for words in ("(default: 1)", "(default: 30)", "50% of it (default: memory only)"):
+    for words in ("(default: 1; 1 … 8)", "(default: 30)", "50% of it (default: memory only)"):
         assert words in told
-    assert "(default: tcp://a tcp://b)" in told and "--state-dir DIR" in told
+    assert "where; may be repeated (default: tcp://a tcp://b)" in told and "--state-dir DIR" in told
 
 
-@pytest.mark.parametrize("text", ["-1", "-0.001", "nan", "inf", "soon"])
-def test_a_wait_that_can_not_be_is_refused(text: str, capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit) as ended:
+@pytest.mark.parametrize("text", ["-1", "-0.001", "nan", "inf"])
+def test_a_wait_that_can_not_be_is_refused(text: str):
+    with pytest.raises(ValueError) as caught:
         read("x", "--lease-ttl", text)
-    assert ended.value.code == 2
-    assert f"argument --lease-ttl: invalid seconds value: '{text}'" in capsys.readouterr().err
+    assert f"--lease-ttl {float(text)} does not lie in 0 … 1000000000 seconds" == str(caught.value)
     assert read("x", "--lease-ttl", "0").lease_ttl == 0
+
+
+def test_a_number_out_of_its_bounds_is_refused_before_the_command_runs():
+    with pytest.raises(ValueError, match=r"^--workers 9 does not lie in 1 … 8$"):
+        read("x", "--workers", "9")
 
 
 NAMED = (

@@ -40,7 +40,7 @@ def test_where_there_is_no_terminal_it_prints_once(
 
 def test_a_pause_of_nothing_is_refused(served: Served, capsys: pytest.CaptureFixture[str]):
     assert main(["top", "--every", "0", "--http", served.address]) == 2
-    assert "--every 0 is less than 0.1 seconds" in capsys.readouterr().err
+    assert "--every 0.0 does not lie in 0.1 …" in capsys.readouterr().err
 
 
 class Terminal:

@@ -28,7 +28,6 @@ RUN = RunConfig(
     binds=("tcp://127.0.0.1:*", "ipc:///tmp/x"),
     workers=5,
     lease_ttl_s=0.25,
-    heartbeat_s=0.0625,
     max_credits=3,
     max_trainers=7,
     max_state_bytes=4096,

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from headrace_server.cli.options import Option, add_options
-from headrace_server.cli.settings import CONFIG, settled
+from headrace_server.cli.options import add_options
+from headrace_server.cli.places import CONFIG, settled
+from headrace_server.shell.option import Option
 from tests.contract.interpreter import run
 
 OPTIONS = (
     Option("pipelines", "target", "what", metavar="FILE.py:NAME", many=True, positional=True),
     CONFIG,
     Option("bind", "text", "where", default=("tcp://a",), many=True),
-    Option("workers", "integer", "how many", default=1),
+    Option("workers", "integer", "how many", default=1, least=1, most=8),
     Option("lease_ttl", "seconds", "how long", default=30.0),
     Option("state_dir", "path", "where", told="memory only"),
     Option("durability", "text", "outlives", default="power", choices=("power", "off")),
@@ -90,9 +91,10 @@ def test_yaml_says_the_same_as_toml(write):
         ("workers = '2'", "workers='2' is not an integer, but a str"),
         ("workers = true", "workers=True is not an integer, but a bool"),
         ("workers = 2.0", "workers=2.0 is not an integer, but a float"),
-        ("lease_ttl = '1s'", "lease_ttl='1s' is not a number of seconds, 0 or more, but a str"),
-        ("lease_ttl = -1", "lease_ttl=-1 is not a number of seconds, 0 or more"),
-        ("lease_ttl = nan", "lease_ttl=nan is not a number of seconds, 0 or more"),
+        ("workers = 9", "workers=9 does not lie in 1 … 8"),
+        ("lease_ttl = '1s'", "lease_ttl='1s' is not a number of seconds, but a str"),
+        ("lease_ttl = -1", "lease_ttl=-1 does not lie in 0 … 1000000000 seconds"),
+        ("lease_ttl = nan", "lease_ttl=nan does not lie in 0 … 1000000000 seconds"),
         ("exit_when_done = 1", "exit_when_done=1 is not true or false, but a int"),
         ("bind = 5557", "bind=5557 is a int, not a text (in quotes it would be)"),
         ("bind = [5557]", "bind=[5557] is a int, not a text"),
@@ -132,7 +134,11 @@ def test_a_file_of_another_form_is_refused(name: str, text: str, words: str, wri
     [
         ({"HEADRACE_WORKERS": "many"}, "HEADRACE_WORKERS='many' in the environment is not an int"),
         ({"HEADRACE_LEASE_TTL": "1s"}, "='1s' in the environment is not a number of seconds"),
-        ({"HEADRACE_LEASE_TTL": "-1"}, "='-1' in the environment is not a number of seconds, 0 or"),
+        ({"HEADRACE_LEASE_TTL": "-1"}, "='-1' in the environment does not lie in 0 … 1000000000"),
+        (
+            {"HEADRACE_WORKERS": "9"},
+            "HEADRACE_WORKERS='9' in the environment does not lie in 1 … 8",
+        ),
         ({"HEADRACE_EXIT_WHEN_DONE": "perhaps"}, "is not true or false"),
         ({"HEADRACE_BIND": "'tcp://a"}, "is not a list of words"),
         ({"HEADRACE_DURABILITY": "some"}, "is not one of power, off"),

@@ -18,11 +18,12 @@ import os
 import shlex
 import tomllib
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..feed.extras import require
-from .options import Option, seconds, with_defaults
+from ..shell.option import KINDS, Option
+from .options import on_line, with_defaults
 
 __all__ = ["CONFIG", "PREFIX", "settled", "variable"]
 
@@ -37,10 +38,10 @@ _WORDS = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
     **dict.fromkeys(("0", "false", "no", "off"), False),
 }
-_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "integer": ((int,), "an integer"),
-    "seconds": ((int, float), "a number of seconds, 0 or more"),
-    "flag": ((bool,), "true or false"),
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "integer": int,
+    "seconds": float,
+    "flag": lambda text: _WORDS[text.lower()],
 }
 #: How alike a slip is to what was meant, as ``difflib`` counts.
 _SLIP = 0.8
@@ -56,11 +57,9 @@ def settled(
 ) -> Namespace:
     """All options by name.  ValueError or TypeError names the place of what is wrong."""
     told = _from_environment(options, environment)
-    told.update(vars(given))
+    told |= on_line(options, given)
     file = told.get(CONFIG.name)
-    values = with_defaults(
-        options, Namespace(**({} if file is None else _from_file(options, file)) | told)
-    )
+    values = with_defaults(options, ({} if file is None else _from_file(options, file)) | told)
     for option in options:
         if option.positional and not getattr(values, option.name):
             raise ValueError(
@@ -89,17 +88,15 @@ def _from_environment(
 
 def _read(option: Option, name: str, text: str) -> Any:
     """A value from a text of the environment."""
+    where = f"{name}={text!r:.80} in the environment"
     try:
         if option.many:
             return tuple(shlex.split(text))
-        if option.kind == "flag":
-            return _WORDS[text.lower()]
-        if option.kind in _KINDS:
-            return int(text) if option.kind == "integer" else seconds(text)
+        value = _PARSERS.get(option.kind, str)(text)
     except (ValueError, KeyError):
-        kind = "a list of words" if option.many else _KINDS[option.kind][1]
-        raise ValueError(f"{name}={text!r:.80} in the environment is not {kind}") from None
-    return _chosen(option, text, f"{name}={text!r:.80} in the environment")
+        kind = "a list of words" if option.many else KINDS[option.kind][0]
+        raise ValueError(f"{where} is not {kind}") from None
+    return option.check(value, where)
 
 
 def _from_file(options: tuple[Option, ...], path: str) -> dict[str, Any]:
@@ -149,32 +146,18 @@ def _checked(option: Option, value: Any, path: str) -> Any:
             )
         values = value if isinstance(value, list) else [value]
         return tuple(_text(option, one, where, path) for one in values)
-    if option.kind not in _KINDS:
-        return _text(option, value, where, path)
-    types, kind = _KINDS[option.kind]
-    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        raise TypeError(f"{where} is not {kind}, but a {type(value).__name__}")
-    if option.kind == "seconds" and isinstance(value, (int, float)):
-        try:
-            return seconds(value)
-        except ValueError:
-            raise ValueError(f"{where} is not {kind}") from None
-    return value
+    if option.kind in _PARSERS:
+        return option.check(value, where)
+    return _text(option, value, where, path)
 
 
 def _text(option: Option, value: Any, where: str, path: str) -> str:
     if not isinstance(value, str):
         hint = " (in quotes it would be)" if isinstance(value, (bool, int, float)) else ""
         raise TypeError(f"{where} is a {type(value).__name__}, not a text{hint}")
-    text = _chosen(option, value, where)
+    text: str = option.check(value, where)
     if option.kind == "path" or (option.kind == "target" and ".py:" in text):
         return os.path.join(os.path.dirname(os.path.abspath(path)), text)
-    return text
-
-
-def _chosen(option: Option, text: str, where: str) -> str:
-    if option.choices and text not in option.choices:
-        raise ValueError(f"{where} is not one of {', '.join(option.choices)}")
     return text
 
 

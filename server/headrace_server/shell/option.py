@@ -1,0 +1,134 @@
+"""One option of a server, of a command, or of both: its name, kind, bounds and help text.
+
+    Option ─► parser, --help, environment variable, key in a file, argument in Python, docs
+
+``check`` judges a value the same wherever it was given; ``where`` names that place in errors.
+"""
+
+from __future__ import annotations
+
+import numbers
+import operator
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+__all__ = ["KINDS", "Kind", "Option"]
+
+#: A target is ``FILE.py:NAME``.
+Kind = Literal["text", "path", "target", "integer", "seconds", "flag"]
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError
+    return operator.index(value)
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError
+    return float(value)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+#: Kinds of which not everything can be a value: how errors call them, and their form.
+KINDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "integer": ("an integer", _integer),
+    "seconds": ("a number of seconds", _seconds),
+    "flag": ("true or false", _flag),
+    "path": ("a path", os.fsdecode),
+}
+_METAVARS = {"text": "TEXT", "path": "DIR", "integer": "N", "seconds": "SECONDS"}
+#: Upper bound of numbers that declare none; a wait of as many seconds is one that the system takes.
+_MOST = 10**9
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option.
+
+    ``default`` is the value where it is not given; where that is None, ``told`` may say what then
+    happens.  ``many``: it may be repeated, and gives a tuple.  ``positional``: it has no dashes,
+    and must be given unless it has a default.  ``short``: one letter that stands for it, too.
+    ``argument``: that of Python's functions, where it has another name.  ``least`` and ``most``
+    bound a number.  ``needs_state``: it is refused where there is no state directory.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    default: Any = None
+    told: str = ""
+    metavar: str = ""
+    choices: tuple[str, ...] = ()
+    many: bool = False
+    positional: bool = False
+    short: str = ""
+    argument: str = ""
+    least: float | None = None
+    most: float = _MOST
+    needs_state: bool = False
+
+    @property
+    def flag(self) -> str:
+        """As it is written on the command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def placeholder(self) -> str:
+        """What stands for its value in a text."""
+        return self.metavar or "|".join(self.choices) or _METAVARS.get(self.kind, "")
+
+    @property
+    def meaning(self) -> str:
+        """The help text, with that it may be repeated."""
+        return self.help + ("; may be repeated" if self.many and not self.positional else "")
+
+    @property
+    def text(self) -> str:
+        """The meaning, the default and the bounds."""
+        default = self.told_default and f"default: {self.told_default}"
+        rest = "; ".join(filter(None, (default, self.allowed)))
+        return f"{self.meaning} ({rest})" if rest else self.meaning
+
+    @property
+    def told_default(self) -> str:
+        """The default in words; empty where there is nothing to say."""
+        if self.told or self.default in (None, False, ()):
+            return self.told
+        if self.default is True:
+            return "on"
+        if self.many:
+            return " ".join(map(str, self.default))
+        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
+
+    @property
+    def allowed(self) -> str:
+        """The bounds of a number in words; empty where it has none."""
+        if self.least is None:
+            return ""
+        return f"at least {self.least}" if self.most >= _MOST else f"{self.least} … {self.most}"
+
+    def check(self, value: Any, where: str) -> Any:
+        """Return the value in the form of its kind; TypeError or ValueError begins with where."""
+        kind, form = KINDS.get(self.kind, ("", None))
+        if form is not None:
+            try:
+                value = form(value)
+            except TypeError:
+                got = type(value).__name__
+                raise TypeError(f"{where} is not {kind}, but a {got}") from None
+        least = 0 if self.kind == "seconds" and self.least is None else self.least
+        if least is not None and not least <= value <= self.most:
+            unit = " seconds" if self.kind == "seconds" else ""
+            raise ValueError(f"{where} does not lie in {least} … {self.most}{unit}")
+        if self.choices and value not in self.choices:
+            raise ValueError(f"{where} is not one of {', '.join(self.choices)}")
+        return value

@@ -1,0 +1,275 @@
+"""The options of a server, each declared once.
+
+    RunSettings     ─► arguments of hs.run and their checks, headrace serve, HEADRACE_*, files
+    ReplaySettings  ─► those of hs.replay and headrace replay
+    Limits          ─► fields of RunConfig, too: they go to the processes as they were given
+                       docs/commands.md and docs/reference.md have the tables of all
+
+A field's type and default are those in Python; its ``Option`` has the rest.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from typing import Any, ParamSpec, TypeVar
+
+from ..pipeline import Pipeline
+from .option import Kind, Option
+
+__all__ = [
+    "RECORD_BYTES",
+    "Limits",
+    "ReplaySettings",
+    "RunSettings",
+    "Settings",
+    "options_of",
+    "taking",
+]
+
+P = ParamSpec("P")
+S = TypeVar("S")
+R = TypeVar("R")
+
+#: Of the record of one feed.
+RECORD_BYTES = 256 * 1024**2
+_OPTION = "option"
+
+
+def _option(kind: Kind, help: str, in_python: Any = None, /, *, name: str = "", **more: Any) -> Any:
+    option = Option(name, kind, help, **{"default": in_python, **more})
+    return field(default=in_python, metadata={_OPTION: option})
+
+
+_text = functools.partial(_option, "text")
+_path = functools.partial(_option, "path")
+_flag = functools.partial(_option, "flag")
+_integer = functools.partial(_option, "integer", least=1)
+_seconds = functools.partial(_option, "seconds", least=0.1, most=86_400)
+
+
+def options_of(settings: Any) -> tuple[Option, ...]:
+    """The options that a class declares in the order of its fields, positional ones first."""
+    found = []
+    for one in fields(settings):
+        if option := one.metadata.get(_OPTION):
+            bare = one.name.removesuffix("_s") if option.kind == "seconds" else one.name
+            found.append(replace(option, name=option.name or bare, argument=one.name))
+    return tuple(sorted(found, key=lambda option: not option.positional))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What each process of a server is told as it was given."""
+
+    workers: int = _integer("worker processes", 1, most=1024)
+    max_trainers: int = _integer("trainers at once", 4096, most=65_536)
+    max_credits: int = _integer(
+        "batches of one worker that a trainer may hold without a commit", 64, most=4096
+    )
+    max_messages_per_s: int = _integer(
+        "messages of a trainer to one worker in a second, beyond which it is refused",
+        50_000,
+        least=100,
+    )
+    max_state_bytes: int = _integer(
+        "states of one example that are kept at the server", 1024**2, most=2**40
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Those of every server.  Each value is checked when they are made."""
+
+    bind: str | list[str] | None = _text(
+        "where trainers connect: tcp:// or ipc://, port * is a free one",
+        default=("tcp://127.0.0.1:5557",),  # on the command line: trainers have to know it
+        metavar="ADDRESS",
+        many=True,
+    )
+    keys: str | os.PathLike[str] | None = _path(
+        "keys of this server and of the trainers that it lets in, as headrace keygen makes them",
+        told="no keys: everybody who reaches it is let in",
+    )
+    insecure: bool = _flag("bind to addresses that other machines can reach without keys", False)
+    lease_ttl_s: float = _seconds("a trainer silent for so long loses what it holds", 30.0)
+    start_timeout_s: float = _seconds(
+        "how long sources may take to open, or an index to grow no further", 120.0
+    )
+    worker_timeout_s: float = _seconds(
+        "a worker without progress for so long is ended and replaced; your functions must take "
+        "less for 64 examples",
+        60.0,
+        least=2,  # a worker that has nothing to do says once a second that it lives
+    )
+    worker_memory_bytes: int | None = _integer(
+        "memory of each worker beside shared memory and mapped files",
+        least=256 * 1024**2,  # an interpreter with numpy and the threads of its libraries
+        most=2**50,
+        told="any",
+    )
+    shm_dir: str | os.PathLike[str] | None = _path("where shared memory lies", told="/dev/shm")
+
+    def __post_init__(self) -> None:
+        optional = {one.name for one in fields(self) if one.default is None}
+        for option in options_of(self):
+            name = option.argument
+            value = getattr(self, name)
+            if value is not None or name not in optional:
+                object.__setattr__(self, name, option.check(value, f"{name}={value!r:.80}"))
+
+
+@dataclass(frozen=True)
+class RunSettings(Limits, Settings):
+    """Those of ``hs.run`` and ``headrace serve``."""
+
+    pipelines: Pipeline | Mapping[str, Pipeline]
+    _: KW_ONLY
+    partitions: int | None = _integer(
+        "slices of each feed; part of the run, not of the machine: where they are given, any "
+        "number of workers gives the same batches",
+        most=4096,
+        told="as many as workers; with a state, as many as that has",
+    )
+    slab_bytes: int | None = _integer(
+        "shared memory of each worker", least=4096, most=2**50, told="fits"
+    )
+    state_dir: str | os.PathLike[str] | None = _path(
+        "where positions, commits and states outlive the server; indexes of record files, too",
+        told="memory only",
+    )
+    durability: str | None = _text(
+        "what a commit outlives: a power cut (power) or the death of any process (process); off "
+        "keeps only indexes in the state directory",
+        told="power, where there is a state directory",
+        choices=("power", "process", "off"),
+        needs_state=True,
+    )
+    allow_config_change: bool = _flag(
+        "go on from the states of a pipeline or of files that have changed since",
+        False,
+        needs_state=True,
+    )
+    resume: Any = _text(
+        "go on from a snapshot: its token, on the command line also a file that holds it",
+        metavar="TOKEN",
+        many=True,
+        needs_state=True,
+    )
+    snapshots: str | None = _text(
+        "where snapshots are copied to, and found when the state directory is another",
+        metavar="URL",
+        told="the state directory alone",
+        needs_state=True,
+    )
+    keep_snapshots: int | None = _integer(
+        "how many stay of each feed", told="all", needs_state=True
+    )
+    record: str | None = _text(
+        "what of every batch is recorded in the state directory: its rows and whom it went to "
+        "(rows), the states of segments too (states), or nothing (off)",
+        told="rows, where there is a state directory",
+        choices=("rows", "states", "off"),
+        needs_state=True,
+    )
+    record_bytes: int | None = _integer(
+        "of that, for each feed; the oldest goes",
+        least=1024**2,
+        most=2**50,
+        told=str(RECORD_BYTES),
+        needs_state=True,
+    )
+    http: str | None = _text(
+        "serve metrics, health and a page here, for all who reach it; port 0 is a free one",
+        told="not at all",
+        metavar="HOST:PORT",
+    )
+    http_token_file: str | os.PathLike[str] | None = _path(
+        "only who has the token in it may drain the server, or have a snapshot taken, by HTTP",
+        told="who is on this machine",
+        metavar="FILE",
+    )
+
+    def limits(self) -> dict[str, Any]:
+        """Those that ``RunConfig`` takes as they are."""
+        return {one.name: getattr(self, one.name) for one in fields(Limits)}
+
+    def refuse_state(self) -> None:
+        """ValueError where an option needs a state directory: there is none."""
+        for option in options_of(RunSettings):
+            value = getattr(self, option.argument)
+            if option.needs_state and value not in (None, False, "off"):
+                raise ValueError(
+                    f"{option.argument}={value!r:.120} needs a state_dir (with durability 'power' "
+                    "or 'process'): it is about what is kept there"
+                )
+
+
+_STATE_DIR = Option(
+    "", "path", "the state directory of the server", positional=True, metavar="STATE_DIR"
+)
+
+
+@dataclass(frozen=True)
+class ReplaySettings(Settings):
+    """Those of ``hs.replay`` and ``headrace replay``."""
+
+    state_dir: str | os.PathLike[str] = field(metadata={_OPTION: _STATE_DIR})
+    pipeline: Pipeline
+    _: KW_ONLY
+    feed: str | None = _text("the feed; need not be given where one is recorded", metavar="NAME")
+    first: str | None = _text(
+        "from this batch on", name="from", told="the first that is recorded", metavar="P:N"
+    )
+    last: str | None = _text(
+        "up to this batch", name="to", told="the last that is recorded", metavar="P:N"
+    )
+    trainer: str | int | None = _text(
+        "hand-outs to this trainer: SESSION or LIFE/SESSION, rank:R, or its host", metavar="T"
+    )
+    steps: str | tuple[int, int] | None = _text(
+        "which batches of this trainer, counted from 1", metavar="A-B"
+    )
+    committed: bool = _flag("only hand-outs whose commit counted", False)
+    states: str = _text(
+        "of segments: those that they brought, or those that their examples begin with",
+        "recorded",
+        choices=("recorded", "initial"),
+    )
+    allow_config_change: bool = _flag("though the pipeline has changed", False)
+
+
+def taking(settings: Callable[P, S]) -> Callable[[Callable[[S], R]], Callable[P, R]]:
+    """Give a function the fields of ``settings`` as arguments; it gets them checked, as one.
+
+    Its docstring lists them.
+    """
+    signature = inspect.signature(settings)
+    arguments = signature.parameters
+    listed = (
+        replace(one, default=arguments[one.argument].default, many=False)
+        for one in options_of(settings)
+        if not one.positional
+    )
+    lines = (f"* ``{one.argument}``: {one.text}" for one in listed)
+    told = "\n".join(textwrap.fill(line, 96, subsequent_indent="  ") for line in lines)
+
+    def decorated(function: Callable[[S], R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"hs.{function.__name__}(): {error}") from None
+            return function(settings(*args, **kwargs))
+
+        gives = inspect.signature(function).return_annotation
+        vars(call)["__signature__"] = signature.replace(return_annotation=gives)
+        call.__doc__ = f"{inspect.getdoc(function)}\n\n{told}"
+        return call
+
+    return decorated
