@@ -30,7 +30,7 @@ from headrace_server.cli.places import CONFIG
 from headrace_server.cli.table import COMMANDS, command
 from headrace_server.shell.config import FeedConfig, RunConfig
 from headrace_server.shell.option import Option
-from headrace_server.shell.settings import ReplaySettings, RunSettings, options_of
+from headrace_server.shell.settings import Limits, ReplaySettings, RunSettings, options_of
 
 SERVER = Path(hs.__file__).parent
 
@@ -149,7 +149,16 @@ def test_every_entry_of_a_declaration_is_read() -> None:
     assert not ignored, ignored
 
 
-@pytest.mark.parametrize("kind", [RunConfig, FeedConfig, RunSettings, ReplaySettings])
+@pytest.mark.parametrize("kind", [RunSettings, ReplaySettings])
+def test_every_argument_of_run_and_replay_is_read(kind: type) -> None:
+    text = "".join(path.read_text() for path in SERVER.glob("*.py"))
+    names = {one.name for one in dataclasses.fields(kind)}
+    passed = {one.name for one in dataclasses.fields(Limits)}  # fields of RunConfig: see below
+    ignored = {n for n in names - passed if not re.search(rf"\bsettings\.{n}\b", text)}
+    assert not ignored, f"{kind.__name__}: {sorted(ignored)}"
+
+
+@pytest.mark.parametrize("kind", [RunConfig, FeedConfig])
 def test_every_setting_of_a_server_is_read(kind: type) -> None:
     declared = ("config.py", "settings.py")
     text = "".join(path.read_text() for path in SERVER.rglob("*.py") if path.name not in declared)

@@ -70,6 +70,11 @@ def test_a_field_of_another_release_is_named():
         RunConfig.from_plain({**RUN.to_plain(), "lease_ttl_ms": 5})
 
 
+@pytest.mark.parametrize(("lease_ttl_s", "heartbeat_s"), [(0.4, 0.1), (4, 1), (40, 1)])
+def test_a_lease_outlives_three_heartbeats(lease_ttl_s: float, heartbeat_s: float):
+    assert dataclasses.replace(RUN, lease_ttl_s=lease_ttl_s).heartbeat_s == heartbeat_s
+
+
 def test_the_partitions_of_all_workers_are_those_of_the_feed_each_once():
     found = [p for worker in range(5) for p in RUN.partitions_of(FEED, worker)]
     assert sorted(found) == list(range(12))
