@@ -26,7 +26,7 @@ from .shell.keyring import KeyRing
 from .shell.living import refuse_taken
 from .shell.settings import Settings
 
-__all__ = ["as_feeds", "as_tokens", "begun", "index_directory", "refuse_in_worker"]
+__all__ = ["as_feeds", "as_tokens", "index_directory", "refuse_in_worker", "start_config"]
 
 logger = logging.getLogger("headrace.server")
 
@@ -74,8 +74,8 @@ def as_feeds(pipelines: Pipeline | Mapping[str, Pipeline], partitions: int) -> l
     return feeds
 
 
-def begun(settings: Settings, feeds: Iterable[FeedConfig], **more: Any) -> RunConfig:
-    """The config that a server of this process starts from; its addresses and keys are checked."""
+def start_config(settings: Settings, feeds: Iterable[FeedConfig], **more: Any) -> RunConfig:
+    """Check addresses and keys; return the config that any server of this process starts from."""
     binds = _addresses(settings.bind)
     check_exposed(binds, settings.keys, settings.insecure)
     refuse_taken([("bind", one) for one in binds])

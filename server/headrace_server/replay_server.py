@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace_proto.errors import ServerError
 
-from .arguments import begun, refuse_in_worker
+from .arguments import refuse_in_worker, start_config
 from .feed.manifest import resolve
 from .pipeline import Pipeline
 from .pipeline.declaration import Declaration
@@ -80,7 +80,7 @@ def replay(settings: ReplaySettings) -> Server:
         functions=noted_functions(state / "feeds" / name),
         may_change=settings.allow_config_change,
     )
-    run = begun(
+    run = start_config(
         settings,
         [served],
         slab_bytes=0,

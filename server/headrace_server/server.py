@@ -9,7 +9,7 @@ import os
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from .arguments import as_feeds, as_tokens, begun, index_directory, refuse_in_worker
+from .arguments import as_feeds, as_tokens, index_directory, refuse_in_worker, start_config
 from .shell.config import RunConfig
 from .shell.durable import Durable
 from .shell.living import Living, refuse_taken
@@ -229,28 +229,27 @@ class Server:
 def run(settings: RunSettings) -> Server:
     """Start a server for one pipeline (its feed is called ``default``) or several by name.
 
-    Its first address is a free port of 127.0.0.1 by default.  An address that other machines can
-    reach needs ``keys``, with which all that goes over the wire is encrypted, or ``insecure=True``.
+    By default it binds to a free port of 127.0.0.1.  An address that other machines can reach needs
+    ``keys``, which also encrypt all traffic, or ``insecure=True``.
 
-    ``partitions`` fixes order, randomness and what is dropped at the end; more ``workers`` than
-    partitions would idle.  With ``state_dir`` a server that is started there again goes on where
-    the one before was, unless the pipeline or files are others; without it all is in memory, and
-    options of what it would hold are refused.
+    ``partitions`` fixes order, randomness and the rows that are dropped at the end; a worker beyond
+    their number is not started.  With ``state_dir`` the next server that is started there goes on
+    where this one ended; it refuses another pipeline or other files unless
+    ``allow_config_change``.  Without it all state is in memory, and options of what would be kept
+    there are refused.
 
-    ``resume`` is the token of a snapshot, or a list of them for several feeds: each of these is
-    taken back to what it was then.  ``snapshots`` is a URL for fsspec.  A server that is not ready
-    after ``start_timeout_s`` is given up, unless a worker still gets further with what it opens (an
-    index grows): then it has as long again.  ``Server.http_address`` says where ``http`` is.
+    ``resume`` takes the token of a snapshot, or a list of them for several feeds: each of these
+    goes back to its snapshot.  ``start_timeout_s`` begins again while a worker gets further with
+    what it opens (an index grows).  ``Server.http_address`` is the URL of ``http``.
 
     The options, with their defaults and bounds:
     """
     refuse_in_worker("hs.run")
     count = settings.partitions or settings.workers
-    config = begun(
+    config = start_config(
         settings,
         as_feeds(settings.pipelines, count),
         slab_bytes=settings.slab_bytes or 0,
-        index_directory=None if settings.state_dir is None else index_directory(settings.state_dir),
         record=settings.record or "rows",
         record_bytes=settings.record_bytes or RECORD_BYTES,
         **settings.limits(),
@@ -261,6 +260,8 @@ def run(settings: RunSettings) -> Server:
     tokens = as_tokens(settings.resume, {feed.name for feed in config.feeds})
     if settings.record == "off" and settings.record_bytes is not None:
         raise ValueError(f"record_bytes={settings.record_bytes} needs record, which is 'off'")
+    if settings.state_dir is not None:
+        config = dataclasses.replace(config, index_directory=index_directory(settings.state_dir))
     if settings.state_dir is None or settings.durability == "off":
         settings.refuse_state()
         return Server(dataclasses.replace(_served(config), record="off"), settings, http=watched)

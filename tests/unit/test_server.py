@@ -101,6 +101,15 @@ def test_what_is_no_pipeline_is_named(pipelines: Any, error: type[Exception], wo
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"bind": "tcp://0.0.0.0:*"}, {"http": "nowhere"}, {"resume": "{}"}]
+)
+def test_a_start_that_is_refused_makes_no_state_directory(wrong: dict[str, Any], tmp_path: Path):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        hs.run(BATCHES, state_dir=tmp_path / "state", **wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_pattern_that_matches_nothing_is_told_at_once(tmp_path: Path):
     pipeline = hs.read_tfrecord(f"{tmp_path}/no-*.tfrecord", {"x": hs.scalar("int64")}).batch(1)
     with pytest.raises(FilesMissing, match=r"no-\*.tfrecord' matches no file"):

@@ -184,7 +184,7 @@ class RunSettings(Limits, Settings):
         needs_state=True,
     )
     http: str | None = _text(
-        "serve metrics, health and a page here, for all who reach it; port 0 is a free one",
+        "where metrics, health and a page are served to all who reach it; port 0 is a free one",
         told="not at all",
         metavar="HOST:PORT",
     )
@@ -255,7 +255,9 @@ def taking(settings: Callable[P, S]) -> Callable[[Callable[[S], R]], Callable[P,
         for one in options_of(settings)
         if not one.positional
     )
-    lines = (f"* ``{one.argument}``: {one.text}" for one in listed)
+    lines = (
+        f"* ``{one.argument}``{one.metavar and f' ({one.metavar})'}: {one.text}" for one in listed
+    )
     told = "\n".join(textwrap.fill(line, 96, subsequent_indent="  ") for line in lines)
 
     def decorated(function: Callable[[S], R]) -> Callable[P, R]:

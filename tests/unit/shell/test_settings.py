@@ -54,9 +54,11 @@ def test_a_function_has_the_signature_of_its_settings_and_tells_each_in_its_docs
     told = inspect.getdoc(function)
     assert told and told.startswith("S") and function.__name__ in ("run", "replay")
     for option in options_of(settings):
-        assert option.positional or f"\n* ``{option.argument}``: " in told
+        assert option.positional or f"\n* ``{option.argument}``" in told
     assert "* ``workers``: worker processes (default: 1; 1 … 1024)\n" in (hs.run.__doc__ or "")
-    assert "free one\n* ``keys``" in told  # what the command line binds to is not said here
+    assert (
+        "\n* ``bind`` (ADDRESS): where" in told and "free one\n* ``keys``" in told
+    )  # what the command line binds to is not said here
 
 
 @pytest.mark.parametrize(
