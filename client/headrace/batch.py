@@ -153,7 +153,6 @@ class Batch(Mapping[str, Any]):
     __slots__ = (
         "_block",
         "_cache",
-        "_facts",
         "_feed",
         "_framework",
         "_slots",
@@ -177,8 +176,7 @@ class Batch(Mapping[str, Any]):
         self.number = delivery.number
         self.rows = delivery.rows
         self.meta: Mapping[str, Any] = delivery.meta
-        self._slots = {name: s for name, s in slots.items() if name[0] != RESERVED}
-        self._facts = {name[1:]: s for name, s in slots.items() if name[0] == RESERVED}
+        self._slots = slots  # of facts, too: their names begin with @
         self._block = block
         self._framework = framework
         self._feed = feed  # weakly: a batch that is kept does not keep the connection
@@ -192,19 +190,19 @@ class Batch(Mapping[str, Any]):
         feed.commit(self)
 
     def __getitem__(self, name: str) -> Any:
-        try:
-            return self._cache[name]
-        except KeyError:
-            pass
-        array = self.array(name)
-        dtype = self._slots[name].dtype
-        framework = self._framework
-        if dtype == BYTES:
-            value = framework.strings(array)
-        else:
-            value = framework.numbers(array, dtype, True)
-        self._cache[name] = value
+        value = self._cache.get(name)
+        if value is None:
+            slot = self._slots.get(name)
+            if slot is None or name[0] == RESERVED:
+                raise self._unknown(name)
+            value = self._cache[name] = self._made(slot)
         return value
+
+    def _made(self, slot: Slot) -> Any:
+        """The framework's array of a column."""
+        if slot.dtype == BYTES:
+            return self._framework.strings(strings_at(self._block, slot))
+        return self._framework.numbers(array_at(self._block, slot), slot.dtype, True)
 
     @property
     def nbytes(self) -> int:
@@ -243,11 +241,10 @@ class Batch(Mapping[str, Any]):
         key = RESERVED + name
         value = self._cache.get(key)
         if value is None:
-            slot = self._facts.get(name)
+            slot = self._slots.get(key)
             if slot is None:
                 raise AttributeError(f"batch.{name}: this feed tells none; {why_not}")
-            value = self._framework.numbers(array_at(self._block, slot), slot.dtype, True)
-            self._cache[key] = value
+            value = self._cache[key] = self._made(slot)
         return value
 
     def array(self, name: str) -> np.ndarray:
@@ -255,22 +252,26 @@ class Batch(Mapping[str, Any]):
 
         What a batch tells of its rows is asked for as ``"@length"``, ``"@label"``, ``"@rate"``.
         """
-        slot = self._facts.get(name[1:]) if name[:1] == RESERVED else self._slots.get(name)
+        slot = self._slots.get(name)
         if slot is None:
-            raise KeyError(f"{name!r} is not a column of this batch; it has {list(self._slots)}")
+            raise self._unknown(name)
         if slot.dtype == BYTES:
             return strings_at(self._block, slot)
         return array_at(self._block, slot)
 
+    def _unknown(self, name: str) -> KeyError:
+        return KeyError(f"{name!r} is not a column of this batch; it has {list(self)}")
+
     def __iter__(self) -> Iterator[str]:
-        return iter(self._slots)
+        return (name for name in self._slots if name[0] != RESERVED)
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._slots
+        return name in self._slots and str(name)[0] != RESERVED
 
     def __repr__(self) -> str:
-        columns = ", ".join(f"{n}: {s.dtype}{list(s.shape)}" for n, s in self._slots.items())
+        slots = {name: self._slots[name] for name in self}
+        columns = ", ".join(f"{n}: {s.dtype}{list(s.shape)}" for n, s in slots.items())
         return f"<Batch {self.partition}/{self.number} of {self.rows} rows: {columns}>"

@@ -8,13 +8,14 @@ a frame ────────────────────────
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from headrace_proto.errors import ProtocolError
 
 from .holding import BufferPool
-from .session import Received
+from .leases import Received
 
 __all__ = ["Blocks", "MemoryGone"]
 
@@ -40,10 +41,10 @@ class Blocks:
             return self._copied(source)
         if held is None:
             raise ProtocolError("the server sent a reference to memory that was not attached")
-        mapped, token = received.mapped, delivery.token
+        release = partial(received.mapped.release, delivery.token)
         try:
             block: np.ndarray = held.block(
-                delivery.segment, delivery.offset, delivery.nbytes, lambda: mapped.release(token)
+                delivery.segment, delivery.offset, delivery.nbytes, release
             )
         except FileNotFoundError:
             raise MemoryGone from None

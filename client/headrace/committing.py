@@ -16,7 +16,7 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,8 +41,7 @@ class DatasetRun:
     closed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Taken:
+class _Taken(NamedTuple):
     order: int  # counts the batches that this trainer took
     partition: int
     number: int

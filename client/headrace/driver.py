@@ -5,7 +5,8 @@
     lazy thread ─────── a look now and then: exchange where nobody did ──────────┘
 
 A thread that asks, saves or commits says so itself, at once, and one that waits hears what it waits
-for itself: nobody is woken for it.  The wires are locked for microseconds and never during a wait.
+for itself: nobody is woken for it.  One lock is of sessions and wires: it is held for microseconds
+and never during a wait.
 One thread at a time sleeps at the sockets; others that wait are told by it, and one of them
 follows when it leaves.
 
@@ -26,7 +27,6 @@ import select
 import threading
 from collections.abc import Callable
 from math import inf
-from time import monotonic
 from typing import TYPE_CHECKING
 
 import zmq
@@ -34,7 +34,6 @@ import zmq
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.cores import cores
 from headrace_proto.errors import ConnectionLost, HeadraceError
-from headrace_proto.spin import Spin
 
 from .session import Session
 from .way import Sleep, Waker, check_files
@@ -69,19 +68,17 @@ class Driver:
         self._slept_s = 0.0  # by that clock, at the last look
         self._keys = keys
         self.sessions = [session]  # another list for each that is added
-        self.lock = threading.RLock()  # of the sessions
+        self.lock = threading.RLock()  # of the sessions and of the wires
         self.changed = threading.Condition(self.lock)  # entering it costs twice what the lock does
         self.closing = False
         self.news = 0  # counts changes of sessions, for those who wait
         self._following = 0  # threads that wait for news that another one hears
         self._listener: object = None  # the wait in which a thread hears for all, under the lock
         self._asleep = False  # it sleeps at the sockets, or is about to
-        self._spin = Spin(cores())
-        self._io = threading.RLock()  # of whoever uses wires; taken before the sessions' lock
-        self._in_use = False  # by this very thread, where that has the lock
+        self._in_use = False  # the wires, by this very thread where that has the lock
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None  # of all wires
         self._wires: list[Wire] = []  # another list for each that is added; empty once closed
-        self._sleep = Sleep()
+        self._sleep = Sleep(cores())
         self._used = False  # by any thread since the lazy one last looked
         self._used_at = -inf
         self._unsaid = 0  # counts what was left for the trainer's next call
@@ -104,31 +101,28 @@ class Driver:
         """Drive another session, with another owner of the same feed."""
         check_files()
         session.heard_at = self.clock()
-        with self._io:
+        with self.lock:
             if self._wires:  # else it was closed meanwhile
-                wire = self._wire_of(session)
-                with self.lock:
-                    self.sessions = [*self.sessions, session]
-                self._wires = [*self._wires, wire]
+                self._wires = [*self._wires, self._wire_of(session)]
+                self.sessions = [*self.sessions, session]
 
     def replace(self, make: Callable[[], list[Session]]) -> None:
         """Drive what ``make`` gives in place of all sessions, which are left without a word."""
-        with self._io:
+        with self.lock:
             if self._wires:  # else it was closed meanwhile
-                with self.lock:
-                    self.sessions = make()
-                    self.tell()
+                self.sessions = make()
+                self.tell()
                 gone, self._wires = self._wires, [self._wire_of(one) for one in self.sessions]
                 for wire in gone:
                     wire.close()
                 self._rouse()
 
     def exchange(self) -> None:
-        """Send what is due and hear what has come.  Not under the sessions' lock."""
+        """Send what is due and hear what has come."""
         self._guarded(self._exchange)
 
     def hear(self) -> None:
-        """Hear what has come.  Not under the sessions' lock."""
+        """Hear what has come."""
         self._guarded(self._hear)
 
     def say_soon(self, now: bool, heard: bool = False) -> None:
@@ -136,8 +130,12 @@ class Driver:
 
         With ``heard`` this thread has just heard what has come.
         """
-        used_at = max(self._used_at, *[session.heard_at for session in self.sessions])
-        if now or self.clock() - used_at > _RECENT_S:
+        if not now:
+            used_at = self._used_at
+            for session in self.sessions:
+                used_at = max(used_at, session.heard_at)
+            now = self.clock() - used_at > _RECENT_S
+        if now:
             self._guarded(self._say_and_poll if heard else self._exchange)
             return
         self._unsaid += 1
@@ -160,16 +158,24 @@ class Driver:
             with self.lock:
                 if self._listener is None and self._wires:
                     self._listener = me
-            self._guarded(self._say_and_poll if self._listener is me else self._exchange)
-            if self.news != news:
-                return
-            if self._listener is me:
-                self._listen(news, at_most_s)
-            else:
-                self._follow(news, at_most_s)
+                if self._listener is not me:
+                    self._guarded(self._exchange)
+                    self._follow(news, at_most_s)
+                    return
+                self._guarded(self._say_and_poll)
+                self._asleep = True  # from here on news of other threads wake this one
+                if self.news != news or self.closing:
+                    return
+                at_most_s = min(at_most_s, self._due_in(self._used_at))
+            self._sleep.wait(at_most_s)
+            with self.lock:
+                self._asleep = False
+                self._guarded(self._hear)
+                if self.news == news:
+                    self._judge_silence()
         finally:
             if self._listener is me:
-                self._listener = None
+                self._listener, self._asleep = None, False
                 if self._following:
                     with self.lock:
                         self.changed.notify_all()  # one of them listens from here on
@@ -188,44 +194,20 @@ class Driver:
 
     # Waiting
 
-    def _listen(self, news: int, at_most_s: float) -> None:
-        """Sleep at the sockets, and hear what comes."""
-        wires = self._wires
-        if not wires:
-            return
-        began = monotonic()
-        with self.lock:
-            at_most_s = min(at_most_s, self._due_in(self._used_at))
-        spin = self._spin if all(wire.way.channel is not None for wire in wires) else None
-        spin_s = 0.0 if spin is None else min(at_most_s, spin.budget_s(began))
-        self._asleep = True  # from here on news of other threads wake this one
-        try:
-            if self.news == news and not self.closing:
-                self._sleep.wait(at_most_s, spin_s)
-        finally:
-            self._asleep = False
-        self.hear()
-        if spin is not None:
-            now = monotonic()
-            spin.waited(now - began, now)
-        if self.news == news:
-            self._judge_silence()
-
     def _follow(self, news: int, at_most_s: float) -> None:
-        """Wait for what another thread hears."""
-        with self.lock:
-            self._following += 1
-            try:
-                if self.news == news and (self._listener is not None or not self._wires):
-                    self.changed.wait(at_most_s)
-            finally:
-                self._following -= 1
+        """Wait for what another thread hears.  Under the lock."""
+        self._following += 1
+        try:
+            if self.news == news and (self._listener is not None or not self._wires):
+                self.changed.wait(at_most_s)
+        finally:
+            self._following -= 1
 
     def _judge_silence(self) -> None:
-        with self.lock:
-            for session in self.sessions:
-                if session.connected and session.silence(self.clock()):
-                    session.lose()
+        """Greet those again that were not heard of for too long.  Under the lock."""
+        for session in self.sessions:
+            if session.connected and session.silence(self.clock()):
+                session.lose()
 
     def _due_in(self, now: float) -> float:
         """Seconds until a session has something to say without a new event."""
@@ -241,11 +223,11 @@ class Driver:
         if waker is not None:
             waker.wake()
 
-    # The wires, in the hands of whichever thread has their lock
+    # The wires, under the lock
 
     def _guarded(self, step: Callable[[], None]) -> None:
         """A step with the wires; what goes wrong is the failure of the sessions."""
-        with self._io:
+        with self.lock:
             if not self._wires or self._in_use:  # closed; or a signal came amid such a step
                 return
             changes = self._sleep.changes
@@ -279,9 +261,8 @@ class Driver:
         self._used_at = now = self.clock()
         if self.clock.slept_s > self._slept_s:
             self._slept_s = self.clock.slept_s
-            with self.lock:
-                for session in self.sessions:
-                    session.hurry()
+            for session in self.sessions:
+                session.hurry()
         for wire in self._wires:
             wire.say(now)
 
@@ -308,7 +289,6 @@ class Driver:
             self.address,
             self._keys,
             session=session,
-            lock=self.lock,
             tell=self.tell,
             clock=self.clock,
             sleep=self._sleep,
@@ -320,19 +300,19 @@ class Driver:
             self._context = zmq.Context()
             self._wires = [self._wire_of(self.sessions[0])]
             self._look_after()
-            with self._io:
+            with self.lock:
                 wires, self._wires = self._wires, []
                 for wire in wires:
                     wire.say_goodbye(self.clock())
         except BaseException as error:
             self._fail(error)
         finally:
-            with self._io:
+            with self.lock:
                 wires, self._wires = [*wires, *self._wires], []
                 for wire in wires:
                     wire.close()
-                if self._context is not None:
-                    self._context.term()
+            if self._context is not None:
+                self._context.term()  # which waits for what was said last
 
     def _look_after(self) -> None:
         """Do what no thread of the trainer does, until the end."""
@@ -382,4 +362,5 @@ class Driver:
                 wire.way.quiet = False
             self.exchange()
             self._used = False
-            self._judge_silence()
+            with self.lock:
+                self._judge_silence()

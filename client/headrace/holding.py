@@ -15,6 +15,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -92,9 +93,10 @@ class Attachment:
         if offset % mmap.PAGESIZE or offset + nbytes > memory.nbytes:
             raise ProtocolError(f"block {offset}+{nbytes} does not lie in segment {segment!r}")
 
+        length = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+
         def release() -> None:
             # What was written here stays in private pages, which would hide the next batch.
-            length = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
             if length:
                 mapping.madvise(mmap.MADV_DONTNEED, offset, length)
             on_release()
@@ -137,9 +139,7 @@ class BufferPool:
     def buffer(self, nbytes: int) -> np.ndarray:
         """A writable, aligned array of so many bytes."""
         address, memory = pooled = self._take(nbytes)
-        free = self._free
-        holder = Holder(address, nbytes, memory, lambda: free.append(pooled))
-        return np.asarray(holder)
+        return np.asarray(Holder(address, nbytes, memory, partial(self._free.append, pooled)))
 
     def _take(self, nbytes: int) -> tuple[int, np.ndarray]:
         free = self._free

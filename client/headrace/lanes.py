@@ -22,8 +22,9 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import LimitExceeded, ProtocolError
 
 from .batch import Framework
+from .leases import Received
 from .requests import StatesPart
-from .session import Received, Session
+from .session import Session
 from .state_block import BlockMaker
 from .values import NUMPY, State, host, strings_in
 

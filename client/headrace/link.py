@@ -23,17 +23,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace_proto.errors import (
     ConnectionLost,
-    DeadlineExceeded,
     FeedClosed,
     ForkedProcess,
     HeadraceError,
 )
-from headrace_proto.messages import Delivery, Handed, Welcome
+from headrace_proto.messages import Delivery, Welcome
 
+from .deadlines import too_late
 from .driver import Driver
+from .leases import Received
 from .merge import Merge, merge_of
 from .requests import Request
-from .session import Received, Session
+from .session import Session
 
 if TYPE_CHECKING:
     from .keys import Keys
@@ -58,6 +59,7 @@ class Link:
         self.session = session  # the one that was opened first
         self.sessions = [session]  # by owner
         self.left = False  # the trainer closed the feed
+        self.looked_at = 0.0  # when a wait of this trainer looked last
         self.explain: Callable[[float], str] = lambda now: ""  # what a trainer owes, in words
         self._pid = os.getpid()
         self._timeout_s = timeout_s
@@ -121,8 +123,15 @@ class Link:
     @property
     def failure(self) -> HeadraceError | None:
         """Why this feed can not be used any more; a copy, for a traceback keeps all it names."""
-        failed = (session.failed() for session in self.sessions if session.failure is not None)
-        return next(failed, None)
+        for session in self.sessions:
+            if session.failure is not None:
+                return session.failed()
+        return None
+
+    @property
+    def hint(self) -> str:
+        """Why nobody may answer, in words."""
+        return self._driver.hint
 
     @property
     def connected(self) -> bool:
@@ -142,11 +151,6 @@ class Link:
         """The session with the owner of a partition."""
         return self.sessions[partition % len(self.sessions)]
 
-    def _holder_of(self, token: int) -> Session:
-        """The session in which a batch was delivered; any where it is not held any more."""
-        holders = (session for session in self.sessions if session.holds(token))
-        return next(holders, self.session)
-
     def check_usable(self) -> None:
         """ForkedProcess or FeedClosed where this can not be used any more."""
         if os.getpid() != self._pid:
@@ -163,43 +167,44 @@ class Link:
 
         ``claim`` takes it from a session, and may leave it there until something was saved.
         """
-        meter = self.session.meter
-        meter.asks(now := self.clock())
-        heard = any(session.may_have_come for session in self.sessions)
+        meter, looks = self.session.meter, 0
+        now = self.clock()
+        meter.asks(now)
+        heard = False
+        for session in self.sessions:
+            heard = heard or session.may_have_come
         if heard:
             self._driver.hear()
-        with self._lock:
-            usable = self.failure is None and not self.session.refused
-            received = self._merge.take(claim) if usable else None
-            if received is None:
-                self._merge.want()
-                if self.session.explicit and self._holds:
-                    for session in self.sessions:
-                        session.ask_what_is_left()
-            enough = any(session.much_to_say for session in self.sessions)
-        if received is not None:
-            meter.gets(now)
-            self._driver.say_soon(enough, heard)
-            return received
 
         def taken() -> Received | None:
+            nonlocal looks
+            looks += 1
             received = self._merge.take(claim)
             if received is None:
                 self._merge.want()  # of another owner, perhaps
+                if looks == 1 and self.session.explicit and self._holds:
+                    for session in self.sessions:
+                        session.ask_what_is_left()
             return received
 
+        received: Received | None = None
         try:
             received = self._wait(
-                taken, self._timeout_s, "a batch", lambda: self._merge.awaited, or_end=True
+                taken, self._timeout_s, "a batch", lambda: self._merge.awaited, True, started=now
             )
         finally:
-            meter.gets(self.clock(), received is not None)
-        return received  # type: ignore[no-any-return]
+            meter.gets(self.looked_at, received is not None)
+        if looks == 1 and received is not None:  # nothing was said meanwhile
+            enough = False
+            for session in self.sessions:
+                enough = enough or session.much_to_say
+            self._driver.say_soon(enough, heard)
+        return received
 
     @property
     def _over(self) -> bool:
         """Whether the loop of this trainer ends here."""
-        holds = self._holds
+        holds = self.session.explicit and self._holds
         return all(session.over(holds) for session in self.sessions)
 
     @property
@@ -210,19 +215,18 @@ class Link:
     def commit(self, token: int) -> None:
         """Say, soon, that a batch is done."""
         with self._lock:
-            self._holder_of(token).commit(token)
+            for session in self.sessions:  # the one that it is of knows it
+                session.commit(token)
 
     def place(self, delivery: Delivery, segments: bytes) -> None:
         """A batch goes to the trainer: what a server that is started anew would know it by."""
-        d = delivery
         with self._lock:
-            self.session_of(d.partition).place(
-                Handed(d.token, d.partition, d.number, d.rows, segments)
-            )
+            self.session_of(delivery.partition).place(delivery.token, segments)
 
     def give_back(self, token: int) -> None:
         with self._lock:
-            self._holder_of(token).give_back(token)
+            for session in self.sessions:
+                session.give_back(token)
 
     def save(
         self, token: int, columns: list[Any], block: Any, keys: Callable[[], Sequence[bytes]]
@@ -232,8 +236,10 @@ class Link:
         Errors name the batch by what ``keys`` makes.  In a loop of small steps it goes along with
         the wish for the next batch.
         """
+        saved = False
         with self._lock:
-            saved = self._holder_of(token).save(token, columns, block, keys)
+            for session in self.sessions:
+                saved = saved or session.save(token, columns, block, keys)
             self._driver.tell()
         self._driver.say_soon(False)
         return saved
@@ -313,20 +319,21 @@ class Link:
         about: Callable[[], Session] | None = None,
         or_end: bool = False,
         raise_refused: bool = True,
+        started: float | None = None,
     ) -> Any:
         """Wait until ``done`` yields something; every wait of a trainer is this one.
 
         ``about`` is the session that is waited for, where that is not the first.
         """
-        driver, refused = self._driver, self.session.refused
-        started, slept_s = self.clock(), self.clock.slept_s
-        over = False
+        driver, refused, over = self._driver, self.session.refused, False
+        now = self.looked_at = started = self.clock() if started is None else started
+        slept_s = self.clock.slept_s
         while True:
             with self._lock:
                 news = driver.news
-                failure = self.failure
-                if failure is not None:
-                    raise failure
+                for session in self.sessions:
+                    if session.failure is not None:
+                        raise session.failed()
                 if driver.closing:
                     raise FeedClosed(f"the feed was closed while this thread waited for {what}")
                 if raise_refused and refused:
@@ -336,67 +343,16 @@ class Link:
                     return result
                 if or_end and self._over:
                     return None
-                now = self.clock()
                 leaves = self.left and any(session.stopped for session in self.sessions)
                 limit_s = min(timeout_s, _LEAVE_S) if leaves else timeout_s
                 if over and now - started >= limit_s:  # and the server was heard since
                     session = self.session if about is None else about()
                     slept_s = self.clock.slept_s - slept_s
-                    raise self._too_late(session, now, limit_s, what, slept_s)
+                    raise too_late(self, session, now, limit_s, what, slept_s)
                 rest_s = min(_LOOK_S, started + limit_s - now)
                 over = rest_s <= 0
             driver.await_news(news, rest_s)
-
-    def _too_late(
-        self, session: Session, now: float, timeout_s: float, what: str, slept_s: float
-    ) -> HeadraceError:
-        """The error that says why a wait of ``timeout_s`` was in vain."""
-        silence = session.silence(now)
-        slept = f" (this process did not run for {slept_s:.0f} s more)" if slept_s >= 1 else ""
-        if session.stopped:
-            return ConnectionLost(self._not_back(timeout_s, slept, what))
-        if session.welcome is not None and silence:
-            hint = f".{self._driver.hint}" if self._driver.hint else ""
-            return ConnectionLost(
-                f"the server at {self.address} was lost: nothing was heard of it for "
-                f"{silence:.0f} s, while this trainer waited timeout={timeout_s:g} s{slept} for "
-                f"{what}{hint}"
-            )
-        if session.welcome is None and session.waiting:
-            return DeadlineExceeded(
-                f"waited timeout={timeout_s:g} s{slept} for the feed at {self.address} to open; "
-                f"the server says: {session.waiting}"
-            )
-        if session.welcome is None:
-            return ConnectionLost(
-                f"no server answered at {self.address} within timeout={timeout_s:g} s{slept}: "
-                f"is it running, and is the address right?{self._driver.hint}"
-            )
-        held, most = sum(each.held() for each in self.sessions), session.welcome.max_credits
-        each = "" if len(self.sessions) == 1 else " of each worker"
-        full = f", as many as the server's max_credits={most} allows{each}"
-        full = full if session.held() >= most else ""
-        reason = (
-            f"the server says: {session.waiting}" if session.waiting else "no word of the server"
-        )
-        return DeadlineExceeded(
-            f"waited timeout={timeout_s:g} s{slept} for {what} of feed {session.welcome.feed!r} "
-            f"at {self.address}; {reason}; this trainer holds {held} batches{full}"
-            f"{self.explain(now)}"
-        )
-
-    def _not_back(self, waited_s: float, slept: str, what: str) -> str:
-        """Why a wait ends while the server is stopped, and what that means for commits."""
-        n = sum(session.unanswered for session in self.sessions)
-        owed = (
-            f"  It has not answered {n} commits of this trainer: those that it did not store "
-            "before it stopped do not count, and their rows go out again"
-        )
-        return (
-            f"the server at {self.address} was stopped and announced its return, and was not back "
-            f"after {waited_s:g} s{slept}, while this trainer waited for {what}.  Start it again "
-            f"with the same address and state directory, or raise timeout{owed if n else ''}"
-        )
+            now = self.looked_at = self.clock()
 
 
 def opened(link: Link) -> Link:

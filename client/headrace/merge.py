@@ -25,7 +25,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from math import inf
 
-from .session import Received, Session
+from .leases import Received
+from .session import Session
 
 __all__ = ["Alone", "ByLanes", "ByNumber", "InTurn", "Merge", "merge_of"]
 
@@ -89,6 +90,9 @@ class Alone(Merge):
 
     def take(self, claim: _Claim) -> Received | None:
         return claim(self._sessions[0])
+
+    def want(self) -> None:
+        self._sessions[0].want()
 
     def _next(self) -> Session:
         return self._sessions[0]

@@ -31,11 +31,12 @@ from headrace_proto.errors import (
 
 from .batch import Framework
 from .lanes import Lanes, parts_of
+from .leases import NAMED_KEYS, Received, named
 from .link import Link
 from .requests import FlushStates
 from .segment_layout import SegmentLayout
 from .segments import SegmentBatch
-from .session import NAMED_KEYS, Received, Session, named
+from .session import Session
 from .state_block import BlockMaker, Upload
 from .values import State, host, presented, strings_in
 
@@ -75,7 +76,7 @@ class Saving:
     def begin(self, received: Received, block: np.ndarray) -> SegmentBatch:
         """A batch that was taken is in the trainer's hands."""
         batch = SegmentBatch(
-            received, self.layout, block, self._framework, self, self._link.clock()
+            received, self.layout, block, self._framework, self, self._link.looked_at
         )
         if self.lanes is not None:
             batch._going = self.lanes.going(batch)
@@ -117,7 +118,8 @@ class Saving:
         saved = batch._saved
         with batch._lock:
             for state, _ in ready:
-                _check_first(batch, state)
+                if state.name in saved:
+                    raise _saved_before(batch, state)
             last = len(saved) + len(ready) == len(self.layout.states)
             columns, block = self._copied(batch, ready, last) if self.lanes is None else ([], None)
             for state, value in ready:
@@ -154,7 +156,8 @@ class Saving:
         if state is None:
             known = list(self.layout.states)
             raise KeyError(f"{name!r} is not a state of this feed; it has {known}")
-        _check_first(batch, state)
+        if name in batch._saved:
+            raise _saved_before(batch, state)
         own = self._framework
         face, value = presented(state, value, batch.rows, own)
         try:
@@ -231,9 +234,8 @@ def _first_keys(batch: SegmentBatch) -> list[bytes]:
     return []
 
 
-def _check_first(batch: SegmentBatch, state: State) -> None:
-    if state.name in batch._saved:
-        raise StateError(
-            f"state {state.name!r} of batch {batch.partition}/{batch.number} is saved already, "
-            "and that stands"
-        )
+def _saved_before(batch: SegmentBatch, state: State) -> StateError:
+    return StateError(
+        f"state {state.name!r} of batch {batch.partition}/{batch.number} is saved already, "
+        "and that stands"
+    )

@@ -54,9 +54,11 @@ class SegmentLayout:
         if self.kept and not self.lanes:
             raise ProtocolError("states that stay with the trainer need order 'lanes'")
         self.states = _states(properties.get("states"))
-        self.index = {name: i for i, name in enumerate(schema)}
-        #: Of the columns, in the order of the schema; None for strings.
-        self.dtypes = [None if f.dtype == BYTES else numpy_dtype(f.dtype) for f in schema.values()]
+        #: By column: its number in the order of the schema, and its dtype, None for strings.
+        self.index = {
+            name: (i, None if f.dtype == BYTES else numpy_dtype(f.dtype))
+            for i, (name, f) in enumerate(schema.items())
+        }
         self._check_columns()
         self._fields = list(schema.items())
         self._expected: dict[int, list[tuple[list[int], tuple[int, ...], int] | None]] = {}
@@ -97,7 +99,7 @@ class SegmentLayout:
         """Where the columns of a batch lie, in the order of the schema."""
         columns, rows, nbytes = delivery.columns, delivery.rows, delivery.nbytes
         known = self._known.get(id(columns))
-        if known is not None and known[0] is columns and known[1:3] == (rows, nbytes):
+        if known is not None and known[0] is columns and known[1] == rows and known[2] == nbytes:
             return known[3]
         if not isinstance(columns, list) or len(columns) != len(self._fields):
             raise ProtocolError(

@@ -28,8 +28,8 @@ from .segment_layout import GROUPS, SegmentLayout
 
 if TYPE_CHECKING:
     from .lanes import Going
+    from .leases import Received
     from .saving import Saving
-    from .session import Received
 
 __all__ = ["SEGMENT_FACTS", "Columns", "SegmentBatch"]
 
@@ -131,8 +131,8 @@ class SegmentBatch:
     def identity(self) -> bytes:
         """Which segments these are: insertion indices (int64), then their numbers (int32)."""
         block, places, index = self._block.data, self._places, self._layout.index
-        first, first_bytes, _ = places[index["@insertion_index"]]
-        then, then_bytes, _ = places[index["@sequence"]]
+        first, first_bytes, _ = places[index["@insertion_index"][0]]
+        then, then_bytes, _ = places[index["@sequence"][0]]
         return bytes(block[first : first + first_bytes]) + bytes(block[then : then + then_bytes])
 
     @property
@@ -209,12 +209,12 @@ class SegmentBatch:
     @property
     def sequences(self) -> Mapping[str, Any]:
         """By name ``[batch_size, num_unroll, …]``."""
-        return self._group("sequences")
+        return Columns(self, "sequences")
 
     @property
     def context(self) -> Mapping[str, Any]:
         """By name ``[batch_size, …]``: the same in all segments of an example."""
-        return self._group("context")
+        return Columns(self, "context")
 
     def state(self, name: str) -> Any:
         """``[batch_size, …]``: what was saved after the segment before, or the initial state."""
@@ -245,12 +245,12 @@ class SegmentBatch:
         original keys) …  Where states stay with the trainer, ``"state:NAME"`` is what new sequences
         of this batch begin with.
         """
-        at = self._layout.index.get(name)
-        if at is None:
-            known = list(self._layout.index)
-            raise KeyError(f"{name!r} is not a column of this batch; it has {known}")
+        known = self._layout.index.get(name)
+        if known is None:
+            columns = list(self._layout.index)
+            raise KeyError(f"{name!r} is not a column of this batch; it has {columns}")
+        at, dtype = known
         offset, nbytes, shape = self._places[at]
-        dtype = self._layout.dtypes[at]
         if dtype is None:
             return strings_at(self._block, Slot(BYTES, shape, offset, nbytes))
         return np.ndarray(shape, dtype, self._block, offset)
@@ -266,10 +266,10 @@ class SegmentBatch:
         """
         rows, block, places, index = self.rows, self._block.data, self._places, self._layout.index
         upto = min(upto, rows)
-        offset, nbytes, _ = places[index["@key"]]
+        offset, nbytes, _ = places[index["@key"][0]]
         (end,) = unpack_from("=q", block, offset + 8 * upto)
         end = offset + min(8 * (rows + 1) + max(0, end), nbytes)
-        sequence, count = places[index["@sequence"]][0], places[index["@sequence_count"]][0]
+        sequence, count = places[index["@sequence"][0]][0], places[index["@sequence_count"][0]][0]
         return partial(
             _first_keys,
             upto,
@@ -306,12 +306,6 @@ class SegmentBatch:
             self._cache[name] = value
         return value
 
-    def _group(self, group: str) -> Columns:
-        columns = self._cache.get(group)
-        if columns is None:
-            columns = self._cache[group] = Columns(self, group)
-        return columns
-
     def _strings(self, name: str) -> Any:
         value = self._cache.get(name)
         if value is None:
@@ -347,7 +341,7 @@ class SegmentBatch:
             state = self._layout.states[name]
             return Field(state.dtype, (self.rows, *state.dims))
         column = f"{group}:{name}"
-        shape = self._places[self._layout.index[column]][2]
+        shape = self._places[self._layout.index[column][0]][2]
         return Field(self._layout.schema[column].dtype, shape)
 
     def __repr__(self) -> str:

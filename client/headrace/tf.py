@@ -30,6 +30,7 @@ __all__ = ["FeedState", "TensorFlow", "dataset", "element_spec", "segments", "se
 _BITCAST = {"bfloat16": np.uint16}
 #: numpy cannot export these, and TensorFlow's bitcast does not know them: they are copied.
 _COPIED = frozenset(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"))
+_ODD = _COPIED.union(_BITCAST)
 
 _from_dlpack = tf.experimental.dlpack.from_dlpack
 
@@ -57,22 +58,18 @@ class TensorFlow:
     name = "tf"
 
     def numbers(self, array: np.ndarray, dtype: str, aligned: bool = False) -> Any:
-        carrier = _BITCAST.get(dtype)
-        if carrier is not None:
-            return tf.bitcast(
-                self.numbers(array.view(carrier), np.dtype(carrier).name, aligned), _dtype(dtype)
-            )
         # TensorFlow aborts the process on memory that is not aligned, and may on none at all.
-        if (
-            not array.size
-            or dtype in _COPIED
-            or not (aligned or array.ctypes.data % ALIGNMENT == 0)
-        ):
+        if dtype not in _ODD and array.size and (aligned or array.ctypes.data % ALIGNMENT == 0):
+            return _from_dlpack(array.__dlpack__())
+        carrier = _BITCAST.get(dtype)
+        if carrier is None:
             return tf.convert_to_tensor(array)
-        return _from_dlpack(array.__dlpack__())
+        bits = self.numbers(array.view(carrier), np.dtype(carrier).name, aligned)
+        return tf.bitcast(bits, _dtype(dtype))
 
     def strings(self, array: np.ndarray) -> Any:
-        return tf.constant(array, tf.string, shape=array.shape)
+        # A list of strings takes less than an array of them, and has no shape where it is empty.
+        return tf.constant(array.tolist() if array.size else array, tf.string)
 
     def owns(self, value: Any) -> bool:
         return isinstance(value, (tf.Tensor, tf.Variable))
@@ -83,14 +80,14 @@ class TensorFlow:
 
     def state_in(self, value: Any, dtype: str) -> np.ndarray:
         value = self.kept(value)
+        if dtype != BYTES and dtype not in _ODD and 0 not in (_dims(value) or ()):
+            # As a buffer it comes without the copy that numpy() makes.
+            return np.asarray(memoryview(value))
         carrier = _BITCAST.get(dtype)
-        if carrier is not None:
-            bits = self.state_in(tf.bitcast(value, tf.dtypes.as_dtype(carrier)), "uint16")
-            return bits.view(numpy_dtype(dtype))
-        if dtype == BYTES or dtype in _COPIED or 0 in (_dims(value) or ()):
+        if carrier is None:
             return np.asarray(value.numpy(), object if dtype == BYTES else None)
-        # As a buffer it comes without the copy that numpy() makes.
-        return np.asarray(memoryview(value))
+        bits = self.state_in(tf.bitcast(value, tf.dtypes.as_dtype(carrier)), "uint16")
+        return bits.view(numpy_dtype(dtype))
 
     def kept(self, value: Any) -> Any:
         if isinstance(value, tf.Variable):  # which the next step of training writes to
@@ -108,7 +105,7 @@ class TensorFlow:
         self, value: Any, source: np.ndarray | None, rows: np.ndarray, initial: np.ndarray
     ) -> Any:
         dtype = value.dtype.name
-        plain = dtype not in _BITCAST and dtype not in _COPIED
+        plain = dtype not in _ODD
         if (
             plain and 0 not in (_dims(value) or ()) and "CPU" in value.device
         ):  # a tenth of what TensorFlow takes for so little

@@ -37,11 +37,6 @@ class Uploads:
         """Saves that were not answered."""
         return len(self._saves)
 
-    @property
-    def due(self) -> bool:
-        """Whether there is something to say."""
-        return bool(self._unsaid)
-
     def save(self, token: int, columns: list[Any], block: Any) -> None:
         """The states of a batch; without a block they stay with the trainer."""
         self._saves[token] = (columns, block)
@@ -65,8 +60,11 @@ class Uploads:
 
     def saves_to_say(self) -> list[tuple[Save, ...]]:
         """Saves, by message: with bytes there is one to each, the others go along."""
+        if not self._unsaid:
+            return []
         unsaid, self._unsaid = self._unsaid, []
-        light, heavy = [], []
+        messages: list[tuple[Save, ...]] = []
+        light = []
         for token in unsaid:
             if token not in self._saves:  # said before a reconnection, and heard after all
                 continue
@@ -74,9 +72,11 @@ class Uploads:
             if block is None:
                 light.append(Save(token))
             else:
-                heavy.append((Save(token, 1, columns),))
-        chunks = [tuple(light[i : i + _PER_MESSAGE]) for i in range(0, len(light), _PER_MESSAGE)]
-        return [*heavy, *chunks]
+                messages.append((Save(token, 1, columns),))
+        if light:
+            parts = range(0, len(light), _PER_MESSAGE)
+            messages.extend(tuple(light[i : i + _PER_MESSAGE]) for i in parts)
+        return messages
 
     def frames_of(self, step: Step) -> list[Any]:
         """What goes after the header of a message that is being said."""

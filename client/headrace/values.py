@@ -65,7 +65,7 @@ def load(name: str) -> Framework:
 
 def presented(state: State, value: Any, rows: int, own: Framework) -> tuple[Framework, Any]:
     """A value with the face that reads it; ValueError when it is not this state of so many rows."""
-    face = _face_of(value, own)
+    face = own if own.owns(value) else _face_of(value)
     if face is None:
         face, value = NUMPY, _from_plain(state, value)
     dtype, shape = face.described(value)
@@ -98,9 +98,7 @@ def strings_in(state: State, array: np.ndarray) -> list[bytes]:
     return flat
 
 
-def _face_of(value: Any, own: Framework) -> Framework | None:
-    if own.owns(value):
-        return own
+def _face_of(value: Any) -> Framework | None:
     if NUMPY.owns(value):
         return NUMPY
     for name, module in _MODULES:

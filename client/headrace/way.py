@@ -14,13 +14,13 @@ import os
 import resource
 import select
 from collections.abc import Iterator
-from time import monotonic
 
 import zmq
 
 from headrace_proto.channel import Channel
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import LimitExceeded
+from headrace_proto.spin import Spin
 
 __all__ = ["LINGER_MS", "Sleep", "Waker", "Way", "check_files", "opening_files"]
 
@@ -28,6 +28,8 @@ __all__ = ["LINGER_MS", "Sleep", "Waker", "Way", "check_files", "opening_files"]
 LINGER_MS = 500
 #: Number of files that a session may open: 13 with libzmq 4.3.5, and one for each segment.
 _FILES = 16
+#: Polls take whole milliseconds: one more, so that what is waited for is due afterwards.
+_TICK_S = 0.001
 
 
 def check_files() -> None:
@@ -84,10 +86,11 @@ class Sleep:
     One thread at a time waits here, while others use sockets and channels.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cores: float) -> None:
         self.waker = Waker()
         self.changes = 0  # of what a wait is for, which one that has begun does not see
         self._ways: dict[int, Way] = {}  # by the number of the socket
+        self._spin = Spin(cores)
         self._poller = select.poll()
         self._poller.register(self.waker.fd, select.POLLIN)
 
@@ -111,25 +114,25 @@ class Sleep:
         self._poller.unregister(file)
         self.changes += 1
 
-    def wait(self, at_most_s: float, spin_s: float = 0.0) -> None:
-        """Wait until something has happened, at first for ``spin_s`` without sleep.
+    def wait(self, at_most_s: float) -> None:
+        """Wait until something has happened; by channels at first without sleep.
 
         A socket's number tells of changes only: it must have been heard before, and since.
         """
-        poll = self._poller.poll
-        ready = []
-        if spin_s > 0:
-            end = monotonic() + spin_s
-            while not (ready := poll(0)) and monotonic() < end:
-                pass
-        if not ready:
-            more = any(way.more for way in self._ways.values())
-            ready = poll(0 if more else int(max(0.0, at_most_s) * 1000) + 1)
-        for number, _ in ready:
+        at_most_s, spins = max(0.0, at_most_s) + _TICK_S, True
+        for way in self._ways.values():
+            if way.more:
+                at_most_s = 0.0
+            if way.channel is None:
+                spins = False
+        for number, _ in self._spin.wait(self._poll, at_most_s, spins):
             if number == self.waker.fd:
                 self.waker.hear()
             elif number in self._ways:
                 self._ways[number].quiet = False
+
+    def _poll(self, seconds: float) -> list[tuple[int, int]]:
+        return self._poller.poll(int(seconds * 1000))
 
 
 class Way:

@@ -7,14 +7,13 @@
 On the server's host messages go by a channel, once the server's memory can be seen from here; the
 socket is then only for a Hello, after the channel has ended.
 
-The threads of a process use it in turn: the driver says whose turn it is.
+The threads of a process use it in turn, under the driver's lock.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +42,8 @@ _CONNECT_MS = 2000
 #: Messages that the session is given at once, and how often, before others get their turn.
 _BURST, _BURSTS = 64, 8
 
+_decoded = FROM_SERVER.decode
+
 
 class Wire:
     """A session's socket, and its channel where there is one."""
@@ -53,17 +54,15 @@ class Wire:
         address: str,
         keys: Keys | None,
         session: Session,
-        lock: threading.RLock,
         tell: Callable[[], None],
         clock: Callable[[], float],
         sleep: Sleep,
     ) -> None:
-        """``tell`` is called, under the ``lock`` of the session, when that has heard something."""
+        """``tell`` is called when the session has heard something."""
         self.address = address
         self.hint = ""  # why nobody may answer, in words
         self.amid_message = False
         self._session = session
-        self._lock = lock
         self._tell = tell
         self._clock = clock
         self._no_channel = False  # a channel does not do here
@@ -96,24 +95,17 @@ class Wire:
 
     def say(self, now: float) -> None:
         """Send what is due.  Hear afterwards: ZeroMQ tells of what came meanwhile by no number."""
-        session, way = self._session, self.way
+        session = self._session
         if not session.connected:
             self._look_at_handshakes(now)
-        with self._lock:
-            messages = self._due(now)
-            connected = session.connected
-        if not connected:
-            way.drop()
+        messages = session.outgoing(now)
+        if not session.connected:
+            self.way.drop()
         if messages:
             self.amid_message = True
-            for message, frames in messages:
-                self._send(message, frames)
+            for message in messages:
+                self._send(message, session.frames_of(message))
             self.amid_message = False
-
-    def _due(self, now: float) -> list[tuple[Any, list[Any]]]:
-        """Messages that are due, with the frames that go after their headers.  Under the lock."""
-        session = self._session
-        return [(message, session.frames_of(message)) for message in session.outgoing(now)]
 
     def _look_at_handshakes(self, now: float) -> None:
         """Whether this trainer is not let in."""
@@ -140,8 +132,7 @@ class Wire:
             else:
                 self._socket.send(header, zmq.NOBLOCK)
         except zmq.Again:  # ZeroMQ has given the connection up: a handshake says why
-            with self._lock:
-                self._session.lose()
+            self._session.lose()
 
     # Hearing
 
@@ -178,7 +169,10 @@ class Wire:
         heard: list[tuple[Any, list[Any]]] = []
         while len(heard) < _BURST and int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             header, *frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            heard.append((self._decoded(header.buffer), frames))
+            try:
+                heard.append((_decoded(header.buffer), frames))
+            except ProtocolError as error:
+                raise self._nonsense(error) from None
         return heard
 
     def _hear_channel(self, channel: Channel) -> None:
@@ -190,9 +184,9 @@ class Wire:
                 channel.ended = True
             self.way.watch()
         try:
-            heard = [(self._decoded(header), frames) for header, *frames in channel.receive()]
-        except ValueError as error:
-            raise ProtocolError(f"the server at {self.address} sent nonsense: {error}") from None
+            heard = [(_decoded(frames[0]), frames[1:]) for frames in channel.receive()]
+        except (ValueError, ProtocolError) as error:
+            raise self._nonsense(error) from None
         if heard:
             self.way.silent = False
             self._receive(heard)
@@ -203,29 +197,24 @@ class Wire:
         """The channel has ended: the server is greeted again."""
         self._no_channel = self.way.silent  # where nothing ever came by one it is not tried again
         self.way.drop()
-        with self._lock:
-            self._session.greet()
-            self._tell()
+        self._session.greet()
+        self._tell()
 
-    def _decoded(self, header: Any) -> Any:
-        try:
-            return FROM_SERVER.decode(header)
-        except ProtocolError as error:
-            raise ProtocolError(f"the peer at {self.address} sent nonsense: {error}") from None
+    def _nonsense(self, error: Exception) -> ProtocolError:
+        return ProtocolError(f"the peer at {self.address} sent nonsense: {error}")
 
     def _receive(self, heard: list[tuple[Any, list[Any]]]) -> None:
         attach = None
         session = self._session
         now = self._clock()
-        with self._lock:
-            stopped = session.stopped
-            for message, frames in heard:
-                if isinstance(message, Welcome):
-                    attach = self._attach(message)
-                session.receive(message, frames, now)
-            if session.retired:
-                self._forget_segments()
-            self._tell()
+        stopped = session.stopped
+        for message, frames in heard:
+            if isinstance(message, Welcome):
+                attach = self._attach(message)
+            session.receive(message, frames, now)
+        if session.retired:
+            self._forget_segments()
+        self._tell()
         if session.stopped is not stopped:
             self._warn(session.stopped)
         if attach is not None and self.way.channel is None:
@@ -268,11 +257,11 @@ class Wire:
     def say_goodbye(self, now: float) -> None:
         """Send what is due and that this trainer leaves, and give it a moment to arrive."""
         session = self._session
-        with self._lock:
-            messages = self._due(now) if session.connected else []
-            bye = session.goodbye()
-        for message, frames in [*messages, *([(bye, [])] if bye else [])]:
-            self._send(message, frames)
+        for message in session.outgoing(now) if session.connected else []:
+            self._send(message, session.frames_of(message))
+        bye = session.goodbye()
+        if bye is not None:
+            self._send(bye, [])
         self._socket.linger = LINGER_MS
         self.way.linger()
 

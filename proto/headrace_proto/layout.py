@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from struct import unpack_from
@@ -35,6 +36,8 @@ __all__ = [
 
 ALIGNMENT = 64
 
+#: Most strings of one length that are known for that at a glance: 16 times 512 kB are remembered.
+_MOST_EVEN = 1 << 16
 #: An entry of an object array, which strings become.
 _POINTER = 8
 
@@ -115,21 +118,29 @@ def first_strings(
 def strings_at(block: np.ndarray, slot: Slot) -> np.ndarray:
     """The byte strings of a slot as an object array.  Offsets that lie are a ProtocolError."""
     count = prod(slot.shape)
-    offsets = np.ndarray((count + 1,), np.int64, block, slot.offset)
     start = slot.offset + 8 * (count + 1)
     room = slot.nbytes - 8 * (count + 1)
+    (end,) = unpack_from("=q", block.data, start - 8)
+    width = end // max(1, count)
+    even = width > 0 and end <= room and count <= _MOST_EVEN  # of one length, as ids mostly are
+    if even and block[slot.offset : start].tobytes() == _even_offsets(count, width):
+        strings = np.ndarray((count,), f"V{width}", block, start)
+        return strings.astype(object).reshape(slot.shape)
+    offsets = np.ndarray((count + 1,), np.int64, block, slot.offset)
     # Compared, not subtracted: differences wrap around.
     falls = bool((offsets[1:] < offsets[:-1]).any())
-    if int(offsets[0]) != 0 or int(offsets[-1]) > room or falls:
+    if int(offsets[0]) != 0 or end > room or falls:
         raise ProtocolError("the offsets of an array of strings do not fit its data")
-    data = block[start : start + int(offsets[-1])].tobytes()
+    data = block[start : start + end].tobytes()
     out = np.empty(count, object)
-    width = len(data) // max(1, count)
-    if width and (offsets[1:] - offsets[:-1] == width).all():  # of one length, as ids mostly are
-        out[:] = np.frombuffer(data, f"V{width}").tolist()
-    else:
-        out[:] = [data[a:b] for a, b in pairwise(offsets.tolist())]
+    out[:] = [data[a:b] for a, b in pairwise(offsets.tolist())]
     return out.reshape(slot.shape)
+
+
+@lru_cache(16)
+def _even_offsets(count: int, width: int) -> bytes:
+    """The offsets of strings that are all of one length."""
+    return np.arange(0, (count + 1) * width, width).tobytes()
 
 
 def aligned_bytes(nbytes: int) -> np.ndarray:

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 import zmq
 
-from headrace.session import Received, Session
+from headrace.leases import Received
+from headrace.session import Session
 from headrace_proto import limits
 from headrace_proto.codec import Registry
 from headrace_proto.errors import HeadraceError, ProtocolError

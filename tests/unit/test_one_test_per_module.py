@@ -16,6 +16,9 @@ TESTS = ROOT / "tests"
 TESTED_IN = {
     # Numbers and plain values that others are made of.
     "headrace_proto.limits": "test_codec.py",
+    # Parts of the client's machine and of its waits.
+    "headrace.leases": "test_session.py",
+    "headrace.deadlines": "test_link.py",
     # What the driver uses, and both ends of a channel together.
     "headrace.way": "test_driver.py",
     "headrace.wire": "test_driver.py",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -13,8 +12,9 @@ import zmq
 
 import headrace
 from headrace.batch import NumpyFramework
+from headrace.leases import Received
 from headrace.segment_layout import SegmentLayout
-from headrace.session import Received, Session
+from headrace.session import Session
 from headrace_proto.dtypes import BYTES
 from headrace_proto.layout import Slot, aligned_bytes, arrange, array_at, strings_at
 from headrace_proto.messages import (
@@ -133,7 +133,7 @@ class FakeLink:
         self.welcome(1)
         self.left = None
         self.explain = None
-        self.clock = time.monotonic
+        self.looked_at = 0.0
         self.saved = {}
 
     def welcome(self, number):
@@ -167,7 +167,7 @@ def in_hand(told, *batches, framework=None, partitions=None):
     hands = SimpleNamespace(saving=saving, link=link, batches=[])
 
     def deliver(columns, token=None, partition=0):
-        token = token or link.session._last_seq + 1
+        token = token or link.session.last_seq + 1
         delivery, block = delivery_of(told, token, columns, partition=partition)
         link.session.receive(
             Deliver(link.session.welcome.session, (_inline(delivery),)), [block], 0

@@ -9,7 +9,8 @@ import zmq
 
 from headrace.blocks import Blocks, MemoryGone
 from headrace.holding import Attachment
-from headrace.session import Received, Session
+from headrace.leases import Received
+from headrace.session import Session
 from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import Delivery
 

@@ -299,7 +299,7 @@ def test_a_handler_of_a_signal_may_wait_while_its_thread_sleeps(
 ):
     way = alone._sleep
 
-    def handled(at_most_s: float, spin_s: float = 0.0) -> None:
+    def handled(at_most_s: float) -> None:
         monkeypatch.undo()
         peer.say(Pulse(7, "to a handler"))
         assert not alone.sessions[0].waiting
@@ -370,7 +370,7 @@ def test_what_came_while_a_process_was_suspended_is_heard_before_its_silence_is_
     with driven(peer.address) as driver:
         peer.welcome(heartbeat_s=0.2)  # half a second is silence
         until(driver, lambda s: s.welcome)
-        with driver._io:
+        with driver.lock:
             peer.say(Pulse(7, "while it slept"))
             assert wire_of(driver)._socket.poll(1000 * int(PATIENCE_S))
             now[0] += 3600

@@ -200,7 +200,7 @@ def test_a_process_that_wakes_beyond_its_deadline_hears_before_it_gives_up(
 
         def suspended(news: int, at_most_s: float) -> None:
             monkeypatch.undo()
-            with link._driver._io:
+            with link._driver.lock:
                 machine[0] += 3600
                 peer.say(Ended(7))
                 wire = link._driver._wires[0]

@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from headrace.leases import Received
 from headrace.link import Link
 from headrace.requests import DrainInput, SetTargetProbs, TakeSnapshot
-from headrace.session import Received, Session
+from headrace.session import Session
 from headrace_proto.errors import ConnectionLost, DataError, DeadlineExceeded
 from headrace_proto.messages import (
     Bye,

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.leases import Received
 from headrace.requests import DrainInput, FlushStates, StatesPart
-from headrace.session import Received, Session
+from headrace.session import Session
 from headrace_proto.errors import (
     Cancelled,
     ConnectionLost,
@@ -114,7 +115,7 @@ def stopping(session=1):
 def test_a_server_that_stops_and_will_be_back_is_greeted_until_it_is_and_hears_what_is_owed():
     talk = opened()
     talk.deliver(delivery(1, 11), delivery(2, 12))
-    talk.take(), talk.session.place(Handed(11, 0, 11, 1)), talk.session.commit(11)
+    talk.take(), talk.session.place(11), talk.session.commit(11)
     talk.said()
     talk.hear(stopping())
     assert talk.session.stopped and talk.session.failure is None and not talk.session.connected
@@ -310,7 +311,7 @@ def test_the_window_lets_prefetch_batches_come_beyond_the_one_in_hand(prefetch):
     for n in range(1, 6):
         talk.session.want()
         assert talk.said() == [Step(1, n + prefetch)]  # it needs no message of its own to take it
-        for seq in range(talk.session._last_seq + 1, n + prefetch + 1):
+        for seq in range(talk.session.last_seq + 1, n + prefetch + 1):
             talk.deliver(delivery(seq, seq))
         assert len(talk.session.ready) == prefetch + 1
         assert talk.take() == n
@@ -1059,10 +1060,10 @@ def test_hello_tells_of_a_batch_from_the_moment_it_is_taken(told, names):
 def test_hello_tells_of_batches_in_hand_and_of_those_that_are_not_answered():
     talk = opened(5)
     talk.deliver(*(delivery(n, 10 + n) for n in range(1, 5)))
-    places = [Handed(10 + n, 0, n, 1, b"which") for n in range(1, 5)]
+    places = [Handed(10 + n, 0, 10 + n, 1, b"which") for n in range(1, 5)]
     for place in places:
         talk.take()
-        talk.session.place(place)
+        talk.session.place(place.token, place.segments)
     talk.session.commit(11), talk.session.commit(12), talk.session.give_back(14)
     talk.said()
     talk.hear(Outcome(1, (11,)))
@@ -1078,10 +1079,12 @@ def test_hello_tells_of_batches_in_hand_and_of_those_that_are_not_answered():
 def test_hello_tells_under_which_start_it_worked_and_the_last_commit_of_each_partition():
     talk = opened(5)
     talk.hear(replace(welcome(2, life="durable"), properties={"epoch": 8, "generation": 0}))
-    talk.deliver(*(delivery(n, 10 + n) for n in range(1, 6)))
-    for n, partition in enumerate((0, 1, 0, 0, 1), 1):
+    partitions = enumerate((0, 1, 0, 0, 1), 1)
+    items = tuple(replace(delivery(n, 10 + n), partition=p) for n, p in partitions)
+    talk.hear(Deliver(2, items), frames=[b"8 bytes."])
+    for n in range(1, 6):
         talk.take()
-        talk.session.place(Handed(10 + n, partition, n, 1))
+        talk.session.place(10 + n)
         talk.session.commit(10 + n)
     talk.said()
     talk.hear(Outcome(2, (13, 12, 11), (15,)))
@@ -1095,7 +1098,7 @@ def test_of_very_many_rows_as_many_batches_are_told_as_a_header_holds():
     talk.deliver(*(delivery(n, n) for n in range(1, 41)))
     for n in range(1, 41):
         talk.take()
-        talk.session.place(Handed(n, 0, n, 1, b"s" * (5000 if n > 1 else 20_000)))
+        talk.session.place(n, b"s" * (5000 if n > 1 else 20_000))
     talk.session.lose()
     (hello,) = talk.said(1.0)
     assert len(hello.held) == 40

@@ -21,7 +21,7 @@ def test_states_with_bytes_take_a_message_each_and_those_without_go_together():
         [b"three"],
         [],
     ]
-    assert uploads.saves_to_say() == [] and not uploads.due
+    assert uploads.saves_to_say() == []
 
 
 def test_thousands_of_saves_are_said_in_messages_of_bounded_size():
@@ -38,8 +38,7 @@ def test_a_save_is_said_again_after_a_reconnection_until_it_is_answered():
     uploads.saves_to_say()
     assert uploads.answered(1) and not uploads.answered(1) and not uploads.answered(9)
     uploads.reopened()
-    assert uploads.due and not uploads.settled
+    assert not uploads.settled
     assert uploads.saves_to_say() == [(Save(2, 1, []),)]
     assert uploads.answered(2) and uploads.settled
     uploads.reopened()
-    assert not uploads.due
