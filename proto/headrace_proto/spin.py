@@ -1,7 +1,7 @@
 """How long a wait for the other end polls before it sleeps.
 
     waits of 200 µs ─► budget 400 µs ─► the answer came while polling: no wake, warm caches
-           │                    └─────► in vain: half of it the next time, off after a few
+           │                    └─────► in vain: counted; off for a while once half of them are
            └── 500 µs and more, one core, a quota of one: 0, sleep at once
 
 A process that sleeps is woken late and runs cold, which costs more than a short wait by polling.
@@ -25,31 +25,32 @@ _LONGEST_S = 500e-6
 _TIMES = 2.0
 #: Weight of the last wait in the recent one, and what one late answer counts at most.
 _WEIGHT, _MOST_S = 0.25, 2 * _LONGEST_S
-#: Vain spins in a row after which waits are slept through for a while.
-_MOST_VAIN = 4
-#: That while, the first time and at most: it doubles while spins stay vain.
+#: The share of spins that are worth it: weight of the last one, and where polling ends.
+_JUDGED, _TOO_FEW = 0.125, 0.5
+#: With this share polling is tried again: two vain spins end the trial.
+_TRIED = 0.6
+#: So long waits are slept through then, the first time and at most: each vain trial doubles it.
 _PAUSE_S, _MOST_PAUSE_S = 0.25, 30.0
 
 
 class Spin:
     """The budget of one waiter.  All times are seconds of one clock that only grows."""
 
-    __slots__ = ("_again_at", "_allowed", "_budget_s", "_pause_s", "_recent_s", "_share", "_vain")
+    __slots__ = ("_again_at", "_allowed", "_budget_s", "_pause_s", "_recent_s", "_worth")
 
     def __init__(self, cores: float) -> None:
         """``cores`` is how many this process may use at a time."""
         self._allowed = cores >= 2
         self._recent_s = inf
         self._budget_s = 0.0  # of the wait under way
-        self._share = 1.0
-        self._vain = 0  # in a row
+        self._worth = 1.0  # share of the last spins
         self._pause_s = _PAUSE_S
         self._again_at = 0.0
 
     def budget_s(self, now: float) -> float:
         """How long the wait that begins may poll."""
         polls = self._allowed and self._recent_s < _LONGEST_S and now >= self._again_at
-        self._budget_s = _TIMES * self._recent_s * self._share if polls else 0.0
+        self._budget_s = _TIMES * self._recent_s if polls else 0.0
         return self._budget_s
 
     def wait(
@@ -90,13 +91,10 @@ class Spin:
         self._recent_s = wait_s if recent_s == inf else recent_s + _WEIGHT * (wait_s - recent_s)
 
     def _judge(self, worth: bool, now: float) -> None:
-        if worth:
-            self._share, self._vain, self._pause_s = min(1.0, 2 * self._share), 0, _PAUSE_S
-            return
-        self._share /= 2
-        self._vain += 1
-        if self._vain >= _MOST_VAIN:
+        self._worth += _JUDGED * (worth - self._worth)
+        if self._worth < _TOO_FEW:
+            self._worth = _TRIED
             self._again_at = now + self._pause_s
             self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
-            self._share = 1.0
-            self._vain = _MOST_VAIN - 1  # the next vain one ends the trial
+        elif worth:
+            self._pause_s = _PAUSE_S

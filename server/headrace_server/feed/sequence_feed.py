@@ -82,6 +82,7 @@ class SequenceFeed:
         self._out: dict[int, Segments] = {}  # by number
         self._after: dict[int, tuple[int, Segments]] = {}  # by stripe: the last one that was saved
         self._blocked: tuple[Plan, SegmentBlock] | None = None
+        self._read_next: Read | None = None
         self._keeper = Keeper()
         self._changes: list[Change] = []
         self._tracing: Tracing | None = None
@@ -223,9 +224,13 @@ class SequenceFeed:
         """One step of work."""
         if self._blocked is not None:
             return self._place(*self._blocked)
+        if self._read_next is not None:
+            read, self._read_next = self._read_next, None
+            self._read(read)
+            return Busy
         step = self._partition.next_step(self._intake.limit(self._most_rows))
         if isinstance(step, Read):
-            self._read(step)
+            self._read_next = step
             return Busy
         if isinstance(step, Plan):
             self._out[step.number] = step.draft
@@ -236,6 +241,11 @@ class SequenceFeed:
             return self._place(step, *assembly)
         self._forget()
         return Resting if step is Rest else Done
+
+    @property
+    def reads_next(self) -> bool:
+        """Whether the next step reads, which may take long; others do not."""
+        return self._read_next is not None
 
     def prepare(self) -> bool:
         """Write what is known already of the batch that is expected next; whether there was any.
@@ -353,9 +363,12 @@ class SequenceFeed:
         numbers = np.frombuffer(segments, np.int32, rows, 8 * rows)
         slots = self.machine.find(indices)
         while (slots < 0).any():
-            read = self._partition.next_read(self._intake.limit(self._most_rows))
+            read = self._read_next
+            if read is None:
+                read = self._partition.next_read(self._intake.limit(self._most_rows))
             if read is None:
                 return None
+            self._read_next = None
             self._read(read)
             slots = self.machine.find(indices)
         batch = self.machine.claim(slots, numbers)

@@ -14,7 +14,6 @@ from headrace_proto.messages import FROM_SERVER, Deliver, Delivery
 
 from ..feed.partition_feed import MadeBatch
 from ..feed.slab import Slab
-from .commits import Commits
 from .events import Made, Placed, Removed
 
 __all__ = ["Announcer"]
@@ -42,9 +41,8 @@ class _Run(Protocol):
 class Announcer:
     """The announcements of one worker."""
 
-    def __init__(self, slab: Slab, commits: Commits, send: Callable[..., None]) -> None:
+    def __init__(self, slab: Slab, send: Callable[..., None]) -> None:
         self._slab = slab
-        self._commits = commits
         self._send = send
         self._ready: dict[_Name, tuple[_Run, list[MadeBatch]]] = {}
         self._batches = 0
@@ -88,7 +86,6 @@ class Announcer:
             run.dropped(),
             self._slab.fraction_used > _CROWDED,
             run.stats(),
-            self._commits.take_kept(name),
         )
 
     def _placed(self, made: MadeBatch) -> Placed:

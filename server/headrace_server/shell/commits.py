@@ -1,15 +1,11 @@
 """What trainers bring back to one worker's partitions, and when they are told that it is kept.
 
-    saves ─► partition ─┬► its store has to write it ─► committed ─► Kept
-                        └► it has, or there is none ─► gathered ─► with the next batch, or Kept
-
-States are kept as soon as they are in memory where that is enough, so the answer need not go by
-itself: it waits for the partition's next batch, but not for a turn in which none is made.
+saves ─► partition ─► its store has written it, or there is none ─► Kept
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..feed.partition_feed import PartitionFeed
@@ -18,9 +14,6 @@ from .events import Flush, Flushed, Kept
 from .stores import Stores
 
 __all__ = ["Commits"]
-
-#: Answers to saves that are gathered before they are told by themselves.
-_MOST_KEPT = 64
 
 _Name = tuple[str, int]
 
@@ -31,7 +24,6 @@ class Commits:
     def __init__(self, stores: Stores, send: Callable[[object], None]) -> None:
         self._stores = stores
         self._send = send
-        self._kept: dict[_Name, list[list[Any]]] = {}
         self._done: dict[_Name, list[tuple[int, int, int]]] = {}
 
     def save(
@@ -48,13 +40,7 @@ class Commits:
         if not self._stores.knows(name, token):
             code, text = run.saved(number, states, columns)
             self._stores.keep(name, run, () if code else (token,))
-        kept = [number, code, text]
-        if not self._stores.settled(name):
-            self._stores.tell(name, Kept(*name, [kept]))
-        else:
-            self._kept.setdefault(name, []).append(kept)
-            if len(self._kept[name]) > _MOST_KEPT:
-                self.tell_kept()
+        self._stores.tell(name, Kept(*name, [[number, code, text]]))
 
     def add(self, name: _Name, number: int, rows: int, token: int) -> None:
         """A trainer is done with a batch without states; ``take_done`` has what has gathered."""
@@ -94,13 +80,3 @@ class Commits:
             self._stores.keep(name, run)
         if not flush.more:
             self._stores.tell(name, Flushed(name[0], flush.session, flush.request))
-
-    def take_kept(self, name: _Name) -> Sequence[list[Any]]:
-        """What goes along with a batch of this partition, as in ``Kept``."""
-        return self._kept.pop(name, ())
-
-    def tell_kept(self) -> None:
-        """What was kept and did not go along with a batch."""
-        for name, kept in self._kept.items():
-            self._send(Kept(*name, kept))
-        self._kept.clear()

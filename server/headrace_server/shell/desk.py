@@ -213,7 +213,6 @@ class Desk:
         self._waits.pop(message.partition, None)
         self.counters.on_made(message)
         self._check_bad()
-        self._on_kept(message.partition, message.kept)
         crowded = message.crowded
         for made in message.batches:
             place = Place(made.segment, made.offset, made.nbytes, made.columns, crowded)

@@ -77,7 +77,6 @@ class Made:
     dropped: dict[str, int]  # rows of this partition so far, by reason
     crowded: bool = False  # the slab is short of room: trainers should copy out
     stats: dict[str, Any] | None = None  # rows of this partition so far by class, where it has any
-    kept: Sequence[Sequence[Any]] = ()  # as in Kept, of what came before
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,9 @@
     Answer               ─► answers ───┴─ gathered over a round ─► flush() ─► Deliver, Outcome
     Send to another host ─► Deliver with the answers so far, and the block's bytes as a frame
 
+Answers that only say that commits are kept go along with the trainer's next batch, where that comes
+in a moment: nobody waits for them but who has no batch to wait for.
+
 A trainer is reached by the connection that it came by: a channel (``near``), or the front's socket.
 
 The memory of a batch is pinned for as long as its trainer maps it, or its frame is being sent.
@@ -13,6 +16,8 @@ What can not be sent now is dropped: the lease, or the trainer's next Hello, bri
 from __future__ import annotations
 
 import logging
+import time
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +51,8 @@ _ANSWERS_PER_MESSAGE = 64
 _FAULTS_PER_MESSAGE = 8
 #: … whose texts are cut: whatever a trainer says at once, its answers fit headers.
 _LONGEST_FAULT = 1000
+#: So long they wait for a batch to go along with.
+_MOMENT_S = 0.005
 
 _Answers = tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, str, str], ...]]
 _NOTHING: _Answers = ((), (), ())
@@ -66,7 +73,8 @@ class Outbox:
         self._near = near
         self._sessions = sessions
         self._out: dict[int, list[Delivery]] = {}  # references to be sent, by session
-        self._answers: dict[int, _Answers] = {}  # to commits, by session
+        self._answers: dict[int, _Answers] = {}  # to commits, by session …
+        self._told_by = inf  # … and when the first of them goes by itself
         self._sending: list[tuple[Any, Desk, Send, tuple[str, int]]] = []
         self._sends = 0
 
@@ -76,11 +84,6 @@ class Outbox:
         if is_near(identity):
             return self._near.tell(identity, [header])
         return self._door.say(identity, header)
-
-    @property
-    def has_batches(self) -> bool:
-        """Whether references to batches wait for ``flush``."""
-        return bool(self._out)
 
     # Batches, and answers to commits
 
@@ -125,9 +128,16 @@ class Outbox:
                 self.send(session.identity, Outcome(session.number, *told))
             told = _NOTHING
         self._answers[number] = (told[0] + more[0], told[1] + more[1], told[2] + more[2])
+        hasty = more[1] or more[2]
+        self._told_by = min(self._told_by, 0.0 if hasty else time.monotonic() + _MOMENT_S)
+
+    @property
+    def due_in_s(self) -> float:
+        """Seconds until ``flush`` has something to send that waits now."""
+        return max(0.0, self._told_by - time.monotonic()) if self._answers else inf
 
     def flush(self) -> None:
-        """Send the references that have gathered, several to a message."""
+        """Send references that have gathered, several to a message, and answers that are due."""
         for number, items in self._out.items():
             session = self._sessions.get(number)
             if session is None:
@@ -142,13 +152,18 @@ class Outbox:
                     for item in part:
                         self.send(session.identity, Deliver(number, (item,)))
         self._out.clear()
-        for number, told in self._answers.items():
-            session = self._sessions.get(number)
-            if session is not None:
-                self.send(session.identity, Outcome(number, *told))
-        self._answers.clear()
+        if self._answers and time.monotonic() >= self._told_by:
+            for number in list(self._answers):
+                self._tell_answers(number)
+        if not self._answers:
+            self._told_by = inf
         if self._sending:
             self._sweep_sends()
+
+    def _tell_answers(self, number: int) -> None:
+        told, session = self._answers.pop(number, None), self._sessions.get(number)
+        if told is not None and session is not None:
+            self.send(session.identity, Outcome(number, *told))
 
     def _sweep_sends(self) -> None:
         still = []
@@ -169,6 +184,7 @@ class Outbox:
 
     def finish(self, number: int) -> None:
         """Tell one trainer that its feed is done."""
+        self._tell_answers(number)
         session = self._sessions.get(number)
         if session is not None:
             self.send(session.identity, Ended(number))
@@ -212,6 +228,7 @@ class Outbox:
         """Tell all trainers of a feed that it stops, and why."""
         for session in self._sessions.present():
             if feed == session.feed:
+                self._tell_answers(session.number)
                 self.send(session.identity, Ended(session.number, code, text[:8000]))
 
     def stop(self, session: Session, desk: Desk, returns: bool) -> None:
@@ -219,6 +236,7 @@ class Outbox:
 
         A trainer of a feed that is over is told its end again.
         """
+        self._tell_answers(session.number)
         if desk.over:
             code, text = desk.failure or ("", "")
             self.send(session.identity, Ended(session.number, code, text[:8000]))

@@ -117,10 +117,10 @@ class Owner:
                 poller.register(fileno, select.EPOLLIN)
         threading.Thread(target=self._attend, name="headrace-porter", daemon=True).start()
 
-        def rest(at_most_ms: int) -> list[tuple[int, int]]:
+        def rest(at_most_s: float) -> list[tuple[int, int]]:
             # A thread that writes would wait for the interpreter while this one polls.
             expects = self._near.anybody and not partitions.stores.writing
-            return self._spin.wait(poller.poll, at_most_ms / 1000, expects)
+            return self._spin.wait(poller.poll, at_most_s, expects)
 
         with self._lock:
             for desk in house.desks.values():
@@ -128,26 +128,39 @@ class Owner:
                     self._step(partitions.open, desk.name, partition)
             busy = True
             while not house.stopping:
-                events = poller.poll(0) if busy else partitions.rest(rest, int(1000 * _TICK_S))
+                if busy:
+                    events = poller.poll(0)
+                else:
+                    events = partitions.rest(rest, min(_TICK_S, self._outbox.due_in_s))
                 ready = {fileno for fileno, _ in events}
                 if stores in ready:
                     partitions.tell_committed()
                 self._hear(ready)
                 name = partitions.turn()
                 busy = name is not None or self._door.waits() or self._near.waits
-                if name is not None:
-                    if self._outbox.has_batches:  # the step may take long
-                        self._outbox.flush()
+                if name is None:
+                    partitions.tell_of_rest()
+                else:
+                    if partitions.takes_long(name):
+                        self._send_out()
                     self._step(partitions.work, name)
-                partitions.keep()
-                partitions.tell_kept(rests=name is None)
-                house.act()
-                house.dealing.deliver_stored()
-                self._outbox.flush()
+                    house.act()
+                self._send_out()
+
+    def _send_out(self) -> None:
+        """Send batches; then store what trainers have done, and answer it."""
+        house = self._house
+        self._outbox.flush()
+        self._partitions.keep()
+        if self._partitions.store():
+            house.act()
+            house.dealing.deliver_stored()
+            self._outbox.flush()
 
     def _hear(self, ready: Set[int]) -> None:
         """Hear trainers and orders, and do what the desks decide."""
         house, (near, door, pipe) = self._house, self._numbers
+        heard = bool(ready) or self._near.waits or self._door.waits()
         if near in ready or self._near.waits:
             house.reception.hear_near()
         if door in ready and not self._door.is_full:
@@ -158,6 +171,7 @@ class Owner:
                 house.obey(order)
         now = self._clock()
         if now >= self._next_tick:
+            heard = True
             self._next_tick = now + _TICK_S
             house.reception.tick(now)
             self._near.tick()
@@ -165,7 +179,9 @@ class Owner:
         if self._door.all_back and not self._all_back:
             self._all_back = True
             house.all_are_back()
-        house.act()
+            heard = True
+        if heard:
+            house.act()
 
     def _step(self, step: Callable[..., None], *values: Any) -> None:
         """Let the partitions work; the porter may use everything else meanwhile."""

@@ -89,7 +89,7 @@ class Partitions:
         self._stores = Stores(*config.journals, self._send)
         self._reporter = Reporter(begun.sheet, self._slab, self._stores.progress)
         self._commits = Commits(self._stores, self._send)
-        self._announcer = Announcer(self._slab, self._commits, send)
+        self._announcer = Announcer(self._slab, send)
         index = config.index_directory or str(directory / "index")
         about = (
             diary,
@@ -137,7 +137,7 @@ class Partitions:
         self._reporter.look(self._running, self._made)
         return name
 
-    def rest(self, poll: Callable[[int], Any], at_most_ms: int) -> Any:
+    def rest(self, poll: Callable[[float], Any], at_most_s: float) -> Any:
         """Do what can be done ahead, wait by ``poll``, and note what for; what that returns."""
         for name in self._resting:
             run = self._running[name]
@@ -146,18 +146,28 @@ class Partitions:
                 return heard
         what_for = "slab" if self._full else "states" if self._starved else "trainers"
         self._full = False
-        return self._reporter.rest(what_for, poll, at_most_ms)
+        return self._reporter.rest(what_for, poll, at_most_s)
 
     def tell_committed(self) -> None:
         """Tell what the stores have written."""
         for failed, error in self._stores.tell_committed():
             self._fail(*failed, error)
 
-    def tell_kept(self, rests: bool) -> None:
-        """Tell what was kept, and, where the worker rests, what its partitions lack."""
-        self._commits.tell_kept()
-        if rests:
-            self._tell_of_rest()
+    def store(self) -> bool:
+        """Store what trainers have done, and tell that it is; whether there was anything.
+
+        To be called when what they wait for is sent.
+        """
+        if not self._stores.gathers:
+            return False
+        for failed, error in self._stores.write():
+            self._fail(*failed, error)
+        return True
+
+    def takes_long(self, name: _Name) -> bool:
+        """Whether the next step of a partition may read, or call a function of the user."""
+        run = self._running[name]
+        return not isinstance(run, SequenceFeed) or run.reads_next
 
     def work(self, name: _Name) -> None:
         """Steps in turn, as long as each makes a batch and the first can wait for the others."""
@@ -196,14 +206,16 @@ class Partitions:
         if name not in self._running:  # what was announced did not fit, and its feed has failed
             return None
         if step is Busy:
-            self._tell_what_lacks(name, run.waits_for())
+            if self._is_silent(name, time.monotonic()):
+                self._tell_what_lacks(name, run.waits_for())
         elif step is Done:
             self._made[name] = self._running.pop(name)
             self._stores.keep(name, run)
             self._stores.tell(name, Finished(feed, partition, run.dropped(), run.stats()))
         elif step is Blocked:
             full = f"the slab of worker {self._worker} is full: {self._slab.used_bytes} bytes wait "
-            self._tell_what_lacks(name, f"{full}for trainers (slab_bytes bounds it)")
+            if self._is_silent(name, time.monotonic()):
+                self._tell_what_lacks(name, f"{full}for trainers (slab_bytes bounds it)")
             self._full = True  # only trainers can free a block
             self._tell_full()
         return None
@@ -227,17 +239,23 @@ class Partitions:
         for stripe in run.take_dry():
             self._send(Dry(name[0], stripe))
 
-    def _tell_of_rest(self) -> None:
+    def tell_of_rest(self) -> None:
+        """Tell what partitions lack that wait for trainers."""
+        now = time.monotonic()
         for name in self._resting:
-            run = self._running[name]
-            assert isinstance(run, SequenceFeed)
-            self._tell_what_lacks(name, run.waits_for(), run.oldest_out())
+            if self._is_silent(name, now):
+                run = self._running[name]
+                assert isinstance(run, SequenceFeed)
+                self._tell_what_lacks(name, run.waits_for(), run.oldest_out())
+
+    def _is_silent(self, name: _Name, now: float) -> bool:
+        """Whether a partition has said nothing for so long that it is to say what it lacks."""
+        if now - self._spoke.setdefault(name, now) < _SILENT_S:
+            return False
+        self._spoke[name] = now
+        return True
 
     def _tell_what_lacks(self, name: _Name, text: str, batch: int | None = None) -> None:
-        now = time.monotonic()
-        if now - self._spoke.setdefault(name, now) < _SILENT_S:
-            return
-        self._spoke[name] = now
         if text:
             self._send(Waiting(*name, text[:1000], -1 if batch is None else batch))
 
@@ -373,6 +391,7 @@ class Partitions:
                     self._stores.keep(name, run)
                 else:
                     self._stores.note(name, "closing", b"cancel" if cancel else b"close")
+        self.store()
         self._resting = {name for name in self._resting if name[0] != feed}
 
     def abandon(self, feed: str) -> None:
@@ -392,6 +411,7 @@ class Partitions:
                 since = run.set_target_probs(list(probs))
                 if isinstance(run, PartitionFeed):
                     self._stores.keep((feed, partition), run)
+                    self.store()
             except Exception as error:  # whatever a trainer's numbers bring out
                 since, fault = 0, str(error)
             self._send(Retargeted(feed, partition, request, since, fault, run.stats()))

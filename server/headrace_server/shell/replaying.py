@@ -185,6 +185,10 @@ class ReplayedSegments(SequenceFeed):
     def starved(self) -> bool:
         return False
 
+    @property
+    def reads_next(self) -> bool:
+        return True
+
     def want(self, upto: int, stripe: int) -> None:
         self._wanted = max(self._wanted, upto)
 

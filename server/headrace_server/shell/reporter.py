@@ -55,10 +55,10 @@ class Reporter:
             spent = time.monotonic() - now
             self._due = now + max(_EVERY_S, _PART * spent)
 
-    def rest(self, what_for: str, poll: Callable[[int], Any], at_most_ms: int) -> Any:
+    def rest(self, what_for: str, poll: Callable[[float], Any], at_most_s: float) -> Any:
         """Wait for something, and note for how long."""
         begun = time.monotonic()
-        heard = poll(at_most_ms)
+        heard = poll(at_most_s)
         self._rests[what_for] += time.monotonic() - begun
         return heard
 

@@ -8,8 +8,8 @@ is waited out: nothing is told to be committed meanwhile, and nothing that was i
 
     durability "power"    a record is on the disk before it is told
                "process"  outlives any process; power loss may take the last seconds back.  A write
-                          only fills memory then, so submit() makes it by itself while the thread
-                          has nothing to do; the thread begins laps, and waits for room
+                          only fills memory then, so write() needs no thread while that has nothing
+                          to do; the thread begins laps, and waits for room
                "worker"   the same for a file in shared memory, which is kept smaller
 
 Each record has a checksum, and a file is looked through whenever it is opened.  One that is empty,
@@ -139,13 +139,17 @@ class Store:
         """Commit a change, soon.  It belongs to the store from now on."""
         with self._changed:
             self._begin()
-            if self._inline and self._written(change):
-                if ticket is not None:
-                    self._done.append(ticket)
-                    self._wake()
-            else:
-                self._gathered.append((change, ticket))
-                self._start()
+            self._gathered.append((change, ticket))
+            self._start()
+
+    def write(self, changes: Sequence[Change]) -> bool:
+        """Commit changes at once, as one record.
+
+        False where that is for the thread to do, or to fail with: submit them then.
+        """
+        with self._changed:
+            self._begin()
+            return self._inline and self._written([change for change in changes if change])
 
     @property
     def settled(self) -> bool:
@@ -153,13 +157,12 @@ class Store:
         with self._changed:
             return not (self._working or self._gathered or self._done)
 
-    def _written(self, change: Change) -> bool:
-        """Write a change at once; False where that is for the thread to do, or to fail with."""
+    def _written(self, changes: Sequence[Change]) -> bool:
         if self._working or self._gathered or self._copies:
             return False
-        if change:
+        if changes:
             try:
-                self._append([change])
+                self._append(changes)
             except (NoRoom, ValueError, TypeError, OSError, struct.error):
                 return False
             self.commits += 1

@@ -1,10 +1,11 @@
 """The stores of one worker's partitions: what waits for a commit is told after it.
 
     open(partition) ─► its file is ours ─► what earlier lives have stored
-    keep(partition, changes) ─┐
-    tell(partition, message) ─┴► [ Store ] ─► fileno() is readable ─► tell_committed() ─► desk
+    keep(partition, changes) ─┐               ┌► written at once ─────────────────────┐
+    tell(partition, message) ─┴► write() ─► [ Store ] ─► fileno() ─► tell_committed() ┴► desk
 
-A message that is to be told follows everything that was kept of its partition before.
+A message that is to be told follows everything that was kept of its partition before.  So what is
+kept may gather for a moment: whoever is told nothing of it loses nothing.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class Stores:
         self._used: dict[_Name, list[float]] = {}
         self._rounds: dict[_Name, list[Any]] = {}
         self._tokens: dict[_Name, set[int]] = {}  # of commits in earlier lives
+        self._gathered: dict[_Name, list[tuple[Change, object]]] = {}  # since the last write()
         self._copied: deque[Copied] = deque()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
@@ -114,8 +116,7 @@ class Stores:
         if tokens and changes:
             changes[-1].tokens += tokens
             changes[-1].meta["used"] = self._count(name, len(tokens), rows)
-        for change in changes:
-            self._stores[name].submit(change)
+        self._gathered.setdefault(name, []).extend((change, None) for change in changes)
 
     def _count(self, name: _Name, commits: int, rows: int) -> bytes:
         """So many more commits, at this time."""
@@ -127,12 +128,38 @@ class Stores:
     def note(self, name: _Name, key: str, value: bytes) -> None:
         """Keep one value of a partition beside its examples."""
         if name in self._stores:
-            self._stores[name].submit(Change(meta={key: value}))
+            self._gathered.setdefault(name, []).append((Change(meta={key: value}), None))
+
+    @property
+    def gathers(self) -> bool:
+        """Whether anything waits for ``write``."""
+        return bool(self._gathered)
+
+    def write(self) -> list[tuple[_Name, Exception]]:
+        """Have written what has gathered; what is written at once is told at once.
+
+        Returns the partitions that can not go on, and why.
+        """
+        failed: list[tuple[_Name, Exception]] = []
+        gathered, self._gathered = self._gathered, {}
+        for name, entries in gathered.items():
+            store = self._stores[name]
+            try:
+                if store.write([change for change, _ in entries]):
+                    for _, message in entries:
+                        if message is not None:
+                            self._send(message)
+                else:
+                    for entry in entries:
+                        store.submit(*entry)
+            except ServerError as error:
+                failed.append((name, error))
+        return failed
 
     def settled(self, name: _Name) -> bool:
         """Whether everything kept before is committed and told, or the store is not open."""
         store = self._stores.get(name)
-        return store is None or store.settled
+        return store is None or (store.settled and name not in self._gathered)
 
     @property
     def writing(self) -> bool:
@@ -144,10 +171,11 @@ class Stores:
         if self.settled(name):
             self._send(message)
         else:
-            self._stores[name].submit(Change(), message)
+            self._gathered.setdefault(name, []).append((Change(), message))
 
     def copy(self, name: _Name, ticket: int, directory: str) -> None:
         """Copy a partition's store, with all that was kept so far; its end is told."""
+        self.write()
         about = name, ticket, Path(directory, f"{name[1]}{SUFFIX}")
         threading.Thread(target=self._copy, args=about, name="headrace-copy", daemon=True).start()
 
@@ -186,6 +214,7 @@ class Stores:
 
     def close(self) -> None:
         """Commit what has gathered, and leave the files to others."""
+        self.write()
         for store in self._stores.values():
             store.close()
         for fd in (*self._locks, self._wake_fd):

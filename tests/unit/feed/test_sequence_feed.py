@@ -413,6 +413,8 @@ def test_nothing_piles_up_while_all_that_comes_is_refused(tmp_path: Path):
     player.want()
     calls = 0
     while player.feed.advance() is Busy:
+        if player.feed.reads_next:
+            continue
         calls += 1
         assert len(player.feed._offers) == len(player.feed._partition._reads) == 1
     assert calls == 200 and player.feed.dropped() == {"bad:duplicate_key": 999}

@@ -39,19 +39,19 @@ def test_one_late_answer_ends_no_spinning_for_long():
     assert all(budgets(spin, 100 * US, 20)[1:])
 
 
-def test_the_budget_is_halved_by_each_vain_spin_and_grows_again():
+def test_spinning_goes_on_while_most_of_it_is_worth_it():
     spin = Spin(2)
     budgets(spin, 100 * US, 2)
-    first = spin.budget_s(0.0)
-    spin.waited(250 * US, 0.0)
-    recent = (100 + 0.25 * 150) * US
-    assert spin.budget_s(0.0) == pytest.approx(recent), "half of twice as long"
-    spin.waited(recent, 0.0)
-    assert spin.budget_s(0.0) == pytest.approx(2 * recent) and first == pytest.approx(200 * US)
+    now = 0.0
+    for i in range(1000):
+        budget = spin.budget_s(now)
+        assert budget
+        now += 100 * US
+        spin.waited(50 * US if i % 3 else budget + 10 * US, now)
 
 
 def test_vain_spins_end_spinning_and_it_is_tried_again_ever_more_rarely():
-    """1 a few spins are vain, 2 there is none for a while, 3 one is vain, 4 none for longer."""
+    """1 a few spins are vain, 2 there is none for a while, 3 two are vain, 4 none for longer."""
     spin = Spin(2)
     budgets(spin, 100 * US, 1)
     tried: list[float] = []
@@ -61,17 +61,18 @@ def test_vain_spins_end_spinning_and_it_is_tried_again_ever_more_rarely():
         if budget:
             tried.append(now)
         spin.waited(1.1 * budget or 100 * US, now)
-    pauses = [b - a for a, b in itertools.pairwise(tried)]
-    assert len(tried) < 20, "in 200 seconds"
-    assert pauses[3:] == sorted(pauses[3:]) and pauses[3] > 0.2 and pauses[-1] <= 31
+    pauses = [round(b - a, 3) for a, b in itertools.pairwise(tried) if b - a > 0.01]
+    assert len(tried) < 40, "in 200 seconds"
+    assert pauses == sorted(pauses) and pauses[0] > 0.2 and pauses[-1] <= 31
 
 
 def test_a_trial_that_is_worth_it_brings_spinning_back():
     spin = Spin(2)
     budgets(spin, 100 * US, 1)
     now = 0.0
-    while spin.budget_s(now):
-        spin.waited(450 * US, now)
+    while budget := spin.budget_s(now):
+        spin.waited(1.1 * budget, now)
+        spin.waited(100 * US, now)
     while not spin.budget_s(now):
         spin.waited(100 * US, now)
         now += 0.01

@@ -27,6 +27,7 @@ class Keeping:
 
     def until_sent(self, n: int) -> list[Any]:
         """What has been sent, once it is so much."""
+        assert self.stores.write() == []
         while len(self.sent) < n:
             self.wait()
             assert self.stores.tell_committed() == []
@@ -35,6 +36,7 @@ class Keeping:
 
     def wait(self) -> None:
         """Until the stores have something to tell."""
+        assert self.stores.write() == []
         ready, _, _ = select.select([self.stores], [], [], PATIENCE_S)
         assert ready, "the stores say nothing"
 

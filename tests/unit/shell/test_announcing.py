@@ -13,9 +13,7 @@ from headrace_server.feed.partition_feed import MadeBatch
 from headrace_server.feed.slab import Slab
 from headrace_server.shell import announcing as module
 from headrace_server.shell.announcing import Announcer
-from headrace_server.shell.commits import Commits
 from headrace_server.shell.events import Made, Removed
-from headrace_server.shell.stores import Stores
 
 PAGE = 4096
 
@@ -41,10 +39,8 @@ class Bench:
 
     def __init__(self, directory: Path) -> None:
         self.slab = Slab(directory, 0, 0, 8 * PAGE, 4 * PAGE)
-        self.stores = Stores(str(directory), "worker", lambda message: None)
-        commits = Commits(self.stores, lambda message: None)
         self.sent: list[Any] = []
-        self.announcer = Announcer(self.slab, commits, self.sent.append)
+        self.announcer = Announcer(self.slab, self.sent.append)
         self.runs: dict[int, Run] = {}
 
     def make(self, partition: int = 0, columns: int = 1, pages: int = 1) -> MadeBatch:
@@ -66,7 +62,6 @@ class Bench:
 def bench(tmp_path: Path) -> Iterator[Bench]:
     one = Bench(tmp_path)
     yield one
-    one.stores.close()
 
 
 def test_each_partition_tells_all_it_has_made_at_once_and_notes_it(bench: Bench):

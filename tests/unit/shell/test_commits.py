@@ -48,59 +48,33 @@ def save(commits: Commits, run: Any, number: int, token: int = 0) -> None:
     commits.save(NAME, run, number, token, [[0, 8, [1, 2]]], bytes(8))
 
 
-def test_without_a_state_directory_answers_go_along_with_the_next_batch(at_work: Open):
-    one, commits, run = at_work(durable=False)
-    for number in range(3):
-        save(commits, run, number)
-    assert commits.take_kept(("f", 1)) == ()
-    assert commits.take_kept(NAME) == [[0, "", ""], [1, "", ""], [2, "", ""]]
-    commits.tell_kept()
-    assert one.sent == [] and commits.take_kept(NAME) == ()
-
-
-def test_answers_for_which_no_batch_comes_are_told_by_themselves(at_work: Open):
-    one, commits, run = at_work(durable=False)
-    save(commits, run, 0)
-    commits.tell_kept()
-    commits.tell_kept()
-    assert one.sent == [Kept("f", 0, [[0, "", ""]])]
-
-
-def test_of_very_many_answers_none_waits_for_a_batch(at_work: Open):
-    one, commits, run = at_work(durable=False)
-    for number in range(64):
-        save(commits, run, number)
-    assert one.sent == []
-    save(commits, run, 64)
-    [kept] = one.sent
-    assert [number for number, _, _ in kept.batches] == list(range(65))
-
-
 def test_a_save_that_is_refused_is_answered_with_why(at_work: Open):
-    _, commits, run = at_work(durable=False, wanted=1)
+    one, commits, run = at_work(durable=False, wanted=1)
     save(commits, run, 0)
     save(commits, run, 0)
-    assert commits.take_kept(NAME) == [[0, "", ""], [0, "stale", "batch 0 is not out"]]
+    told = [kept for event in one.until_sent(2) for kept in event.batches]
+    assert told == [[0, "", ""], [0, "stale", "batch 0 is not out"]]
 
 
-def test_with_a_store_a_save_is_answered_when_it_is_committed_and_not_with_a_batch(at_work: Open):
+def test_with_a_store_a_save_is_answered_when_it_is_committed(at_work: Open):
     one, commits, run = at_work(durable=True, wanted=2)
     save(commits, run, 0, 70)
     save(commits, run, 0, 71)
-    assert one.sent == [] and commits.take_kept(NAME) == ()
+    assert one.sent == []
     told = [kept for event in one.until_sent(2) for kept in event.batches]
     assert told == [[0, "", ""], [0, "stale", "batch 0 is not out"]]
     one.stores.close()
     two, commits, run = at_work(durable=True, wanted=0)
     assert two.stores.knows(NAME, 70) and not two.stores.knows(NAME, 71), "what is refused is not"
     save(commits, run, 0, 70)
-    assert commits.take_kept(NAME) == [[0, "", ""]], "as it was answered before"
+    assert two.until_sent(1) == [Kept(*NAME, [[0, "", ""]])], "as it was answered before"
 
 
-def test_with_a_store_that_has_written_an_answer_goes_along_with_the_next_batch(at_work: Open):
+def test_what_is_written_without_a_thread_is_answered_when_it_is_written(at_work: Open):
     one, commits, run = at_work(durable=True, wanted=2, durability="process")
     save(commits, run, 0, 70)
-    assert one.sent == [] and commits.take_kept(NAME) == [[0, "", ""]]
+    assert one.sent == []
+    assert one.stores.write() == [] and one.sent == [Kept(*NAME, [[0, "", ""]])]
 
 
 @pytest.mark.parametrize("durable", [False, True])

@@ -64,7 +64,9 @@ def test_a_write_that_is_made_at_once_is_told_at_once(tmp_path: Path, keeping: O
     one.stores.open(A)
     one.stores.keep(A, Changed(Change(done=[1])), [70])
     one.stores.tell(A, "first")
-    assert one.sent == ["first"] and not one.stores.writing
+    assert one.sent == [] and one.stores.gathers and not one.stores.settled(A)
+    assert one.stores.write() == [] and one.sent == ["first"]
+    assert not one.stores.writing and not one.stores.gathers and one.stores.settled(A)
     large = Examples.of(Example(n, n, 0, 0, 0, 1, (0, b""), bytes(9000)) for n in range(400))
     one.stores.keep(A, Changed(Change(put=large)))  # the thread makes the file larger
     one.stores.tell(A, "second")
@@ -91,7 +93,7 @@ def test_a_message_is_told_when_all_that_was_kept_before_it_is_committed(
     one.stores.keep(A, Changed(Change(done=[4])))
     one.stores.note(A, "closing", b"cancel")
     one.stores.tell(A, "second")
-    assert one.sent == [] and one.stores.writing, "not before somebody looks"
+    assert one.stores.write() == [] and one.sent == [] and one.stores.writing
     assert one.until_sent(2) == ["first", "second"]
     one.stores.close()
     two = keeping(tmp_path)
@@ -173,6 +175,8 @@ def test_a_store_that_can_not_go_on_is_named_with_why_and_the_others_go_on(
     one.wait()
     [(name, error)] = one.stores.tell_committed()
     assert name == A and isinstance(error, ServerError) and "a fault of ours" in str(error)
+    one.stores.keep(A, Changed(Change(done=[2])))
+    assert [name for name, _ in one.stores.write()] == [A]
     one.stores.keep(B, Changed(Change(done=[1])))
     one.stores.tell(B, "well")
     while not one.sent:
