@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +58,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    one = Bench(tmp_path)
-    yield one
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
 
 
 def test_each_partition_tells_all_it_has_made_at_once_and_notes_it(bench: Bench):
