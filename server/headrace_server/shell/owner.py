@@ -150,6 +150,7 @@ class Owner:
     def _send_out(self) -> None:
         """Send batches; then store what trainers have done, and answer it."""
         house = self._house
+        house.dealing.deliver_stored()
         self._outbox.flush()
         self._partitions.keep()
         if self._partitions.store():
