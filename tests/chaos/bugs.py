@@ -119,10 +119,8 @@ def _answers_lost() -> None:
 def _nothing_requeued() -> None:
     """What a dead trainer held goes to nobody."""
     from headrace_server.core.dispatch import Dispatcher
-    from headrace_server.core.segment_dispatch import SegmentDispatcher
 
-    for kind in (Dispatcher, SegmentDispatcher):
-        _replace(kind, "_returned", lambda self, session, batch: None)
+    _replace(Dispatcher, "_put_back", lambda self, session, batch: None)
 
 
 def _two_records() -> None:

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
+from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.lanes import Lanes
-from headrace_server.core.segment_dispatch import SegmentDispatcher
 from headrace_server.core.segments import SegmentQueue
 from tests.unit.core.segment_world import World
 
@@ -28,7 +28,7 @@ __all__ = ["run"]
 _EVENTS = 10_000_000
 _STEPS = 200
 _OF_DISPATCHER = (
-    *("made", "partition_ended", "starved", "dry", "kept", "claimed", "restarted", "join"),
+    *("made", "partition_ended", "starved", "dry", "kept", "claimed", "join"),
     *("window", "save", "flush", "give_back", "renew", "adopt", "leave", "tick", "seen", "claim"),
 )
 _OF_PARTITION = ("want", "offer", "saved", "leave", "next_draft", "claim", "release", "finish")
@@ -43,7 +43,7 @@ class _Counter:
     def __enter__(self) -> _Counter:
         self._before: list[tuple[type, str, Any]] = []
         for kind, names in (
-            (SegmentDispatcher, _OF_DISPATCHER),
+            (Dispatcher, _OF_DISPATCHER),
             (SegmentQueue, _OF_PARTITION),
             (Lanes, _OF_PARTITION),
         ):

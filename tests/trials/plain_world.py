@@ -1,8 +1,8 @@
-"""Feeds without states under any history: Dispatcher and KeepingDispatcher against plain books.
+"""Feeds without states under any history: the dispatcher against plain books.
 
     workers ─► made ─► dispatcher ─► Send ─► trainers ─► commit, return, fall silent, come back
                           │  ▲
-                     Save ▼  │ kept      (of feeds whose commits are kept)
+                     Save ▼  │ kept
 
 Books: a token is larger than all before it; of a batch's holders only the last one commits it; it
 is settled once and freed once; a second answer to a token is the first one; at the end all is done.
@@ -15,7 +15,6 @@ from random import Random
 
 from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.handover import Answer, Batch, Finish, Freed, Save, Send
-from headrace_server.core.keeping import KeepingDispatcher
 
 __all__ = ["PlainWorld"]
 
@@ -39,9 +38,7 @@ class PlainWorld:
     def __init__(self, seed: str) -> None:
         self._chance = Random(seed)
         self._partitions = self._chance.randint(1, 3)
-        self._keeps = self._chance.random() < 0.6
-        kind = KeepingDispatcher if self._keeps else Dispatcher
-        self._d = kind(self._partitions, _TTL, _WINDOW, 1)
+        self._d = Dispatcher(range(self._partitions), _TTL, _WINDOW, 1)
         self._made = [0] * self._partitions
         self._ended = [False] * self._partitions
         self._trainers: dict[int, _Trainer] = {}
@@ -100,7 +97,7 @@ class PlainWorld:
                 batch = self._batch_of[token]
                 assert self._committed.setdefault(batch, token) == token, "committed twice"
                 assert self._holder[batch] == token, "committed by one who was not the last"
-                assert not self._keeps or token in self._kept, "answered before it was kept"
+                assert token in self._kept, "answered before it was kept"
 
     # What can happen
 
@@ -197,20 +194,11 @@ class PlainWorld:
 
     def _keep(self) -> None:
         partition = self._chance.randrange(self._partitions)
-        if self._to_keep[partition] and isinstance(self._d, KeepingDispatcher):
+        if self._to_keep[partition]:
             batch, token = self._to_keep[partition].popleft()
             self._kept.add(token)
-            if self._chance.random() < 0.9:  # else it dies with the word on its lips
-                self._d.kept(partition, batch.number)
-            else:
-                self._die(partition)
+            self._d.kept(partition, batch.number)
             self._act()
-
-    def _die(self, partition: int) -> None:
-        """A worker goes, with what it was told and had not kept; it is told again."""
-        self._to_keep[partition].clear()
-        assert isinstance(self._d, KeepingDispatcher)
-        assert self._d.restarted(partition) == self._made[partition]
 
     # Runs
 

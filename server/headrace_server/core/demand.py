@@ -74,7 +74,7 @@ class _Partitions:
     @property
     def open(self) -> bool:
         """Whether more will come."""
-        return not all(p.ended for p in self._partitions.values())
+        return any(not p.ended for p in self._partitions.values())
 
 
 class Arrivals(_Partitions):
@@ -87,13 +87,14 @@ class Arrivals(_Partitions):
 
     @property
     def open(self) -> bool:
-        return super().open or bool(len(self._ready))
+        return self._ready.count > 0 or super().open
 
-    def made(self, batch: Batch) -> None:
-        """A partition made its next batch."""
+    def made(self, batch: Batch) -> bool:
+        """A partition made its next batch; anybody may have it."""
         self._note_made(batch)
         self._partitions[batch.partition].starved = False
         self._ready.push(batch)
+        return True
 
     def end(self, partition: int) -> None:
         """No more batches of a partition will come."""
@@ -127,22 +128,23 @@ class Arrivals(_Partitions):
         """Whether nothing is there, and none of the partitions can make more."""
         return not len(self._ready) and not any(p.able for p in self._partitions.values())
 
-    def put_back(self, session: int, batch: Batch) -> bool:
-        """A batch came back; False: it goes to whoever asks first."""
-        return False
-
     def wants(self, asking: Iterable[Asking], again: int) -> list[Effect]:
         """What is to be asked for, when ``again`` batches wait that came back."""
-        able = [p for p in self._partitions.values() if p.able]
-        needed = sum(credits for _, credits in asking) - again - len(self._ready)
-        needed -= sum(p.wanted - p.made for p in able)
+        able = False
+        needed = -again - self._ready.count
+        for _, credits in asking:
+            needed += credits
+        for here in self._partitions.values():
+            if not (here.ended or here.starved or here.held):
+                able = True
+                needed -= here.wanted - here.made
         if needed <= 0 or not able:
             return []
         asked = set()
         while needed:
             number = next(self._turns)
             here = self._partitions[number]
-            if here.able:
+            if not (here.ended or here.starved or here.held):
                 here.wanted += 1
                 needed -= 1
                 asked.add(number)

@@ -1,101 +1,191 @@
 """Who gets which batch: the hand-over of one feed, as a pure machine.
 
-    made() ─► stream ─► next in turn ─► Send to a trainer with window ─► commit()
-                 ▲                       │
-                 └── waiting again ◄─────┘ left, lost, expired, returned
+    workers  ─► made() ─► supply ─► Send to a trainer with window ─► save() ─► Save ─► worker
+                            ▲                  │                                         │
+                            └── put back ◄─────┘ left, lost, expired, returned   Answer ◄┘ kept()
 
-The order of a feed is by (number, partition), see stream.py; batches that came back go out before
-new ones.  In coordinated mode the same stream is dealt in rounds, see rounds.py.  A round that can
-not be completed at the end of the feed is dropped, so that all ranks finish together.
+Every event is judged at once; what it leads to is handed out when ``take_effects`` is asked for:
+so the events of one round are served together.
 
-Who is there, and how much each takes: trainers.py.
-
-Memory: a batch is Freed, once, when it is settled and nobody has it pinned (a trainer that maps
-it, a frame of it that is still being sent).
+    trainers.py    who is there, and how much each takes
+    hands.py       who has which batch, and whose bytes are free
+    …_supply.py    the batches that nobody has, and who gets which: of plain ones, of segments
+    saves.py       commits that wait to be stored: a trainer is told when they are
+    …claims.py     what trainers have of an earlier server; recalls.py: what they know of it
+    standing.py    what can be asked: where all of it stands
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
+from .claims import Claimed
 from .handover import (
     Answer,
     Batch,
+    Claim,
     Effect,
     Finish,
-    Freed,
-    Full,
-    Idle,
-    Returned,
+    Flush,
+    JoinRefused,
+    Reclaimed,
+    Release,
+    Rewound,
     Send,
-    Taken,
-    Waiting,
 )
-from .lease import Lease, LeaseTable, Verdict
-from .rounds import Rounds
-from .stream import Stream
-from .trainers import Trainer, Trainers
+from .lease import Lease, Verdict
+from .plain_supply import PlainSupply
+from .recalls import Acknowledged
+from .redealing import DealtRounds
+from .segment_supply import SegmentSupply
+from .standing import Standing
 
 __all__ = ["Dispatcher"]
 
 
-class Dispatcher:
+class Dispatcher(Standing):
     """The hand-over of one feed, or of some of its partitions.
 
     After every event, ``take_effects`` says what to do.
-    ``epoch`` makes the tokens of one life of a server differ from those of all others.
     """
 
-    stateful = False  # whether batches are of segments, and committed by their states
-
     def __init__(
-        self, partitions: Iterable[int], lease_ttl_s: float, max_window: int = 64, epoch: int = 0
+        self,
+        partitions: Iterable[int],
+        lease_ttl_s: float,
+        max_window: int = 64,
+        epoch: int = 0,
+        order: str = "",
+        shared: bool = False,
     ) -> None:
-        self._stream: Any = self._new_stream(partitions)
-        self._leases: LeaseTable[Batch] = LeaseTable(lease_ttl_s, epoch)
-        self._trainers = Trainers(max_window, self._held_by)
-        self._again = Waiting()  # came back, and is no rank's
-        self._rounds = Rounds(0)
-        self._run = -1  # of the trainers that joined last, see runs.py; -1: nobody has
-        self._open = 0  # batches made and not settled
-        self.paused = False  # hands out nothing more; commits still count
-        self.shared = False  # whether other partitions of the feed are handed out elsewhere
-        self._full = False  # whether there is no room for the next batch
-        self._effects: list[Effect] = []
-        self.counts = {"batches": 0, "rows": 0, "redelivered": 0, "stale": 0, "expired": 0}
-        self.dropped: dict[str, int] = {}
+        super().__init__(partitions, lease_ttl_s, max_window, epoch, order, shared)
+        self._first_token = epoch << 32  # those before it are of earlier servers
+        self._resends: dict[int, int] = {}  # sessions that reconnected, and what they received
+        self._changed = False  # since things were handed out
+        self.pin, self.unpin = self._hands.pin, self._hands.unpin
 
-    def _held_by(self, session: int) -> int:
-        """Number of batches that count against the credits of a session."""
-        return self._leases.count(session)
+    @property
+    def paused(self) -> bool:
+        """Whether nothing more is handed out; commits still count."""
+        return self._paused
 
-    def _new_stream(self, partitions: Iterable[int]) -> Any:
-        return Stream(partitions)
+    @paused.setter
+    def paused(self, paused: bool) -> None:
+        self._paused = paused
+        self._changed = True
 
     # What the workers bring
 
     def made(self, batch: Batch) -> None:
         """A worker made the next batch of a partition."""
-        self._stream.made(batch)
-        self._open += 1
-        self._full = False
-        self._deal()
+        wanted = self._supply.made(batch)
+        self._hands.open += 1
+        self._changed = True
+        if not wanted:
+            self._hands.void(batch)
+        elif self._claims.by_token:
+            self._end_claims(self._claims.made(batch))
 
     def starved(self, partition: int) -> None:
-        """There is no room for the next batch of a partition before trainers commit some."""
-        self._full = True
-        self._deal()
+        """A partition can make nothing before trainers commit something."""
+        self._supply.starved(partition)
+        self._changed = True
+
+    def dry(self, stripe: int) -> None:
+        """A stripe of lanes has no work left."""
+        if isinstance(self._supply, SegmentSupply):
+            self._supply.dry(stripe)
+            self._changed = True
 
     def started(self, partition: int, number: int) -> None:
-        """A partition goes on where an earlier server was."""
-        self._stream.start(partition, number)
+        """A partition of plain batches goes on where an earlier server was."""
+        if isinstance(self._supply, PlainSupply):
+            self._supply.started(partition, number)
+
+    def rounds_told(self, partition: int) -> DealtRounds:
+        """The rounds of a partition that this life has dealt, to be stored."""
+        assert isinstance(self._supply, PlainSupply)
+        return self._supply.rounds_told(partition)
+
+    def load_rounds(self, partition: int, dealt: DealtRounds) -> None:
+        """An earlier life has dealt these rounds to ranks, and they are not done."""
+        if isinstance(self._supply, PlainSupply):
+            self._supply.load_rounds(partition, dealt)
 
     def partition_ended(self, number: int) -> None:
         """No more batches of a partition will come."""
-        self._stream.end(number)
-        self._trainers.due.extend(self._trainers.by_rank)
-        self._deal()
+        self._supply.end(number)
+        self._end_claims(self._claims.partition_ended(number))
+        self._changed = True
+
+    def kept(self, partition: int, number: int, code: str = "", text: str = "") -> None:
+        """A worker has stored the commit of a batch, or says why it did not."""
+        saving = self._saves.end(partition, number, code, text)
+        if saving is None:
+            return
+        batch, token = saving.batch, saving.token
+        if code:
+            self._hands.close(batch)
+        else:
+            self._supply.settled(batch)
+            self._hands.settle(batch)
+        unkept = self._saves.unkept.get(saving.session, 0)
+        if unkept >= self._trainers.max_window:  # it was given no more
+            self._trainers.ask(saving.session)
+        for session in sorted(saving.sessions):
+            self._hands.effects.append(self._saves.answer(session, token))
+        self._claims.arrived(partition, token, stored=True)
+        self._changed = True
+
+    def claimed(self, token: int, verdict: str, number: int) -> None:
+        """A worker's word on a claim: "done" before, "yes" it can be, or "no"."""
+        session = self._recalls.judged(token)
+        if session is not None and verdict == "no":
+            self._forsake(session)
+        elif session is not None:
+            for saved, payload in self._recalls.believe(session):
+                self.save(session, saved, payload)
+            self._trainers.ask(session)
+        self._end_claims(self._claims.judged(token, verdict, number))
+        self._changed = True
+
+    def _forsake(self, session: int) -> None:
+        """A trainer counts on what is undone: nothing that it saved is to count."""
+        self._recalls.forsake(session)
+        for claim in self._claims.by_token.values():
+            if claim.session == session:
+                claim.saved = False
+        self._hands.effects.append(Rewound(session))
+
+    def _end_claims(self, ended: Iterable[Claimed]) -> None:
+        """These claims were judged: their leases stand again, or their batches are others'."""
+        for claim in ended:
+            token, session, batch = claim.place.token, claim.session, claim.batch
+            if batch is not None and claim.verdict == "yes":
+                trainer = self._trainers.present.get(session)
+                self._leases.admit(token, batch, session, 0.0 if trainer is None else trainer.seen)
+                self._hands.effects.append(Reclaimed(token))
+                if trainer is None and not claim.saved:
+                    self._take_back_all(session)
+            elif batch is not None:
+                self._put_back(session, batch)
+            if claim.saved:
+                self.save(session, token, claim.payload)
+            comes = claim.expected and claim.verdict == "yes"
+            if token in self._saves or (comes and self._leases.batch_of(token, session)):
+                continue  # others wait until its commit is stored
+            self._claims.arrived(claim.place.partition, token)
+
+    def await_others(self) -> None:
+        """Hand nothing out before every trainer of an earlier server has greeted this one."""
+        self._claims.wait_for_others(True)
+        self.paused = True
+
+    def all_are_back(self) -> None:
+        """Every trainer of an earlier server that still lives has greeted this one."""
+        self._claims.wait_for_others(False)
+        self._changed = True
 
     # What trainers bring
 
@@ -103,22 +193,17 @@ class Dispatcher:
         self, session: int, now: float, rank: int = -1, world_size: int = 0, run: int = 0
     ) -> None:
         """A new session.  JoinRefused when its mode does not fit those that are there."""
-        self._trainers.check(session, rank, world_size, self._rounds.world)
-        if (run, world_size) != (self._run, self._rounds.world):
-            self._start_run(run, world_size)
-            self._run = run
+        supply = self._supply
+        if isinstance(supply, SegmentSupply) and (rank >= 0 or world_size):
+            raise JoinRefused(
+                "a feed of segments has no coordinated mode: connect without rank= and "
+                "world_size=; with order='lanes' each trainer keeps its own rows"
+            )
+        self._trainers.check(session, rank, world_size, supply.world)
+        if isinstance(supply, PlainSupply):
+            supply.start_run(run, world_size)
         self._trainers.join(session, now, rank)
-        self._deal()
-
-    def _start_run(self, run: int, world_size: int) -> None:
-        """The first trainer of a run is there: all of it go on with the same round."""
-        if world_size == self._rounds.world:
-            left = self._rounds.realign()
-        else:
-            left = self._rounds.undeal()
-            self._rounds = Rounds(world_size)
-        for batch in left:
-            self._again.push(batch)
+        self._changed = True
 
     def window(self, session: int, upto: int) -> None:
         """The session takes deliveries up to this number."""
@@ -126,34 +211,51 @@ class Dispatcher:
         if trainer is not None and upto > trainer.window:
             trainer.window = upto
             self._trainers.ask(session)
-            self._deal()
+            self._changed = True
 
     def commit(self, session: int, tokens: tuple[int, ...]) -> None:
-        """The session is done with these."""
-        if not tokens:
+        """The session is done with these plain batches."""
+        if tokens and self.stateful:
+            text = "a batch of segments is committed by its states: save them"
+            faults = tuple((token, "state", text) for token in tokens)
+            self._hands.effects.append(Answer(session, (), (), faults))
             return
-        committed: list[int] = []
-        stale: list[int] = []
         for token in tokens:
-            verdict, batch = self._leases.commit(token, session)
-            (stale if verdict is Verdict.STALE else committed).append(token)
-            if batch is not None:
-                self._settle(batch)
-        self.counts["stale"] += len(stale)
-        self._effects.append(Answer(session, tuple(committed), tuple(stale)))
-        self._trainers.ask(session)
-        self._deal()
+            self.save(session, token)
 
-    def _settle(self, batch: Batch) -> None:
-        if batch.waits_in is not None:  # it had come back, and its commit came late
-            batch.waits_in.remove(batch)
-            batch.waits_in = None
-        batch.settled = True
-        self._open -= 1
-        self.counts["batches"] += 1
-        self.counts["rows"] += batch.rows
-        self._rounds.settled(batch)
-        self._free_if_done(batch)
+    def save(self, session: int, token: int, payload: Any = None) -> None:
+        """The session is done with a batch; ``payload`` are its states."""
+        claim = self._claims.by_token.get(token)
+        if claim is not None and (
+            claim.session == session or claim.session not in self._trainers.present
+        ):
+            claim.session, claim.saved, claim.payload = session, True, payload
+            return
+        if self._recalls.waits(session, token, payload) or self._saves.again(token, session):
+            return
+        verdict, batch = self._leases.commit(token, session)
+        if batch is not None:
+            if batch.waits_in is not None:  # it had come back, and its commit came late
+                batch.waits_in.remove(batch)
+                batch.waits_in = None
+            if self.stateful:
+                self._last_saved[session] = token, batch
+            self._hands.effects.append(self._saves.begin(token, batch, session, payload))
+        elif verdict is Verdict.STALE:
+            self.counts["stale"] += self._saves.is_newly_stale(token)
+            self._hands.effects.append(Answer(session, (), (token,)))
+        else:
+            self._hands.effects.append(self._saves.answer(session, token))
+        self._trainers.ask(session)
+        self._changed = True
+
+    def refuse(self, session: int, token: int, code: str, text: str) -> None:
+        """A save that can not be one; the lease stands."""
+        self._hands.effects.append(Answer(session, (), (), ((token, code, text),)))
+
+    def flush(self, batch: Batch, payload: Any) -> None:
+        """States of lanes after a batch that was saved last: they follow what it was saved with."""
+        self._hands.effects.append(Flush(batch, payload))
 
     def give_back(self, session: int, tokens: tuple[int, ...]) -> None:
         """The session returns batches unused."""
@@ -161,7 +263,6 @@ class Dispatcher:
             for lease in self._leases.of_session(session):
                 if lease.token in tokens:
                     self._take_back(lease, "returned")
-            self._deal()
 
     def renew(self, session: int, last_seq: int, held: frozenset[int], now: float) -> bool:
         """A heartbeat: alive, with these leases.  False when the session is not known.
@@ -175,7 +276,6 @@ class Dispatcher:
         for lease in self._leases.of_session(session):
             if lease.seq <= last_seq and lease.token not in held:
                 self._take_back(lease, "lost")
-        self._deal()
         return True
 
     def adopt(self, session: int, tokens: tuple[int, ...], now: float) -> None:
@@ -191,23 +291,10 @@ class Dispatcher:
     def resend(self, session: int, last_seq: int) -> None:
         """The session reconnected: what it did not receive is sent again, under the same token."""
         trainer = self._trainers.present.get(session)
-        if trainer is None:
-            return
-        self._leases.renew(session, trainer.seen)
-        # What was about to be sent is among it, and must not come first.
-        self._effects = [
-            e for e in self._effects if not (isinstance(e, Send) and e.session == session)
-        ]
-        # What was lost on the way and went to others meanwhile leaves no gap in the numbers: the
-        # trainer reckons its window by what it received.
-        trainer.seq = last_seq
-        for lease in self._leases.of_session(session):
-            if lease.seq > last_seq:
-                trainer.seq = max(trainer.seq, lease.seq)
-                self._effects.append(Send(session, lease.seq, lease.token, lease.batch))
-        trainer.told, trainer.idle, trainer.passed, trainer.full = False, False, 0, None
-        self._trainers.ask(session)
-        self._deal()
+        if trainer is not None:
+            self._leases.renew(session, trainer.seen)
+            self._resends[session] = last_seq
+            self._changed = True
 
     def seen(self, session: int, now: float) -> bool:
         """Any sign of life; False when the session is not known."""
@@ -221,270 +308,99 @@ class Dispatcher:
         """The session is over, by its own word or not: what it holds goes to others."""
         if not self._trainers.leave(session):
             return
-        for lease in self._leases.of_session(session):
-            self._take_back(lease, "left")
-        self._deal()
+        self._take_back_all(session)
+        self._recalls.believe(session)  # what has waited is of nobody
+        self._last_saved.pop(session, None)
+        void, effects = self._supply.leave(session)
+        for batch in void:
+            batch.waits_in = None
+            self._hands.void(batch)
+        self._hands.effects += effects
+        self._changed = True
 
     def tick(self, now: float) -> list[int]:
         """Time has passed: ends leases that are over.  Returns sessions that have gone silent."""
         for lease in self._leases.expired(now):
             self.counts["expired"] += 1
             self._take_back(lease, "expired")
-        self._deal()
         return self._trainers.silent(now, self._leases.ttl_s)
 
+    def _take_back_all(self, session: int) -> None:
+        for lease in self._leases.of_session(session):
+            self._take_back(lease, "left")
+
     def _take_back(self, lease: Lease[Batch], why: str) -> None:
-        batch = self._leases.take_back(lease)
-        self._effects.append(Returned(lease.token, why))
-        self.counts["redelivered"] += 1
-        self._returned(lease.session, batch)
+        self._put_back(lease.session, self._hands.take_back(lease, why))
         self._trainers.ask(lease.session)
+        self._changed = True
 
-    def _returned(self, session: int, batch: Batch) -> None:
+    def _put_back(self, session: int, batch: Batch) -> None:
         """A batch came back from a session; it waits to go out again."""
-        if batch.rank < 0:
-            self._again.push(batch)
-        else:
-            self._rounds.push(batch)
-            self._trainers.due.append(batch.rank)
+        place = batch.meta.get("claimed")
+        if place is not None:  # nobody else can be given its bytes
+            self._hands.effects.append(Release(batch.partition, batch.number))
+            self._hands.void(batch)
+            self._claims.arrived(batch.partition, place.token)
+        elif not self._supply.put_back(session, batch):
+            self._hands.void(batch)
 
-    # Memory
+    def claim(self, session: int, place: Any, saved: bool = False) -> None:
+        """A new session has a batch that an earlier server handed out, or (``saved``) has not
+        answered: then the save is said again.
+        """
+        token = place.token
+        claim = self._claims.by_token.get(token)
+        if claim is not None:
+            claim.session = session
+        elif token <= self._first_token and not self._leases.knows(token):
+            self._end_claims(self._claims.add(session, place, saved))
+            self._changed = True
 
-    def pin(self, batch: Batch, holder: Hashable) -> None:
-        """Somebody reads the bytes of this batch."""
-        if batch.freed:
-            raise ValueError(f"batch {batch.order} is free: its bytes may be another's by now")
-        batch.pins.add(holder)
-
-    def unpin(self, batch: Batch, holder: Hashable) -> None:
-        """That reader is done."""
-        if holder in batch.pins:
-            batch.pins.discard(holder)
-            self._free_if_done(batch)
-
-    def _free_if_done(self, batch: Batch) -> None:
-        if batch.settled and not batch.pins:
-            batch.freed = True
-            self._effects.append(Freed(batch))
+    def recall(self, session: int, commit: Acknowledged) -> None:
+        """A new session was told that this is kept: if the worker does not know it, it is gone."""
+        self._recalls.ask(session, commit.token)
+        self._hands.effects.append(Claim(commit.partition, commit))
 
     # The hand-over
 
-    @property
-    def ended(self) -> bool:
-        """Everything was made, handed out and committed."""
-        return not self._open and not self._stream.open
-
     def take_effects(self) -> list[Effect]:
-        """What is to be done, in order; to be asked for after every event.
+        """What is to be done, in order; to be asked for after every event."""
+        if self._changed:
+            self._changed = False
+            if self._resends:
+                self._send_again()
+            self._supply.deal(self._paused)
+            if not self._hands.open and self.ended:
+                self._tell_end()
+            elif self._trainers.shared and self._trainers.asking:
+                self._supply.tell(self._paused)
+        hands = self._hands
+        effects = hands.effects
+        if effects:
+            hands.effects = []
+        return effects
 
-        What was to be sent, and whose lease has ended since, is not: its memory may be free.
+    def _send_again(self) -> None:
+        """Send what sessions that reconnected have not received.
+
+        A batch that went to others meanwhile leaves no gap in the numbers: a trainer reckons its
+        window by what it received.
         """
-        if not self._effects:
-            return []
-        effects, self._effects = self._effects, []
-        holds = self._leases.holds
-        return [e for e in effects if not isinstance(e, Send) or holds(e.session, e.token)]
-
-    def _deal(self) -> None:
-        """Hand out what can be handed out."""
-        trainers = self._trainers
-        due, asking, wants = trainers.due, trainers.asking, trainers.wants
-        while not self.paused and (due or asking):
-            ranked = bool(due)
-            trainer = trainers.by_rank.get(due.popleft()) if ranked else next(iter(asking.values()))
+        for session, last_seq in self._resends.items():
+            trainer = self._trainers.present.get(session)
             if trainer is None:
                 continue
-            batch = self._next(trainer.rank) if wants(trainer) else None
-            if batch is not None:
-                self._grant(trainer, batch)
-                if ranked:
-                    due.append(trainer.rank)
-            if not wants(trainer):
-                asking.pop(trainer.session, None)
-            elif batch is not None and not ranked:  # others have waited for longer
-                asking.move_to_end(trainer.session)
-            elif batch is None and not ranked:
-                break
-        if self._rounds.world and not self._again and not self._stream.open:
-            self._drop_rounds()
-        if self.shared and not (self.paused or self._stream.open or self._again):
-            self._tell_idle(lambda trainer: trainer.rank < 0)
-        if self._full and self.shared and not self._rounds.world:
-            self._tell_full()
-        self._tell_end()
-
-    def _tell_idle(self, gets_none: Callable[[Trainer], bool]) -> None:
-        """Tell trainers that ask for a batch, once, that trainers have to act before they get one.
-
-        One that has several owners to take batches from goes to another then.
-        """
-        if self.ended:
-            return
-        for trainer in self._trainers.asking.values():
-            if not trainer.idle and gets_none(trainer):
-                trainer.idle = True
-                self._effects.append(Idle(trainer.session, trainer.seq))
-
-    def _tell_full(self) -> None:
-        """Tell trainers that ask for a batch which one comes next, so far as they do not know.
-
-        One that has a smaller one of another owner needs not wait for this.  Else each of two
-        could wait for an owner whose batches the other has, and does not use before it has that.
-        """
-        following = self._stream.missing()
-        for trainer in self._trainers.asking.values():
-            if trainer.full != following and following is not None:
-                trainer.full = following
-                self._effects.append(Full(trainer.session, *following))
-
-    def _grant(self, trainer: Trainer, batch: Batch) -> None:
-        trainer.seq += 1
-        trainer.idle = False
-        lease = self._leases.grant(batch, trainer.session, trainer.seq, trainer.seen)
-        self._effects.append(Send(trainer.session, lease.seq, lease.token, batch))
+            trainer.seq = last_seq
+            for lease in self._leases.of_session(session):
+                if lease.seq > last_seq:
+                    trainer.seq = max(trainer.seq, lease.seq)
+                    self._hands.effects.append(Send(session, lease.seq, lease.token, lease.batch))
+            trainer.told, trainer.idle, trainer.passed, trainer.full = False, False, 0, None
+            self._trainers.ask(session)
+        self._resends.clear()
 
     def _tell_end(self) -> None:
-        if self.ended:
-            for trainer in self._trainers.present.values():
-                if not trainer.told:
-                    trainer.told = True
-                    self._effects.append(Finish(trainer.session))
-
-    def _next(self, rank: int) -> Batch | None:
-        if rank < 0:
-            return self._fresh()
-        while (batch := self._dealt_to(rank)) is None:
-            fresh = self._fresh()
-            if fresh is None:
-                return None
-            members = self._rounds.add(fresh)
-            for member in members:
-                self._leases.void(member)  # from here on it is this rank's
-                self._trainers.due.append(member.rank)
-            if members:
-                self._dealt(members)
-            if fresh.partition not in self._coming():  # rounds of others waited for its rounds
-                self._trainers.due.extend(self._trainers.by_rank)
-        return batch
-
-    def _dealt_to(self, rank: int) -> Batch | None:
-        """The batch of a rank's next round, if it may have it now."""
-        return self._rounds.pop(rank, self._coming())
-
-    def _dealt(self, members: list[Batch]) -> None:
-        """A round was dealt."""
-
-    def _coming(self) -> set[int]:
-        """Partitions of which batches may be dealt that were not."""
-        return {*self._stream.live, *self._again.partitions()}
-
-    def _fresh(self) -> Batch | None:
-        """What came back, else the next of the stream."""
-        batch = self._again.pop()
-        if batch is None:
-            batch = self._stream.next()
-            if batch is not None:
-                self._effects.append(Taken(batch))
-        return batch
-
-    def _drop_rounds(self) -> None:
-        for batch in self._rounds.drop():
-            self.dropped["incomplete_round"] = self.dropped.get("incomplete_round", 0) + batch.rows
-            self._void(batch)
-
-    def _void(self, batch: Batch) -> None:
-        """A batch that is nobody's goes, without having been committed."""
-        token = self._leases.void(batch)
-        if token is not None:
-            self._effects.append(Returned(token, "voided"))
-        batch.settled = True
-        self._open -= 1
-        self._free_if_done(batch)
-
-    def exhausted(self, session: int, last_seq: int) -> bool:
-        """Whether no batch is left for a session that has received deliveries up to this number.
-
-        Every batch is committed then, or in the hands of a trainer.
-        """
-        trainer = self._trainers.present.get(session)
-        if trainer is None or self.stateful or self._stream.open or self._again:
-            return False
-        if trainer.rank >= 0 and self._rounds.has_dealt(trainer.rank):
-            return False
-        return all(lease.seq <= last_seq for lease in self._leases.of_session(session))
-
-    def holds(self, session: int, token: int) -> bool:
-        """Whether this lease stands, and is this session's."""
-        return self._leases.holds(session, token)
-
-    @property
-    def present(self) -> int:
-        """Number of sessions."""
-        return len(self._trainers.present)
-
-    @property
-    def ranked(self) -> Collection[Trainer]:
-        """Trainers that have ranks."""
-        return self._trainers.by_rank.values()
-
-    # Words
-
-    def describe(self, now: float) -> str:
-        """What a trainer that gets nothing is waiting for."""
-        reasons = []
-        if self.paused:
-            reasons.append("the server is stopping and hands out nothing more")
-        lease = self._leases.oldest()
-        if lease is not None:
-            reasons.append(
-                f"{len(self._leases)} batches are leased, the longest to trainer {lease.session} "
-                f"for {now - lease.since:.0f} s"
-            )
-        missing = self._stream.missing()
-        if missing is not None:
-            reasons.append(f"batch {missing[0]} of partition {missing[1]} is being made")
-        absent = self._trainers.absent(self._rounds.world)
-        if absent:
-            reasons.append(absent)
-        return "; ".join(reasons) or "nothing is left but the commits of this trainer"
-
-    def holder(self, partition: int, number: int) -> tuple[int, float] | None:
-        """Which session has a batch, and since when."""
-        for lease in self._leases.held():
-            if lease.batch.order == (number, partition):
-                return lease.session, lease.since
-        return None
-
-    def standing(self) -> dict[str, int]:
-        """Where the batches are that were made and are not settled.
-
-        ``ready`` are new, ``returned`` came back or were dealt to a rank, ``leased`` are in hands.
-        """
-        ready, leased = self._stream.waiting(), len(self._leases)
-        return {
-            "ready": ready,
-            "returned": max(0, self._open - ready - leased),
-            "leased": leased,
-            "saving": 0,
-        }
-
-    def standing_of(self, session: int) -> dict[str, int]:
-        """What one trainer has and takes; empty where it is not there."""
-        trainer = self._trainers.present.get(session)
-        if trainer is None:
-            return {}
-        return {
-            "rank": trainer.rank,
-            "window": max(0, self._trainers.credits(trainer)),
-            "leases": self._leases.count(session),
-        }
-
-    @property
-    def leased(self) -> int:
-        """Number of batches in trainers' hands, or on their way there."""
-        return len(self._leases)
-
-    @property
-    def in_doubt(self) -> int:
-        """Number of batches of which it is not known yet whether a trainer has done them."""
-        return self.leased
+        for trainer in self._trainers.present.values():
+            if not trainer.told:
+                trainer.told = True
+                self._hands.effects.append(Finish(trainer.session))

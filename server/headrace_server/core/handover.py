@@ -16,6 +16,7 @@ __all__ = [
     "Dealt",
     "Effect",
     "Finish",
+    "Flush",
     "Freed",
     "Full",
     "Idle",
@@ -77,14 +78,14 @@ class Waiting:
 
     def __init__(self) -> None:
         self._heap: list[tuple[tuple[int, ...], Batch]] = []
-        self._count = 0
+        self.count = 0
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def push(self, batch: Batch) -> None:
         batch.waits_in = self
-        self._count += 1
+        self.count += 1
         heapq.heappush(self._heap, (batch.turn, batch))
 
     def pop(self) -> Batch | None:
@@ -102,7 +103,7 @@ class Waiting:
 
     def remove(self, batch: Batch, /) -> None:
         batch.waits_in = None  # its entry stays, and says nothing any more
-        self._count -= 1
+        self.count -= 1
 
     def drain(self) -> list[Batch]:
         """All batches, in order."""
@@ -197,6 +198,11 @@ class Save:
     batch: Batch
     payload: Any
     token: int = 0
+
+
+@record
+class Flush(Save):
+    """States of lanes as they are after a batch that was saved, for its worker to keep."""
 
 
 @record

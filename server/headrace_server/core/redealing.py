@@ -11,12 +11,14 @@ lack the same of each round only where nobody has done any of it: begun rounds a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Sequence
+from typing import Any
+
+from headrace_proto.record import record
 
 from .handover import Batch
 
-__all__ = ["Redealing"]
+__all__ = ["DealtRounds", "Redealing"]
 
 #: Number and partition of a batch.
 _Order = tuple[int, int]
@@ -24,13 +26,22 @@ _Order = tuple[int, int]
 _Place = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Before:
-    """One partition's rounds under the life before."""
+@record
+class DealtRounds:
+    """The rounds of one partition that were dealt, and are not done."""
 
     world: int
     run: int
     next_round: int
+    members: Sequence[Sequence[int]]  # number, round and rank of each
+
+    def to_plain(self) -> list[Any]:
+        return [self.world, self.run, self.next_round, self.members]
+
+    def left(self, first: int, done: Container[int]) -> DealtRounds:
+        """The same without what is done: all before the first number, and these."""
+        members = [one for one in self.members if one[0] >= first and one[0] not in done]
+        return DealtRounds(self.world, self.run, self.next_round, members)
 
 
 class Redealing:
@@ -38,7 +49,7 @@ class Redealing:
 
     def __init__(self) -> None:
         self._dealt: dict[_Order, Batch] = {}  # by this life, and not settled
-        self._before: dict[int, _Before] = {}  # by partition, while no trainer is there
+        self._before: dict[int, DealtRounds] = {}  # by partition, while no trainer is there
         self._known: dict[_Order, tuple[int, int]] = {}  # round and rank, by the life before
         self._placed: dict[_Order, Batch] = {}  # of these, made again
 
@@ -65,17 +76,10 @@ class Redealing:
 
     # What the life before has dealt
 
-    def load(
-        self,
-        partition: int,
-        world: int,
-        run: int,
-        next_round: int,
-        members: Iterable[Sequence[int]],
-    ) -> None:
+    def load(self, partition: int, dealt: DealtRounds) -> None:
         """Note the batches of a partition that the life before dealt and no rank has done."""
-        self._before[partition] = _Before(world, run, next_round)
-        self._known.update({(number, partition): (at, rank) for number, at, rank in members})
+        self._before[partition] = dealt
+        self._known.update({(number, partition): (at, rank) for number, at, rank in dealt.members})
 
     @property
     def loaded(self) -> bool:
@@ -129,6 +133,13 @@ class Redealing:
                 for order, place in self._known.items()
                 if order[1] != partition or (number is not None and order[0] >= number)
             }
+
+    def made(self, batch: Batch) -> bool:
+        """A batch is made: it gets the round and the rank that it had.  False: it had none."""
+        if not self._known:
+            return False
+        self.ended(batch.partition, batch.number)
+        return self.take(batch)
 
     def take(self, batch: Batch) -> bool:
         """Give a batch the round and the rank that it had.  False where it had none."""

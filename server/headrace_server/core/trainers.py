@@ -39,10 +39,14 @@ class Trainer:
 
 
 class Trainers:
-    """All of one feed; ``held`` says how many batches a session has."""
+    """All of one feed; ``held`` says how many batches a session has.
 
-    def __init__(self, max_window: int, held: Callable[[int], int]) -> None:
+    ``shared``: they have other owners of the feed, too.
+    """
+
+    def __init__(self, max_window: int, held: Callable[[int], int], shared: bool = False) -> None:
         self.max_window = max_window
+        self.shared = shared
         self._held = held
         self.present: dict[int, Trainer] = {}  # by session
         self.by_rank: dict[int, Trainer] = {}

@@ -35,7 +35,9 @@ class Dealing:
         for partition in effect.partitions:
             name = desk.name, partition
             # It may be used while partitions work.
-            self._stores.note(name, "dealt", pack(desk.dispatcher.rounds_told(partition)))
+            self._stores.note(
+                name, "dealt", pack(desk.dispatcher.rounds_told(partition).to_plain())
+            )
             if not self._stores.settled(name):
                 self._unstored.add(name)
 

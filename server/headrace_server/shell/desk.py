@@ -18,11 +18,12 @@ from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import Delivery, Hello
 from headrace_proto.schema import Field
 
+from ..core.dispatch import Dispatcher
 from ..core.farewell import Farewell
 from ..core.handover import Batch, Send
-from ..core.keeping import Acknowledged, KeepingDispatcher
+from ..core.recalls import Acknowledged
+from ..core.redealing import DealtRounds
 from ..core.runs import Runs
-from ..core.segment_dispatch import LANES_LOST, SegmentDispatcher
 from .config import FeedConfig, RunConfig
 from .copies import Copies
 from .counters import Counters, too_bad
@@ -50,6 +51,10 @@ logger = logging.getLogger("headrace.trainers")
 
 #: Of an error's text: it must fit a message's header, in any script.
 _LONGEST_TEXT = 8000
+_LANES_LOST = (
+    "the states of lanes were not handed over: the lease of their last batch had ended.  These "
+    "sequences go on from the states that the server has, and what was done since is done again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +115,17 @@ class Desk:
         # Tokens of an earlier server on this address must not be taken for ours.
         self.epoch = epoch = run.epoch
         self.durable = run.state_directory is not None  # beyond the server
-        common = self.partitions, run.lease_ttl_s, run.max_credits, epoch
-        self.dispatcher: KeepingDispatcher
-        if config.stateful:
-            # In a replay batches are in the order of their hand-out, whosever lanes they were.
-            order = "arrival" if run.replay is not None else config.order
-            self.dispatcher = SegmentDispatcher(*common, order)
-        else:
-            self.dispatcher = KeepingDispatcher(*common)
-        self.dispatcher.shared = self.owners > 1
+        order = config.order if config.stateful else ""
+        if order and run.replay is not None:  # in the order of hand-out, whosever lanes they were
+            order = "arrival"
+        self.dispatcher = Dispatcher(
+            self.partitions,
+            run.lease_ttl_s,
+            run.max_credits,
+            epoch,
+            order=order,
+            shared=self.owners > 1,
+        )
         self.schema: Any = None
         self.properties: Any = {}  # what trainers are told beside the schema
         self.states = StateBlocks([], run.max_state_bytes)
@@ -172,11 +179,10 @@ class Desk:
         # What trainers hand over of theirs is stored however large it is: it was promised a place.
         most = sys.maxsize if self.states_stay else self._run.max_state_bytes
         self.states = StateBlocks(fields, most)
-        # Of what an earlier server saw done any batch may be left out, the first one too.
-        if not self.dispatcher.stateful and message.partition not in self._opened:
-            self.dispatcher.started(message.partition, message.next)
         if message.partition not in self._opened:
             self._opened.add(message.partition)
+            # Of what an earlier server saw done any batch may be left out, the first one too.
+            self.dispatcher.started(message.partition, message.next)
             self._load_rounds(message)
             batches, since, until, *rows = message.used or (0, inf, -inf)
             before = self.counters.go_on(message.partition, batches, sum(rows), self.durable)
@@ -190,11 +196,10 @@ class Desk:
     def _load_rounds(self, message: Opened) -> None:
         """Go on with what an owner before this one has dealt to ranks and nobody has done."""
         if message.rounds:
-            world, run, next_round, members = message.rounds
-            done = frozenset(message.done)
-            left = [one for one in members if one[0] >= message.next and one[0] not in done]
-            self.dispatcher.load_rounds(message.partition, world, run, next_round, left)
-            self.runs.goes_on(run)
+            dealt = DealtRounds(*message.rounds)
+            left = dealt.left(message.next, frozenset(message.done))
+            self.dispatcher.load_rounds(message.partition, left)
+            self.runs.goes_on(dealt.run)
 
     def touched(self) -> None:
         """A trainer commits something."""
@@ -243,7 +248,7 @@ class Desk:
             return
         if isinstance(message, Starved):
             dispatcher.starved(message.partition)
-        elif isinstance(message, Dry) and isinstance(dispatcher, SegmentDispatcher):
+        elif dispatcher.stateful:
             dispatcher.dry(message.stripe)
         else:
             raise ProtocolError(
@@ -298,14 +303,11 @@ class Desk:
 
     def await_others(self) -> None:
         """Hand nothing out before every trainer of an earlier owner has greeted this one."""
-        self.dispatcher.paused = True
-        if isinstance(self.dispatcher, SegmentDispatcher):
-            self.dispatcher.await_others()
+        self.dispatcher.await_others()
 
     def all_are_back(self) -> None:
         """Every trainer of an earlier server that still lives has greeted this one."""
-        if isinstance(self.dispatcher, SegmentDispatcher):
-            self.dispatcher.all_are_back()
+        self.dispatcher.all_are_back()
 
     def on_flush(self, session: int, message: Any, block: bytes) -> tuple[str, str]:
         """A trainer hands over states of its lanes.
@@ -313,12 +315,12 @@ class Desk:
         An error's code and text; empty where the worker answers.
         """
         dispatcher = self.dispatcher
-        if not isinstance(dispatcher, SegmentDispatcher):
+        if not dispatcher.stateful:
             return "state", "this feed has no states"
         token, rows = message.token, message.rows
         batch = dispatcher.last_saved(session, token)
         if batch is None and dispatcher.lost_lanes(session, token):
-            return "stale", LANES_LOST
+            return "stale", _LANES_LOST
         if batch is None:
             return "state", f"{token} is not the last batch that trainer {session} has saved"
         if not rows or max(rows) >= batch.rows or len(set(rows)) < len(rows):

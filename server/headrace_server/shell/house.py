@@ -17,12 +17,12 @@ from typing import Any
 from headrace_proto.clock import AwakeClock
 from headrace_proto.messages import Snapshotted
 
-from ..core import segment_dispatch
 from ..core.handover import (
     Answer,
     Claim,
     Dealt,
     Finish,
+    Flush,
     Freed,
     Full,
     Idle,
@@ -249,7 +249,7 @@ class House:
     def _tell_partition(self, desk: Desk, effect: Save | Want | Leave | Claim | Release) -> None:
         """A partition is to do something."""
         do, partitions, feed = self._do, self._partitions, desk.name
-        if isinstance(effect, segment_dispatch.Flush):
+        if isinstance(effect, Flush):
             do(partitions.flush, feed, effect.batch.partition, *effect.payload)
         elif isinstance(effect, Save):
             batch = effect.batch

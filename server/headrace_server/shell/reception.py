@@ -47,7 +47,6 @@ from headrace_proto.messages import (
 
 from ..core.handover import JoinRefused
 from ..core.rewinding import Member
-from ..core.segment_dispatch import SegmentDispatcher
 from .conduct import Conduct
 from .config import RunConfig
 from .descriptors import is_shortage
@@ -371,19 +370,16 @@ class Reception:
             self._unmap(session, desk, token)
         if step.commits or step.saves:
             desk.touched()
-        if not dispatcher.stateful:  # of the others saves decide what is wanted next
-            dispatcher.window(session.number, step.window)
         dispatcher.commit(session.number, step.commits)
         for save in step.saves:
             self._on_save(session, desk, save, frames)
         dispatcher.give_back(session.number, step.returned)
-        if dispatcher.stateful:
-            dispatcher.window(session.number, step.window)
+        dispatcher.window(session.number, step.window)
 
     def _on_save(self, session: Session, desk: Desk, save: Save, frames: list[bytes]) -> None:
         """A batch of segments is done."""
         dispatcher = desk.dispatcher
-        if not isinstance(dispatcher, SegmentDispatcher) or save.frame > len(frames):
+        if not dispatcher.stateful or save.frame > len(frames):
             raise ProtocolError(
                 f"states came for {desk.name!r} in frame {save.frame}, which is none"
             )

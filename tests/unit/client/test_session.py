@@ -48,9 +48,9 @@ from headrace_proto.messages import (
     Unknown,
     Welcome,
 )
-from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.handover import Answer, Batch, Finish, Freed, Send
 from tests.examples import some
+from tests.unit.core.prompt import Prompt
 
 HEARTBEAT, TTL = 1.0, 10.0
 SCHEMA = [["x", "int64", [-1]]]
@@ -730,7 +730,7 @@ class Server:
     """
 
     def __init__(self, local, batches, epoch=0):
-        self.d = Dispatcher(range(2), TTL, max_window=8, epoch=epoch)
+        self.d = Prompt(range(2), TTL, max_window=8, epoch=epoch)
         self.local = local
         self.now = 0.0
         self.out = []  # (connection, header)

@@ -1,6 +1,6 @@
 """A feed of segments without payload: real machines behind a real dispatcher, and lazy channels.
 
-    trainers ──► SegmentDispatcher ──orders──► partition: SegmentQueue or Lanes
+    trainers ──► Dispatcher ──orders──► partition: SegmentQueue or Lanes
         ▲              │        ◄───words────
         └── deliveries ┘
 
@@ -18,11 +18,13 @@ from random import Random
 import numpy as np
 
 from headrace_proto.messages import Handed
+from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.handover import (
     Answer,
     Batch,
     Claim,
     Finish,
+    Flush,
     Freed,
     Leave,
     Release,
@@ -31,7 +33,6 @@ from headrace_server.core.handover import (
     Want,
 )
 from headrace_server.core.lanes import Lanes
-from headrace_server.core.segment_dispatch import Flush, SegmentDispatcher
 from headrace_server.core.segments import SegmentQueue
 from headrace_server.core.sequences import BEGUN
 from headrace_server.core.slots import Begun
@@ -269,7 +270,7 @@ class World:
         self.random = Random(seed)
         self.ahead, self.order = ahead, order
         self.max_window = max_window
-        self.d = SegmentDispatcher(range(len(counts)), TTL, max_window, 1, order)
+        self.d = Dispatcher(range(len(counts)), TTL, max_window, 1, order)
         self.workers = []
         for number, of_partition in enumerate(counts):
             self.workers.append(
@@ -434,9 +435,7 @@ class World:
         self.trainers = {}
         self.blocks, self.freed = {}, set()
         self.lives += 1
-        self.d = SegmentDispatcher(
-            range(len(self.workers)), TTL, self.max_window, self.lives, self.order
-        )
+        self.d = Dispatcher(range(len(self.workers)), TTL, self.max_window, self.lives, self.order)
         for worker in self.workers:
             worker.die()
             worker.begin(0)
@@ -538,7 +537,9 @@ class World:
             self.check()
             quiet = quiet + 1 if self.state() == before else 0
             # Claims are judged one by one, and again when another was.
-            assert quiet < 3 + len(self.d._claims), f"it is stuck: {self.d.describe(self.now)}"
+            assert quiet < 3 + len(self.d._claims.by_token), (
+                f"it is stuck: {self.d.describe(self.now)}"
+            )
 
     def state(self):
         counts = [(w.made, len(w.out), w.finished, tuple(w.next)) for w in self.workers]
@@ -547,7 +548,7 @@ class World:
             sorted(self.freed),
             sorted(self.trainers),
             dict(self.answers),
-            len(self.d._claims),
+            len(self.d._claims.by_token),
         )
 
     def check(self):
@@ -572,8 +573,8 @@ class World:
         for session in list(self.trainers):
             self.leave(session)
         assert self.freed == set(self.blocks)
-        assert not self.d.leased and not self.d._keeping and not self.d._kept_tokens
-        assert not self.d._claims and not self.d._early and not self.d._last_claims
+        assert not self.d.leased and not len(self.d._saves)
+        assert not self.d._claims.by_token
         assert not self.d._leases._free_tokens and not self.d._leases._last_token
         for worker in self.workers:
             assert worker.finished and not worker.out and worker.machine.in_flight == 0

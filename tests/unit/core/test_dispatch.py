@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.handover import (
     Answer,
     Batch,
@@ -25,6 +24,8 @@ from headrace_server.core.handover import (
 from headrace_server.core.trainers import MAX_WORLD
 from tests.examples import some
 
+from .prompt import Prompt
+
 TTL = 10.0
 
 
@@ -37,7 +38,7 @@ def sent(d):
 
 
 def filled(numbers=4, partitions=1, **options):
-    d = Dispatcher(range(partitions), TTL, **options)
+    d = Prompt(range(partitions), TTL, **options)
     for number in range(numbers):
         for partition in range(partitions):
             d.made(Batch(partition, number, 1))
@@ -53,7 +54,7 @@ def seen_from_outside(d):
 
 @given(data=st.data(), numbers=st.lists(st.integers(0, 6), min_size=1, max_size=5))
 def test_one_trainer_gets_the_order_of_number_and_partition_however_batches_arrive(data, numbers):
-    d = Dispatcher(range(len(numbers)), TTL)
+    d = Prompt(range(len(numbers)), TTL)
     d.join(1, 0.0)
     d.window(1, 2)
     arrivals = [p for p, n in enumerate(numbers) for _ in range(n + 1)]  # the last one is the end
@@ -86,7 +87,7 @@ def test_one_trainer_gets_the_order_of_number_and_partition_however_batches_arri
     ],
 )
 def test_a_batch_out_of_its_order_is_refused_and_changes_nothing(partition, number, text):
-    d = Dispatcher(range(2), TTL)
+    d = Prompt(range(2), TTL)
     d.join(1, 0.0)
     d.window(1, 9)
     d.made(Batch(0, 0, 1))
@@ -101,7 +102,7 @@ def test_a_batch_out_of_its_order_is_refused_and_changes_nothing(partition, numb
 
 
 def test_trainers_that_wait_are_served_in_the_order_in_which_they_asked():
-    d = Dispatcher(range(1), TTL)
+    d = Prompt(range(1), TTL)
     for session in (1, 2, 3):
         d.join(session, 0.0)
     for session in (3, 1, 2):
@@ -304,7 +305,7 @@ def test_every_trainer_is_told_the_end_once_and_only_when_all_is_settled():
 
 
 def test_a_feed_without_batches_ends_at_once():
-    d = Dispatcher(range(2), TTL)
+    d = Prompt(range(2), TTL)
     d.join(1, 0.0)
     d.partition_ended(1)
     assert not d.ended
@@ -386,12 +387,13 @@ def test_the_mode_is_free_again_when_all_have_left():
 
 
 def test_the_words_say_what_is_waited_for():
-    d = Dispatcher(range(2), TTL)
+    d = Prompt(range(2), TTL)
     assert d.describe(0.0) == "batch 0 of partition 0 is being made"
     d.made(Batch(0, 0, 1))
     assert d.describe(0.0) == "nothing is left but the commits of this trainer"
     d.join(7, 1.0)
     d.window(7, 1)
+    d.take_effects()
     assert d.describe(62.0) == (
         "1 batches are leased, the longest to trainer 7 for 61 s; "
         "batch 0 of partition 1 is being made"
@@ -412,7 +414,7 @@ class SharedHistories(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.d = Dispatcher(range(self.PARTITIONS), TTL, max_window=3)
+        self.d = Prompt(range(self.PARTITIONS), TTL, max_window=3)
         self.now = 0.0
         self.batches = {}
         self.made = [0] * self.PARTITIONS
@@ -758,7 +760,7 @@ class Run:
 
     def __init__(self, seed, numbers=12, buckets=2):
         self.random = random.Random(seed)
-        self.d = Dispatcher(range(2), TTL)
+        self.d = Prompt(range(2), TTL)
         self.todo = [(p, n) for p in range(2) for n in range(numbers)]
         self.buckets = {o: self.random.randrange(buckets) for o in self.todo}
         self.made = [0, 0]
@@ -905,7 +907,7 @@ def test_a_run_that_is_resumed_with_any_world_size_loses_incomplete_last_rounds_
 
 
 def coordinated(world, batches, bucket=lambda n: 0):
-    d = Dispatcher(range(1), TTL)
+    d = Prompt(range(1), TTL)
     for n in range(batches):
         d.made(Batch(0, n, 1, meta={"bucket": bucket(n)}))
     for rank in range(world):
@@ -1122,12 +1124,14 @@ def test_no_batch_is_left_when_all_are_committed_or_in_hands():
     d.window(2, 1)
     assert not d.exhausted(1, 2)  # another may be made
     d.partition_ended(0)
+    d.take_effects()
     assert d.exhausted(1, 2) and d.exhausted(2, 1)
     assert not d.exhausted(1, 1)  # its second is on the way
     assert not d.exhausted(9, 0)
     d.leave(2)
     assert not d.exhausted(1, 2)  # what it had comes back
     d.window(1, 3)
+    d.take_effects()
     assert d.exhausted(1, 3)
 
 
@@ -1137,8 +1141,10 @@ def test_a_rank_has_no_batch_left_when_its_rounds_are_handed_out():
     d.join(1, 0.0, 0, 2)
     d.join(2, 0.0, 1, 2)
     d.window(1, 9)
+    d.take_effects()
     assert d.exhausted(1, 2) and not d.exhausted(2, 0)
     d.window(2, 9)
+    d.take_effects()
     assert d.exhausted(2, 2)
 
 
@@ -1159,8 +1165,7 @@ def test_uncommitted_batches_stay_with_a_trainer_for_as_long_as_it_says_so():
 
 
 def test_who_asks_when_all_is_in_hands_is_told_once_and_a_batch_that_comes_back_ends_it():
-    d = Dispatcher(range(1), TTL)
-    d.shared = True
+    d = Prompt(range(1), TTL, shared=True)
     d.join(1, 0.0), d.join(2, 0.0)
     d.window(1, 1), d.window(2, 9)
     d.made(Batch(0, 0, 1)), d.made(Batch(0, 1, 1))
@@ -1176,8 +1181,7 @@ def test_who_asks_when_all_is_in_hands_is_told_once_and_a_batch_that_comes_back_
 
 
 def test_who_asks_when_there_is_no_room_is_told_once_which_batch_comes_next():
-    d = Dispatcher(range(0, 6, 3), TTL)
-    d.shared = True
+    d = Prompt(range(0, 6, 3), TTL, shared=True)
     d.join(1, 0.0), d.join(2, 0.0)
     d.window(1, 1), d.window(2, 9)
     d.made(Batch(0, 0, 1)), d.made(Batch(3, 0, 1))
@@ -1196,15 +1200,14 @@ def test_who_asks_when_there_is_no_room_is_told_once_which_batch_comes_next():
 
 @pytest.mark.parametrize(("shared", "world"), [(False, 0), (True, 2)])
 def test_which_batch_comes_next_is_told_where_there_are_several_owners_and_no_ranks(shared, world):
-    d = filled(1)
-    d.shared = shared
+    d = filled(1, shared=shared)
     d.join(1, 0.0, 0 if world else -1, world)
     d.window(1, 9), d.starved(0)
     assert kinds(d.take_effects(), Full) == []
 
 
 def test_trainers_that_ask_for_much_take_turns():
-    d = Dispatcher(range(1), TTL)
+    d = Prompt(range(1), TTL)
     d.join(1, 0.0), d.join(2, 0.0)
     d.window(1, 50), d.window(2, 50)
     for number in range(4):

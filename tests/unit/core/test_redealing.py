@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from headrace_proto.messages import Handed
+from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.handover import Answer, Batch, Dealt, Send
-from headrace_server.core.keeping import KeepingDispatcher
-from headrace_server.core.redealing import Redealing
+from headrace_server.core.redealing import DealtRounds, Redealing
 from headrace_server.core.rounds import Rounds
 
 
@@ -29,7 +29,7 @@ def test_what_is_dealt_and_not_done_is_told():
 
 def test_a_batch_that_is_made_again_has_its_round_and_rank_once():
     one = Redealing()
-    one.load(0, 3, 1, 5, [[7, 4, 2]])
+    one.load(0, DealtRounds(3, 1, 5, [[7, 4, 2]]))
     assert one.begin(1, 3) == ({0: 5}, {(4, 0): 2}) and one.told(0) == [[7, 4, 2]]
     batch = Batch(0, 7, 4)
     assert one.take(batch) and (batch.round, batch.rank) == (4, 2)
@@ -39,7 +39,7 @@ def test_a_batch_that_is_made_again_has_its_round_and_rank_once():
 
 def test_a_rank_waits_for_what_it_had_in_earlier_rounds_and_for_nothing_else():
     one = Redealing()
-    one.load(0, 2, 1, 6, [[7, 4, 1], [9, 5, 0]])
+    one.load(0, DealtRounds(2, 1, 6, [[7, 4, 1], [9, 5, 0]]))
     assert one.waits_for(1, (5, 0)) and not one.waits_for(1, (4, 0))
     assert one.waits_for(1, (4, 1)) and not one.waits_for(0, (5, 0))
     one.ended(0, 8)  # batch 7 will not come
@@ -51,8 +51,8 @@ def test_a_rank_waits_for_what_it_had_in_earlier_rounds_and_for_nothing_else():
 def test_what_is_left_of_begun_rounds_is_forgotten_where_another_run_begins():
     """Partition 1 was stored after the last run had begun there, partition 0 before."""
     one = Redealing()
-    one.load(0, 2, 1, 6, [[7, 4, 1], [8, 5, 0], [9, 5, 1]])
-    one.load(1, 2, 2, 3, [[3, 2, 0]])
+    one.load(0, DealtRounds(2, 1, 6, [[7, 4, 1], [8, 5, 0], [9, 5, 1]]))
+    one.load(1, DealtRounds(2, 2, 3, [[3, 2, 0]]))
     assert one.loaded
     assert one.begin(2, 2) == ({0: 6, 1: 3}, {(2, 1): 1})
     assert one.orders == [(8, 0), (9, 0), (3, 1)] and not one.loaded
@@ -64,11 +64,11 @@ def test_what_is_left_of_begun_rounds_is_forgotten_where_another_run_begins():
 
 def test_nothing_is_kept_for_another_number_of_ranks():
     one = Redealing()
-    one.load(0, 2, 1, 6, [[8, 5, 0], [9, 5, 1]])
+    one.load(0, DealtRounds(2, 1, 6, [[8, 5, 0], [9, 5, 1]]))
     assert one.begin(2, 3) == ({}, {}) and not one.orders
 
 
-def sent(one: KeepingDispatcher) -> list[tuple[int, tuple[int, int]]]:
+def sent(one: Dispatcher) -> list[tuple[int, tuple[int, int]]]:
     return [(e.session, e.batch.order) for e in one.take_effects() if isinstance(e, Send)]
 
 
@@ -77,7 +77,7 @@ def test_an_owner_deals_the_rest_of_a_round_to_the_rank_that_lacks_it():
     2. Another owner: batch 1, which rank 1 had and does not hold, goes to rank 1.
     3. Round 1 is dealt after that, from batches 2 and 3.
     """
-    one = KeepingDispatcher(range(1), 10.0, 64, 1)
+    one = Dispatcher(range(1), 10.0, 64, 1)
     for rank in (0, 1):
         one.join(rank, 0.0, rank, 2)
         one.window(rank, 1)
@@ -93,10 +93,10 @@ def test_an_owner_deals_the_rest_of_a_round_to_the_rank_that_lacks_it():
     one.commit(0, (token,))
     one.kept(0, 0)
     rounds = one.rounds_told(0)
-    assert rounds == (2, 0, 1, [[1, 0, 1]])
+    assert rounds == DealtRounds(2, 0, 1, [[1, 0, 1]])
 
-    two = KeepingDispatcher(range(1), 10.0, 64, 2)
-    two.load_rounds(0, *rounds)
+    two = Dispatcher(range(1), 10.0, 64, 2)
+    two.load_rounds(0, rounds)
     two.started(0, 1)
     for rank in (0, 1):
         two.join(10 + rank, 0.0, rank, 2)
@@ -109,8 +109,8 @@ def test_an_owner_deals_the_rest_of_a_round_to_the_rank_that_lacks_it():
 @pytest.mark.parametrize("made_before", range(4))
 def test_batches_made_before_a_rank_is_back_have_their_rounds_and_ranks(made_before: int):
     """The next life makes some or all of its batches while no rank has greeted it."""
-    two = KeepingDispatcher(range(1), 10.0, 64, 2)
-    two.load_rounds(0, 2, 0, 2, [[1, 0, 1], [2, 1, 0], [3, 1, 1]])
+    two = Dispatcher(range(1), 10.0, 64, 2)
+    two.load_rounds(0, DealtRounds(2, 0, 2, [[1, 0, 1], [2, 1, 0], [3, 1, 1]]))
     two.started(0, 1)
 
     def make(numbers: range) -> None:
@@ -130,8 +130,8 @@ def test_batches_made_before_a_rank_is_back_have_their_rounds_and_ranks(made_bef
 @pytest.mark.parametrize("rank_is_there", [True, False])
 def test_a_rank_that_comes_after_its_batch_is_made_again_has_it_still(rank_is_there: bool):
     """Its batch of round 0 is in its hands since the life before; round 1 was not handed out."""
-    two = KeepingDispatcher(range(1), 10.0, 64, 2)
-    two.load_rounds(0, 2, 0, 2, [[1, 0, 1], [2, 1, 0], [3, 1, 1]])
+    two = Dispatcher(range(1), 10.0, 64, 2)
+    two.load_rounds(0, DealtRounds(2, 0, 2, [[1, 0, 1], [2, 1, 0], [3, 1, 1]]))
     two.started(0, 1)
     if rank_is_there:
         two.join(10, 0.0, 0, 2)
@@ -151,8 +151,8 @@ def test_a_rank_that_comes_after_its_batch_is_made_again_has_it_still(rank_is_th
 
 
 def test_a_rank_does_not_wait_for_a_dealt_batch_that_is_not_made_again():
-    two = KeepingDispatcher(range(1), 10.0, 64, 2)
-    two.load_rounds(0, 2, 0, 2, [[1, 0, 1], [3, 1, 1]])
+    two = Dispatcher(range(1), 10.0, 64, 2)
+    two.load_rounds(0, DealtRounds(2, 0, 2, [[1, 0, 1], [3, 1, 1]]))
     two.started(0, 1)
     two.made(Batch(0, 3, 4))
     for rank in (0, 1):
@@ -163,8 +163,8 @@ def test_a_rank_does_not_wait_for_a_dealt_batch_that_is_not_made_again():
 
 def test_another_run_goes_on_with_the_same_round_on_all_ranks():
     """Rank 0 is done with round 0, and lost its life and the owner's before rank 1 was."""
-    two = KeepingDispatcher(range(1), 10.0, 64, 2)
-    two.load_rounds(0, 2, 7, 1, [[1, 0, 1]])
+    two = Dispatcher(range(1), 10.0, 64, 2)
+    two.load_rounds(0, DealtRounds(2, 7, 1, [[1, 0, 1]]))
     two.started(0, 1)
     for rank in (0, 1):
         two.join(10 + rank, 0.0, rank, 2, 8)
@@ -172,16 +172,16 @@ def test_another_run_goes_on_with_the_same_round_on_all_ranks():
     for number in (1, 2):
         two.made(Batch(0, number, 4))
     assert sorted(sent(two)) == [(10, (1, 0)), (11, (2, 0))]
-    assert two.rounds_told(0) == (2, 8, 2, [[1, 1, 0], [2, 1, 1]])
+    assert two.rounds_told(0) == DealtRounds(2, 8, 2, [[1, 1, 0], [2, 1, 1]])
 
 
 def test_a_run_that_begins_is_stored_before_it_is_given_what_was_dealt_before():
     """Else a rank could be done with a round of it, which the next life would take for begun
     by trainers of the run before.
     """
-    one = KeepingDispatcher(range(2), 10.0, 64, 1)
+    one = Dispatcher(range(2), 10.0, 64, 1)
     for run in (1, 2):
         one.join(run, 0.0, 0, 1, run)
         assert one.take_effects() == [Dealt((0, 1))]
-        assert one.rounds_told(1) == (1, run, 0, [])
+        assert one.rounds_told(1) == DealtRounds(1, run, 0, [])
         one.leave(run)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.handover import Batch
-from headrace_server.core.keeping import KeepingDispatcher
-from headrace_server.core.segment_dispatch import SegmentDispatcher
 
 
 def standing(dispatcher: Dispatcher) -> tuple[int, int, int, int]:
@@ -20,9 +18,12 @@ def test_a_batch_is_ready_then_leased_then_returned_then_settled():
     assert standing(dispatcher) == (3, 0, 0, 0)
     dispatcher.join(1, 0.0)
     dispatcher.window(1, 2)
+    dispatcher.take_effects()
     assert standing(dispatcher) == (1, 0, 2, 0)
     assert dispatcher.standing_of(1) == {"rank": -1, "window": 0, "leases": 2}
     dispatcher.commit(1, (1,))
+    assert standing(dispatcher) == (1, 0, 1, 1)
+    dispatcher.kept(0, 0)
     dispatcher.leave(1)
     assert standing(dispatcher) == (1, 1, 0, 0) and dispatcher.standing_of(1) == {}
 
@@ -34,14 +35,16 @@ def test_what_was_dealt_to_ranks_counts_with_what_came_back():
     dispatcher.window(1, 1)
     for number in range(2):
         dispatcher.made(Batch(0, number, 4))
+    dispatcher.take_effects()
     assert standing(dispatcher) == (0, 1, 1, 0)
 
 
 def test_a_commit_that_its_worker_has_not_answered_is_saving():
-    dispatcher = KeepingDispatcher(range(1), 10.0)
+    dispatcher = Dispatcher(range(1), 10.0)
     dispatcher.made(Batch(0, 0, 4))
     dispatcher.join(1, 0.0)
     dispatcher.window(1, 5)
+    dispatcher.take_effects()
     dispatcher.commit(1, (1,))
     assert standing(dispatcher) == (0, 0, 0, 1)
     assert dispatcher.standing_of(1)["window"] == 4
@@ -51,7 +54,7 @@ def test_a_commit_that_its_worker_has_not_answered_is_saving():
 
 def test_batches_of_segments_are_counted_in_both_orders():
     for order in ("arrival", "lanes"):
-        dispatcher = SegmentDispatcher(range(1), 10.0, order=order)
+        dispatcher = Dispatcher(range(1), 10.0, order=order)
         dispatcher.join(1, 0.0)
         dispatcher.window(1, 2)
         dispatcher.take_effects()

@@ -39,7 +39,9 @@ def test_what_the_dispatcher_counts_is_told_as_it_is_now():
     dispatcher.join(1, 0.0)
     dispatcher.window(1, 1)
     dispatcher.made(Batch(0, 0, 4))
+    dispatcher.take_effects()
     dispatcher.commit(1, (1,))
+    dispatcher.kept(0, 0)
     dispatcher.dropped["incomplete_round"] = 5
     told = counters.told()
     assert (told["batches"], told["rows"], told["dropped"]) == (1, 4, {"incomplete_round": 5})

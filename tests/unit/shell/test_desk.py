@@ -20,7 +20,7 @@ from headrace_server.core.handover import (
     Send,
     Want,
 )
-from headrace_server.core.keeping import Acknowledged
+from headrace_server.core.recalls import Acknowledged
 from headrace_server.shell.config import FeedConfig, RunConfig
 from headrace_server.shell.desk import Desk, delivery_of
 from headrace_server.shell.events import (

@@ -63,6 +63,7 @@ def test_a_trainer_is_told_of_with_what_it_has_and_what_it_said(desk: Desk):
     desk.dispatcher.join(3, 9.0)
     desk.dispatcher.window(3, 2)
     desk.dispatcher.made(Batch(0, 0, 4))
+    desk.dispatcher.take_effects()
     one = session(3)
     one.tally.sent(4, 32)
     one.tally.blocked_s, one.tally.busy_s = 1.23456, 7.0
@@ -93,6 +94,7 @@ def test_an_example_that_is_out_is_told_with_its_holder(desk: Desk):
     desk.dispatcher.window(3, 1)
     desk.dispatcher.made(Batch(0, 0, 4))
     desk.dispatcher.made(Batch(1, 0, 4))
+    desk.dispatcher.take_effects()
     place = {"partition": 0, "epoch": 2, "segment": 1, "segments": 4}
     assert desk.example_told([0, 2, 1, 4, "ready", -1], 9.0) == {**place, "where": "ready"}
     held = {"where": "leased", "batch": 0, "trainer": 3, "since_s": 4.0}

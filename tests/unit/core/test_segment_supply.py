@@ -6,75 +6,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_proto.messages import Handed
 from headrace_server.core.handover import (
     Answer,
-    Batch,
-    Claim,
     Finish,
+    Flush,
     Freed,
     Idle,
     JoinRefused,
     Leave,
     Passed,
-    Reclaimed,
-    Release,
-    Returned,
     Save,
     Send,
     Want,
 )
-from headrace_server.core.segment_dispatch import Flush, SegmentDispatcher
 from tests.examples import some
 
+from .at_segments import TTL, At, lanes
 from .segment_world import World
-
-TTL = 10.0
-
-
-class At:
-    """A dispatcher, and everything that it has said so far."""
-
-    def __init__(self, partitions=1, order="arrival", shared=False, **options):
-        self.d = SegmentDispatcher(range(partitions), TTL, order=order, **options)
-        self.d.shared = shared
-        self.batches = {}
-        self.said = []
-
-    def act(self):
-        """A round is over."""
-        self.said += self.d.take_effects()
-
-    def take(self, kind=object):
-        self.act()
-        said, self.said = self.said, []
-        told = [e for e in said if isinstance(e, kind)]
-        return [e for e in told if kind is Returned or not isinstance(e, (Reclaimed, Returned))]
-
-    def join(self, *sessions, window=0, now=0.0):
-        for session in sessions:
-            self.d.join(session, now)
-            self.d.window(session, window)
-            self.act()
-
-    def make(self, partition, number, stripe=0, rows=2):
-        batch = Batch(partition, number, rows, "bytes", {"stripe": stripe})
-        self.batches[partition, number] = batch
-        self.d.made(batch)
-        self.act()
-        return batch
-
-    def sent(self, *orders, session=1, window=64):
-        """Batches in a trainer's hands: their tokens."""
-        self.join(session, window=window)
-        for partition, number in orders:
-            self.make(partition, number)
-        return [e.token for e in self.take(Send)]
-
-
-def lanes(partitions=1, **options):
-    return At(partitions, "lanes", **options)
-
 
 # What is asked for
 
@@ -365,67 +313,6 @@ def test_the_words_say_what_is_waited_for():
     assert at.d.describe(5.0).startswith("the states of 1 batches are being kept")
 
 
-# Another life of a server
-
-OLD = 5
-
-
-def claim(at, session=1, token=OLD, rows=2, segments=None):
-    which = b"s" * (12 * rows) if segments is None else segments
-    place = Handed(token, 0, 3, rows, which)
-    at.d.claim(session, place)
-    return place
-
-
-def test_a_claimed_batch_counts_beside_what_is_wanted_and_both_sides_are_told_the_same():
-    at = At(epoch=1)
-    at.join(1, window=1)
-    place = claim(at)
-    assert at.take() == [Want(0, 1), Claim(0, place)]
-    at.d.claimed(OLD, "yes", 0)
-    assert at.take() == [Want(0, 2)], "else the worker would take the claim for what was wanted"
-    at.make(0, 1)
-    assert [e.batch.number for e in at.take(Send)] == [1]
-    at.d.save(1, OLD, "states")
-    (save,) = at.take(Save)
-    assert (save.batch.order, save.batch.rows, save.token) == ((0, 0), 2, OLD)
-    at.d.kept(0, 0)
-    assert at.take(Answer) == [Answer(1, (OLD,), ())]
-
-
-def test_states_of_a_claimed_batch_can_be_checked_before_the_worker_has_spoken():
-    at = At(epoch=1)
-    at.join(1)
-    claim(at)
-    assert at.d.leased_batch(1, OLD).rows == 2
-    at.d.save(1, OLD, "states")
-    at.d.claimed(OLD, "no", 0)
-    assert at.take(Answer) == [Answer(1, (), (OLD,))] and at.d.leased_batch(1, OLD) is None
-
-
-def test_a_claim_whose_rows_are_not_those_it_says_is_none():
-    at = At(epoch=1)
-    at.join(1)
-    claim(at, segments=b"s" * 23)
-    claim(at, rows=0)
-    assert at.take() == []
-    at.d.save(1, OLD, "states")
-    assert at.take() == [Answer(1, (), (OLD,))]
-
-
-def test_a_claimed_batch_whose_trainer_leaves_is_released_once_and_its_rows_go_out_again():
-    at = At(epoch=1)
-    at.join(1)
-    claim(at)
-    at.d.claimed(OLD, "yes", 0)
-    at.take()
-    at.d.leave(1)
-    released, freed = at.take()
-    assert released == Release(0, 0) and freed.batch.order == (0, 0)
-    at.d.save(1, OLD)
-    assert at.take() == [Answer(1, (), (OLD,))]
-
-
 # Lanes
 
 
@@ -531,8 +418,8 @@ def test_trainers_that_come_and_go_leave_nothing_behind():
         at.join(session, window=2)
         at.d.leave(session)
     assert sorted(e.stripe for e in at.take(Leave)) == list(range(199))
-    assert [vars(at.d._stream)[name] for name in ("_stripes", "_by_number")] == [{}, {}]
-    assert not at.d._saved and not at.d._trainers.asking
+    assert [vars(at.d._supply.queue)[name] for name in ("_stripes", "_by_number")] == [{}, {}]
+    assert not at.d._last_saved and not at.d._trainers.asking
     for partition in range(3):
         at.d.partition_ended(partition)
     assert at.d.ended
@@ -632,48 +519,6 @@ def test_one_trainer_without_prefetch_sees_the_same_order_however_slow_the_parti
     assert len(streams) == 1
     (stream,) = streams
     assert [p for p, _ in stream[: 2 * partitions]] == 2 * list(range(partitions))
-
-
-def reclaimed(batch, token):
-    return Handed(token, batch.partition, batch.number, batch.rows, b"s" * 12 * batch.rows)
-
-
-def test_what_was_made_of_states_is_judged_after_they_are_saved_again():
-    at = At(epoch=1)
-    at.join(1, window=4)
-    at.take()
-
-    def place(token, number):
-        return Handed(token, 0, number, 2, b"s" * 24)
-
-    at.d.claim(1, place(OLD, 3), saved=True)
-    at.d.claim(1, place(OLD + 1, 4))
-    assert [e.place.token for e in at.take(Claim)] == [OLD], "the other one may be made of it"
-    at.d.claimed(OLD, "yes", 0)
-    at.d.window(1, 5)
-    assert at.take(Claim) == []
-    at.d.save(1, OLD, "states")
-    assert [e.token for e in at.take(Save)] == [OLD]
-    at.d.kept(0, 0)
-    assert [e.place.token for e in at.take(Claim)] == [OLD + 1]
-    at.d.claimed(OLD + 1, "yes", 1)
-    at.d.save(1, OLD + 1, "more")
-    assert [e.token for e in at.take(Save)] == [OLD + 1]
-
-
-def test_a_save_that_never_comes_holds_nobody_up_for_longer_than_its_trainer():
-    at = At(epoch=1)
-    at.join(1, 2, window=4)
-    at.d.claim(1, Handed(OLD, 0, 3, 2, b"s" * 24), saved=True)
-    at.d.claim(2, Handed(OLD + 1, 0, 4, 2, b"s" * 24))
-    at.d.claimed(OLD, "yes", 0)
-    at.take()
-    at.d.leave(1)
-    assert [e.place.token for e in at.take(Claim)] == [OLD + 1]
-    at.d.claimed(OLD + 1, "yes", 1)
-    at.take()
-    at.d.window(2, 9)
-    assert len(at.take(Want)) == 1
 
 
 # An owner that can give nothing

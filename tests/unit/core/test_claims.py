@@ -1,4 +1,4 @@
-"""What a trainer is told to be committed is kept; batches of an earlier server are claimed once."""
+"""Batches of an earlier server are claimed once, by the last trainer that had them."""
 
 from __future__ import annotations
 
@@ -10,115 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_proto.messages import Handed
+from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.handover import (
     Answer,
     Batch,
     Claim,
     Finish,
     Freed,
-    Rewound,
     Save,
     Send,
     Taken,
 )
-from headrace_server.core.keeping import Acknowledged, KeepingDispatcher
 from tests.examples import some
 
-TTL = 10.0
-EPOCH = 7
-OLD = 6 << 32  # tokens of the server before
-
-
-class At:
-    """A dispatcher of a server that was started anew, and what it says."""
-
-    def __init__(self, partitions=1, made=0):
-        self.d = KeepingDispatcher(range(partitions), TTL, epoch=EPOCH)
-        for partition in range(partitions):
-            self.d.started(partition, made)
-
-    def take(self, *kinds):
-        return [e for e in self.d.take_effects() if not kinds or isinstance(e, kinds)]
-
-    def join(self, *sessions, window=0):
-        for session in sessions:
-            self.d.join(session, 0.0)
-            self.d.window(session, window)
-
-    def make(self, number, partition=0):
-        batch = Batch(partition, number, 4, "bytes")
-        self.d.made(batch)
-        return batch
-
-    def claim(self, session, token, number, partition=0):
-        self.d.claim(session, place(token, number, partition))
-
-
-def place(token, number, partition=0):
-    return Handed(OLD + token, partition, number, 4)
-
-
-def committed(session, token):
-    return Answer(session, (OLD + token,), ())
-
-
-def stale(session, token):
-    return Answer(session, (), (OLD + token,))
-
-
-# Commits
-
-
-def test_a_trainer_whose_worker_does_not_keep_up_gets_no_more_until_it_does():
-    at = At()
-    at.d = KeepingDispatcher(range(1), TTL, max_window=2, epoch=EPOCH)
-    at.d.started(0, 0)
-    at.join(1, window=100)
-    for number in range(20):
-        at.make(number)
-    for _ in range(20):
-        for send in at.take(Send):
-            at.d.commit(1, (send.token,))
-    assert len(at.d._keeping) == 4, "as many as it may hold, twice"
-    at.d.kept(0, 0)
-    (send,) = at.take(Send)
-    assert send.batch.number == 4
-    at.d.commit(1, (send.token,))
-    for number in range(1, 20):
-        at.d.kept(0, number)
-        for send in at.take(Send):
-            at.d.commit(1, (send.token,))
-    assert at.d.counts["batches"] == 20 and not at.d._unkept
-
-
-def test_a_commit_is_answered_when_its_worker_has_kept_it_and_not_before():
-    at = At()
-    at.join(1, window=2)
-    batch = at.make(0)
-    (send,) = at.take(Send)
-    at.d.commit(1, (send.token,))
-    assert at.take() == [Save(batch, ((), None), send.token)] and not batch.settled
-    assert at.d.leased == 1 and at.d.counts["batches"] == 0
-    at.d.kept(0, 0)
-    assert at.take() == [Freed(batch), Answer(1, (send.token,), ())]
-    assert at.d.leased == 0 and at.d.counts["batches"] == 1
-    at.d.commit(1, (send.token,))
-    assert at.take() == [Answer(1, (send.token,), ())], "it is answered as it was"
-
-
-def test_the_end_is_told_when_the_last_commit_is_kept():
-    at = At()
-    at.join(1, window=2)
-    at.make(0)
-    (send,) = at.take(Send)
-    at.d.partition_ended(0)
-    at.d.commit(1, (send.token,))
-    assert at.take(Finish) == [] and not at.d.ended
-    at.d.kept(0, 0)
-    assert at.take(Finish) == [Finish(1)] and at.d.ended
-
-
-# Claims
+from .anew import OLD, TTL, At, committed, place, stale
 
 
 def test_a_batch_of_an_earlier_server_is_committed_under_its_old_token():
@@ -130,46 +35,9 @@ def test_a_batch_of_an_earlier_server_is_committed_under_its_old_token():
     batch = at.make(0)
     assert at.take(Send) == []
     at.d.commit(1, (OLD + 5,))
-    assert at.take() == [Save(batch, ((), None), OLD + 5)]
+    assert at.take() == [Save(batch, None, OLD + 5)]
     at.d.kept(0, 0)
     assert at.take() == [Freed(batch), committed(1, 5)]
-
-
-def test_a_trainer_whose_acknowledged_commit_is_not_known_is_sent_away_and_commits_nothing():
-    """Two trainers come with a claim and a commit each; one saves its batch again at once."""
-    at = At(made=2)
-    at.join(1, 2)
-    told = [Acknowledged(OLD + 1, 0), Acknowledged(OLD + 2, 0)]
-    for session, commit in enumerate(told, 1):
-        at.d.recall(session, commit)
-        at.claim(session, session + 10, session + 1)
-        at.d.commit(session, (OLD + session + 10,))
-    assert [e.place for e in at.take(Claim)].count(told[0]) == 1
-    at.d.claimed(OLD + 1, "done", 0)
-    at.d.claimed(OLD + 2, "no", 0)
-    for session in (1, 2):
-        at.d.claimed(OLD + session + 10, "yes", session + 1)
-        at.make(session + 1)
-    effects = at.take(Rewound, Save)
-    assert [type(e) for e in effects] == [Rewound, Save]
-    assert effects[0].session == 2 and effects[1].token == OLD + 11
-    at.d.claimed(OLD + 2, "no", 0)
-    assert at.take() == []
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_a_trainer_is_given_nothing_before_its_acknowledged_commits_are_found(known):
-    at = At(made=2)
-    at.join(1, window=4)
-    at.d.recall(1, Acknowledged(OLD + 1, 0))
-    at.d.recall(1, Acknowledged(OLD + 2, 0))
-    at.make(2)
-    at.d.commit(1, (OLD + 7,))
-    at.d.claimed(OLD + 1, "done", 0)
-    assert at.take(Send, Answer, Rewound) == []
-    at.d.claimed(OLD + 2, "done" if known else "no", 0)
-    told = at.take(Send, Answer, Rewound)
-    assert {type(e) for e in told} == ({Send, Answer} if known else {Rewound})
 
 
 @pytest.mark.parametrize("verdict_first", [False, True])
@@ -191,12 +59,12 @@ def test_a_batch_that_is_there_already_is_set_aside_and_its_worker_may_make_anot
     batch, other = at.make(0), at.make(1)
     at.join(1)
     at.claim(1, 5, 0)
-    assert at.take() == [Taken(batch), Claim(0, place(5, 0))]
+    assert at.take() == [Claim(0, place(5, 0)), Taken(batch)]
     at.join(2, window=9)
     assert [e.batch for e in at.take(Send)] == [other]
     at.d.claimed(OLD + 5, "yes", 0)
     at.d.commit(1, (OLD + 5,))
-    assert at.take(Save) == [Save(batch, ((), None), OLD + 5)]
+    assert at.take(Save) == [Save(batch, None, OLD + 5)]
 
 
 def test_a_claimed_batch_that_comes_later_is_told_as_taken_too():
@@ -293,7 +161,7 @@ def test_a_later_holder_takes_the_claim_of_one_that_waits_for_the_batch():
     at.d.claimed(OLD + 6, "yes", 0)
     batch = at.make(0)
     at.d.commit(6, (OLD + 6,))
-    assert at.take(Save) == [Save(batch, ((), None), OLD + 6)]
+    assert at.take(Save) == [Save(batch, None, OLD + 6)]
 
 
 def test_a_claimed_batch_of_a_trainer_that_left_goes_to_others_and_may_still_be_committed_before():
@@ -304,7 +172,7 @@ def test_a_claimed_batch_of_a_trainer_that_left_goes_to_others_and_may_still_be_
     batch = at.make(0)
     at.d.claimed(OLD + 5, "yes", 0)
     at.d.commit(3, (OLD + 5,))
-    assert at.take(Save) == [Save(batch, ((), None), OLD + 5)]
+    assert at.take(Save) == [Save(batch, None, OLD + 5)]
     at.claim(2, 8, 1)
     at.d.claimed(OLD + 8, "yes", 0)
     at.d.leave(2)
@@ -324,7 +192,7 @@ def test_a_commit_before_the_trainer_left_counts_when_the_worker_has_spoken():
     at.d.leave(1)
     batch = at.make(0)
     at.d.claimed(OLD + 5, "yes", 0)
-    assert at.take(Save) == [Save(batch, ((), None), OLD + 5)]
+    assert at.take(Save) == [Save(batch, None, OLD + 5)]
 
 
 def test_a_claim_moves_to_the_trainers_next_session_and_nobody_else_commits_it():
@@ -381,7 +249,7 @@ class Worlds:
 
     def start(self):
         self.epoch += 1
-        self.d = KeepingDispatcher(range(len(self.counts)), TTL, 4, self.epoch)
+        self.d = Dispatcher(range(len(self.counts)), TTL, 4, self.epoch)
         self.next = []
         for partition, done in enumerate(self.done):
             first = next(n for n in range(len(done) + 1) if n not in done)
@@ -512,5 +380,5 @@ def test_whoever_dies_every_batch_is_kept_once_and_every_commit_is_answered(seed
     assert world.done == [set(range(count)) for count in counts]
     assert world.d.ended, world.d.describe(0.0)
     assert not any(world.trainers)
-    assert not world.d._claims and not world.d._early and not world.d._last_claims
-    assert not world.d._keeping and not world.d._kept_tokens and not world.d.leased
+    assert not world.d._claims.by_token and not world.d._claims._last
+    assert not len(world.d._saves) and not world.d.leased

@@ -1,0 +1,85 @@
+"""Batches in hands: who has each, and when nobody needs its bytes any more.
+
+    made ─► grant ─► a trainer's ─► settle ─┬─► Freed, once, when nobody has it pinned
+              ▲          │                  │
+              └─ take_back ─────► void ─────┘
+
+A batch is pinned by a trainer that maps it, or by a frame of it that is still being sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from .handover import Batch, Effect, Freed, Returned, Send
+from .lease import Lease, LeaseTable
+from .trainers import Trainer
+
+__all__ = ["Hands"]
+
+
+class Hands:
+    """The batches of one feed, or of some of its partitions, and what is to be done with them."""
+
+    def __init__(self, lease_ttl_s: float, epoch: int) -> None:
+        self.leases: LeaseTable[Batch] = LeaseTable(lease_ttl_s, epoch)
+        self.effects: list[Effect] = []
+        self.open = 0  # batches made, and neither settled nor void
+        self.counts = {"batches": 0, "rows": 0, "redelivered": 0, "stale": 0, "expired": 0}
+        self.dropped: dict[str, int] = {}
+
+    def grant(self, trainer: Trainer, batch: Batch) -> None:
+        """Lease a batch to a trainer, and send it."""
+        session = trainer.session
+        trainer.seq = seq = trainer.seq + 1
+        trainer.idle = False
+        lease = self.leases.grant(batch, session, seq, trainer.seen)
+        self.effects.append(Send(session, seq, lease.token, batch))
+
+    def take_back(self, lease: Lease[Batch], why: str) -> Batch:
+        """End a lease without commit."""
+        self.effects.append(Returned(lease.token, why))
+        self.counts["redelivered"] += 1
+        return self.leases.take_back(lease)
+
+    def settle(self, batch: Batch) -> None:
+        """A commit of the batch is stored."""
+        self.counts["batches"] += 1
+        self.counts["rows"] += batch.rows
+        self.close(batch)
+
+    def void(self, batch: Batch) -> None:
+        """A batch that is nobody's goes, without having been committed."""
+        token = self.leases.void(batch)
+        if token is not None:
+            self.effects.append(Returned(token, "voided"))
+        self.close(batch)
+
+    def drop(self, batch: Batch, reason: str) -> None:
+        """Void a batch, and count its rows."""
+        self.dropped[reason] = self.dropped.get(reason, 0) + batch.rows
+        self.void(batch)
+
+    def close(self, batch: Batch) -> None:
+        """Nothing more can become of a batch."""
+        batch.settled = True
+        self.open -= 1
+        if not batch.pins:
+            self._free(batch)
+
+    def pin(self, batch: Batch, holder: Hashable) -> None:
+        """Somebody reads the bytes of this batch."""
+        if batch.freed:
+            raise ValueError(f"batch {batch.order} is free: its bytes may be another's by now")
+        batch.pins.add(holder)
+
+    def unpin(self, batch: Batch, holder: Hashable) -> None:
+        """That reader is done."""
+        if holder in batch.pins:
+            batch.pins.discard(holder)
+            if batch.settled and not batch.pins:
+                self._free(batch)
+
+    def _free(self, batch: Batch) -> None:
+        batch.freed = True
+        self.effects.append(Freed(batch))

@@ -1,0 +1,291 @@
+"""The batches of a plain feed that nobody has, and which trainer gets which.
+
+    made() ─► stream ───────────┐
+    put_back() ─► waiting again ┴─► next in turn ─┬─ trainers in turn
+                                                  └─ ranks: dealt in rounds ─► each its own
+
+The order of a feed is by (number, partition), see stream.py; batches that came back go out before
+new ones.  In coordinated mode the same stream is dealt in rounds, see rounds.py.  A round that can
+not be completed at the end of the feed is dropped, so that all ranks finish together.
+
+Rounds outlive an owner: those that were dealt of a partition are told with it, and stored before
+their batches go out.  The next life deals them again as they were, see redealing.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .handover import Batch, Dealt, Effect, Full, Idle, Taken, Waiting
+from .hands import Hands
+from .redealing import DealtRounds, Redealing
+from .rounds import Rounds
+from .stream import Stream
+from .trainers import Trainers
+
+__all__ = ["PlainSupply"]
+
+
+class PlainSupply:
+    """Of one feed, or of some of its partitions."""
+
+    def __init__(self, partitions: Iterable[int], hands: Hands, trainers: Trainers) -> None:
+        self._partitions = tuple(partitions)
+        self._hands = hands
+        self._trainers = trainers
+        self._stream = Stream(self._partitions)
+        self._again = Waiting()  # came back, and is no rank's
+        self._rounds = Rounds(0)
+        self._redealing = Redealing()
+        self._run = -1  # of the trainers that joined last, see runs.py; -1: nobody has
+        self._full = False  # whether there is no room for the next batch
+
+    # What workers bring
+
+    def started(self, partition: int, number: int) -> None:
+        """A partition goes on where an earlier server was."""
+        self._stream.start(partition, number)
+
+    def made(self, batch: Batch) -> bool:
+        """A worker made the next batch of a partition.  Whether somebody may have it."""
+        self._stream.made(batch)
+        self._full = False
+        # Before ranks are there it only waits.
+        if self._rounds.world and self._redealing.made(batch):
+            self.pick(*batch.order)
+            self._deal_again(batch)
+        return True
+
+    def starved(self, partition: int) -> None:
+        """There is no room for the next batch of a partition before trainers commit some."""
+        self._full = True
+
+    def end(self, partition: int) -> None:
+        """No more batches of a partition will come."""
+        if self._rounds.world:
+            self._redealing.ended(partition)
+        self._stream.end(partition)
+        self._trainers.due.extend(self._trainers.by_rank)
+
+    # What trainers bring
+
+    def start_run(self, run: int, world_size: int) -> None:
+        """A trainer of a run is to join: with the first one all of it go on with the same round."""
+        rounds, redealing = self._rounds, self._redealing
+        same = world_size == rounds.world
+        if same and run == self._run:
+            return
+        begun, had_ranks = rounds.begun, bool(rounds.world) or redealing.loaded
+        if same:
+            left = rounds.realign()
+        else:
+            left = rounds.undeal()
+            rounds = self._rounds = Rounds(world_size)
+        for batch in left:
+            self._again.push(batch)
+        self._run = run
+        if redealing.loaded:
+            rounds.go_on(*redealing.begin(run, world_size))
+            self._place()
+        else:
+            redealing.forget(begun if same else None)
+        if world_size or had_ranks:
+            self._hands.effects.append(Dealt(self._partitions))
+
+    def _place(self) -> None:
+        """Put batches that were made before a rank was there where they were dealt to."""
+        for order in self._redealing.orders:
+            batch = self.pick(*order)
+            if batch is not None and self._redealing.take(batch):
+                self._deal_again(batch)
+            elif batch is None and not self._stream.will_make(*order):
+                self._redealing.forget_one(order)
+
+    def _deal_again(self, batch: Batch) -> None:
+        """A batch that was dealt waits for its rank."""
+        self._rounds.push(batch)
+        self._trainers.due.append(batch.rank)
+
+    def put_back(self, session: int, batch: Batch) -> bool:
+        """A batch came back from a session.  Whether somebody may have it."""
+        if batch.rank < 0:
+            self._again.push(batch)
+        else:
+            self._deal_again(batch)
+        return True
+
+    def leave(self, session: int) -> tuple[list[Batch], list[Effect]]:
+        """A trainer is gone: nothing is void by that."""
+        return [], []
+
+    def settled(self, batch: Batch) -> None:
+        """A commit of a batch is stored."""
+        self._redealing.settled(batch)
+        self._rounds.settled(batch)
+
+    # Rounds of another life
+
+    def load_rounds(self, partition: int, dealt: DealtRounds) -> None:
+        """An earlier life has dealt these and they are not done."""
+        self._redealing.load(partition, dealt)
+
+    def rounds_told(self, partition: int) -> DealtRounds:
+        """The same of this life, to be stored."""
+        next_round = self._rounds.next_round.get(partition, 0)
+        members = self._redealing.told(partition)
+        return DealtRounds(self._rounds.world, self._run, next_round, members)
+
+    # Claims
+
+    def pick(self, number: int, partition: int) -> Batch | None:
+        """A batch out of its turn, if it is here; its worker may make another."""
+        placed = self._redealing.picked((number, partition))
+        if placed is not None:
+            return placed
+        batch = self._stream.pick(number, partition)
+        if batch is not None:
+            self._hands.effects.append(Taken(batch))
+        return batch
+
+    def will_make(self, number: int, partition: int) -> bool:
+        """Whether a batch may still come."""
+        return self._stream.will_make(number, partition)
+
+    # The hand-out
+
+    def deal(self, paused: bool) -> None:
+        """Hand out what can be handed out."""
+        if not paused and self._trainers.by_rank:
+            self._deal_to_ranks()
+        elif not paused and self._trainers.asking:
+            self._deal_in_turn()
+        if self._rounds.world and not self._again and not self._stream.open:
+            for batch in self._rounds.drop():
+                self._hands.drop(batch, "incomplete_round")
+
+    def _deal_in_turn(self) -> None:
+        trainers, hands = self._trainers, self._hands
+        asking, credits_of = trainers.asking, trainers.credits
+        while asking:
+            session, trainer = next(iter(asking.items()))
+            credits = credits_of(trainer)
+            if credits > 0:
+                batch = self._fresh()
+                if batch is None:
+                    break
+                hands.grant(trainer, batch)
+            if credits > 1:  # others have waited for longer
+                asking.move_to_end(session)
+            else:
+                del asking[session]
+
+    def _deal_to_ranks(self) -> None:
+        trainers = self._trainers
+        due, asking = trainers.due, trainers.asking
+        while due or asking:
+            ranked = bool(due)
+            trainer = trainers.by_rank.get(due.popleft()) if ranked else next(iter(asking.values()))
+            if trainer is None:
+                continue
+            credits = trainers.credits(trainer)
+            batch = self._next_of_rank(trainer.rank) if credits > 0 else None
+            if batch is not None:
+                self._hands.grant(trainer, batch)
+                credits -= 1
+                if ranked:
+                    due.append(trainer.rank)
+            if credits <= 0:
+                asking.pop(trainer.session, None)
+            elif batch is not None and not ranked:  # others have waited for longer
+                asking.move_to_end(trainer.session)
+            elif batch is None and not ranked:
+                break
+
+    def _next_of_rank(self, rank: int) -> Batch | None:
+        trainers = self._trainers
+        while (batch := self._dealt_to(rank)) is None:
+            fresh = self._fresh()
+            if fresh is None:
+                return None
+            members = self._rounds.add(fresh)
+            for member in members:
+                self._hands.leases.void(member)  # from here on it is this rank's
+                trainers.due.append(member.rank)
+            if members:
+                self._redealing.dealt(members)
+                self._hands.effects.append(Dealt((fresh.partition,)))
+            if fresh.partition not in self._coming():  # rounds of others waited for its rounds
+                trainers.due.extend(trainers.by_rank)
+        return batch
+
+    def _dealt_to(self, rank: int) -> Batch | None:
+        """The batch of a rank's next round, if it may have it now."""
+        if self._redealing.orders:
+            batch = self._rounds.peek(rank)
+            if batch is None or self._redealing.waits_for(rank, (batch.round, batch.partition)):
+                return None
+        return self._rounds.pop(rank, self._coming())
+
+    def _coming(self) -> set[int]:
+        """Partitions of which batches may be dealt that were not."""
+        return {*self._stream.live, *self._again.partitions()}
+
+    def _fresh(self) -> Batch | None:
+        """What came back, else the next of the stream."""
+        if self._again.count:
+            return self._again.pop()
+        batch = self._stream.next()
+        if batch is not None:
+            self._hands.effects.append(Taken(batch))
+        return batch
+
+    def tell(self, paused: bool) -> None:
+        """Tell trainers that ask for a batch, and have other owners, when to go to one of these.
+
+        Once, when trainers have to act before they get one here.
+        """
+        if not (paused or self._stream.open or self._again):
+            for trainer in self._trainers.asking.values():
+                if not trainer.idle and trainer.rank < 0:
+                    trainer.idle = True
+                    self._hands.effects.append(Idle(trainer.session, trainer.seq))
+        if self._full and not self._rounds.world:
+            self._tell_full()
+
+    def _tell_full(self) -> None:
+        """Tell trainers that ask for a batch which one comes next, so far as they do not know.
+
+        One that has a smaller one of another owner needs not wait for this.  Else each of two
+        could wait for an owner whose batches the other has, and does not use before it has that.
+        """
+        following = self._stream.missing()
+        for trainer in self._trainers.asking.values():
+            if trainer.full != following and following is not None:
+                trainer.full = following
+                self._hands.effects.append(Full(trainer.session, *following))
+
+    # Words
+
+    @property
+    def world(self) -> int:
+        """How many ranks there are; 0 where trainers have none."""
+        return self._rounds.world
+
+    @property
+    def open(self) -> bool:
+        """Whether batches are to come, or wait in the stream."""
+        return self._stream.open
+
+    def is_exhausted(self, rank: int) -> bool:
+        """Whether nothing is left for a trainer: all is in the hands of trainers, or committed."""
+        if self._stream.open or self._again:
+            return False
+        return rank < 0 or not self._rounds.has_dealt(rank)
+
+    def missing(self) -> tuple[int, int] | None:
+        """Number and partition of the batch that is waited for, if one is."""
+        return self._stream.missing()
+
+    def waiting(self) -> int:
+        """How many new batches are there, and not taken."""
+        return self._stream.waiting()

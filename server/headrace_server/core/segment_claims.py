@@ -1,0 +1,156 @@
+"""Claims of segments: rows that an earlier server handed out, known by what segments they are.
+
+    add() ─► [ of a partition, by token ] ─► Claim, one after the other ─► judged() ─► arrived()
+
+A batch follows from the states of others.  So a partition judges the claims of one whose commit
+is to come before those of later tokens, and makes nothing new meanwhile.  A claim that it refuses
+may be on rows that come to be by the commit of another: it stays doubtful until no such can come.
+In lanes nothing follows from another's commit, and nothing waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from .claims import Claimed
+from .demand import Arrivals, LaneQueues
+from .handover import Batch, Claim
+from .hands import Hands
+
+__all__ = ["SegmentClaims"]
+
+#: Of the segments that a trainer says it has: insertion index (int64), number (int32).
+_BYTES_PER_ROW = 12
+
+
+class SegmentClaims:
+    """The claims of a feed of segments."""
+
+    def __init__(self, hands: Hands, queue: Arrivals | LaneQueues) -> None:
+        self._hands = hands
+        self._queue = queue
+        self.by_token: dict[int, Claimed] = {}
+        self._unsaid: dict[int, list[int]] = {}  # by partition: tokens of claims, oldest last
+        self._awaited: dict[int, int] = {}  # by partition: the claim that others wait for
+        self._others_come = False  # trainers of an earlier server, which have not greeted this one
+
+    def add(self, session: int, place: Any, saved: bool) -> Iterable[Claimed]:
+        """A new session has a batch, or (``saved``) commits it: that was not answered."""
+        if not place.rows or len(place.segments) != _BYTES_PER_ROW * place.rows:
+            return ()
+        token, partition = place.token, place.partition
+        self.by_token[token] = Claimed(session, place)
+        if isinstance(self._queue, LaneQueues):
+            self._hands.effects.append(Claim(partition, place))
+            return ()
+        self.by_token[token].expected = saved
+        self._unsaid[partition] = sorted([*self._unsaid.get(partition, ()), token], reverse=True)
+        self._say_next(partition)
+        if partition in self._awaited:
+            self._hold(partition, True)
+        else:
+            del self._unsaid[partition]
+        return ()
+
+    def _say_next(self, partition: int) -> None:
+        unsaid = self._unsaid[partition]
+        while unsaid and partition not in self._awaited:
+            token = unsaid.pop()
+            claim = self.by_token[token]
+            self._hands.effects.append(Claim(partition, claim.place))
+            if claim.saved or claim.expected:
+                self._awaited[partition] = token
+
+    def _hold(self, partition: int, held: bool) -> None:
+        if isinstance(self._queue, Arrivals):
+            self._queue.hold(partition, held)
+
+    def made(self, batch: Batch) -> Iterable[Claimed]:
+        """A batch was made.  The worker knows which segments are out: it is not of these."""
+        return ()
+
+    def partition_ended(self, number: int) -> Iterable[Claimed]:
+        """No more batches of a partition will come; its claims are judged all the same."""
+        return ()
+
+    def judged(self, token: int, verdict: str, number: int) -> Iterable[Claimed]:
+        """A worker's word on a claim: "done" before, "yes" it can be, by this number, or "no"."""
+        claim = self.by_token.get(token)
+        if claim is None:
+            return ()
+        claim.doubtful = verdict == "no" and self._may_be_made_up(claim)
+        partition = claim.place.partition
+        if claim.doubtful:
+            self._unsaid.setdefault(partition, [])
+            self._hold(partition, True)
+            if self._awaited.get(partition) == token:
+                del self._awaited[partition]
+                self._say_next(partition)
+            return ()
+        claim.verdict = verdict
+        if verdict == "done":
+            self._hands.leases.remember(token)
+        elif verdict == "yes":
+            claim.batch = self._out_again(claim.place, number)
+        del self.by_token[token]
+        return (claim,)
+
+    def _may_be_made_up(self, claim: Claimed) -> bool:
+        """Whether what a batch was made of may still be saved, by another trainer.
+
+        Others are to greet, or have claims that are not judged yet.
+        """
+        if isinstance(self._queue, LaneQueues):
+            return False
+        return self._others_come or any(
+            other.place.partition == claim.place.partition
+            for other in self.by_token.values()
+            if other is not claim and not other.doubtful
+        )
+
+    def _out_again(self, place: Any, number: int) -> Batch:
+        """The rows of a claim are out again, in the worker's books under this number.
+
+        What is wanted is said again: a wish that crossed the claim did not count it.
+        """
+        self._hands.effects.append(self._queue.claimed(place.partition))
+        self._hands.open += 1
+        return Batch(place.partition, number, place.rows, None, {"claimed": place})
+
+    def arrived(self, partition: int, token: int, stored: bool = False) -> None:
+        """A commit is stored, or will not come: others may have waited for it."""
+        if stored:
+            self._judge_again(partition)
+        if self._awaited.get(partition) == token:
+            del self._awaited[partition]
+            self._say_next(partition)
+        if partition in self._awaited:
+            return
+        here = [claim for claim in self.by_token.values() if claim.place.partition == partition]
+        if here and all(claim.doubtful for claim in here) and not self._others_come:
+            self._judge_again(partition)
+        elif not here and partition in self._unsaid:
+            del self._unsaid[partition]
+            self._hold(partition, False)
+
+    def _judge_again(self, partition: int) -> None:
+        """Have a partition judge claims that it has refused: by now it may know their rows."""
+        again = [
+            token
+            for token, claim in self.by_token.items()
+            if claim.doubtful and claim.place.partition == partition
+        ]
+        if again:
+            for token in again:
+                self.by_token[token].doubtful = False
+            unsaid = {*self._unsaid.get(partition, ()), *again}
+            self._unsaid[partition] = sorted(unsaid, reverse=True)
+            self._say_next(partition)
+
+    def wait_for_others(self, others_come: bool) -> None:
+        """Whether trainers of an earlier server are to greet this one."""
+        self._others_come = others_come
+        doubtful = [claim for claim in self.by_token.values() if claim.doubtful]
+        for partition in {claim.place.partition for claim in doubtful}:
+            self._judge_again(partition)

@@ -1,0 +1,179 @@
+"""Where the batches and the trainers of one feed stand: what can be asked of its dispatcher."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from .claims import Claims
+from .handover import Batch
+from .hands import Hands
+from .plain_supply import PlainSupply
+from .recalls import Recalls
+from .saves import Saves
+from .segment_claims import SegmentClaims
+from .segment_supply import SegmentSupply
+from .trainers import Trainer, Trainers
+
+__all__ = ["Standing"]
+
+
+class Standing:
+    """The parts of the machine, and their answers.
+
+    ``epoch`` makes the tokens of one life of a server differ from those of all others.
+    ``order`` is that of a feed of segments, "arrival" or "lanes"; of others it is empty.
+    ``shared``: whether other partitions of the feed are handed out elsewhere.
+    """
+
+    def __init__(
+        self,
+        partitions: Iterable[int],
+        lease_ttl_s: float,
+        max_window: int,
+        epoch: int,
+        order: str,
+        shared: bool,
+    ) -> None:
+        self.stateful = bool(order)  # whether batches are of segments, and committed by states
+        self._hands = hands = Hands(lease_ttl_s, epoch)
+        self._leases = hands.leases
+        self._trainers = Trainers(max_window, self._held_by, shared)
+        self._saves = Saves()
+        self._recalls = Recalls()
+        self._supply: PlainSupply | SegmentSupply
+        self._claims: Claims | SegmentClaims
+        if order:
+            segments = SegmentSupply(partitions, hands, self._trainers, order == "lanes")
+            self._supply, self._claims = segments, SegmentClaims(hands, segments.queue)
+        else:
+            plain = PlainSupply(partitions, hands, self._trainers)
+            self._supply, self._claims = plain, Claims(hands, plain)
+        self._last_saved: dict[int, tuple[int, Batch]] = {}  # by session: token and batch
+        self._paused = False
+        self.counts, self.dropped = hands.counts, hands.dropped
+
+    def _held_by(self, session: int) -> int:
+        """Number of batches that count against the credits of a session.
+
+        Of those that wait to be stored the ones beyond ``max_window`` do: a trainer whose worker
+        does not keep up gets no more, so what waits is bounded.
+        """
+        most = self._trainers.max_window
+        if session in self._recalls.doubted:
+            return most
+        held, unkept = self._leases.count(session), self._saves.unkept.get(session, 0)
+        return held if unkept <= most else held + unkept - most
+
+    @property
+    def ended(self) -> bool:
+        """Everything was made, handed out and stored, and every claim is settled."""
+        return not (self._hands.open or self._claims.by_token or self._supply.open)
+
+    def exhausted(self, session: int, last_seq: int) -> bool:
+        """Whether no batch is left for a session that has received deliveries up to this number.
+
+        Every batch is committed then, or in the hands of a trainer.
+        """
+        trainer = self._trainers.present.get(session)
+        if trainer is None or not self._supply.is_exhausted(trainer.rank):
+            return False
+        return all(lease.seq <= last_seq for lease in self._leases.of_session(session))
+
+    # Batches
+
+    def holds(self, session: int, token: int) -> bool:
+        """Whether this lease stands, and is this session's."""
+        return self._leases.holds(session, token)
+
+    def leased_batch(self, session: int, token: int) -> Batch | None:
+        """The batch of a lease that stands, that can still be saved, or that is claimed."""
+        claim = self._claims.by_token.get(token)
+        if claim is not None:
+            place = claim.place
+            return Batch(place.partition, place.number, place.rows)
+        return self._leases.batch_of(token, session)
+
+    def last_saved(self, session: int, token: int) -> Batch | None:
+        """The batch of a token, if it is the last one that the session has saved."""
+        saved, batch = self._last_saved.get(session, (0, None))
+        return batch if saved == token else None
+
+    def lost_lanes(self, session: int, token: int) -> bool:
+        """Whether a batch that can not be flushed was the session's, and its lease has ended.
+
+        False where the session has still to save it, or nobody was ever given this token.
+        """
+        return self._leases.issued(token) and not self._leases.holds(session, token)
+
+    def holder(self, partition: int, number: int) -> tuple[int, float] | None:
+        """Which session has a batch, and since when."""
+        for lease in self._leases.held():
+            if lease.batch.order == (number, partition):
+                return lease.session, lease.since
+        return None
+
+    @property
+    def leased(self) -> int:
+        """Number of batches in trainers' hands, on their way there, or not answered."""
+        return len(self._leases) + len(self._saves)
+
+    @property
+    def in_doubt(self) -> int:
+        """Number of batches of which it is not known yet whether a trainer has done them."""
+        return self.leased + len(self._claims.by_token)
+
+    def standing(self) -> dict[str, int]:
+        """Where the batches are that were made and are not settled.
+
+        ``ready`` are new, ``returned`` came back or were dealt to a rank, ``leased`` are in hands,
+        ``saving`` are those whose commit is not stored.
+        """
+        ready, leased, saving = self._supply.waiting(), len(self._leases), len(self._saves)
+        returned = max(0, self._hands.open - ready - leased - saving)
+        return {"ready": ready, "returned": returned, "leased": leased, "saving": saving}
+
+    # Trainers
+
+    @property
+    def present(self) -> int:
+        """Number of sessions."""
+        return len(self._trainers.present)
+
+    @property
+    def ranked(self) -> Collection[Trainer]:
+        """Trainers that have ranks."""
+        return self._trainers.by_rank.values()
+
+    def standing_of(self, session: int) -> dict[str, int]:
+        """What one trainer has and takes; empty where it is not there."""
+        trainer = self._trainers.present.get(session)
+        if trainer is None:
+            return {}
+        return {
+            "rank": trainer.rank,
+            "window": max(0, self._trainers.credits(trainer)),
+            "leases": self._leases.count(session),
+        }
+
+    # Words
+
+    def describe(self, now: float) -> str:
+        """What a trainer that gets nothing is waiting for."""
+        reasons = []
+        if self._saves:
+            reasons.append(f"the states of {len(self._saves)} batches are being kept")
+        if self._paused:
+            reasons.append("the server is stopping and hands out nothing more")
+        lease = self._leases.oldest()
+        if lease is not None:
+            reasons.append(
+                f"{len(self._leases)} batches are leased, the longest to trainer {lease.session} "
+                f"for {now - lease.since:.0f} s"
+            )
+        missing = self._supply.missing()
+        if missing is not None:
+            reasons.append(f"batch {missing[0]} of partition {missing[1]} is being made")
+        absent = self._trainers.absent(self._supply.world)
+        if absent:
+            reasons.append(absent)
+        return "; ".join(reasons) or "nothing is left but the commits of this trainer"

@@ -1,0 +1,56 @@
+"""A dispatcher of segments, and everything that it has said, for tests."""
+
+from __future__ import annotations
+
+from headrace_server.core.dispatch import Dispatcher
+from headrace_server.core.handover import (
+    Batch,
+    Reclaimed,
+    Returned,
+    Send,
+)
+
+TTL = 10.0
+
+
+class At:
+    """A dispatcher, and everything that it has said so far."""
+
+    def __init__(self, partitions=1, order="arrival", shared=False, **options):
+        self.d = Dispatcher(range(partitions), TTL, order=order, shared=shared, **options)
+        self.batches = {}
+        self.said = []
+
+    def act(self):
+        """A round is over."""
+        self.said += self.d.take_effects()
+
+    def take(self, kind=object):
+        self.act()
+        said, self.said = self.said, []
+        told = [e for e in said if isinstance(e, kind)]
+        return [e for e in told if kind is Returned or not isinstance(e, (Reclaimed, Returned))]
+
+    def join(self, *sessions, window=0, now=0.0):
+        for session in sessions:
+            self.d.join(session, now)
+            self.d.window(session, window)
+            self.act()
+
+    def make(self, partition, number, stripe=0, rows=2):
+        batch = Batch(partition, number, rows, "bytes", {"stripe": stripe})
+        self.batches[partition, number] = batch
+        self.d.made(batch)
+        self.act()
+        return batch
+
+    def sent(self, *orders, session=1, window=64):
+        """Batches in a trainer's hands: their tokens."""
+        self.join(session, window=window)
+        for partition, number in orders:
+            self.make(partition, number)
+        return [e.token for e in self.take(Send)]
+
+
+def lanes(partitions=1, **options):
+    return At(partitions, "lanes", **options)

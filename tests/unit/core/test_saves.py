@@ -1,0 +1,63 @@
+"""A trainer is told of a commit when it is stored, as often as it says it."""
+
+from __future__ import annotations
+
+from headrace_server.core.dispatch import Dispatcher
+from headrace_server.core.handover import (
+    Answer,
+    Finish,
+    Freed,
+    Save,
+    Send,
+)
+
+from .anew import EPOCH, TTL, At
+
+
+def test_a_trainer_whose_worker_does_not_keep_up_gets_no_more_until_it_does():
+    at = At()
+    at.d = Dispatcher(range(1), TTL, max_window=2, epoch=EPOCH)
+    at.d.started(0, 0)
+    at.join(1, window=100)
+    for number in range(20):
+        at.make(number)
+    for _ in range(20):
+        for send in at.take(Send):
+            at.d.commit(1, (send.token,))
+    assert len(at.d._saves) == 4, "as many as it may hold, twice"
+    at.d.kept(0, 0)
+    (send,) = at.take(Send)
+    assert send.batch.number == 4
+    at.d.commit(1, (send.token,))
+    for number in range(1, 20):
+        at.d.kept(0, number)
+        for send in at.take(Send):
+            at.d.commit(1, (send.token,))
+    assert at.d.counts["batches"] == 20 and not at.d._saves.unkept
+
+
+def test_a_commit_is_answered_when_its_worker_has_kept_it_and_not_before():
+    at = At()
+    at.join(1, window=2)
+    batch = at.make(0)
+    (send,) = at.take(Send)
+    at.d.commit(1, (send.token,))
+    assert at.take() == [Save(batch, None, send.token)] and not batch.settled
+    assert at.d.leased == 1 and at.d.counts["batches"] == 0
+    at.d.kept(0, 0)
+    assert at.take() == [Freed(batch), Answer(1, (send.token,), ())]
+    assert at.d.leased == 0 and at.d.counts["batches"] == 1
+    at.d.commit(1, (send.token,))
+    assert at.take() == [Answer(1, (send.token,), ())], "it is answered as it was"
+
+
+def test_the_end_is_told_when_the_last_commit_is_kept():
+    at = At()
+    at.join(1, window=2)
+    at.make(0)
+    (send,) = at.take(Send)
+    at.d.partition_ended(0)
+    at.d.commit(1, (send.token,))
+    assert at.take(Finish) == [] and not at.d.ended
+    at.d.kept(0, 0)
+    assert at.take(Finish) == [Finish(1)] and at.d.ended
