@@ -84,6 +84,7 @@ class SequenceFeed:
         self._blocked: tuple[Plan, SegmentBlock] | None = None
         self._read_next: Read | None = None
         self._keeper = Keeper()
+        self._saved: list[tuple[Segments, np.ndarray, list[Key], list[np.ndarray]]] = []
         self._changes: list[Change] = []
         self._tracing: Tracing | None = None
         self._ended: EndedLines | None = None
@@ -181,17 +182,24 @@ class SequenceFeed:
         if len(rows):
             # Those that have ended too: nothing reads their slots before they begin anew.
             self._table.put(batch.slots, arrays)
-        going = [keys[row] for row in rows.tolist()]
-        if len(rows) < len(batch):
-            arrays = [array[rows] for array in arrays]
-        states = state_columns(arrays) if len(rows) else []
-        self._changes.append(self._keeper.saved(batch, rows, going, states))
+        self._saved.append((batch, rows, keys, arrays))
         return "", ""
 
     def take_changes(self) -> list[Change]:
         """What is to be stored since this was asked."""
+        self._settle()
         changes, self._changes = self._changes, []
         return changes
+
+    def _settle(self) -> None:
+        """Let the keeper know of batches that are saved: later than the trainer's next batch."""
+        for batch, rows, keys, arrays in self._saved:
+            if len(rows) < len(batch):
+                keys = [keys[row] for row in rows.tolist()]
+                arrays = [array[rows] for array in arrays]
+            states = state_columns(arrays) if len(rows) else []
+            self._changes.append(self._keeper.saved(batch, rows, keys, states))
+        self._saved.clear()
 
     def _keys(self, slots: np.ndarray) -> list[Key]:
         return cast("list[Key]", self.machine.keys_of(slots))
@@ -215,6 +223,7 @@ class SequenceFeed:
                 at = np.array([places[row] for row in kept.tolist()], np.int64)
                 self._kept.put(batch.slots[kept], arrays, at)
                 if len(kept):
+                    self._settle()
                     stored = self._keys(batch.slots[kept]), state_columns([a[at] for a in arrays])
                     self._changes.append(self._keeper.flushed(batch, kept, *stored))
 
@@ -269,6 +278,7 @@ class SequenceFeed:
         keys = [(read.epoch, key) for key in offer.keys]
         if self._tracing is not None:
             self._tracing.read(read, before, chunk, offer.keys)
+        self._settle()
         line, known = self._keeper.read(read, len(offer), before, cursor)
         if self._ended is not None:
             known, ended = self._ended.of_a_chunk(read, chunk.ordinals, known)
@@ -288,6 +298,8 @@ class SequenceFeed:
 
     def _report_refused(self) -> None:
         refused = self.machine.take_refused()
+        if refused:
+            self._settle()
         for chunk, row in refused:
             key = self._offers[chunk].keys[row]
             error = DataError(

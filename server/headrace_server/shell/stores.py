@@ -18,6 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,6 +43,17 @@ class _Changing(Protocol):
     def take_changes(self) -> list[Change]: ...
 
 
+@dataclass(slots=True)
+class _Gathered:
+    """All that waits to be written of a partition."""
+
+    run: _Changing | None = None
+    tokens: list[int] = field(default_factory=list)  # of commits …
+    rows: int = 0  # … and their rows
+    notes: dict[str, bytes] = field(default_factory=dict)
+    messages: list[object] = field(default_factory=list)  # to be told once it is written
+
+
 class Stores:
     """The stores that are open, and what trainers had done in earlier lives."""
 
@@ -54,7 +66,7 @@ class Stores:
         self._used: dict[_Name, list[float]] = {}
         self._rounds: dict[_Name, list[Any]] = {}
         self._tokens: dict[_Name, set[int]] = {}  # of commits in earlier lives
-        self._gathered: dict[_Name, list[tuple[Change, object]]] = {}  # since the last write()
+        self._gathered: dict[_Name, _Gathered] = {}  # since the last write()
         self._copied: deque[Copied] = deque()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
@@ -107,16 +119,20 @@ class Stores:
         return len(tokens) < self._stores[name].tokens or token > max(tokens)
 
     def keep(self, name: _Name, run: _Changing, tokens: Sequence[int] = (), rows: int = 0) -> None:
-        """Have stored what has changed of a partition.
+        """Have stored what has changed of a partition, by these commits of so many rows.
 
-        The last change is that of the commits: their tokens are stored with it, and not before.
-        ``rows`` is how many rows they are of, where that is counted.
+        Their tokens are stored with the last change, and not before.
         """
-        changes = run.take_changes()
-        if tokens and changes:
-            changes[-1].tokens += tokens
-            changes[-1].meta["used"] = self._count(name, len(tokens), rows)
-        self._gathered.setdefault(name, []).extend((change, None) for change in changes)
+        gathered = self._of(name)
+        gathered.run = run
+        gathered.tokens += tokens
+        gathered.rows += rows
+
+    def _of(self, name: _Name) -> _Gathered:
+        found = self._gathered.get(name)
+        if found is None:
+            found = self._gathered[name] = _Gathered()
+        return found
 
     def _count(self, name: _Name, commits: int, rows: int) -> bytes:
         """So many more commits, at this time."""
@@ -128,7 +144,7 @@ class Stores:
     def note(self, name: _Name, key: str, value: bytes) -> None:
         """Keep one value of a partition beside its examples."""
         if name in self._stores:
-            self._gathered.setdefault(name, []).append((Change(meta={key: value}), None))
+            self._of(name).notes[key] = value
 
     @property
     def gathers(self) -> bool:
@@ -142,19 +158,29 @@ class Stores:
         """
         failed: list[tuple[_Name, Exception]] = []
         gathered, self._gathered = self._gathered, {}
-        for name, entries in gathered.items():
-            store = self._stores[name]
+        for name, of_it in gathered.items():
+            store, changes = self._stores[name], self._changes_of(name, of_it)
             try:
-                if store.write([change for change, _ in entries]):
-                    for _, message in entries:
-                        if message is not None:
-                            self._send(message)
+                if store.write(changes):
+                    for message in of_it.messages:
+                        self._send(message)
                 else:
-                    for entry in entries:
-                        store.submit(*entry)
+                    for change in changes:
+                        store.submit(change)
+                    for message in of_it.messages:
+                        store.submit(Change(), message)
             except ServerError as error:
                 failed.append((name, error))
         return failed
+
+    def _changes_of(self, name: _Name, gathered: _Gathered) -> list[Change]:
+        changes = [] if gathered.run is None else gathered.run.take_changes()
+        if gathered.tokens and changes:
+            changes[-1].tokens += gathered.tokens
+            changes[-1].meta["used"] = self._count(name, len(gathered.tokens), gathered.rows)
+        if gathered.notes:
+            changes.append(Change(meta=gathered.notes))
+        return changes
 
     def settled(self, name: _Name) -> bool:
         """Whether everything kept before is committed and told, or the store is not open."""
@@ -171,7 +197,7 @@ class Stores:
         if self.settled(name):
             self._send(message)
         else:
-            self._gathered.setdefault(name, []).append((Change(), message))
+            self._of(name).messages.append(message)
 
     def copy(self, name: _Name, ticket: int, directory: str) -> None:
         """Copy a partition's store, with all that was kept so far; its end is told."""

@@ -70,6 +70,7 @@ def test_a_write_that_is_made_at_once_is_told_at_once(tmp_path: Path, keeping: O
     large = Examples.of(Example(n, n, 0, 0, 0, 1, (0, b""), bytes(9000)) for n in range(400))
     one.stores.keep(A, Changed(Change(put=large)))  # the thread makes the file larger
     one.stores.tell(A, "second")
+    assert one.stores.write() == [] and one.sent == ["first"]
     one.stores.keep(A, Changed(Change(done=[2])), [71])
     one.stores.tell(A, "third")
     assert one.until_sent(3) == ["first", "second", "third"]
@@ -90,6 +91,7 @@ def test_a_message_is_told_when_all_that_was_kept_before_it_is_committed(
         assert (saved.done, saved.tokens, saved.meta) == ([], [], {})
     one.stores.keep(A, Changed(Change(done=[1]), Change(done=[2])), [70])
     one.stores.tell(A, "first")
+    assert one.stores.write() == []
     one.stores.keep(A, Changed(Change(done=[4])))
     one.stores.note(A, "closing", b"cancel")
     one.stores.tell(A, "second")
@@ -113,12 +115,14 @@ def test_commits_are_counted_over_all_lives_and_times_tell_since_when(
     assert one.stores.used(A) is None
     began = time.time()
     one.stores.keep(A, Changed(Change(done=[1])), [70])
+    assert one.stores.write() == []
     one.stores.keep(A, Changed(Change(done=[2])))
     one.stores.close()
     two = keeping(tmp_path)
     two.stores.open(A)
     assert two.stores.used(A)[0] == 1
     two.stores.keep(A, Changed(Change(done=[3])), [71])
+    assert two.stores.write() == []
     count, since, until, _ = two.stores.used(A)
     assert count == 2 and began <= since < until <= time.time()
 
