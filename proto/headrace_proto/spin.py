@@ -25,10 +25,10 @@ _LONGEST_S = 500e-6
 _TIMES = 2.0
 #: Weight of the last wait in the recent one, and what one late answer counts at most.
 _WEIGHT, _MOST_S = 0.25, 2 * _LONGEST_S
-#: The share of spins that are worth it: weight of the last one, and where polling ends.
-_JUDGED, _TOO_FEW = 0.125, 0.5
-#: With this share polling is tried again: two vain spins end the trial.
-_TRIED = 0.6
+#: The share of spins that are worth it: weight of the last one, and where polling ends.  It takes
+#: eleven vain ones: two that slept ran in turns on one core, and until the kernel moves one of them
+#: to another core each spin of one holds up the other.
+_JUDGED, _TOO_FEW = 1 / 16, 0.5
 #: So long waits are slept through then, the first time and at most: each vain trial doubles it.
 _PAUSE_S, _MOST_PAUSE_S = 0.25, 30.0
 
@@ -93,7 +93,7 @@ class Spin:
     def _judge(self, worth: bool, now: float) -> None:
         self._worth += _JUDGED * (worth - self._worth)
         if self._worth < _TOO_FEW:
-            self._worth = _TRIED
+            self._worth = 1.0
             self._again_at = now + self._pause_s
             self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
         elif worth:

@@ -51,7 +51,7 @@ def test_spinning_goes_on_while_most_of_it_is_worth_it():
 
 
 def test_vain_spins_end_spinning_and_it_is_tried_again_ever_more_rarely():
-    """1 a few spins are vain, 2 there is none for a while, 3 two are vain, 4 none for longer."""
+    """1 a few spins are vain, 2 there is none for a while, 3 they are vain, 4 none for longer."""
     spin = Spin(2)
     budgets(spin, 100 * US, 1)
     tried: list[float] = []
@@ -62,7 +62,7 @@ def test_vain_spins_end_spinning_and_it_is_tried_again_ever_more_rarely():
             tried.append(now)
         spin.waited(1.1 * budget or 100 * US, now)
     pauses = [round(b - a, 3) for a, b in itertools.pairwise(tried) if b - a > 0.01]
-    assert len(tried) < 40, "in 200 seconds"
+    assert len(tried) < 200, "in 200 seconds"
     assert pauses == sorted(pauses) and pauses[0] > 0.2 and pauses[-1] <= 31
 
 
