@@ -96,7 +96,7 @@ class Claims:
     def _comes(self, place: Any) -> bool:
         """Whether a batch that is not here will come, and be this claim's."""
         order = place.number, place.partition
-        return self._last.get(order) == place.token and self._supply.will_make(*order)
+        return self._last.get(order) == place.token and self._supply.stream.will_make(*order)
 
     def _ended(self, claim: Claimed) -> Iterable[Claimed]:
         place = claim.place

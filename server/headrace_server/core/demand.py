@@ -1,22 +1,27 @@
-"""Segments on offer, and who is to make more of them: batches that are made when they are wanted.
+"""The batches of segments that nobody has, which trainer gets which, and who is to make more.
 
-    credits of trainers ─► wants() ─► Want(partition, upto) ─► worker ─► made() ─► next()
+    credits of trainers ─► deal() ─┬─► next(): its trainer's
+                                   └─► wants() ─► Want(partition, upto) ─► worker ─► made()
 
 A batch of segments is decided when a trainer asks for it, for its states may just have come.  So
 what is asked for is told to partitions, which make that much and no more.
 
     Arrivals     any trainer gets any batch.  Partitions are asked in turn; one that has to wait for
                  states (starved) keeps what it was asked for, and another is asked too
-    LaneQueues   each trainer has a stripe of lanes in one partition, and gets its batches only
+    LaneQueues   each trainer has a stripe of lanes in one partition, and gets its batches only;
+                 they are void when it leaves
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .handover import Batch, Effect, Leave, Waiting, Want
+from .handover import Batch, Effect, Idle, Leave, Passed, Waiting, Want
+from .hands import Hands
+from .trainers import Trainer, Trainers
 
 __all__ = ["Arrivals", "LaneQueues"]
 
@@ -32,17 +37,16 @@ class _Partition:
     starved: bool = False
     held: bool = False  # nothing is to be asked of it
 
-    @property
-    def able(self) -> bool:
-        """Whether it can make more."""
-        return not (self.ended or self.starved or self.held)
 
+class _Supply:
+    """What both orders have in common."""
 
-class _Partitions:
-    """What is known of partitions in both orders."""
+    world = 0  # trainers have no ranks
 
-    def __init__(self, partitions: Iterable[int]) -> None:
+    def __init__(self, partitions: Sequence[int], hands: Hands, trainers: Trainers) -> None:
         self._partitions = {number: _Partition() for number in sorted(partitions)}
+        self._hands = hands
+        self._trainers = trainers
 
     def _partition(self, number: int) -> _Partition:
         here = self._partitions.get(number)
@@ -59,9 +63,9 @@ class _Partitions:
             )
         here.made += 1
 
-    def made_by(self, partition: int) -> int:
-        """How many batches a partition has made."""
-        return self._partitions[partition].made
+    def hold(self, partition: int, held: bool) -> None:
+        """Whether a partition is left alone: what trainers have of it is being found out."""
+        self._partition(partition).held = held
 
     def claimed(self, partition: int) -> Want:
         """A batch of a partition is out that was made under an earlier server, beside what is
@@ -76,13 +80,69 @@ class _Partitions:
         """Whether more will come."""
         return any(not p.ended for p in self._partitions.values())
 
+    def is_exhausted(self, rank: int) -> bool:
+        """Whether nothing is left for a trainer: as long as a batch is out, more may follow."""
+        return False
 
-class Arrivals(_Partitions):
-    """The batches of ``order="arrival"`` that were made and not taken."""
+    def settled(self, batch: Batch) -> None:
+        """A commit of a batch is stored."""
 
-    def __init__(self, partitions: Iterable[int]) -> None:
-        super().__init__(partitions)
+    def deal(self, paused: bool) -> None:
+        """Hand out what there is, and ask for more where trainers want more."""
+        trainers = self._trainers
+        if paused or not trainers.asking:
+            return
+        asking = []
+        for session, trainer in list(trainers.asking.items()):
+            if trainers.shared:
+                self.tell_passed(trainer)
+            credits = trainers.credits(trainer)
+            while credits > 0 and (batch := self.next(session)) is not None:
+                self._hands.grant(trainer, batch)
+                credits -= 1
+            if credits > 0:
+                asking.append((session, credits))
+            else:
+                del trainers.asking[session]
+        if asking:
+            self._hands.effects += self.wants(asking)
+
+    def tell(self, paused: bool) -> None:
+        """Tell trainers that have other owners, once, that they get none here before some act."""
+        for trainer in self._trainers.asking.values():
+            if not (paused or trainer.idle) and self.is_idle(trainer.session):
+                trainer.idle = True
+                self._hands.effects.append(Idle(trainer.session, trainer.seq))
+
+    @abstractmethod
+    def tell_passed(self, trainer: Trainer) -> None:
+        """Tell a trainer of partitions that give it none, in place of batches that it asks for."""
+
+    @abstractmethod
+    def next(self, session: int) -> Batch | None:
+        """The next batch that a trainer gets, if it is there."""
+
+    @abstractmethod
+    def wants(self, asking: Sequence[Asking]) -> list[Effect]:
+        """What is to be asked for."""
+
+    @abstractmethod
+    def is_idle(self, session: int) -> bool:
+        """Whether a trainer that was looked at by ``wants`` gets none before trainers act."""
+
+    def _pass(self, partition: int, trainer: Trainer) -> None:
+        trainer.seq += 1
+        self._hands.effects.append(Passed(trainer.session, trainer.seq, partition))
+
+
+class Arrivals(_Supply):
+    """The batches of ``order="arrival"`` that nobody has."""
+
+    def __init__(self, partitions: Sequence[int], hands: Hands, trainers: Trainers) -> None:
+        super().__init__(partitions, hands, trainers)
         self._ready = Waiting()
+        self._again = Waiting()  # came back
+        self._over: list[int] = []  # partitions that make no more, where trainers take turns
         self._turns = itertools.cycle(self._partitions)  # the partition that is asked next
 
     @property
@@ -99,23 +159,30 @@ class Arrivals(_Partitions):
     def end(self, partition: int) -> None:
         """No more batches of a partition will come."""
         self._partition(partition).ended = True
+        if self._trainers.shared and partition not in self._over:
+            self._over.append(partition)
 
-    def starve(self, partition: int) -> None:
+    def starved(self, partition: int) -> None:
         """A partition can not make what it was asked for before states come back."""
         here = self._partition(partition)
         here.starved = here.wanted > here.made
-
-    def hold(self, partition: int, held: bool) -> None:
-        """Whether a partition is left alone: what trainers have of it is being found out."""
-        self._partition(partition).held = held
 
     def waiting(self) -> int:
         """How many batches are there, and not taken."""
         return len(self._ready)
 
     def next(self, session: int) -> Batch | None:
-        """The first of what is there."""
-        return self._ready.pop()
+        """The first of what is there: what came back, else the first that is new."""
+        return self._again.pop() if self._again.count else self._ready.pop()
+
+    def tell_passed(self, trainer: Trainer) -> None:
+        """Tell a trainer of partitions that are over, each in place of a batch that it asks for.
+
+        Whose turn it is then is the trainer's to know: it may be that of another owner.
+        """
+        while trainer.passed < len(self._over) and self._trainers.wants(trainer):
+            self._pass(self._over[trainer.passed], trainer)
+            trainer.passed += 1
 
     def missing(self) -> tuple[int, int] | None:
         """Number and partition of a batch that was asked for and can be made, if one is."""
@@ -126,12 +193,19 @@ class Arrivals(_Partitions):
 
     def is_idle(self, session: int) -> bool:
         """Whether nothing is there, and none of the partitions can make more."""
-        return not len(self._ready) and not any(p.able for p in self._partitions.values())
+        if self._ready.count:
+            return False
+        return all(p.ended or p.starved or p.held for p in self._partitions.values())
 
-    def wants(self, asking: Iterable[Asking], again: int) -> list[Effect]:
-        """What is to be asked for, when ``again`` batches wait that came back."""
+    def put_back(self, session: int, batch: Batch) -> bool:
+        """A batch came back: it goes to whoever asks first."""
+        self._again.push(batch)
+        return True
+
+    def wants(self, asking: Sequence[Asking]) -> list[Effect]:
+        """What is to be asked for."""
         able = False
-        needed = -again - self._ready.count
+        needed = -self._again.count - self._ready.count
         for _, credits in asking:
             needed += credits
         for here in self._partitions.values():
@@ -165,11 +239,11 @@ class _Stripe:
     ready: Waiting = field(default_factory=Waiting)
 
 
-class LaneQueues(_Partitions):
+class LaneQueues(_Supply):
     """The batches of ``order="lanes"``, each for the trainer that has the stripe."""
 
-    def __init__(self, partitions: Iterable[int]) -> None:
-        super().__init__(partitions)
+    def __init__(self, partitions: Sequence[int], hands: Hands, trainers: Trainers) -> None:
+        super().__init__(partitions, hands, trainers)
         self._stripes: dict[int, _Stripe] = {}  # by session
         self._by_number: dict[int, int] = {}  # stripe → session
         self._next_stripe = 0
@@ -230,9 +304,17 @@ class LaneQueues(_Partitions):
                 return self._partitions[stripe.partition].made, stripe.partition
         return None
 
-    def take_left(self, session: int) -> list[int]:
-        """Partitions in which a trainer had lanes, and has none since their work is done."""
-        return sorted(self._left.pop(session, ()))
+    def starved(self, partition: int) -> None:
+        """A partition waits for states: those of a stripe come from its trainer alone."""
+
+    def tell_passed(self, trainer: Trainer) -> None:
+        """Tell a trainer of partitions in which it had lanes, and has none since their work is
+        done, in place of all it asks for.  It asks again, here or another owner.
+        """
+        if trainer.session in self._left and self._trainers.wants(trainer):
+            for partition in sorted(self._left.pop(trainer.session)):
+                self._pass(partition, trainer)
+                trainer.window = trainer.seq
 
     def is_idle(self, session: int) -> bool:
         """Whether a trainer that was looked at by ``wants`` could get no lanes."""
@@ -246,7 +328,7 @@ class LaneQueues(_Partitions):
         stripe.ready.push(batch)
         return True
 
-    def wants(self, asking: Iterable[Asking], again: int) -> list[Effect]:
+    def wants(self, asking: Sequence[Asking]) -> list[Effect]:
         """What is to be asked for; a trainer without lanes gets some where there is work."""
         effects: list[Effect] = []
         for session, credits in asking:

@@ -9,7 +9,8 @@ so the events of one round are served together.
 
     trainers.py    who is there, and how much each takes
     hands.py       who has which batch, and whose bytes are free
-    …_supply.py    the batches that nobody has, and who gets which: of plain ones, of segments
+    plain_supply.py, demand.py   the batches that nobody has, and who gets which; of segments also
+                   who is to make more
     saves.py       commits that wait to be stored: a trainer is told when they are
     …claims.py     what trainers have of an earlier server; recalls.py: what they know of it
     standing.py    what can be asked: where all of it stands
@@ -21,6 +22,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .claims import Claimed
+from .demand import LaneQueues
 from .handover import (
     Answer,
     Batch,
@@ -38,7 +40,6 @@ from .lease import Lease, Verdict
 from .plain_supply import PlainSupply
 from .recalls import Acknowledged
 from .redealing import DealtRounds
-from .segment_supply import SegmentSupply
 from .standing import Standing
 
 __all__ = ["Dispatcher"]
@@ -49,21 +50,6 @@ class Dispatcher(Standing):
 
     After every event, ``take_effects`` says what to do.
     """
-
-    def __init__(
-        self,
-        partitions: Iterable[int],
-        lease_ttl_s: float,
-        max_window: int = 64,
-        epoch: int = 0,
-        order: str = "",
-        shared: bool = False,
-    ) -> None:
-        super().__init__(partitions, lease_ttl_s, max_window, epoch, order, shared)
-        self._first_token = epoch << 32  # those before it are of earlier servers
-        self._resends: dict[int, int] = {}  # sessions that reconnected, and what they received
-        self._changed = False  # since things were handed out
-        self.pin, self.unpin = self._hands.pin, self._hands.unpin
 
     @property
     def paused(self) -> bool:
@@ -94,14 +80,14 @@ class Dispatcher(Standing):
 
     def dry(self, stripe: int) -> None:
         """A stripe of lanes has no work left."""
-        if isinstance(self._supply, SegmentSupply):
+        if isinstance(self._supply, LaneQueues):
             self._supply.dry(stripe)
             self._changed = True
 
     def started(self, partition: int, number: int) -> None:
         """A partition of plain batches goes on where an earlier server was."""
         if isinstance(self._supply, PlainSupply):
-            self._supply.started(partition, number)
+            self._supply.stream.start(partition, number)
 
     def rounds_told(self, partition: int) -> DealtRounds:
         """The rounds of a partition that this life has dealt, to be stored."""
@@ -177,14 +163,12 @@ class Dispatcher(Standing):
                 continue  # others wait until its commit is stored
             self._claims.arrived(claim.place.partition, token)
 
-    def await_others(self) -> None:
-        """Hand nothing out before every trainer of an earlier server has greeted this one."""
-        self._claims.wait_for_others(True)
-        self.paused = True
+    def wait_for_others(self, others_come: bool) -> None:
+        """Whether trainers of an earlier server, as far as they live, are still to greet this one.
 
-    def all_are_back(self) -> None:
-        """Every trainer of an earlier server that still lives has greeted this one."""
-        self._claims.wait_for_others(False)
+        As long as they are, nothing is to be handed out.
+        """
+        self._claims.wait_for_others(others_come)
         self._changed = True
 
     # What trainers bring
@@ -194,7 +178,7 @@ class Dispatcher(Standing):
     ) -> None:
         """A new session.  JoinRefused when its mode does not fit those that are there."""
         supply = self._supply
-        if isinstance(supply, SegmentSupply) and (rank >= 0 or world_size):
+        if self.stateful and (rank >= 0 or world_size):
             raise JoinRefused(
                 "a feed of segments has no coordinated mode: connect without rank= and "
                 "world_size=; with order='lanes' each trainer keeps its own rows"
@@ -236,8 +220,7 @@ class Dispatcher(Standing):
         verdict, batch = self._leases.commit(token, session)
         if batch is not None:
             if batch.waits_in is not None:  # it had come back, and its commit came late
-                batch.waits_in.remove(batch)
-                batch.waits_in = None
+                batch.wait_no_more()
             if self.stateful:
                 self._last_saved[session] = token, batch
             self._hands.effects.append(self._saves.begin(token, batch, session, payload))
@@ -284,9 +267,8 @@ class Dispatcher(Standing):
             raise ValueError(f"session {session} holds nothing before it has joined")
         for token in tokens:
             batch = self._leases.adopt(token, session, now)
-            if batch is not None and batch.waits_in is not None:
-                batch.waits_in.remove(batch)
-                batch.waits_in = None
+            if batch is not None:
+                batch.wait_no_more()
 
     def resend(self, session: int, last_seq: int) -> None:
         """The session reconnected: what it did not receive is sent again, under the same token."""

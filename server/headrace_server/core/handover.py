@@ -61,6 +61,12 @@ class Batch:
     freed: bool = False
     pins: set[Hashable] = field(default_factory=set)
 
+    def wait_no_more(self) -> None:
+        """Leave the place where it waits, if it does."""
+        if self.waits_in is not None:
+            self.waits_in.remove(self)
+            self.waits_in = None
+
     @property
     def order(self) -> tuple[int, int]:
         return (self.number, self.partition)

@@ -112,10 +112,6 @@ class LeaseTable(Generic[B]):
         """A commit of this token was kept under an earlier server."""
         self._settled[token] = None
 
-    def forget(self, token: int) -> None:
-        """Whether a commit of this token was kept is to be found out."""
-        del self._settled[token]
-
     def issued(self, token: int) -> bool:
         """Whether this token was given out here."""
         return self._first < token <= self._counter

@@ -14,7 +14,7 @@ their batches go out.  The next life deals them again as they were, see redealin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from .handover import Batch, Dealt, Effect, Full, Idle, Taken, Waiting
 from .hands import Hands
@@ -29,11 +29,11 @@ __all__ = ["PlainSupply"]
 class PlainSupply:
     """Of one feed, or of some of its partitions."""
 
-    def __init__(self, partitions: Iterable[int], hands: Hands, trainers: Trainers) -> None:
+    def __init__(self, partitions: Sequence[int], hands: Hands, trainers: Trainers) -> None:
         self._partitions = tuple(partitions)
         self._hands = hands
         self._trainers = trainers
-        self._stream = Stream(self._partitions)
+        self.stream = Stream(self._partitions)
         self._again = Waiting()  # came back, and is no rank's
         self._rounds = Rounds(0)
         self._redealing = Redealing()
@@ -42,13 +42,9 @@ class PlainSupply:
 
     # What workers bring
 
-    def started(self, partition: int, number: int) -> None:
-        """A partition goes on where an earlier server was."""
-        self._stream.start(partition, number)
-
     def made(self, batch: Batch) -> bool:
         """A worker made the next batch of a partition.  Whether somebody may have it."""
-        self._stream.made(batch)
+        self.stream.made(batch)
         self._full = False
         # Before ranks are there it only waits.
         if self._rounds.world and self._redealing.made(batch):
@@ -64,7 +60,7 @@ class PlainSupply:
         """No more batches of a partition will come."""
         if self._rounds.world:
             self._redealing.ended(partition)
-        self._stream.end(partition)
+        self.stream.end(partition)
         self._trainers.due.extend(self._trainers.by_rank)
 
     # What trainers bring
@@ -98,7 +94,7 @@ class PlainSupply:
             batch = self.pick(*order)
             if batch is not None and self._redealing.take(batch):
                 self._deal_again(batch)
-            elif batch is None and not self._stream.will_make(*order):
+            elif batch is None and not self.stream.will_make(*order):
                 self._redealing.forget_one(order)
 
     def _deal_again(self, batch: Batch) -> None:
@@ -142,44 +138,22 @@ class PlainSupply:
         placed = self._redealing.picked((number, partition))
         if placed is not None:
             return placed
-        batch = self._stream.pick(number, partition)
+        batch = self.stream.pick(number, partition)
         if batch is not None:
             self._hands.effects.append(Taken(batch))
         return batch
-
-    def will_make(self, number: int, partition: int) -> bool:
-        """Whether a batch may still come."""
-        return self._stream.will_make(number, partition)
 
     # The hand-out
 
     def deal(self, paused: bool) -> None:
         """Hand out what can be handed out."""
-        if not paused and self._trainers.by_rank:
-            self._deal_to_ranks()
-        elif not paused and self._trainers.asking:
-            self._deal_in_turn()
-        if self._rounds.world and not self._again and not self._stream.open:
+        if not paused:
+            self._deal_out()
+        if self._rounds.world and not self._again and not self.stream.open:
             for batch in self._rounds.drop():
                 self._hands.drop(batch, "incomplete_round")
 
-    def _deal_in_turn(self) -> None:
-        trainers, hands = self._trainers, self._hands
-        asking, credits_of = trainers.asking, trainers.credits
-        while asking:
-            session, trainer = next(iter(asking.items()))
-            credits = credits_of(trainer)
-            if credits > 0:
-                batch = self._fresh()
-                if batch is None:
-                    break
-                hands.grant(trainer, batch)
-            if credits > 1:  # others have waited for longer
-                asking.move_to_end(session)
-            else:
-                del asking[session]
-
-    def _deal_to_ranks(self) -> None:
+    def _deal_out(self) -> None:
         trainers = self._trainers
         due, asking = trainers.due, trainers.asking
         while due or asking:
@@ -187,18 +161,19 @@ class PlainSupply:
             trainer = trainers.by_rank.get(due.popleft()) if ranked else next(iter(asking.values()))
             if trainer is None:
                 continue
-            credits = trainers.credits(trainer)
-            batch = self._next_of_rank(trainer.rank) if credits > 0 else None
+            rank, credits, batch = trainer.rank, trainers.credits(trainer), None
+            if credits > 0:
+                batch = self._fresh() if rank < 0 else self._next_of_rank(rank)
             if batch is not None:
                 self._hands.grant(trainer, batch)
                 credits -= 1
                 if ranked:
-                    due.append(trainer.rank)
+                    due.append(rank)
             if credits <= 0:
                 asking.pop(trainer.session, None)
             elif batch is not None and not ranked:  # others have waited for longer
                 asking.move_to_end(trainer.session)
-            elif batch is None and not ranked:
+            elif not ranked:
                 break
 
     def _next_of_rank(self, rank: int) -> Batch | None:
@@ -228,13 +203,13 @@ class PlainSupply:
 
     def _coming(self) -> set[int]:
         """Partitions of which batches may be dealt that were not."""
-        return {*self._stream.live, *self._again.partitions()}
+        return {*self.stream.live, *self._again.partitions()}
 
     def _fresh(self) -> Batch | None:
         """What came back, else the next of the stream."""
         if self._again.count:
             return self._again.pop()
-        batch = self._stream.next()
+        batch = self.stream.next()
         if batch is not None:
             self._hands.effects.append(Taken(batch))
         return batch
@@ -244,7 +219,7 @@ class PlainSupply:
 
         Once, when trainers have to act before they get one here.
         """
-        if not (paused or self._stream.open or self._again):
+        if not (paused or self.stream.open or self._again):
             for trainer in self._trainers.asking.values():
                 if not trainer.idle and trainer.rank < 0:
                     trainer.idle = True
@@ -258,7 +233,7 @@ class PlainSupply:
         One that has a smaller one of another owner needs not wait for this.  Else each of two
         could wait for an owner whose batches the other has, and does not use before it has that.
         """
-        following = self._stream.missing()
+        following = self.stream.missing()
         for trainer in self._trainers.asking.values():
             if trainer.full != following and following is not None:
                 trainer.full = following
@@ -274,18 +249,18 @@ class PlainSupply:
     @property
     def open(self) -> bool:
         """Whether batches are to come, or wait in the stream."""
-        return self._stream.open
+        return self.stream.open
 
     def is_exhausted(self, rank: int) -> bool:
         """Whether nothing is left for a trainer: all is in the hands of trainers, or committed."""
-        if self._stream.open or self._again:
+        if self.stream.open or self._again:
             return False
         return rank < 0 or not self._rounds.has_dealt(rank)
 
     def missing(self) -> tuple[int, int] | None:
         """Number and partition of the batch that is waited for, if one is."""
-        return self._stream.missing()
+        return self.stream.missing()
 
     def waiting(self) -> int:
         """How many new batches are there, and not taken."""
-        return self._stream.waiting()
+        return self.stream.waiting()

@@ -155,8 +155,7 @@ class Redealing:
         batch = self._placed.get(order)
         if batch is None or batch.waits_in is None:  # it comes from the stream, or is in hand
             return None
-        batch.waits_in.remove(batch)
-        batch.waits_in = None
+        batch.wait_no_more()
         return batch
 
     def waits_for(self, rank: int, place: _Place) -> bool:

@@ -27,9 +27,9 @@ _BYTES_PER_ROW = 12
 class SegmentClaims:
     """The claims of a feed of segments."""
 
-    def __init__(self, hands: Hands, queue: Arrivals | LaneQueues) -> None:
+    def __init__(self, hands: Hands, supply: Arrivals | LaneQueues) -> None:
         self._hands = hands
-        self._queue = queue
+        self._supply = supply
         self.by_token: dict[int, Claimed] = {}
         self._unsaid: dict[int, list[int]] = {}  # by partition: tokens of claims, oldest last
         self._awaited: dict[int, int] = {}  # by partition: the claim that others wait for
@@ -41,14 +41,14 @@ class SegmentClaims:
             return ()
         token, partition = place.token, place.partition
         self.by_token[token] = Claimed(session, place)
-        if isinstance(self._queue, LaneQueues):
+        if isinstance(self._supply, LaneQueues):
             self._hands.effects.append(Claim(partition, place))
             return ()
         self.by_token[token].expected = saved
         self._unsaid[partition] = sorted([*self._unsaid.get(partition, ()), token], reverse=True)
         self._say_next(partition)
         if partition in self._awaited:
-            self._hold(partition, True)
+            self._supply.hold(partition, True)
         else:
             del self._unsaid[partition]
         return ()
@@ -61,10 +61,6 @@ class SegmentClaims:
             self._hands.effects.append(Claim(partition, claim.place))
             if claim.saved or claim.expected:
                 self._awaited[partition] = token
-
-    def _hold(self, partition: int, held: bool) -> None:
-        if isinstance(self._queue, Arrivals):
-            self._queue.hold(partition, held)
 
     def made(self, batch: Batch) -> Iterable[Claimed]:
         """A batch was made.  The worker knows which segments are out: it is not of these."""
@@ -83,7 +79,7 @@ class SegmentClaims:
         partition = claim.place.partition
         if claim.doubtful:
             self._unsaid.setdefault(partition, [])
-            self._hold(partition, True)
+            self._supply.hold(partition, True)
             if self._awaited.get(partition) == token:
                 del self._awaited[partition]
                 self._say_next(partition)
@@ -101,7 +97,7 @@ class SegmentClaims:
 
         Others are to greet, or have claims that are not judged yet.
         """
-        if isinstance(self._queue, LaneQueues):
+        if isinstance(self._supply, LaneQueues):
             return False
         return self._others_come or any(
             other.place.partition == claim.place.partition
@@ -114,7 +110,7 @@ class SegmentClaims:
 
         What is wanted is said again: a wish that crossed the claim did not count it.
         """
-        self._hands.effects.append(self._queue.claimed(place.partition))
+        self._hands.effects.append(self._supply.claimed(place.partition))
         self._hands.open += 1
         return Batch(place.partition, number, place.rows, None, {"claimed": place})
 
@@ -132,7 +128,7 @@ class SegmentClaims:
             self._judge_again(partition)
         elif not here and partition in self._unsaid:
             del self._unsaid[partition]
-            self._hold(partition, False)
+            self._supply.hold(partition, False)
 
     def _judge_again(self, partition: int) -> None:
         """Have a partition judge claims that it has refused: by now it may know their rows."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 
 from .claims import Claims
+from .demand import Arrivals, LaneQueues
 from .handover import Batch
 from .hands import Hands
 from .plain_supply import PlainSupply
 from .recalls import Recalls
 from .saves import Saves
 from .segment_claims import SegmentClaims
-from .segment_supply import SegmentSupply
 from .trainers import Trainer, Trainers
 
 __all__ = ["Standing"]
@@ -27,30 +27,34 @@ class Standing:
 
     def __init__(
         self,
-        partitions: Iterable[int],
+        partitions: Sequence[int],
         lease_ttl_s: float,
-        max_window: int,
-        epoch: int,
-        order: str,
-        shared: bool,
+        max_window: int = 64,
+        epoch: int = 0,
+        order: str = "",
+        shared: bool = False,
     ) -> None:
         self.stateful = bool(order)  # whether batches are of segments, and committed by states
         self._hands = hands = Hands(lease_ttl_s, epoch)
         self._leases = hands.leases
-        self._trainers = Trainers(max_window, self._held_by, shared)
+        self._trainers = trainers = Trainers(max_window, self._held_by, shared)
         self._saves = Saves()
         self._recalls = Recalls()
-        self._supply: PlainSupply | SegmentSupply
+        self._supply: PlainSupply | Arrivals | LaneQueues
         self._claims: Claims | SegmentClaims
         if order:
-            segments = SegmentSupply(partitions, hands, self._trainers, order == "lanes")
-            self._supply, self._claims = segments, SegmentClaims(hands, segments.queue)
+            segments = (LaneQueues if order == "lanes" else Arrivals)(partitions, hands, trainers)
+            self._supply, self._claims = segments, SegmentClaims(hands, segments)
         else:
-            plain = PlainSupply(partitions, hands, self._trainers)
+            plain = PlainSupply(partitions, hands, trainers)
             self._supply, self._claims = plain, Claims(hands, plain)
+        self._first_token = epoch << 32  # those before it are of earlier servers
         self._last_saved: dict[int, tuple[int, Batch]] = {}  # by session: token and batch
+        self._resends: dict[int, int] = {}  # sessions that reconnected, and what they received
         self._paused = False
+        self._changed = False  # since things were handed out
         self.counts, self.dropped = hands.counts, hands.dropped
+        self.pin, self.unpin = hands.pin, hands.unpin
 
     def _held_by(self, session: int) -> int:
         """Number of batches that count against the credits of a session.

@@ -70,10 +70,6 @@ class Stream:
                 return batch
         return None
 
-    def made_by(self, partition: int) -> int:
-        """How many batches a partition has made."""
-        return self._partition(partition).next_number
-
     def waiting(self) -> int:
         """How many batches are there, and not taken."""
         return sum(len(here.ready) for here in self._partitions.values())

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
 
-from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import Delivery, Hello
 from headrace_proto.schema import Field
 
@@ -28,8 +27,6 @@ from .config import FeedConfig, RunConfig
 from .copies import Copies
 from .counters import Counters, too_bad
 from .events import (
-    Claimed,
-    Dry,
     Failed,
     Finished,
     Flush,
@@ -37,7 +34,6 @@ from .events import (
     Made,
     Opened,
     Retargeted,
-    Starved,
     Waiting,
 )
 from .flight import LeaseRecorder
@@ -239,28 +235,13 @@ class Desk:
         self._waits[message.partition] = message.text
         self._waits_on[message.partition] = message.batch
 
-    def on_segments(self, message: Kept | Starved | Dry) -> None:
-        """Take what partitions tell of segments, and of a slab that is full."""
-        dispatcher = self.dispatcher
-        if isinstance(message, Kept):
-            self._waits.pop(message.partition, None)
-            self._on_kept(message.partition, message.batches)
-            return
-        if isinstance(message, Starved):
-            dispatcher.starved(message.partition)
-        elif dispatcher.stateful:
-            dispatcher.dry(message.stripe)
-        else:
-            raise ProtocolError(
-                f"{type(message).__name__} came for {self.name!r}, without segments"
-            )
+    def on_kept(self, message: Kept) -> None:
+        self._waits.pop(message.partition, None)
+        self._on_kept(message.partition, message.batches)
 
     def _on_kept(self, partition: int, batches: Any) -> None:
         for number, code, text in batches:
             self.dispatcher.kept(partition, number, code, text)
-
-    def on_claimed(self, message: Claimed) -> None:
-        self.dispatcher.claimed(message.token, message.verdict, message.number)
 
     def run_of(self, hello: Hello, now: float) -> int:
         """The run that a new trainer is of, 0 without a rank.  Later: that is not known yet."""
@@ -300,14 +281,6 @@ class Desk:
         for place in sorted(hello.batches, key=lambda place: place.token):
             if place.partition in self.partitions:
                 self.dispatcher.claim(session, place, place.token not in hello.held)
-
-    def await_others(self) -> None:
-        """Hand nothing out before every trainer of an earlier owner has greeted this one."""
-        self.dispatcher.await_others()
-
-    def all_are_back(self) -> None:
-        """Every trainer of an earlier server that still lives has greeted this one."""
-        self.dispatcher.all_are_back()
 
     def on_flush(self, session: int, message: Any, block: bytes) -> tuple[str, str]:
         """A trainer hands over states of its lanes.

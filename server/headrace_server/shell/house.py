@@ -110,7 +110,8 @@ class House:
         """
         self._pausing = self._paused = bool(begun["paused"])
         for desk in self.desks.values():
-            desk.await_others()
+            desk.dispatcher.wait_for_others(True)
+            desk.dispatcher.paused = True
             desk.counters.before = {of[0]: of[1:] for of in begun["before"].get(desk.name, ())}
             if desk.name in begun["failed"]:
                 desk.fail(*begun["failed"][desk.name])
@@ -120,7 +121,7 @@ class House:
     def all_are_back(self) -> None:
         """All trainers of the life before have greeted this one, or never will."""
         for desk in self.desks.values():
-            desk.all_are_back()
+            desk.dispatcher.wait_for_others(False)
             desk.dispatcher.paused = self._paused
 
     def hear(self, event: Any) -> None:
@@ -144,10 +145,14 @@ class House:
             desk.on_retargeted(event)
         elif isinstance(event, Waiting):
             desk.on_waiting(event)
-        elif isinstance(event, (Kept, Starved, Dry)):
-            desk.on_segments(event)
+        elif isinstance(event, Kept):
+            desk.on_kept(event)
+        elif isinstance(event, Starved):
+            desk.dispatcher.starved(event.partition)
+        elif isinstance(event, Dry):
+            desk.dispatcher.dry(event.stripe)
         elif isinstance(event, Claimed):
-            desk.on_claimed(event)
+            desk.dispatcher.claimed(event.token, event.verdict, event.number)
         elif isinstance(event, Copied):
             desk.copies.answer(event)
         elif isinstance(event, Flushed):

@@ -6,11 +6,21 @@ from hypothesis import strategies as st
 
 from headrace_server.core.demand import Arrivals, LaneQueues
 from headrace_server.core.handover import Batch, Leave, Want
+from headrace_server.core.hands import Hands
+from headrace_server.core.trainers import Trainers
 from tests.examples import some
 
 
 def batch(partition, number, stripe=0):
     return Batch(partition, number, 1, meta={"stripe": stripe})
+
+
+def arrivals(partitions):
+    return Arrivals(partitions, Hands(10.0, 0), Trainers(64, lambda session: 0))
+
+
+def lane_queues(partitions):
+    return LaneQueues(partitions, Hands(10.0, 0), Trainers(64, lambda session: 0))
 
 
 def asked(effects):
@@ -21,91 +31,92 @@ def asked(effects):
 
 
 def test_as_many_batches_are_asked_for_as_all_trainers_together_can_take():
-    a = Arrivals(range(1))
-    assert a.wants([(1, 2), (2, 3)], 0) == [Want(0, 5)]
-    assert a.wants([(1, 2), (2, 3)], 0) == []
-    assert a.wants([(1, 3), (2, 3)], 0) == [Want(0, 6)]
+    a = arrivals(range(1))
+    assert a.wants([(1, 2), (2, 3)]) == [Want(0, 5)]
+    assert a.wants([(1, 2), (2, 3)]) == []
+    assert a.wants([(1, 3), (2, 3)]) == [Want(0, 6)]
 
 
 def test_what_is_there_already_or_came_back_is_not_asked_for():
-    a = Arrivals(range(1))
-    a.wants([(1, 2)], 0)
+    a = arrivals(range(1))
+    a.wants([(1, 2)])
     a.made(batch(0, 0))
-    assert a.wants([(1, 4)], 1) == [Want(0, 3)]  # one is ready, one came back, one is being made
+    a.put_back(1, batch(0, 9))
+    assert a.wants([(1, 4)]) == [Want(0, 3)]  # one is ready, one came back, one is being made
 
 
 def test_when_trainers_want_less_than_was_asked_for_nothing_is_asked_until_it_is_used_up():
-    a = Arrivals(range(1))
-    a.wants([(1, 5)], 0)
-    assert a.wants([(2, 1)], 0) == []
+    a = arrivals(range(1))
+    a.wants([(1, 5)])
+    assert a.wants([(2, 1)]) == []
     for number in range(5):
         a.made(batch(0, number))
         assert a.next(2).number == number
-    assert a.wants([(2, 1)], 0) == [Want(0, 6)]
+    assert a.wants([(2, 1)]) == [Want(0, 6)]
 
 
 def test_partitions_are_asked_in_turn_and_the_turn_goes_on_where_it_stopped():
-    a = Arrivals(range(3))
-    assert asked(a.wants([(1, 4)], 0)) == [(0, 2), (1, 1), (2, 1)]
-    assert asked(a.wants([(1, 6)], 0)) == [(1, 2), (2, 2)]
-    assert asked(a.wants([(1, 7)], 0)) == [(0, 3)]
+    a = arrivals(range(3))
+    assert asked(a.wants([(1, 4)])) == [(0, 2), (1, 1), (2, 1)]
+    assert asked(a.wants([(1, 6)])) == [(1, 2), (2, 2)]
+    assert asked(a.wants([(1, 7)])) == [(0, 3)]
 
 
 def test_some_partitions_of_a_feed_are_asked_in_turn_and_others_are_refused():
-    a = Arrivals([5, 2])
-    assert asked(a.wants([(1, 3)], 0)) == [(2, 2), (5, 1)]
+    a = arrivals([5, 2])
+    assert asked(a.wants([(1, 3)])) == [(2, 2), (5, 1)]
     a.made(batch(5, 0))
     assert a.next(1).order == (0, 5) and a.missing() == (0, 2)
     with pytest.raises(ValueError, match=r"partition 0 is none of those here: \[2, 5\]"):
         a.made(batch(0, 0))
-    assert Arrivals([]).wants([(1, 3)], 0) == [] and not Arrivals([]).open
+    assert arrivals([]).wants([(1, 3)]) == [] and not arrivals([]).open
 
 
 def test_a_partition_that_waits_for_states_keeps_its_request_and_another_is_asked_too():
-    a = Arrivals(range(2))
-    assert asked(a.wants([(1, 1)], 0)) == [(0, 1)]
-    a.starve(0)
-    assert asked(a.wants([(1, 1)], 0)) == [(1, 1)]
-    assert a.wants([(1, 1)], 0) == []
+    a = arrivals(range(2))
+    assert asked(a.wants([(1, 1)])) == [(0, 1)]
+    a.starved(0)
+    assert asked(a.wants([(1, 1)])) == [(1, 1)]
+    assert a.wants([(1, 1)]) == []
     a.made(batch(0, 0))
     assert a.next(1).order == (0, 0)
     a.made(batch(1, 0))
     assert a.next(1).order == (0, 1)
-    assert asked(a.wants([(1, 2)], 0)) == [(0, 2), (1, 2)]  # it can be asked again
+    assert asked(a.wants([(1, 2)])) == [(0, 2), (1, 2)]  # it can be asked again
 
 
 def test_when_all_partitions_wait_for_states_nothing_more_is_asked_for():
-    a = Arrivals(range(2))
-    a.wants([(1, 2)], 0)
-    a.starve(0)
-    a.starve(1)
-    assert a.wants([(1, 9)], 0) == []
+    a = arrivals(range(2))
+    a.wants([(1, 2)])
+    a.starved(0)
+    a.starved(1)
+    assert a.wants([(1, 9)]) == []
     assert a.missing() is None
     a.made(batch(1, 0))
-    assert asked(a.wants([(1, 9)], 0)) == [(1, 9)]  # one is ready, eight are asked for
+    assert asked(a.wants([(1, 9)])) == [(1, 9)]  # one is ready, eight are asked for
 
 
 def test_a_partition_that_has_made_what_was_asked_for_is_not_starved_by_a_late_word():
-    a = Arrivals(range(1))
-    a.wants([(1, 1)], 0)
+    a = arrivals(range(1))
+    a.wants([(1, 1)])
     a.made(batch(0, 0))
-    a.starve(0)
+    a.starved(0)
     a.next(1)
-    assert a.wants([(1, 1)], 0) == [Want(0, 2)]
+    assert a.wants([(1, 1)]) == [Want(0, 2)]
 
 
 def test_what_an_ended_partition_was_asked_for_is_asked_of_the_others():
-    a = Arrivals(range(3))
-    a.wants([(1, 3)], 0)
+    a = arrivals(range(3))
+    a.wants([(1, 3)])
     a.end(0)
-    assert asked(a.wants([(1, 3)], 0)) == [(1, 2)]
+    assert asked(a.wants([(1, 3)])) == [(1, 2)]
     a.end(1)
     a.end(2)
-    assert a.wants([(1, 3)], 0) == [] and not a.open
+    assert a.wants([(1, 3)]) == [] and not a.open
 
 
 def test_it_is_open_while_a_batch_is_there_or_a_partition_has_not_ended():
-    a = Arrivals(range(2))
+    a = arrivals(range(2))
     a.made(batch(0, 0))
     a.end(0)
     assert a.open
@@ -116,20 +127,20 @@ def test_it_is_open_while_a_batch_is_there_or_a_partition_has_not_ended():
 
 
 def test_the_batch_that_is_waited_for_is_one_that_was_asked_for():
-    a = Arrivals(range(3))
+    a = arrivals(range(3))
     assert a.missing() is None
-    a.wants([(1, 2)], 0)
+    a.wants([(1, 2)])
     assert a.missing() == (0, 0)
-    a.starve(0)
+    a.starved(0)
     assert a.missing() == (0, 1)
     a.end(1)
     assert a.missing() is None
 
 
-@pytest.mark.parametrize("kind", [Arrivals, LaneQueues])
+@pytest.mark.parametrize("kind", [arrivals, lane_queues])
 def test_a_batch_out_of_its_order_is_refused_and_changes_nothing(kind):
     d = kind(range(2))
-    d.wants([(1, 1)], 0)
+    d.wants([(1, 1)])
     d.made(batch(0, 0))
     d.end(1)
     for partition, number, text in (
@@ -149,12 +160,12 @@ def test_a_batch_out_of_its_order_is_refused_and_changes_nothing(kind):
 @given(data=st.data(), partitions=st.integers(1, 4))
 @settings(max_examples=some(150), deadline=None)
 def test_never_more_is_asked_for_than_trainers_can_take_and_never_less(data, partitions):
-    a = Arrivals(range(partitions))
+    a = arrivals(range(partitions))
     upto, made, ready, credits = [0] * partitions, [0] * partitions, 0, 0
     for _ in range(30):
         if data.draw(st.booleans()):
             credits += data.draw(st.integers(0, 3))
-            for want in a.wants([(1, credits)], 0):
+            for want in a.wants([(1, credits)]):
                 assert want.upto > upto[want.partition]
                 upto[want.partition] = want.upto
             assert sum(upto) - sum(made) + ready == credits
@@ -171,10 +182,10 @@ def test_never_more_is_asked_for_than_trainers_can_take_and_never_less(data, par
 
 
 def test_a_batch_of_an_earlier_server_is_made_and_wanted_beside_the_others():
-    a = Arrivals(range(1))
-    a.wants([(1, 2)], 0)
+    a = arrivals(range(1))
+    a.wants([(1, 2)])
     assert a.claimed(0) == Want(0, 3)
-    assert a.made_by(0) == 1 and a.wants([(1, 2)], 0) == []
+    assert a.wants([(1, 2)]) == []
     a.made(batch(0, 1))
     assert a.missing() == (2, 0)
 
@@ -183,8 +194,8 @@ def test_a_batch_of_an_earlier_server_is_made_and_wanted_beside_the_others():
 
 
 def lanes(partitions, *sessions):
-    q = LaneQueues(range(partitions))
-    return q, [q.wants([(s, 1)], 0)[0] for s in sessions]
+    q = lane_queues(range(partitions))
+    return q, [q.wants([(s, 1)])[0] for s in sessions]
 
 
 def test_each_trainer_gets_lanes_of_its_own_in_the_partition_with_the_fewest():
@@ -201,13 +212,13 @@ def test_a_batch_is_for_the_trainer_of_its_lanes_alone():
 
 def test_of_a_stripe_as_much_is_asked_for_as_its_trainer_can_take():
     q, _ = lanes(1, 10)
-    assert q.wants([(10, 1)], 0) == []
-    assert q.wants([(10, 3)], 0) == [Want(0, 3, 0)]
+    assert q.wants([(10, 1)]) == []
+    assert q.wants([(10, 3)]) == [Want(0, 3, 0)]
     q.made(batch(0, 0))
-    assert q.wants([(10, 3)], 0) == []  # one of the three is here
+    assert q.wants([(10, 3)]) == []  # one of the three is here
     q.next(10)
-    assert q.wants([(10, 2)], 0) == []
-    assert q.wants([(10, 3)], 0) == [Want(0, 4, 0)]
+    assert q.wants([(10, 2)]) == []
+    assert q.wants([(10, 3)]) == [Want(0, 4, 0)]
 
 
 def test_what_got_lost_goes_to_the_same_trainer_again_and_is_not_asked_for():
@@ -215,13 +226,13 @@ def test_what_got_lost_goes_to_the_same_trainer_again_and_is_not_asked_for():
     q.made(batch(0, 0))
     lost = q.next(10)
     assert q.put_back(10, lost)
-    assert q.wants([(10, 1)], 0) == [] and q.next(10) is lost
+    assert q.wants([(10, 1)]) == [] and q.next(10) is lost
     assert not q.put_back(99, lost)
 
 
 def test_batches_of_a_trainer_that_leaves_are_void_once_also_those_that_come_late():
     q, _ = lanes(1, 10)
-    q.wants([(10, 3)], 0)
+    q.wants([(10, 3)])
     q.made(batch(0, 0))
     taken = q.next(10)
     q.made(batch(0, 1))
@@ -236,26 +247,26 @@ def test_batches_of_a_trainer_that_leaves_are_void_once_also_those_that_come_lat
 def test_a_trainer_whose_lanes_ran_dry_gets_some_in_another_partition():
     q, _ = lanes(2, 10)
     q.dry(0)
-    assert q.wants([(10, 2)], 0) == [Want(1, 2, 1)]
+    assert q.wants([(10, 2)]) == [Want(1, 2, 1)]
     q.dry(1)
-    assert q.wants([(10, 2)], 0) == [] and q.missing() is None
+    assert q.wants([(10, 2)]) == [] and q.missing() is None
 
 
 def test_a_dry_partition_is_asked_again_when_a_trainer_has_left_it():
     q, _ = lanes(1, 10, 11)
     q.dry(1)
-    assert q.wants([(11, 1)], 0) == []
+    assert q.wants([(11, 1)]) == []
     q.leave(10)
-    assert q.wants([(11, 1)], 0) == [Want(0, 1, 2)]
+    assert q.wants([(11, 1)]) == [Want(0, 1, 2)]
 
 
 def test_a_word_that_lanes_are_dry_which_crossed_a_leave_does_not_hide_what_that_left():
     q, _ = lanes(1, 10, 11)
     q.leave(10)
     q.dry(1)  # said before the partition heard of the leave
-    assert q.wants([(11, 1)], 0) == [Want(0, 1, 2)]
+    assert q.wants([(11, 1)]) == [Want(0, 1, 2)]
     q.dry(2)  # said after it
-    assert q.wants([(11, 1)], 0) == []
+    assert q.wants([(11, 1)]) == []
 
 
 def test_a_dry_word_for_lanes_that_were_left_means_nothing():
@@ -263,27 +274,27 @@ def test_a_dry_word_for_lanes_that_were_left_means_nothing():
     q.leave(10)
     q.dry(0)
     q.dry(77)
-    assert q.wants([(11, 1)], 0) == [Want(0, 1, 1)]
+    assert q.wants([(11, 1)]) == [Want(0, 1, 1)]
 
 
 def test_when_a_partition_ends_its_trainers_go_to_others():
     q, _ = lanes(2, 10)
     q.end(0)
-    assert q.wants([(10, 1)], 0) == [Want(1, 1, 1)]
+    assert q.wants([(10, 1)]) == [Want(1, 1, 1)]
     q.end(1)
-    assert q.wants([(10, 1)], 0) == [] and not q.open
+    assert q.wants([(10, 1)]) == [] and not q.open
 
 
 def test_the_batch_of_lanes_that_is_waited_for_is_one_that_was_asked_for():
-    q = LaneQueues(range(2))
+    q = lane_queues(range(2))
     assert q.missing() is None
-    q.wants([(10, 1)], 0)
+    q.wants([(10, 1)])
     assert q.missing() == (0, 0)
     q.made(batch(0, 0))
     assert q.missing() is None
 
 
 def test_lanes_lie_in_those_partitions_of_a_feed_that_are_here():
-    q = LaneQueues([6, 3])
-    assert {want.partition for want in q.wants([(10, 1), (11, 1)], 0)} == {3, 6}
+    q = lane_queues([6, 3])
+    assert {want.partition for want in q.wants([(10, 1), (11, 1)])} == {3, 6}
     assert [effect.partition for effect in q.leave(11)[1]] == [6]

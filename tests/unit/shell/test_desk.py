@@ -24,8 +24,6 @@ from headrace_server.core.recalls import Acknowledged
 from headrace_server.shell.config import FeedConfig, RunConfig
 from headrace_server.shell.desk import Desk, delivery_of
 from headrace_server.shell.events import (
-    Claimed,
-    Dry,
     Failed,
     Finished,
     Flush,
@@ -34,7 +32,6 @@ from headrace_server.shell.events import (
     Opened,
     Placed,
     Retargeted,
-    Starved,
     Waiting,
 )
 
@@ -250,23 +247,18 @@ class Segments:
 def test_words_of_segments_become_events():
     at = Segments()
     assert at.take_told() == [Want(0, 1, 0), Want(1, 1, 0)]
-    at.desk.on_segments(Starved("default", 0))
+    at.desk.dispatcher.starved(0)
     assert at.take_told() == [Want(1, 2, 0)]
     at.make(1, 0)
     at.save()
     at.act()
-    at.desk.on_segments(Kept("default", 1, [[0, "cancelled", "it was drained"], [9, "", ""]]))
+    at.desk.on_kept(Kept("default", 1, [[0, "cancelled", "it was drained"], [9, "", ""]]))
     at.act()
     assert at.answers == [Answer(TRAINER, (), (), ((at.tokens[0], "cancelled", "it was drained"),))]
     lanes = Segments("lanes")
     lanes.take_told()
-    lanes.desk.on_segments(Dry("default", 0))
+    lanes.desk.dispatcher.dry(0)
     assert lanes.take_told() == [Want(1, 2, 1)]
-
-
-def test_a_feed_of_plain_batches_hears_no_words_of_segments():
-    with pytest.raises(HeadraceError, match="Dry came for 'default', without segments"):
-        desk().on_segments(Dry("default", 0))
 
 
 def test_who_holds_the_batch_that_is_waited_for_is_said():
@@ -276,7 +268,7 @@ def test_who_holds_the_batch_that_is_waited_for_is_said():
     assert at.desk.describe(61.0).startswith(
         "partition 0: it waits for save_state of 00000_of_00002:a, leased to trainer 1 for 61 s; "
     )
-    at.desk.on_segments(Kept("default", 0, []))
+    at.desk.on_kept(Kept("default", 0, []))
     assert "save_state" not in at.desk.describe(61.0)
 
 
@@ -378,7 +370,7 @@ def test_batches_of_an_earlier_server_are_asked_for_and_its_word_is_heard():
     here, strange = Handed(5, 1, 4, 4), Handed(6, 2, 4, 4)
     d.on_hello(TRAINER, hello_of(here, strange, held=(here.token,)))
     assert d.dispatcher.take_effects() == [Claim(1, here)]
-    d.on_claimed(Claimed("default", 1, 5, "done"))
+    d.dispatcher.claimed(5, "done", 0)
     d.dispatcher.commit(TRAINER, (5,))
     assert d.dispatcher.take_effects() == [Answer(TRAINER, (5,), ())]
 
@@ -389,7 +381,7 @@ def test_commits_that_an_earlier_server_has_acknowledged_must_be_known_to_the_wo
     told = (0, 6 << 32, 1, 7 << 32 | 1, 2, 5, 1)
     d.on_hello(TRAINER, hello_of(committed=told))
     assert d.dispatcher.take_effects() == [Claim(0, Acknowledged(6 << 32, 0))], "one is its own"
-    d.on_claimed(Claimed("default", 0, 6 << 32, "no"))
+    d.dispatcher.claimed(6 << 32, "no", 0)
     assert d.dispatcher.take_effects() == [Rewound(TRAINER)]
 
 
