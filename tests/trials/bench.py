@@ -209,13 +209,13 @@ class _Partitions:
     def abandon(self, feed: str) -> None:
         self._open[feed] = []
 
-    def retarget(self, feed: str, request: int, probs: Sequence[float]) -> None:
+    def retarget(self, feed: str, question: int, probs: Sequence[float]) -> None:
         fault = "" if len(probs) == 2 else "there are 2 classes"
-        for partition in self._open[feed]:
-            self.events.append(Retargeted(feed, partition, request, 0, fault))
+        since = 0 if self._open[feed] else None
+        self.events.append(Retargeted(feed, 0, question, since, fault))
 
-    def copy(self, feed: str, partition: int, ticket: int, directory: str) -> None:
-        self.events.append(Copied(feed, partition, ticket))
+    def copy(self, feed: str, partition: int, question: int, directory: str) -> None:
+        self.events.append(Copied(feed, partition, question))
 
     def _fill(self, feed: str) -> None:
         """Batches of a feed without states are made ahead."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
@@ -24,7 +23,6 @@ from ..core.recalls import Acknowledged
 from ..core.redealing import DealtRounds
 from ..core.runs import Runs
 from .config import FeedConfig, RunConfig
-from .copies import Copies
 from .counters import Counters, too_bad
 from .events import (
     Failed,
@@ -33,12 +31,10 @@ from .events import (
     Kept,
     Made,
     Opened,
-    Retargeted,
     Waiting,
 )
 from .flight import LeaseRecorder
 from .rejoining import Later, Rejoining
-from .retargets import Retargets
 from .state_blocks import StateBlocks
 
 __all__ = ["Desk", "Place", "Usage", "delivery_of"]
@@ -129,10 +125,6 @@ class Desk:
         self._waits_on: dict[int, int] = {}  # partition → number of the batch that it waits for
         self.failure: tuple[str, str] | None = None
         self.closing: bool | None = None  # the input is to end; whether to drop what is read
-        self.closing_told = False
-        self.closed: list[Callable[[], object]] = []  # answers to those who closed the input
-        self.retargets = Retargets(self.partitions)
-        self.copies = Copies(self.partitions)
         self.rejoining = Rejoining(config, self.durable, run.starts, self.owners == 1)
         self.farewell = Farewell(run.lease_ttl_s)
         self.counters = Counters(self.dispatcher)
@@ -224,12 +216,7 @@ class Desk:
         self._waits.pop(message.partition, None)
         self.counters.on_finished(message)
         self._check_bad()
-        self.retargets.partition_ended(message.partition)
         self.dispatcher.partition_ended(message.partition)
-
-    def on_retargeted(self, message: Retargeted) -> None:
-        self.counters.on_stats(message.partition, message.stats)
-        self.retargets.answer(message)
 
     def on_waiting(self, message: Waiting) -> None:
         self._waits[message.partition] = message.text
@@ -327,15 +314,12 @@ class Desk:
             self.failure = (code, text[:_LONGEST_TEXT])
             logger.error("feed %r failed: %s", self.name, text)
 
-    def close(self, cancel: bool, answer: Callable[[], object]) -> None:
-        """Close the input; a cancel after a plain close still cancels.
-
-        ``answer`` is called when the partitions of the feed have been told.
-        """
-        self.closed.append(answer)
-        if self.closing is None or (cancel and not self.closing):
-            self.closing = cancel
-            self.closing_told = False
+    def close(self, cancel: bool) -> bool:
+        """Close the input, where it is not; a cancel after a plain close still cancels."""
+        if self.closing is not None and self.closing >= cancel:
+            return False
+        self.closing = cancel
+        return True
 
     def _check_bad(self) -> None:
         limit = self._most_bad

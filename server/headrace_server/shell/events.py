@@ -112,8 +112,8 @@ class Retargeted:
 
     feed: str
     partition: int
-    request: int
-    since: int
+    question: int
+    since: int | None  # None: all its batches were made before
     fault: str = ""
     stats: dict[str, Any] | None = None  # as in Made: the change is among them already
 
@@ -191,5 +191,5 @@ class Copied:
 
     feed: str
     partition: int
-    ticket: int
+    question: int
     fault: str = ""

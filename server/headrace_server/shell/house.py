@@ -60,8 +60,9 @@ from .partitions import Partitions
 from .reception import Reception
 from .rejoining import TOUCHED, USED
 from .relay import Ready, RelayDoor
+from .requests import Requests
 from .sessions import SessionTable
-from .telling import Teller
+from .telling import feeds_told, users_told
 
 __all__ = ["House"]
 
@@ -92,14 +93,17 @@ class House:
         self._do = do
         self.dealing = Dealing(partitions.stores, outbox)
         self.desks = {feed.name: Desk(feed, config, worker) for feed in config.feeds}
-        self.reception = Reception(config, door, self.desks, sessions, outbox, near, clock, worker)
-        self._teller = Teller(self.desks, sessions, self.reception, pipe, clock, self._seek)
+        self._sessions = sessions
+        self._requests = Requests(partitions, do, outbox, pipe, clock)
+        self.reception = Reception(
+            *(config, door, self.desks, sessions, outbox, near, clock, self._requests, worker)
+        )
         self._taken = dict.fromkeys(self.desks, 0)
         self._told_open = False
         self._told_over: set[str] = set()
         self._noted_over: set[str] = set()  # feeds whose end is in the log
         self._paused = False  # whether nothing more is handed out …
-        self._pausing = False  # … and the supervisor is to know when all is back
+        self._pausing: list[int] = []  # requests of the supervisor, answered when all is back
         self.stopping = False
 
     def begin(self, begun: Mapping[str, Any]) -> None:
@@ -108,7 +112,7 @@ class House:
         "paused", "failed" (code and text of a failure, by feed), "all_opened" (as in the order
         of that name, if it was given before) and "before" (as the first life told with "open").
         """
-        self._pausing = self._paused = bool(begun["paused"])
+        self._paused = bool(begun["paused"])
         for desk in self.desks.values():
             desk.dispatcher.wait_for_others(True)
             desk.dispatcher.paused = True
@@ -141,8 +145,6 @@ class House:
             desk.on_finished(event)
         elif isinstance(event, Failed):
             desk.on_failed(event)
-        elif isinstance(event, Retargeted):
-            desk.on_retargeted(event)
         elif isinstance(event, Waiting):
             desk.on_waiting(event)
         elif isinstance(event, Kept):
@@ -153,8 +155,10 @@ class House:
             desk.dispatcher.dry(event.stripe)
         elif isinstance(event, Claimed):
             desk.dispatcher.claimed(event.token, event.verdict, event.number)
-        elif isinstance(event, Copied):
-            desk.copies.answer(event)
+        elif isinstance(event, (Retargeted, Copied)):
+            if isinstance(event, Retargeted):
+                desk.counters.on_stats(event.partition, event.stats)
+            self._requests.answered(event)
         elif isinstance(event, Flushed):
             self._outbox.flushed(event.session, event.request)
 
@@ -170,17 +174,18 @@ class House:
         elif kind == "pause":
             for desk in self.desks.values():
                 desk.dispatcher.paused = True
-            self._pausing = self._paused = True
+            self._paused = True
+            self._pausing += [order["request"]] if "request" in order else []
         elif kind == "stats":
-            self._teller.tell(order["request"])
+            now = self._clock()
+            feeds = feeds_told(self.desks, self._sessions, now)
+            self._answer(order, feeds=feeds, **self.reception.told())
         elif kind == "inspect":
-            self._teller.seek(order["request"], order["feed"], bytes.fromhex(order["key"]))
+            desk = self.desks[order["feed"]]
+            self._requests.inspect(desk, order["request"], bytes.fromhex(order["key"]))
         elif kind == "copy":
             desk = self.desks[order["feed"]]
-            desk.copies.begin(order["ticket"])
-            for partition in desk.partitions:
-                about = desk.name, partition, order["ticket"], order["directory"]
-                self._do(self._partitions.copy, *about)
+            self._requests.copy(desk, order["request"], order["directory"])
         elif kind == "snapshotted":
             told = [order[name] for name in ("session", "request", "token", "code", "text")]
             self._outbox.snapshotted(Snapshotted(*told))
@@ -190,13 +195,15 @@ class House:
         elif kind == "all_opened":
             self._all_opened(order)
         elif kind == "close":
-            self.desks[order["feed"]].close(
-                order["cancel"], lambda: self._pipe.tell("answer", request=order["request"])
-            )
+            desk = self.desks[order["feed"]]
+            self._requests.close(desk, order["cancel"], lambda: self._answer(order))
         elif kind == "users":
-            self._teller.tell_users(order["request"], order["feed"])
+            self._answer(order, users=users_told(self.desks[order["feed"]], self._sessions))
         elif kind == "stop":
             self.stopping = True
+
+    def _answer(self, order: Mapping[str, Any], **values: Any) -> None:
+        self._pipe.tell("answer", request=order["request"], **values)
 
     def _all_opened(self, order: Mapping[str, Any]) -> None:
         """All owners have opened the feeds: what they know of them."""
@@ -211,10 +218,6 @@ class House:
         for desk in self.desks.values():
             while self._act_on(desk):
                 pass
-        for feed, session, request in self.reception.snapshots:
-            self._pipe.tell("snapshot", feed=feed, session=session, request=request)
-        self.reception.snapshots.clear()
-        self._teller.tell_late()
         self._report()
 
     def _act_on(self, desk: Desk) -> bool:
@@ -223,7 +226,8 @@ class House:
         if desk.flight is not None:
             desk.flight.note(effects)
         if not effects:
-            self._act_on_requests(desk)
+            self._requests.act(desk)
+            self._tell_news(desk)
             self._act_on_end(desk)
             return False
         for effect in effects:
@@ -273,18 +277,11 @@ class House:
         else:
             do(partitions.release, feed, effect.partition, effect.number)
 
-    def _act_on_requests(self, desk: Desk) -> None:
-        """Pass on what trainers and the supervisor want of a feed, and what became of it."""
+    def _tell_news(self, desk: Desk) -> None:
+        """Tell the supervisor what it is to know, or to do, of a feed."""
         if desk.bad_news is not None:
             self._pipe.tell("bad", feed=desk.name, bad=desk.bad_news)
             desk.bad_news = None
-        if desk.failure is not None:
-            code, text = desk.failure
-            for ticket in desk.copies.give_up():
-                self._pipe.tell("copied", ticket=ticket, code=code, text=text)
-        for ticket, fault in desk.copies.take_done():
-            code = "server" if fault else ""
-            self._pipe.tell("copied", ticket=ticket, code=code, text=fault)
         for snapshot in desk.rejoining.asks:
             generation = desk.rejoining.generation
             self._pipe.tell("take_back", feed=desk.name, snapshot=snapshot, generation=generation)
@@ -292,20 +289,9 @@ class House:
         for news in desk.rejoining.news if desk.owners > 1 else ():
             self._pipe.tell(news, feed=desk.name, generation=desk.rejoining.generation)
         desk.rejoining.news.clear()
-        targets, desk.retargets.asked = desk.retargets.asked, []
-        for request, probs in targets:
-            self._do(self._partitions.retarget, desk.name, request, probs)
-        for asked in desk.retargets.take_answered():
-            self._outbox.retargeted(asked.session, asked.request, asked.since, asked.fault)
 
     def _act_on_end(self, desk: Desk) -> None:
         """Tell of a feed that is to end, or is over."""
-        if desk.closing is not None and not desk.closing_told:
-            desk.closing_told = True
-            self._do(self._partitions.close, desk.name, desk.closing)
-        answers, desk.closed = desk.closed, []
-        for answer in answers:
-            self._do(answer)
         if desk.failure is not None and desk.name not in self._told_over:
             self._outbox.end(desk.name, *desk.failure)
             self._do(self._partitions.abandon, desk.name)
@@ -326,9 +312,6 @@ class House:
         """Whether trainers know of the end of a feed.  A failure is reported at once."""
         return desk.failure is not None or self.reception.all_heard(desk, self._clock())
 
-    def _seek(self, feed: str, key: bytes, tell: Callable[[list[Any]], None]) -> None:
-        self._do(lambda: tell(self._partitions.seek(feed, key)))
-
     def _report(self) -> None:
         if not self._told_open and all(desk.opened for desk in self.desks.values()):
             self._told_open = True
@@ -337,5 +320,6 @@ class House:
             before = {n: [[p, *of] for p, of in d.counters.before.items()] for n, d in desks}
             self._pipe.tell("open", before=before)
         if self._pausing and not any(d.dispatcher.leased for d in self.desks.values()):
-            self._pausing = False
-            self._pipe.tell("idle")
+            for request in self._pausing:
+                self._pipe.tell("answer", request=request)
+            self._pausing.clear()

@@ -1,8 +1,8 @@
 """What owners ask of the keeping of state: snapshots, and to go back to one.
 
-    "snapshot", "copied"  ─► Archive ─► "snapshotted"
-    "take_back"           ─► the snapshot is prepared ─► the supervisor begins a next life
-                             or it can not be        ─► "not_taken_back"
+    "snapshot"  ─► Archive ─► "snapshotted"
+    "take_back" ─► the snapshot is prepared ─► the supervisor begins a next life
+                   or it can not be        ─► "not_taken_back"
 
 Files, networks and whole lives of the server are waited for here, each on a thread of its own: who
 reads their pipes goes on reading.
@@ -13,9 +13,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from typing import Any
 
-from headrace_proto.errors import ServerError, code_of
+from headrace_proto.clock import Deadline
+from headrace_proto.errors import HeadraceError, ServerError, code_of
+from headrace_proto.token import Token
 
 from ..core.rewinding import BEGINNING
 from .archive import Archive
@@ -39,21 +42,20 @@ class Keeping:
     def __init__(
         self,
         durable: Durable,
-        epoch: int,
+        epoch: Callable[[], int],
+        ask: Callable[..., Mapping[int, Mapping[str, Any]]],
         order: Callable[..., None],
         note: Callable[[str, str], None],
         take_back: Callable[[str, _Prepared], None],
-        owners: int = 1,
     ) -> None:
         self._durable = durable
-        self._archive = Archive(durable.shelf, epoch, order, owners)
+        self._archive = Archive(durable.shelf, epoch, ask, self._stopped)
         self._order = order
         self._note = note
         self._supervise = take_back
         self._over = False
         self._handlers: dict[str, Callable[..., Any]] = {
-            "snapshot": self._archive.ask,
-            "copied": self._archive.copied,
+            "snapshot": self._snapshot,
             "take_back": self._take_back,
         }
 
@@ -71,11 +73,32 @@ class Keeping:
 
     def snapshot(self, feed: str, timeout_s: float) -> dict[str, Any]:
         """Take one; its token."""
-        return self._archive.wait(self._archive.ask(feed), timeout_s)
+        making: Future[Token] = Future()
 
-    def begin_again(self, epoch: int, owner: int) -> None:
-        """An owner has restarted: it is asked again for snapshots under way."""
-        self._archive.begin_again(epoch, owner)
+        def make() -> None:
+            try:
+                making.set_result(self._archive.make(feed))
+            except HeadraceError as error:
+                making.set_exception(error)
+
+        threading.Thread(target=make, name="headrace-keeping", daemon=True).start()
+        if not Deadline(timeout_s).wait(lambda at_most_s: bool(wait([making], at_most_s).done)):
+            raise ServerError(f"the snapshot of {feed!r} took longer than {timeout_s:g} s")
+        return making.result().to_plain()
+
+    def _stopped(self) -> ServerError | None:
+        return _Over("the server was stopped") if self._over else None
+
+    def _snapshot(self, feed: str, session: int, request: int, owner: int) -> None:
+        """A trainer wants a snapshot."""
+        answer: dict[str, Any] = {"token": None, "code": "", "text": ""}
+        try:
+            answer["token"] = self._archive.make(feed).to_plain()
+        except HeadraceError as error:
+            answer |= {"code": code_of(error), "text": str(error)}
+        if not self._over:  # else it asks the next life
+            about = {"session": session, "request": request}
+            self._order(owner, order="snapshotted", **about, **answer)
 
     def _take_back(self, feed: str, snapshot: str, generation: int, owner: int) -> None:
         """A trainer wants a feed to go on from a snapshot."""
@@ -102,9 +125,8 @@ class Keeping:
         self._supervise(feed, prepared)
 
     def close(self) -> None:
-        """This life ends: who waits for a snapshot is told.
+        """This life ends.
 
         A feed that has not been taken back by now stays as it is: trainers ask the next life.
         """
         self._over = True
-        self._archive.close()

@@ -401,8 +401,11 @@ class Partitions:
             del self._running[name]
             self._resting.discard(name)
 
-    def retarget(self, feed: str, request: int, probs: Sequence[float]) -> None:
+    def retarget(self, feed: str, question: int, probs: Sequence[float]) -> None:
         """Draw classes in other proportions from now on."""
+        for of, partition in self._made:
+            if of == feed:
+                self._send(Retargeted(feed, partition, question, None))
         for (of, partition), run in self._running.items():
             if of != feed:
                 continue
@@ -414,7 +417,7 @@ class Partitions:
                     self.store()
             except Exception as error:  # whatever a trainer's numbers bring out
                 since, fault = 0, str(error)
-            self._send(Retargeted(feed, partition, request, since, fault, run.stats()))
+            self._send(Retargeted(feed, partition, question, since, fault, run.stats()))
 
     def seek(self, feed: str, key: bytes) -> list[list[Any]]:
         """Where examples of a key are: [partition, epoch, segment, of how many, where, batch]."""
@@ -425,9 +428,9 @@ class Partitions:
             for example in run.seek(key)
         ]
 
-    def copy(self, feed: str, partition: int, ticket: int, directory: str) -> None:
+    def copy(self, feed: str, partition: int, question: int, directory: str) -> None:
         """Copy a partition's store, with all that was kept so far; its end is told."""
-        self._stores.copy((feed, partition), ticket, directory)
+        self._stores.copy((feed, partition), question, directory)
 
     def _fail(self, feed: str, partition: int, error: Exception) -> None:
         """A feed can not go on.  Only what nobody foresaw brings its traceback along."""

@@ -28,18 +28,12 @@ from headrace_proto.messages import (
     FROM_TRAINER,
     Attach,
     Bye,
-    Drain,
-    Drained,
     Ended,
-    Flush,
     Hello,
     Pulse,
     Refused,
     Renew,
-    Retarget,
     Save,
-    Snapshot,
-    Snapshotted,
     Step,
     Unknown,
     Welcome,
@@ -55,6 +49,7 @@ from .exchange import TURN_S, TrainersExchange
 from .outbox import Outbox
 from .rejoining import PUT_BACK, Later, wanted_by
 from .relay import RelayDoor
+from .requests import Requests
 from .sessions import Session, SessionTable
 
 __all__ = ["Reception"]
@@ -84,6 +79,7 @@ class Reception:
         outbox: Outbox,
         near: TrainersExchange,
         clock: AwakeClock,
+        requests: Requests,
         owner: int = 0,
     ) -> None:
         self._owner = owner
@@ -95,7 +91,7 @@ class Reception:
         self._sessions = sessions
         self._outbox = outbox
         self._near = near
-        self.snapshots: list[tuple[str, int, int]] = []  # asked for: feed, session, request
+        self._requests = requests
 
     # In
 
@@ -194,18 +190,11 @@ class Reception:
             self._outbox.send(identity, pulse)
         elif isinstance(message, Attach):
             self._sessions.attach(session, message.proof)
-        elif isinstance(message, Drain):
-            told = Drained(session.number)
-            desk.close(message.cancel, lambda: self._outbox.send(identity, told))
-        elif isinstance(message, Retarget):
-            desk.retargets.ask(session.number, message.request, message.probs)
-        elif isinstance(message, Flush):
-            self._on_flush(session, desk, message, frames)
-        elif isinstance(message, Snapshot):
-            self._on_snapshot(session, desk, message.request)
         elif isinstance(message, Bye):
             logger.info("%s left feed %r", session.who, desk.name)
             self._leave(session, desk)
+        else:
+            self._requests.hear(session, desk, message, frames)
 
     def _on_near(self, identity: bytes, attach: Attach) -> None:
         """A trainer of this host comes by a channel from now on."""
@@ -399,35 +388,6 @@ class Reception:
             columns = save.columns if block is not None else ()
             dispatcher.save(session.number, save.token, (columns, block))
 
-    def _on_flush(self, session: Session, desk: Desk, flush: Flush, frames: list[bytes]) -> None:
-        """A trainer hands over the states of its lanes."""
-        code, text = "", ""
-        if flush.rows:
-            code, text = desk.on_flush(session.number, flush, frames[0] if frames else b"")
-        if code:
-            self._outbox.flushed(session.number, flush.request, code, text)
-        elif not flush.rows and not flush.more:
-            self._outbox.flushed(session.number, flush.request)
-
-    def _on_snapshot(self, session: Session, desk: Desk, request: int) -> None:
-        """A trainer wants all that is kept to be copied; one that asks again is answered again."""
-        if session.snapshot == request:
-            if session.snapshotted is not None:
-                self._outbox.send(session.identity, session.snapshotted)
-            return
-        session.snapshot, session.snapshotted = request, None
-        number = session.number
-        if desk.failure is not None:
-            self._outbox.snapshotted(Snapshotted(number, request, None, *desk.failure))
-        elif not desk.durable:
-            text = (
-                f"feed {desk.name!r} has no state directory (state_dir, --state-dir): there is "
-                "nothing to take a snapshot of"
-            )
-            self._outbox.snapshotted(Snapshotted(number, request, None, "server", text))
-        else:
-            self.snapshots.append((desk.name, number, request))
-
     def _unmap(self, session: Session, desk: Desk, token: int) -> None:
         """A trainer does not read this batch any more."""
         if token in session.mapped:
@@ -505,14 +465,11 @@ class Reception:
         began_ended = desk.durable and not desk.dispatcher.counts["batches"]
         return desk.farewell.done(deaf, now, began_ended)
 
-    def refused_here(self) -> Mapping[str, int]:
-        """How many were refused by this process itself, by reason."""
-        return self._gate.refusals.counts
-
-    def access(self) -> dict[str, Any]:
-        """Who is let in, who is there, and who was refused."""
+    def told(self) -> dict[str, Any]:
+        """Who is let in, who is there, and who was refused, here and by this process itself."""
         present = Counter(session.name for session in self._sessions.present())
-        return {**self._gate.told(), "present": dict(present)}
+        access = {**self._gate.told(), "present": dict(present)}
+        return {"access": access, "refused_here": dict(self._gate.refusals.counts)}
 
     def close(self) -> None:
         """The server stops: tell all trainers.

@@ -1,8 +1,8 @@
 """What the children of a server have told, until somebody asks.
 
-    front  ─► ready ─────────────────────┐
-    owners ─► open, idle, over, answer ──┼► hear() ─► [ the last of each kind ]
-    all    ─► dying ─────────────────────┘
+    front  ─► ready ───────────┐
+    owners ─► open, over, bad ─┼► hear() ─► [ the last of each kind ]
+    all    ─► dying ───────────┘
 
 Each worker owns the leases of its partitions.  What all of them have to say is said when the last
 one has.  A feed fails when one of them fails it.
@@ -18,14 +18,10 @@ from typing import Any
 
 from headrace_proto.errors import HeadraceError, from_code
 
-from .gathering import added, gathered
+from .gathering import added
 
-__all__ = ["LIVES", "Reports"]
+__all__ = ["Reports"]
 
-#: The order that every process with leases or trainers answers: so it is seen whether it lives.
-LIVES = "stats"
-#: The front, in the place of an owner's number.
-_FRONT = -1
 #: Counts of partitions over all lives of their owner, which knows them once it has opened these.
 _LASTING = ("batches", "rows", "dropped", "padding", "classes", "segments")
 
@@ -39,9 +35,6 @@ class Reports:
         self.over: dict[str, tuple[str, str]] = {}  # feeds that ended: error code, text
         self._owners = owners
         self._open: set[int] = set()  # owners that have opened the sources of all feeds
-        self._idle: set[int] = set()  # … to which all that was out has come back after a pause
-        self._asked: dict[int, str] = {}  # requests, and their orders
-        self._answers: dict[int, dict[int, Mapping[str, Any]]] = {}  # by request and owner
         self._dropped: dict[str, dict[int, dict[str, int]]] = {}  # by feed and owner
         self._well: dict[str, set[int]] = {}  # owners to whom a feed has ended well
         self._bad: dict[str, dict[int, dict[str, int]]] = {}  # examples, by feed and owner
@@ -53,11 +46,6 @@ class Reports:
         """Whether the sources of all feeds are open."""
         return len(self._open) == self._owners
 
-    @property
-    def idle(self) -> bool:
-        """Whether all that was out has come back after a pause."""
-        return len(self._idle) == self._owners
-
     def hear(self, child: str, event: Mapping[str, Any], owner: int = 0) -> None:
         """A child of this name, and of this number among the owners, says something."""
         kind = event.get("event")
@@ -68,10 +56,6 @@ class Reports:
             self.ready = True
         elif kind == "open":
             self._open.add(owner)
-        elif kind == "idle":
-            self._idle.add(owner)
-        elif kind == "answer" and event["request"] in self._asked:
-            self._answers[event["request"]][_FRONT if child == "front" else owner] = event
         elif kind == "bad":
             self._bad.setdefault(event["feed"], {})[owner] = dict(event["bad"])
         elif kind == "over":
@@ -109,33 +93,9 @@ class Reports:
             self.over.setdefault(feed, ("server", text))
             self._dropped.setdefault(feed, {})
 
-    def expect(self, request: int, order: str) -> None:
-        """Somebody waits for the answer to this request."""
-        self._asked[request] = order
-        self._answers[request] = {}
-
-    def answered(self, request: int) -> bool:
-        """Whether all of it is there."""
-        return request in self._asked and not self.silent(request)
-
-    def silent(self, request: int) -> list[str]:
-        """The processes that have not answered, by name."""
-        asked = range(_FRONT if self._asked[request] == LIVES else 0, self._owners)
-        answers = self._answers[request]
-        return [
-            "the front" if number == _FRONT else f"worker {number}"
-            for number in asked
-            if number not in answers
-        ]
-
-    def take_answer(self, request: int) -> dict[str, Any] | None:
-        """All of it, if it is there; nobody waits for it any more."""
-        whole = self.answered(request)
-        order, answers = self._asked.pop(request, ""), self._answers.pop(request, {})
-        told = [answers[owner] for owner in sorted(answers) if owner != _FRONT]
-        if whole and order == LIVES:
-            told = [{**one, "feeds": self._lasting(n, one["feeds"])} for n, one in enumerate(told)]
-        return gathered(order, told) if whole else None
+    def lasting(self, answers: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """What owners tell of all feeds, with counts that a life which opens them has not."""
+        return [{**one, "feeds": self._lasting(n, one["feeds"])} for n, one in answers.items()]
 
     def _lasting(self, owner: int, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Feeds as an owner tells of them; while it opens them, with their counts of before."""

@@ -199,13 +199,13 @@ class Stores:
         else:
             self._of(name).messages.append(message)
 
-    def copy(self, name: _Name, ticket: int, directory: str) -> None:
+    def copy(self, name: _Name, question: int, directory: str) -> None:
         """Copy a partition's store, with all that was kept so far; its end is told."""
         self.write()
-        about = name, ticket, Path(directory, f"{name[1]}{SUFFIX}")
+        about = name, question, Path(directory, f"{name[1]}{SUFFIX}")
         threading.Thread(target=self._copy, args=about, name="headrace-copy", daemon=True).start()
 
-    def _copy(self, name: _Name, ticket: int, target: Path) -> None:
+    def _copy(self, name: _Name, question: int, target: Path) -> None:
         fault = ""
         try:
             if name not in self._stores:
@@ -214,7 +214,7 @@ class Stores:
             self._stores[name].copy_to(target)
         except Exception as error:
             fault = str(error)[:1000] or type(error).__name__
-        self._copied.append(Copied(*name, ticket, fault))
+        self._copied.append(Copied(*name, question, fault))
         with contextlib.suppress(OSError):  # closed meanwhile
             os.eventfd_write(self._wake_fd, 1)
 

@@ -33,6 +33,7 @@ from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed, code_
 
 from ..core.rewinding import BEGINNING
 from ..pipeline.by_source import write_sources
+from .asks import FRONT, Asks
 from .casualties import Casualties
 from .child import Child, end, environment
 from .chronicle import Chronicle
@@ -41,10 +42,11 @@ from .counters import too_bad
 from .deaths import DeathWatch
 from .durable import Durable
 from .functions import Heard
+from .gathering import gathered
 from .keeping import Keeping
 from .overview import overview
 from .rejoining import TOUCHED, USED, in_use
-from .reports import LIVES, Reports
+from .reports import Reports
 from .rundir import RunDirectory, forget_journals
 from .slots import FORGIVEN, WINDOW_S, Openings, Patience, Slot, end_of, obituary
 
@@ -95,8 +97,6 @@ class Supervisor:
         self._start_timeout_s = start_timeout_s
         self._durable = durable
         self._keeping: Keeping | None = None
-        self._requests = 0
-        self._asked: dict[int, dict[str, Any]] = {}  # orders that are to be answered
         self._failed: dict[str, tuple[str, str]] = {}  # feeds, for owners that begin
         self._marked: dict[str, list[list[Any]]] = {USED: [], TOUCHED: []}  # feeds, generations
         self._begun: dict[int, RunConfig] = {}  # of owners, each with an epoch of its own
@@ -111,6 +111,7 @@ class Supervisor:
         self._deaths = DeathWatch(
             self._children, self._on_death, self._look_for_hung, self._patience.look_s
         )
+        self._asks = Asks(self._lock, self._wait_for, self._order, self._ended)
         try:
             self._start()
         except BaseException:
@@ -127,8 +128,8 @@ class Supervisor:
         slots = [Slot(i, d, self._patience, partitions) for i, d in enumerate(diaries)]
         self._begin_owners()
         if self._durable is not None:
-            told = self._order, self._chronicle.note, self.take_back, self._config.workers
-            self._keeping = Keeping(self._durable, self._config.epoch, *told)
+            told = self._ask_owners, self._order, self._chronicle.note, self.take_back
+            self._keeping = Keeping(self._durable, lambda: self._config.epoch, *told)
         declarations = [feed.declaration for feed in self._config.feeds]
         write_sources(declarations, self._directory.path)
         self._front = self._spawn(_FRONT, "headrace_server.shell.front", {})
@@ -222,11 +223,9 @@ class Supervisor:
             module = "headrace_server.shell.worker"
             child = slot.child = self._spawn(slot.name, module, extra, slot.number)
             self._deaths.wake()
-            asked = list(self._asked.values())
+            asked = self._asks.unanswered(slot.number)
         for values in asked:  # the life before may have died with them
             child.order(**values)
-        if slot.life and self._keeping is not None:
-            self._keeping.begin_again(self._config.epoch, slot.number)
 
     # Events
 
@@ -239,6 +238,8 @@ class Supervisor:
                 self._hear_functions(child.name, event["feed"], event["functions"])
             elif owner is None and kind != "dying":
                 pass  # its next life says it again
+            elif kind == "answer":
+                self._asks.hear(FRONT if child.name == _FRONT else owner or 0, event)
             elif kind == "take_back" and self._keeping is None:  # its beginning: else it is refused
                 asked = event["feed"], event["generation"], owner
                 target = self._restart_for_trainer
@@ -387,7 +388,7 @@ class Supervisor:
                 self._config = self._next_epoch()
                 self._begin_owners()
                 for number, life in lives.items():
-                    self._order_front(order="worker_died", worker=number, life=life)
+                    self._order(FRONT, order="worker_died", worker=number, life=life)
             finally:
                 with self._lock:
                     self._changing = False
@@ -449,8 +450,6 @@ class Supervisor:
         self._marked = {USED: [], TOUCHED: []}
         self._before.clear()
         self._start()
-        if self.draining:
-            self.begin_drain()
 
     def _end_watch(self) -> None:
         """No child's death is noticed from now on, and none is started again."""
@@ -486,7 +485,7 @@ class Supervisor:
             verdict = self._casualties.died(entry, words)
         logger.warning("%s", words)
         self._chronicle.note("worker died", words)
-        self._order_front(order="worker_died", worker=slot.number, life=life)
+        self._order(FRONT, order="worker_died", worker=slot.number, life=life)
         if verdict.failure is not None:
             feed, why = verdict.failure
             self._fail(feed, "data", why)
@@ -523,7 +522,7 @@ class Supervisor:
             self.failure = ServerError(text)
             self._reports.give_up(self.feeds, text)
             self._lock.notify_all()
-        self._order_front(order="fail", code="server", text=text)
+        self._order(FRONT, order="fail", code="server", text=text)
 
     def _fail(self, feed: str, code: str, text: str) -> None:
         """A feed can not go on after the death of a worker."""
@@ -557,19 +556,16 @@ class Supervisor:
         self._timers.append(timer)
         timer.start()
 
-    def _order(self, owner: int | None = None, /, **values: Any) -> None:
-        """Order something of all workers, or of one of them."""
+    def _order(self, number: int | None = None, /, **values: Any) -> None:
+        """Order something of all workers, or of one of them, or of the front."""
         with self._lock:
             owners = {slot.number: slot.child for slot in self._slots}
-        for number, child in owners.items():
-            if child is not None and owner in (None, number):
+            children = (
+                owners.values() if number is None else [{**owners, FRONT: self._front}.get(number)]
+            )
+        for child in children:
+            if child is not None:
                 child.order(**values)
-
-    def _order_front(self, **values: Any) -> None:
-        with self._lock:
-            front = self._front
-        if front is not None:
-            front.order(**values)
 
     # While it runs, and the end
 
@@ -596,35 +592,29 @@ class Supervisor:
 
     def ask(self, order: str, timeout_s: float = 10.0, **values: Any) -> dict[str, Any]:
         """The answer to an order that has one, of all workers together."""
-        with self._lock:
-            self._requests += 1
-            request, reports = self._requests, self._reports
-            reports.expect(request, order)
-            self._asked[request] = {"order": order, "request": request, **values}
-        self._order(**self._asked[request])
-        if order == LIVES:
-            self._order_front(**self._asked[request])
-        with self._lock:
-            self._wait_for(lambda: reports.answered(request) or self.failure is not None, timeout_s)
-            silent = " and ".join(reports.silent(request))
-            answer = reports.take_answer(request)
-            del self._asked[request]
-            if self.failure is not None:
-                raise self.failure
-            if answer is None:
-                raise ServerError(f"{silent} gave no answer ({order}) within {timeout_s:g} s")
-            return answer
+        return gathered(order, [*self._ask_owners(order, timeout_s, **values).values()])
+
+    def _ask_owners(
+        self, order: str, timeout_s: float | None, *failure: Any, **values: Any
+    ) -> dict[int, Mapping[str, Any]]:
+        return self._asks.ask(range(self._config.workers), order, timeout_s, *failure, **values)
+
+    def _stats(self, timeout_s: float = 10.0) -> dict[str, Any]:
+        """The answer of all that have leases or trainers: so it is seen whether they live."""
+        told = self._asks.ask(range(FRONT, self._config.workers), "stats", timeout_s)
+        told.pop(FRONT)
+        return gathered("stats", self._reports.lasting(told))
 
     def look(self, timeout_s: float = 10.0) -> dict[str, Any]:
         """All that is known of the server, as of now."""
-        answer = self.ask("stats", timeout_s)
+        answer = self._stats(timeout_s)
         with self._lock:
             seen = overview(self._config, answer, self._slots, self._casualties.out())
             return {**seen, "draining": self.draining, "events": self._chronicle.told()}
 
     def access(self) -> dict[str, Any]:
         """Who is let in and who was refused, as of now."""
-        return dict(self.ask("stats")["access"])
+        return dict(self._stats()["access"])
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until every feed is over, or the server has failed."""
@@ -642,9 +632,17 @@ class Supervisor:
 
     def drain(self, timeout_s: float) -> bool:
         """Hand out nothing more and wait for the commits of what is out.  Whether all came."""
-        self.begin_drain()
-        with self._lock:
-            return self._wait_for(lambda: self._reports.idle or self.failure is not None, timeout_s)
+        self.draining = True
+        try:
+            self._ask_owners("pause", timeout_s)
+        except HeadraceError:
+            return self.failure is not None
+        return True
+
+    def _ended(self) -> HeadraceError | None:
+        """Why the server answers nothing any more."""
+        stopped = ServerError("the server was stopped") if self._stopping else None
+        return self.failure or stopped
 
     def _wait_for(self, done: Callable[[], bool], timeout_s: float | None) -> bool:
         """Wait under the lock, for as long as it takes without a timeout."""
@@ -678,6 +676,7 @@ class Supervisor:
             self._keeping.close()
         self._end_watch()
         with self._lock:
+            self._lock.notify_all()  # what was asked by this life's keeping is over
             front, self._front = self._front, None
             workers = {slot.number: slot.child for slot in self._slots if slot.child is not None}
             self._slots = []  # a timer that has fired already finds no place to fill

@@ -1,33 +1,26 @@
 """What an owner knows of its feeds, for somebody who asks: plain data, gathered now.
 
     desk, its dispatcher, its counters ─┐
-    sessions of its trainers ───────────┴► feed_told() ─┐
-    who is let in, and who was not ─────────────────────┴► answer to the supervisor
+    sessions of its trainers ───────────┴► feeds_told() ─► answer to the supervisor
 
 Nothing of it is kept up to date while nobody asks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from headrace_proto.clock import AwakeClock
-
-from .child import ParentPipe
 from .desk import Desk
-from .reception import Reception
 from .sessions import Session, SessionTable
 
-__all__ = ["MOST_FOUND", "MOST_TRAINERS", "Teller", "feed_told"]
+__all__ = ["MOST_FOUND", "MOST_TRAINERS", "feed_told", "feeds_told", "users_told"]
 
 #: Trainers that are told of, the first that came; of the others only how many there are.
 MOST_TRAINERS = 256
 _LONGEST_TEXT = 1000
 #: Examples of one key that are told of.
 MOST_FOUND = 64
-#: So long partitions that are in user code are waited for; then they are told as unheard.
-_PATIENCE_S = 3.0
 
 
 def feed_told(desk: Desk, sessions: Iterable[Session], now: float) -> dict[str, Any]:
@@ -66,66 +59,14 @@ def _trainer(desk: Desk, session: Session, now: float) -> dict[str, Any]:
     }
 
 
-class Teller:
-    """Answers what the supervisor asks of one owner."""
+def feeds_told(
+    desks: Mapping[str, Desk], sessions: SessionTable, now: float
+) -> dict[str, dict[str, Any]]:
+    """All feeds, by name."""
+    present = sessions.present()
+    return {name: feed_told(desk, present, now) for name, desk in desks.items()}
 
-    def __init__(
-        self,
-        desks: Mapping[str, Desk],
-        sessions: SessionTable,
-        reception: Reception,
-        pipe: ParentPipe,
-        clock: AwakeClock,
-        seek: Callable[[str, bytes, Callable[[list[Any]], None]], None],
-    ) -> None:
-        """``seek(feed, key, tell)`` has examples of a key told, when the partitions have time."""
-        self._clock = clock
-        self._desks = desks
-        self._sessions = sessions
-        self._reception = reception
-        self._pipe = pipe
-        self._seek = seek
-        self._sought: dict[int, tuple[str, float]] = {}  # by request: feed, and how long it waits
 
-    def tell(self, request: int) -> None:
-        """All of it."""
-        now, present = self._clock(), self._sessions.present()
-        feeds = {name: feed_told(desk, present, now) for name, desk in self._desks.items()}
-        access = self._reception.access()
-        here = dict(self._reception.refused_here())
-        self._pipe.tell("answer", request=request, feeds=feeds, access=access, refused_here=here)
-
-    def tell_users(self, request: int, feed: str) -> None:
-        """Who uses a feed."""
-        over = self._desks[feed].over
-        users = [s.described for s in self._sessions.of_feed(feed) if s.uses and not over]
-        self._pipe.tell("answer", request=request, users=users)
-
-    def seek(self, request: int, feed: str, key: bytes) -> None:
-        """Where the examples of a key are, and in whose hands."""
-        if self._desks[feed].over:
-            self._tell_found(request, feed, [])
-            return
-        self._sought[request] = feed, self._clock() + _PATIENCE_S
-        self._seek(feed, key, lambda found: self._found(request, found))
-
-    def _found(self, request: int, found: list[Any]) -> None:
-        feed, _ = self._sought.pop(request, ("", 0.0))
-        if feed:
-            self._tell_found(request, feed, found[:MOST_FOUND])
-
-    def tell_late(self) -> None:
-        """Answer for partitions that have not answered in time."""
-        if self._sought:
-            now = self._clock()
-            for request, (feed, until) in list(self._sought.items()):
-                if until <= now:
-                    del self._sought[request]
-                    self._tell_found(request, feed, [], list(self._desks[feed].partitions))
-
-    def _tell_found(
-        self, request: int, feed: str, found: list[Any], unheard: Sequence[int] = ()
-    ) -> None:
-        now = self._clock()
-        told = [self._desks[feed].example_told(example, now) for example in found]
-        self._pipe.tell("answer", request=request, found=told, unheard=unheard)
+def users_told(desk: Desk, sessions: SessionTable) -> list[str]:
+    """The trainers that use a feed."""
+    return [s.described for s in sessions.of_feed(desk.name) if s.uses and not desk.over]

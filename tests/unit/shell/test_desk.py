@@ -31,7 +31,6 @@ from headrace_server.shell.events import (
     Made,
     Opened,
     Placed,
-    Retargeted,
     Waiting,
 )
 
@@ -102,13 +101,6 @@ def test_batches_that_are_announced_together_are_as_many_single_ones():
     assert told["dropped"] == {"filtered": 7}
 
 
-def test_a_change_of_proportions_is_among_the_counters_before_a_batch_shows_it():
-    d = desk()
-    d.retargets.ask(TRAINER, 5, (0.5, 0.5))
-    d.on_retargeted(Retargeted("default", 0, 5, 9, "", {"changes": [[9, [0.5, 0.5]]]}))
-    assert d.counters.told()["classes"] == {"changes": [[[9, [0.5, 0.5]]]]}
-
-
 def test_a_desk_is_open_when_every_partition_is_or_when_the_feed_has_failed():
     d = desk(partitions=2)
     d.on_opened(Opened("default", 1, SCHEMA))
@@ -157,17 +149,8 @@ def test_the_text_of_a_failure_fits_a_message_in_any_script():
 
 def test_a_cancel_after_a_close_still_cancels_and_a_close_after_it_does_not_undo_it():
     d = desk()
-    answers: list[str] = []
-    d.close(False, lambda: answers.append("first"))
-    d.closing_told = True
-    d.close(False, lambda: answers.append("again"))
-    assert d.closing is False and d.closing_told
-    d.close(True, lambda: answers.append("cancel"))
-    assert d.closing is True and not d.closing_told
-    d.closing_told = True
-    d.close(False, lambda: answers.append("again"))
-    assert d.closing is True and d.closing_told
-    assert len(d.closed) == 4 and not answers
+    assert [d.close(cancel) for cancel in (False, False, True, False)] == [True, False, True, False]
+    assert d.closing is True
 
 
 def test_a_delivery_is_a_reference_or_the_number_of_a_frame():

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.patience import PATIENCE_S
 
+from headrace_proto.errors import ServerError
 from headrace_server import pipeline as hs
 from headrace_server.shell.config import FeedConfig, RunConfig
 from headrace_server.shell.durable import Durable
@@ -26,7 +27,22 @@ class Supervisor:
         self.orders: queue.Queue[dict[str, Any]] = queue.Queue()
         self.notes: list[tuple[str, str]] = []
         self.epochs: queue.Queue[int] = queue.Queue()
-        self.keeping = Keeping(self.durable, 4, self.order, self.note, self.take_back)
+        self.asked = threading.Event()
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self.keeping = Keeping(
+            self.durable, lambda: 4, self.ask, self.order, self.note, self.take_back
+        )
+
+    def ask(
+        self, order: str, timeout_s: None, failure: Any, feed: str, directory: str
+    ) -> dict[int, dict[str, str]]:
+        Path(directory, "0.journal").write_bytes(b"store")
+        self.asked.set()
+        assert self.may_answer.wait(PATIENCE_S)
+        if failure() is not None:
+            raise failure()
+        return {0: {"code": "", "text": ""}}
 
     def order(self, owner: int | None = None, /, **order: Any) -> None:
         self.orders.put(order)
@@ -49,10 +65,6 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
 
 def made(supervisor: Supervisor) -> str:
     assert supervisor.keeping.hear({"event": "snapshot", "feed": "a", "session": 3, "request": 1})
-    copy = supervisor.orders.get(timeout=PATIENCE_S)
-    Path(copy["directory"], "0.journal").write_bytes(b"store")
-    told = {"event": "copied", "ticket": copy["ticket"], "code": "", "text": ""}
-    assert supervisor.keeping.hear(told)
     answer = supervisor.orders.get(timeout=PATIENCE_S)
     assert (answer["order"], answer["session"]) == ("snapshotted", 3)
     return str(answer["token"]["snapshot"])
@@ -112,3 +124,24 @@ def test_what_a_trainer_asked_of_a_life_that_has_ended_is_not_done_in_the_next(
         if thread.name == "headrace-keeping":
             thread.join(PATIENCE_S)
     assert supervisor.orders.empty()  # the next router was not asked: it has nothing to refuse
+
+
+def test_an_operators_snapshot_is_waited_for_until_its_time_is_over(supervisor: Supervisor):
+    assert supervisor.keeping.snapshot("a", PATIENCE_S)["feed"] == "a"
+    supervisor.may_answer.clear()
+    with pytest.raises(ServerError, match="took longer than 0 s"):
+        supervisor.keeping.snapshot("a", 0)
+    supervisor.may_answer.set()
+
+
+def test_a_trainer_is_not_told_of_its_snapshot_in_the_next_life(supervisor: Supervisor):
+    """1. A snapshot is being made; 2. the server begins its next life, where it is asked again."""
+    supervisor.may_answer.clear()
+    assert supervisor.keeping.hear({"event": "snapshot", "feed": "a", "session": 3, "request": 1})
+    assert supervisor.asked.wait(PATIENCE_S)
+    supervisor.keeping.close()
+    supervisor.may_answer.set()
+    for thread in threading.enumerate():
+        if thread.name == "headrace-keeping":
+            thread.join(PATIENCE_S)
+    assert supervisor.orders.empty()

@@ -97,7 +97,7 @@ def test_an_answer_is_waited_for_in_time_in_which_this_process_ran(
     router = supervisor.pids()["front"]
     monkeypatch.setattr(module, "Deadline", functools.partial(Deadline, source=now))
     os.kill(router, signal.SIGSTOP)
-    thread = threading.Thread(target=lambda: answers.append(supervisor.ask("stats", 8.0)))
+    thread = threading.Thread(target=lambda: answers.append(supervisor.look(8.0)))
     thread.start()
     try:
         eventually(lambda: looks[0] >= 3)

@@ -38,7 +38,7 @@ def test_the_state_of_a_feed_goes_from_opening_to_its_end(desk: Desk):
     assert desk.state() == "opening"
     opened(desk, 0, 1)
     assert desk.state() == "open"
-    desk.close(False, list)
+    assert desk.close(False)
     assert desk.state() == "closing"
     for partition in range(2):
         desk.on_finished(Finished("a", partition, {}))
