@@ -175,6 +175,7 @@ def test_a_store_that_can_not_go_on_is_named_with_why_and_the_others_go_on(
     monkeypatch.setattr(one.stores._stores[A], "_write", broken)
     one.stores.keep(A, Changed(Change(done=[1])))
     one.stores.tell(A, "never")
+    assert one.stores.write() == []
     told.set()
     one.wait()
     [(name, error)] = one.stores.tell_committed()
