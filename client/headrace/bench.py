@@ -19,6 +19,7 @@ import numpy as np
 
 from headrace_proto.errors import HeadraceError
 
+from .ahead import AUTO
 from .joining import connect
 from .segments import SegmentBatch
 
@@ -68,12 +69,16 @@ def measure(feed: Any, seconds: float, warmup: int = _WARMUP) -> dict[str, Any]:
     }
 
 
+def _prefetch(text: str) -> int | str:
+    return text if text == AUTO else int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("headrace bench", description=__doc__.partition("\n")[0])
     parser.add_argument("address", metavar="ADDRESS")
     parser.add_argument("--feed")
     parser.add_argument("--framework", default="numpy")
-    parser.add_argument("--prefetch", type=int, default=2)
+    parser.add_argument("--prefetch", type=_prefetch, default=AUTO)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--timeout", type=float, default=30.0)
     parser.add_argument("--keys")

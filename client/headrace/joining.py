@@ -15,6 +15,7 @@ from headrace_proto.messages import Welcome
 from headrace_proto.process import process_name
 from headrace_proto.token import Token
 
+from .ahead import AUTO, Ahead
 from .feed import Feed
 from .link import Link, opened
 from .session import Session
@@ -34,7 +35,7 @@ def connect(
     *,
     feed: str | None = None,
     framework: str = "numpy",
-    prefetch: int = 2,
+    prefetch: int | str = AUTO,
     commit: str = "on_next",
     rank: int | None = None,
     world_size: int | None = None,
@@ -48,6 +49,8 @@ def connect(
     ``feed`` may be left out where the server serves one.  ``framework`` is ``"numpy"``, ``"tf"``,
     ``"torch"`` or ``"jax"``.  ``prefetch`` batches are held beyond the one in hand; with 0 a batch
     is asked for only when the trainer waits for it; the server's ``max_credits`` bounds it.
+    ``"auto"`` begins with 2, and doubles while the trainer has to wait: up to 16 batches, or 16 MB
+    of them.  It stays at 2 where states are at the server, since there the order depends on it.
     ``rank`` and ``world_size`` make the feed coordinated: every round gives each rank one batch.
     ``timeout`` is the deadline in seconds of every wait; only time in which this process ran
     counts.
@@ -72,9 +75,9 @@ def connect(
     check_address("address", address)
     if framework not in _FRAMEWORKS:
         raise ValueError(f"framework={framework!r} is not one of {', '.join(_FRAMEWORKS)}")
-    if isinstance(prefetch, bool) or not isinstance(prefetch, int):
-        raise TypeError(f"prefetch={prefetch!r} is not an integer")
-    if not 0 <= prefetch <= _MAX_PREFETCH:
+    if prefetch != AUTO and (isinstance(prefetch, bool) or not isinstance(prefetch, int)):
+        raise TypeError(f"prefetch={prefetch!r} is neither an integer nor {AUTO!r}")
+    if isinstance(prefetch, int) and not 0 <= prefetch <= _MAX_PREFETCH:
         raise ValueError(f"prefetch={prefetch} does not lie in 0 … {_MAX_PREFETCH}")
     if commit not in _COMMITS:
         raise ValueError(f"commit={commit!r} is not one of {', '.join(map(repr, _COMMITS))}")
@@ -102,10 +105,11 @@ def connect(
 
         locked = load_keys(keys)
     loaded = load(framework)
+    ahead = Ahead(prefetch)
     session = Session(
         feed or ("" if token is None else token.feed),
         secrets.token_bytes(16),
-        prefetch,
+        ahead.batches,
         -1 if rank is None else rank,
         world_size or 0,
         process_name(),
@@ -115,13 +119,13 @@ def connect(
         restart=restart,
         owner=-1 if rank is None else 0,  # of several the one that tells a rank its run
     )
-    link = opened(Link(address, session, float(timeout), locked))
-    if session.welcome is not None and prefetch >= session.welcome.max_credits:
+    link = opened(Link(address, session, float(timeout), ahead, locked))
+    if session.welcome is not None and ahead.batches >= session.welcome.max_credits:
         most = session.welcome.max_credits
         logger.warning(
             "prefetch=%d: the server at %s lets a trainer hold %d batches without a commit "
             "(max_credits), so at most %d come beyond the one in hand",
-            prefetch,
+            ahead.batches,
             address,
             most,
             most - 1,

@@ -29,6 +29,7 @@ from headrace_proto.errors import (
 )
 from headrace_proto.messages import Delivery, Welcome
 
+from .ahead import Ahead
 from .deadlines import too_late
 from .driver import Driver
 from .leases import Received
@@ -53,7 +54,12 @@ class Link:
     """A trainer's side of its sessions with the owners of one feed, which are driven."""
 
     def __init__(
-        self, address: str, session: Session, timeout_s: float, keys: Keys | None = None
+        self,
+        address: str,
+        session: Session,
+        timeout_s: float,
+        ahead: Ahead | None = None,
+        keys: Keys | None = None,
     ) -> None:
         self.address = address
         self.session = session  # the one that was opened first
@@ -67,15 +73,17 @@ class Link:
         self._driver = Driver(address, session, keys)
         self._lock = self._driver.lock
         self.clock = self._driver.clock
-        self._prefetch = session.prefetch
+        self._ahead = ahead or Ahead(session.prefetch)
+        self._nbytes = 0  # of the last batch
         self._merge: Merge = merge_of([session], session)
         self._driver.regroup = self._regroup
 
     def again(self, resume: str) -> Link:
         """Another link to the same feed, in the same way, which goes on from a snapshot."""
         session = self.session.again(resume)
-        session.prefetch = self._prefetch
-        return Link(self.address, session, self._timeout_s, self._keys)
+        ahead = Ahead(self._ahead.asked)
+        session.prefetch = ahead.batches
+        return Link(self.address, session, self._timeout_s, ahead, self._keys)
 
     def open(self) -> Welcome:
         """Wait for the Welcome of every owner; that of the first."""
@@ -100,7 +108,7 @@ class Link:
         owners = max(session.regrouped for session in before)
         sessions = [first.beside(owner) for owner in range(owners)]
         for session in sessions:
-            session.owners, session.prefetch = owners, self._prefetch
+            session.owners, session.prefetch = owners, self._ahead.batches
         for session in before:
             session.hand_over(sessions)
         self.sessions, self.session = sessions, sessions[0]
@@ -181,6 +189,8 @@ class Link:
             looks += 1
             received = self._merge.take(claim)
             if received is None:
+                if looks == 1 and self._ahead.waits(self.session.welcome, self._nbytes):
+                    self._merge.come_ahead(self._ahead.batches)
                 self._merge.want()  # of another owner, perhaps
                 if looks == 1 and self.session.explicit and self._holds:
                     for session in self.sessions:
@@ -194,6 +204,9 @@ class Link:
             )
         finally:
             meter.gets(self.looked_at, received is not None)
+        if received is not None:
+            self._ahead.took()
+            self._nbytes = received.delivery.nbytes
         if looks == 1 and received is not None:  # nothing was said meanwhile
             enough = False
             for session in self.sessions:

@@ -47,6 +47,11 @@ class Merge(ABC):
         self._prefetch = prefetch
         self._share()
 
+    def come_ahead(self, batches: int) -> None:
+        """Let so many batches come ahead from now on."""
+        self._prefetch = batches
+        self._share()
+
     def take(self, claim: _Claim) -> Received | None:
         """The next batch, if it is there and ``claim`` takes it from its session."""
         session = self._next()

@@ -67,7 +67,7 @@ def test_connect_takes_what_is_promised_with_the_promised_defaults():
         "address": inspect.Parameter.empty,
         "feed": None,
         "framework": "numpy",
-        "prefetch": 2,
+        "prefetch": "auto",
         "commit": "on_next",
         "rank": None,
         "world_size": None,

@@ -25,7 +25,9 @@ _OPTIONS = (
         default=False,
     ),
     Option("seconds", "seconds", "how long to measure", default=5.0),
-    Option("prefetch", "integer", "batches held beyond the one in hand", default=2),
+    Option(
+        "prefetch", "text", "batches held beyond the one in hand", default="auto", metavar="N|auto"
+    ),
     Option(
         "framework",
         "text",

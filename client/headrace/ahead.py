@@ -1,0 +1,44 @@
+"""How many batches come ahead of the one in a trainer's hands: as it said, or as many as pay.
+
+    "auto"   2 ─► the trainer waits, though as many came since ─► 4 ─► 8 ─► 16
+
+It grows only where nobody can see it but by the clock: not where the next batch is made of states
+that the trainer has still to save.  Memory bounds it, so of large batches two come ahead.
+"""
+
+from __future__ import annotations
+
+from headrace_proto.messages import Welcome
+
+__all__ = ["AUTO", "Ahead"]
+
+AUTO = "auto"
+#: Batches that come ahead at first, and at most, and bytes that these may take.
+_FIRST, _MOST = 2, 16
+_MOST_BYTES = 16 << 20
+
+
+class Ahead:
+    """Of one trainer, in all its sessions together."""
+
+    def __init__(self, asked: int | str) -> None:
+        """``asked``: a number of batches, or "auto"."""
+        self.asked = asked
+        self.batches = asked if isinstance(asked, int) else _FIRST
+        self._taken = 0  # since it has grown
+
+    def took(self) -> None:
+        """The trainer takes a batch."""
+        self._taken += 1
+
+    def waits(self, welcome: Welcome | None, nbytes: int) -> bool:
+        """The trainer has to wait, and a batch has so many bytes; whether more come from now on."""
+        if self.asked != AUTO or self._taken < self.batches or welcome is None:
+            return False
+        states = welcome.properties.get("placement") == "server"
+        most = min(_MOST, welcome.max_credits - 1, _MOST_BYTES // max(1, nbytes))
+        if states or self.batches >= most:
+            return False
+        self.batches = min(2 * self.batches, most)
+        self._taken = 0
+        return True

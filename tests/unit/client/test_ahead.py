@@ -1,0 +1,69 @@
+"""More batches come ahead while a trainer waits, as far as only the clock can tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.ahead import AUTO, Ahead
+from headrace_proto.messages import Welcome
+
+
+def welcome(max_credits: int = 64, **properties: Any) -> Welcome:
+    told = 5, "0", 1, "f", [], 1.0, 30.0, max_credits, "", "", False, properties
+    return Welcome(*told)
+
+
+def grown(ahead: Ahead, told: Welcome | None, nbytes: int = 1000, batches: int = 200) -> list[int]:
+    """How many come ahead, each time that this changes, where the trainer always waits."""
+    found = [ahead.batches]
+    for _ in range(batches):
+        ahead.took()
+        if ahead.waits(told, nbytes):
+            found.append(ahead.batches)
+    return found
+
+
+def test_it_doubles_while_the_trainer_waits_though_as_many_came_since():
+    ahead = Ahead(AUTO)
+    assert not ahead.waits(welcome(), 1000), "the first batch is waited for by everybody"
+    assert grown(ahead, welcome()) == [2, 4, 8, 16]
+    ahead = Ahead(AUTO)
+    taken = 0
+    for most in (2, 4, 8):
+        while not ahead.waits(welcome(), 1000):
+            ahead.took()
+            taken += 1
+        assert taken == most
+        taken = 0
+
+
+def test_a_trainer_that_does_not_wait_gets_no_more_ahead():
+    ahead = Ahead(AUTO)
+    for _ in range(1000):
+        ahead.took()
+    assert ahead.batches == 2
+
+
+@pytest.mark.parametrize("asked", [0, 1, 2, 16, 64])
+def test_a_number_stays_as_it_was_asked_for(asked: int):
+    assert grown(Ahead(asked), welcome()) == [asked]
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "most"), [(0, 16), (1 << 20, 16), (5 << 20, 3), (8 << 20, 2), (20 << 20, 2)]
+)
+def test_bytes_bound_it(nbytes: int, most: int):
+    assert grown(Ahead(AUTO), welcome(), nbytes)[-1] == most
+
+
+@pytest.mark.parametrize(("credits", "most"), [(1, 2), (3, 2), (8, 7), (64, 16)])
+def test_a_server_bounds_it(credits: int, most: int):
+    assert grown(Ahead(AUTO), welcome(credits))[-1] == most
+
+
+def test_where_states_are_at_the_server_the_order_would_change():
+    assert grown(Ahead(AUTO), welcome(placement="server")) == [2]
+    assert grown(Ahead(AUTO), welcome(placement="trainer"))[-1] == 16
+    assert grown(Ahead(AUTO), None) == [2], "nothing is known of the feed"
