@@ -211,7 +211,10 @@ class Driver:
 
     def _due_in(self, now: float) -> float:
         """Seconds until a session has something to say without a new event."""
-        return min([session.due_in(now) for session in self.sessions])
+        due_s = inf
+        for session in self.sessions:
+            due_s = min(due_s, session.due_in(now))
+        return due_s
 
     def _rouse(self) -> None:
         """Wake the thread that sleeps at the sockets."""

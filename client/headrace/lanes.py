@@ -12,7 +12,7 @@ and rows keep their lanes, the very same object comes back.  Partitions have lan
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy as np
 from headrace_proto import limits
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import LimitExceeded, ProtocolError
+from headrace_proto.record import record
 
 from .batch import Framework
 from .leases import Received
@@ -38,56 +39,67 @@ _PART_BYTES = 16 * 1024**2
 _PART_ROWS = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Kept:
     """What a partition's lanes were left with by the last batch that was saved."""
 
     token: int
     opening: int
     lanes: np.ndarray
-    unfinished: np.ndarray  # rows whose sequence goes on
+    sequence: np.ndarray  # which segment of its example each row was, of …
+    sequence_count: np.ndarray  # … how many
     states: Mapping[str, Any]
+
+    @property
+    def unfinished(self) -> list[int]:
+        """Rows whose sequence goes on."""
+        ends = self.sequence.astype(np.int64) + 1
+        rows: list[int] = np.flatnonzero(ends < self.sequence_count).tolist()
+        return rows
 
 
 class Going:
-    """How the rows of one batch go on from what was kept."""
+    """How the rows of one batch go on from what was kept.
 
-    __slots__ = ("_batch", "_framework", "_kept", "_source", "_starts", "lanes")
+    The batch has it, so it is given the batch: in a cycle memory would wait for the collector.
+    """
+
+    __slots__ = ("_framework", "_index", "_kept", "_source", "_starts", "lanes")
 
     def __init__(self, batch: SegmentBatch, kept: Kept | None, framework: Framework) -> None:
-        self._batch = batch
         self._kept = kept
         self._framework = framework
         self.lanes = batch.array("@lane").copy()
         self._starts = batch.array("@starts").astype(np.int64)
+        self._index: np.ndarray | None = None  # which initial state each start has, if any has one
         self._source: np.ndarray | None = None
         if len(self._starts):
-            self._check_starts()
-        if kept is None or not np.array_equal(kept.lanes, self.lanes):
-            self._find_rows()
+            self._check_starts(batch)
+        if kept is None or kept.lanes.tobytes() != self.lanes.tobytes():
+            self._find_rows(batch)
 
-    def _refuse(self, what: str) -> ProtocolError:
-        batch = self._batch
-        return ProtocolError(f"batch {batch.partition}/{batch.number} of lanes {what}")
-
-    def _check_starts(self) -> None:
-        starts, rows = self._starts, self._batch.rows
+    def _check_starts(self, batch: SegmentBatch) -> None:
+        starts, rows = self._starts, batch.rows
         if starts[0] < 0 or starts[-1] >= rows or (starts[1:] <= starts[:-1]).any():
-            raise self._refuse(f"has @starts that are not ascending rows below {rows}")
-        known = min(len(self._batch.array("state:" + n)) for n in self._batch._layout.states)
-        index = self._batch.array("@state_of")
-        if len(index) != len(starts) or index.min() < -1 or index.max() >= known:
-            raise self._refuse(
-                f"has @state_of that are not {len(starts)} indices below {known}, or -1"
+            raise _refused(batch, f"has @starts that are not ascending rows below {rows}")
+        known = min(len(batch.array("state:" + n)) for n in batch._layout.states)
+        index = batch.array("@state_of")
+        fits = len(index) == len(starts)
+        most = index.max() if fits else known
+        if most >= known or index.min() < -1:
+            raise _refused(
+                batch, f"has @state_of that are not {len(starts)} indices below {known}, or -1"
             )
+        if most >= 0:
+            self._index = index
 
-    def _find_rows(self) -> None:
+    def _find_rows(self, batch: SegmentBatch) -> None:
         """Where the kept state of each row lies; 0 for those that begin."""
-        lanes, limit = self.lanes, self._batch._layout.batch_size
+        lanes, limit = self.lanes, batch._layout.batch_size
         if len(lanes) and (lanes.min() < 0 or lanes.max() >= limit):
-            raise self._refuse(f"has a lane that does not lie in 0 … {limit - 1}")
+            raise _refused(batch, f"has a lane that does not lie in 0 … {limit - 1}")
         if len(np.unique(lanes)) != len(lanes):
-            raise self._refuse("has two rows in one lane")
+            raise _refused(batch, "has two rows in one lane")
         place = np.full(limit, -1, np.int64)
         if self._kept is not None:
             place[self._kept.lanes] = np.arange(len(self._kept.lanes))
@@ -95,46 +107,54 @@ class Going:
         source[self._starts] = 0
         if (source < 0).any():
             row = int(np.argmax(source < 0))
-            raise self._refuse(
-                f"goes on in lane {lanes[row]} with a sequence that was not in this trainer's hands"
+            raise _refused(
+                batch,
+                f"goes on in lane {lanes[row]} with a sequence that was not in this trainer's "
+                "hands",
             )
         self._source = source
 
-    def state(self, name: str) -> Any:
+    def state(self, batch: SegmentBatch, name: str) -> Any:
         """A state of all rows."""
-        state = self._batch._layout.states[name]
+        state = batch._layout.states[name]
         starts, kept, source = self._starts, self._kept, self._source
         if kept is None or not len(kept.lanes):
-            return self._begun(state)
+            return self._begun(batch, state)
         value = kept.states[name]
         if not len(starts) and source is None:
             return value
         if state.dtype != BYTES:
-            return self._framework.merged(value, source, starts, self._initial(state))
+            return self._framework.merged(value, source, starts, self._initial(batch, state))
         strings = strings_of(state, value, self._framework)
-        return self._framework.strings(NUMPY.merged(strings, source, starts, self._initial(state)))
+        return self._framework.strings(
+            NUMPY.merged(strings, source, starts, self._initial(batch, state))
+        )
 
-    def _begun(self, state: State) -> Any:
+    def _begun(self, batch: SegmentBatch, state: State) -> Any:
         """A state where no row goes on."""
-        rows = self._batch.rows
+        rows = batch.rows
         if state.dtype == BYTES:
-            return self._framework.strings(self._initial(state))
-        if (self._batch.array("@state_of") < 0).all():
+            return self._framework.strings(self._initial(batch, state))
+        if self._index is None:
             return self._framework.zeros((rows, *state.dims), state.dtype)
-        return self._framework.numbers(self._initial(state), state.dtype)
+        return self._framework.numbers(self._initial(batch, state), state.dtype)
 
-    def _initial(self, state: State) -> np.ndarray:
+    def _initial(self, batch: SegmentBatch, state: State) -> np.ndarray:
         """What the rows that begin do so with."""
         shape = (len(self._starts), *state.dims)
         if state.dtype == BYTES:
             initial = np.full(shape, b"", object)
         else:
             initial = np.zeros(shape, numpy_dtype(state.dtype))
-        index = self._batch.array("@state_of")
-        told = index >= 0
-        if told.any():
-            initial[told] = self._batch.array("state:" + state.name)[index[told]]
+        index = self._index
+        if index is not None:
+            told = index >= 0
+            initial[told] = batch.array("state:" + state.name)[index[told]]
         return initial
+
+
+def _refused(batch: SegmentBatch, what: str) -> ProtocolError:
+    return ProtocolError(f"batch {batch.partition}/{batch.number} of lanes {what}")
 
 
 def strings_of(state: State, value: Any, framework: Framework) -> np.ndarray:
@@ -187,10 +207,13 @@ class Lanes:
     def keep(self, batch: SegmentBatch, states: Mapping[str, Any]) -> None:
         """A batch was saved: the next one may go on from it."""
         assert batch._going is not None
-        ends = batch.array("@sequence").astype(np.int64) + 1
-        unfinished = np.flatnonzero(ends < batch.array("@sequence_count"))
         self._kept[batch.partition] = Kept(
-            batch.token, batch._opening, batch._going.lanes, unfinished, states
+            batch.token,
+            batch._opening,
+            batch._going.lanes,
+            batch.array("@sequence").copy(),
+            batch.array("@sequence_count").copy(),
+            states,
         )
         self.release(batch.partition, batch.token)
 
@@ -198,12 +221,12 @@ class Lanes:
         """The server does not take these states; batches that are here already go on from them."""
         for partition, one in self._kept.items():
             if one is kept:
-                self._kept[partition] = replace(kept, unfinished=kept.unfinished[:0])
+                self._kept[partition] = replace(kept, sequence_count=0 * kept.sequence_count)
 
     def standing(self, opening: Callable[[int], int]) -> list[tuple[int, Kept]]:
         """List by partition the kept states of sessions that stand: they can be handed over."""
         kept = list(self._kept.items())
-        return [(p, k) for p, k in kept if k.opening == opening(p) and len(k.unfinished)]
+        return [(p, k) for p, k in kept if k.opening == opening(p) and k.unfinished]
 
 
 def parts_of(kept: Kept, maker: BlockMaker, framework: Framework) -> list[StatesPart]:
@@ -221,7 +244,7 @@ def parts_of(kept: Kept, maker: BlockMaker, framework: Framework) -> list[States
     parts: list[StatesPart] = []
     rows: list[int] = []
     filled = 0
-    for row in kept.unfinished.tolist():
+    for row in kept.unfinished:
         size = int(sizes[row])
         if size > limits.MAX_UPLOAD_BYTES:
             raise LimitExceeded(

@@ -232,11 +232,10 @@ class Leases:
     def _steps(self, session: int, window: int) -> list[Step]:
         """Messages with all that the server was not told of batches."""
         steps: list[Step] = []
-        mapped = self.mapped
-        released = mapped.to_say() if mapped.released else ()
-        while mapped.released:
+        released = self.mapped.to_say()
+        while self.mapped.released:
             steps.append(Step(session, 0, (), released))
-            released = mapped.to_say()
+            released = self.mapped.to_say()
         saves = self.uploads.saves_to_say()
         if self._commits or self._returned or released or saves or window > self._said_window:
             commits, returned = tuple(self._commits), tuple(self._returned)

@@ -40,9 +40,10 @@ class MappedBatches:
 
     def to_say(self) -> tuple[int, ...]:
         """Released batches for one message; there may be more."""
-        released = self.released
-        count = min(len(released), _PER_MESSAGE)
-        return tuple([released.popleft() for _ in range(count)])
+        told: list[int] = []
+        while self.released and len(told) < _PER_MESSAGE:
+            told.append(self.released.popleft())
+        return tuple(told)
 
     def listed(self) -> tuple[int, ...] | None:
         """What a heartbeat says; None where it says nothing of memory."""

@@ -112,22 +112,24 @@ class Saving:
     def save(self, batch: SegmentBatch, values: Mapping[str, Any]) -> None:
         """Save states of a batch: all of these, or none."""
         self._link.check_usable()
-        ready = [self._ready(batch, name, value) for name, value in values.items()]
-        if self.lanes is not None and batch._opening != self._opening(batch.partition):
+        saved, lanes = batch._saved, self.lanes
+        ready = []
+        for name, value in values.items():
+            ready.append(self._ready(batch, name, value))
+        if lanes is not None and batch._opening != self._opening(batch.partition):
             self._lose(batch)
-        saved = batch._saved
         with batch._lock:
             for state, _ in ready:
                 if state.name in saved:
                     raise _saved_before(batch, state)
             last = len(saved) + len(ready) == len(self.layout.states)
-            columns, block = self._copied(batch, ready, last) if self.lanes is None else ([], None)
+            columns, block = self._copied(batch, ready, last) if lanes is None else ([], None)
             for state, value in ready:
-                saved[state.name] = None if self.lanes is None else value
+                saved[state.name] = None if lanes is None else value
             if not last:
                 return
-            if self.lanes is not None:
-                self.lanes.keep(batch, saved.copy())
+            if lanes is not None:
+                lanes.keep(batch, saved.copy())
             batch._upload = None
         self._in_hand.pop(batch.token, None)
         if not self._link.save(batch.token, columns, block, batch._named_keys(NAMED_KEYS)):

@@ -225,7 +225,7 @@ class SegmentBatch:
         key = "going:" + name
         value = self._cache.get(key)
         if value is None:
-            value = self._cache[key] = self._going.state(name)
+            value = self._cache[key] = self._going.state(self, name)
         return value
 
     def save_state(self, name: str, value: Any) -> None:

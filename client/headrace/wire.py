@@ -119,12 +119,11 @@ class Wire:
         channel = self.way.channel
         if channel is not None:
             try:
-                channel.post([header, *frames])
+                if channel.post([header, *frames]):
+                    self.way.watch()
             except OSError:
                 channel.ended = True
                 self._hear_channel(channel)
-            else:
-                self.way.watch()
             return
         try:
             if frames:

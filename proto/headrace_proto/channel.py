@@ -125,12 +125,13 @@ class Channel:
             pieces: list[Frame] = [struct.pack("<IQ", 1, size) + frames[0]]
             total = 12 + size
         else:
-            parts: list[Frame] = [
-                frame if type(frame) is bytes else _flat(frame) for frame in frames
-            ]
-            lengths = list(map(len, parts))
-            head = struct.pack(f"<I{len(parts)}Q", len(parts), *lengths)
-            pieces = [head, *(part for part in parts if part)]
+            pieces, lengths = [b""], []
+            for frame in frames:
+                part = frame if type(frame) is bytes else _flat(frame)
+                lengths.append(len(part))
+                if part:
+                    pieces.append(part)
+            pieces[0] = head = struct.pack(f"<I{len(lengths)}Q", len(lengths), *lengths)
             total = len(head) + sum(lengths)
         written = 0
         if not self.waits and len(pieces) <= _MOST_PIECES:

@@ -1,5 +1,7 @@
 """States that stay with the trainer come back to the rows that they belong to."""
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -180,6 +182,14 @@ def test_in_a_new_session_kept_states_are_dropped_and_nothing_waits_for_the_old(
 def test_lanes_that_can_not_be_are_a_protocol_error(given, text):
     with pytest.raises(ProtocolError, match=f"batch 0/1 of lanes .*{text}"):
         in_hand(NUMBERS, columns_of(NUMBERS, **given))
+
+
+def test_a_batch_goes_with_its_last_user_and_not_with_the_collector_of_cycles():
+    hands = in_hand(NUMBERS, columns_of(NUMBERS))
+    lstm(hands.batches[0])
+    saved(hands, 1)
+    batch = weakref.ref(hands.batches.pop())
+    assert batch() is None
 
 
 # Handing over
