@@ -23,6 +23,7 @@ import numpy as np
 from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import aligned_bytes
 
+from .pages import WrittenPages
 from .way import opening_files
 
 __all__ = ["Attachment", "BufferPool", "hold"]
@@ -78,6 +79,7 @@ class Attachment:
         self._fd = os.open(session_file, os.O_RDONLY | os.O_CLOEXEC)
         fcntl.flock(self._fd, fcntl.LOCK_SH)
         self.proof = os.read(self._fd, 64)
+        self._written = WrittenPages()
         self._segments: dict[str, tuple[mmap.mmap, int, np.ndarray]] = {}
 
     def __del__(self) -> None:
@@ -93,16 +95,17 @@ class Attachment:
         if offset % mmap.PAGESIZE or offset + nbytes > memory.nbytes:
             raise ProtocolError(f"block {offset}+{nbytes} does not lie in segment {segment!r}")
 
-        length = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        address, length = address + offset, -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        written = self._written
 
         def release() -> None:
             # What was written here stays in private pages, which would hide the next batch.
-            if length:
+            if length and written.any_in(address, length):
                 mapping.madvise(mmap.MADV_DONTNEED, offset, length)
             on_release()
 
         # The holder keeps this object too: the lock stands until its last reader is gone.
-        block: np.ndarray = np.asarray(Holder(address + offset, nbytes, (memory, self), release))
+        block: np.ndarray = np.asarray(Holder(address, nbytes, (memory, self), release))
         return block
 
     def forget(self, segment: str) -> None:

@@ -1,5 +1,7 @@
 """What a batch of segments tells of its rows, made when it is asked for and not before."""
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -33,6 +35,17 @@ def test_keys_tell_the_segment_and_next_keys_the_one_after():
     ]
     assert batch.original_key.tolist() == [b"a:b", b"", b"\xff"]
     assert batch.key is batch.key and batch.keys(1) == [b"00000_of_00007:a:b"]
+
+
+def test_a_batch_goes_with_its_last_user_and_not_with_the_collector_of_cycles():
+    hands = in_hand(TOLD, columns_of(TOLD))
+    batch = hands.batches.pop()
+    assert len(batch.sequences["x"]) == len(batch.context["y"]) == 2
+    batch.save_state("lstm", np.zeros((2, 3), np.float32))
+    batch.save_state("tag", batch.state("tag"))
+    gone = weakref.ref(batch)
+    del batch
+    assert gone() is None
 
 
 def test_rows_tell_where_they_stand():
