@@ -6,7 +6,8 @@
 
 A draft takes the ready segments with the smallest insertion indices.  Examples are begun in the
 order of their indices, so those that came *back* are all older than those that are *fresh*, and
-the order is: back by index, then fresh.
+the order is: back by index, then fresh.  In a later life some that are fresh may be older, for
+those of another trainer were stored and theirs were not: of these the rows of a draft are sorted.
 
 After the end of the input small batches are given at once where they are allowed; where they are
 not, the end comes as soon as fewer than a batch of examples are unfinished.
@@ -119,7 +120,7 @@ class SegmentQueue(Sequences):
             return None
         slots = back = self._back.get(min(n, len(self._back)))
         if len(back) < n:
-            slots = np.concatenate([back, self._fresh.get(n - len(back))])
+            slots = self._joined(back, self._fresh.get(n - len(back)))
         batch = self._slots.segments(slots)
         last = slots[batch.last]
         self._need_no_payload(last)
@@ -128,6 +129,13 @@ class SegmentQueue(Sequences):
         self._hand_out(batch)
         self._drop_leftovers()
         return batch
+
+    def _joined(self, back: np.ndarray, fresh: np.ndarray) -> np.ndarray:
+        """Rows that came back and fresh ones, by insertion index."""
+        slots, index = np.concatenate([back, fresh]), self._slots.index
+        if len(back) and index[back[-1]] > index[fresh[0]]:
+            slots = slots[index[slots].argsort()]
+        return slots
 
     def expected(self) -> Segments | None:
         back = waiting = self._back.first(self.batch_size)

@@ -397,6 +397,35 @@ def test_examples_that_are_known_take_their_index_and_refused_ones_take_none():
     assert machine.take_refused() == [] and machine.next_index == FIRST + 3
 
 
+@given(seed=st.integers(0, 2**32), size=st.integers(2, 5), n=st.integers(2, 12))
+@steadily
+def test_examples_that_began_before_older_ones_give_each_segment_once_and_in_order(seed, size, n):
+    """Of two trainers the one with the older examples has died, and the other has saved."""
+    chance = Random(seed)
+    began = np.array([chance.random() < 0.5 for _ in range(n)])
+    machine, counts = SegmentQueue(size, None, True), np.array([chance.randint(2, 5)] * n)
+    left = [int(one) for one in began]  # segment that is next, by example
+    old = np.flatnonzero(began)
+    columns = old, counts[old], np.ones_like(old), FIRST + old, old
+    machine.resume(Begun(np.zeros_like(old), *columns, old.tolist()))
+    machine.start_from(FIRST)
+    machine.offer(1, n, {"key": range(n), "count": counts, "known": began * BEGUN})
+    machine.finish()
+    machine.want(10 * n)
+    out = []
+    while not machine.done:
+        batch = machine.next_draft()
+        if batch is not None:
+            assert indices(batch) == sorted(indices(batch)), "as a claim of it needs"
+            for example, segment in zip(indices(batch), batch.segments.tolist(), strict=True):
+                assert segment == left[example]
+                left[example] += 1
+            out.append(batch)
+        if out and (batch is None or chance.random() < 0.5):
+            machine.saved(out.pop(chance.randrange(len(out))))
+    assert left == counts.tolist() and not machine.chunks()
+
+
 def test_segments_that_a_trainer_has_are_given_to_nobody_else_and_go_on_after_their_save():
     machine = resumed([1, 1, 2], [2, 3, 4], offered=[2])
     slots = machine.find(FIRST + np.array([1, 3]))
