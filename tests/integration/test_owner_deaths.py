@@ -15,7 +15,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace_server.shell import supervisor
+from headrace_server.shell import crew
 from headrace_server.shell.statedir import StateDirectory
 from tests.patience import PATIENCE_S
 
@@ -280,7 +280,7 @@ def test_an_owner_that_dies_while_the_disk_is_full_goes_on_when_there_is_room(
             raise refusals.pop()
         return raise_epoch(state, *more)
 
-    monkeypatch.setattr(supervisor, "_RETRY_S", 0.05)
+    monkeypatch.setattr(crew, "_RETRY_S", 0.05)
     with hs.run(examples(400).batch(4), state_dir=tmp_path, partitions=2, workers=2) as server:
         monkeypatch.setattr(StateDirectory, "raise_epoch", raised)
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:

@@ -29,6 +29,7 @@ TESTED_IN = {
     "headrace_server.feed.reader": "test_sources.py",
     "headrace_server.pipeline.declaration": "test_source_declarations.py",
     "headrace_server.arguments": "test_server.py",
+    "headrace_server.shell.crew": "test_supervisor.py",
     # Parts of one machine or one reader, which is tested as a whole.
     "headrace_server.feed.conversion_notes": "test_conversion.py",
     "headrace_server.feed.mapped_files": "test_tfrecord.py",

@@ -139,6 +139,7 @@ class Child:
         arguments: Sequence[str] = (),
     ) -> None:
         self.name = name
+        self.said = ""  # before its end
         self.last_words: collections.deque[str] = collections.deque(maxlen=_LAST_WORDS)
         # A child inherits what is blocked: Ctrl-C waits until it has said that it ignores that.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

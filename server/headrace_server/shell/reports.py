@@ -1,8 +1,7 @@
 """What the children of a server have told, until somebody asks.
 
     front  ─► ready ───────────┐
-    owners ─► open, over, bad ─┼► hear() ─► [ the last of each kind ]
-    all    ─► dying ───────────┘
+    owners ─► open, over, bad ─┴► hear() ─► [ the last of each kind ]
 
 Each worker owns the leases of its partitions.  What all of them have to say is said when the last
 one has.  A feed fails when one of them fails it.
@@ -18,7 +17,9 @@ from typing import Any
 
 from headrace_proto.errors import HeadraceError, from_code
 
+from .asks import FRONT
 from .gathering import added
+from .rejoining import TOUCHED, USED
 
 __all__ = ["Reports"]
 
@@ -39,23 +40,26 @@ class Reports:
         self._well: dict[str, set[int]] = {}  # owners to whom a feed has ended well
         self._bad: dict[str, dict[int, dict[str, int]]] = {}  # examples, by feed and owner
         self._counts: dict[str, dict[int, dict[str, Any]]] = {}  # … and what they counted last
-        self._dying: dict[str, str] = {}
+        self.failed: dict[str, tuple[str, str]] = {}  # feeds that lives are to begin with as such
+        self.marked: dict[str, list[list[Any]]] = {USED: [], TOUCHED: []}  # feeds, generations
+        self._before: dict[int, Any] = {}  # by owner: what earlier servers saw committed
 
     @property
     def open(self) -> bool:
         """Whether the sources of all feeds are open."""
         return len(self._open) == self._owners
 
-    def hear(self, child: str, event: Mapping[str, Any], owner: int = 0) -> None:
-        """A child of this name, and of this number among the owners, says something."""
+    def hear(self, event: Mapping[str, Any], owner: int = 0) -> None:
+        """An owner of this number says something, or the front."""
         kind = event.get("event")
-        if kind == "dying":
-            self._dying[child] = str(event["text"])
-        elif kind == "ready" and child == "front":
+        if kind == "ready" and owner == FRONT:
             self.addresses = list(event["addresses"])
             self.ready = True
         elif kind == "open":
             self._open.add(owner)
+            self._before.setdefault(owner, event.get("before", {}))
+        elif kind in self.marked:
+            self.marked[kind].append([event["feed"], event["generation"]])
         elif kind == "bad":
             self._bad.setdefault(event["feed"], {})[owner] = dict(event["bad"])
         elif kind == "over":
@@ -82,6 +86,14 @@ class Reports:
         """Bad examples of a feed by what is wrong with them, over several owners."""
         return added(self._bad.get(feed, {}).values())
 
+    def begun(self, owner: int) -> dict[str, Any]:
+        """What a life of an owner has to know of the feeds, see ``House.begin``."""
+        return {
+            "failed": self.failed,
+            "all_opened": self.marked if self.open else None,
+            "before": self._before.get(owner, {}),
+        }
+
     def begin_anew(self, feed: str) -> None:
         """A feed begins again: it is over no more."""
         for known in (self.over, self._dropped, self._well, self._bad, self._counts):
@@ -106,10 +118,6 @@ class Reports:
                 counts[owner] = {n: told[n] for n in _LASTING if n in told}
             lasting[name] = {**told, **counts.get(owner, {})}
         return lasting
-
-    def take_dying(self, child: str) -> str | None:
-        """What a child said before its end."""
-        return self._dying.pop(child, None)
 
     def failed_early(self) -> HeadraceError | None:
         """A feed that can not even be opened.  What is wrong with data is told to trainers."""

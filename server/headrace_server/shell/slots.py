@@ -166,11 +166,11 @@ def end_of(code: int | None) -> str:
     return f"ended with exit code {code}"
 
 
-def obituary(child: Child, end: str, said: str | None) -> str:
+def obituary(child: Child, end: str) -> str:
     """How a child ended, and what it said before its end or else printed last."""
     text = f"{child.name} {end}"
-    if said:
-        return f"{text}: {said}"
+    if child.said:
+        return f"{text}: {child.said}"
     last = child.words()
     return f"{text}; its last words were:\n{last}" if last else text
 

@@ -33,7 +33,6 @@ class Watched(Protocol):
 
     draining: bool
     addresses: list[str]
-    failure: HeadraceError | None
 
     def look(self, timeout_s: float) -> dict[str, Any]: ...
 

@@ -7,37 +7,32 @@ from typing import Any
 import pytest
 
 from headrace_proto.errors import HeadraceError
+from headrace_server.shell.asks import FRONT
 from headrace_server.shell.reports import Reports
 
 
-def reports(*events: tuple[str, dict[str, Any]]) -> Reports:
+def reports(*events: dict[str, Any]) -> Reports:
     told = Reports()
-    for child, event in events:
-        told.hear(child, event)
+    for event in events:
+        told.hear(event)
     return told
 
 
-def over(feed: str, code: str = "", text: str = "") -> tuple[str, dict[str, Any]]:
-    event = {"event": "over", "feed": feed, "code": code, "text": text, "dropped": {"bad": 2}}
-    return "front", event
+def over(feed: str, code: str = "", text: str = "") -> dict[str, Any]:
+    return {"event": "over", "feed": feed, "code": code, "text": text, "dropped": {"bad": 2}}
 
 
 def test_at_first_nothing_has_been_told():
-    told = reports(("worker-0-0", {"event": "something else"}), ("front", {}))
+    told = reports({"event": "something else"}, {})
     assert not told.ready and not told.open and told.addresses == []
     assert told.outcome() == {} and told.failed_early() is None
 
 
-def test_the_router_alone_says_where_it_listens():
-    told = reports(("worker-0-0", {"event": "ready"}))
+def test_the_front_alone_says_where_it_listens():
+    told = reports({"event": "ready"})
     assert not told.ready
-    told.hear("front", {"event": "ready", "addresses": ["tcp://127.0.0.1:5"]})
+    told.hear({"event": "ready", "addresses": ["tcp://127.0.0.1:5"]}, FRONT)
     assert told.ready and told.addresses == ["tcp://127.0.0.1:5"]
-
-
-def test_each_word_of_the_router_is_kept():
-    told = reports(("front", {"event": "open"}))
-    assert told.open
 
 
 def test_the_outcome_of_a_feed_has_its_error_and_the_rows_that_were_dropped():
@@ -52,20 +47,25 @@ def test_what_is_wrong_with_data_is_no_failure_to_start(code: str, early: bool):
     assert not early or "why" in str(error)
 
 
-def test_what_a_child_said_before_its_end_is_taken_once():
-    told = reports(("worker-0-1", {"event": "dying", "text": "it hurts"}))
-    assert told.take_dying("worker-0-0") is None
-    assert told.take_dying("worker-0-1") == "it hurts"
-    assert told.take_dying("worker-0-1") is None
+def test_the_next_life_of_an_owner_begins_with_what_was_told_before():
+    told = Reports(owners=2)
+    told.hear({"event": "open", "before": {"f": 1}}, 0)
+    told.hear({"event": "open", "before": {"f": 9}}, 0)  # of its next life
+    told.hear({"event": "used", "feed": "f", "generation": 3}, 1)
+    assert told.begun(0) == {"failed": {}, "all_opened": None, "before": {"f": 1}}
+    told.hear({"event": "open", "before": {}}, 1)
+    told.failed["f"] = ("data", "why")
+    marks = {"used": [["f", 3]], "touched": []}
+    assert told.begun(1) == {"failed": told.failed, "all_opened": marks, "before": {}}
 
 
 def test_what_all_owners_have_to_say_is_said_when_the_last_one_has():
     told = Reports(owners=2)
     for owner in range(2):
         assert not (told.open or told.over)
-        told.hear("", {"event": "open"}, owner)
-        told.hear(*over("f"), owner)
-        told.hear(*over("f"), owner)  # its next life says it again
+        told.hear({"event": "open"}, owner)
+        told.hear(over("f"), owner)
+        told.hear(over("f"), owner)  # its next life says it again
     assert told.open
     assert told.outcome() == {"f": ("", "", {"bad": 4})}
     told.begin_anew("f")
@@ -74,17 +74,17 @@ def test_what_all_owners_have_to_say_is_said_when_the_last_one_has():
 
 def test_a_feed_fails_when_it_fails_at_one_owner_and_the_first_reason_stands():
     told = Reports(owners=3)
-    told.hear(*over("f"), 0)
-    told.hear(*over("f", "data", "why"), 2)
+    told.hear(over("f"), 0)
+    told.hear(over("f", "data", "why"), 2)
     assert told.outcome() == {"f": ("data", "why", {"bad": 4})}
-    told.hear(*over("f", "server", "because it failed"), 1)
+    told.hear(over("f", "server", "because it failed"), 1)
     assert told.outcome() == {"f": ("data", "why", {"bad": 6})}
 
 
 def test_bad_examples_of_all_owners_are_added():
     told = Reports(owners=2)
     for owner, n in ((0, 1), (1, 2), (0, 3)):
-        told.hear("", {"event": "bad", "feed": "f", "bad": {"short": n}}, owner)
+        told.hear({"event": "bad", "feed": "f", "bad": {"short": n}}, owner)
     assert told.bad("f") == {"short": 5} and told.bad("g") == {}
 
 

@@ -193,12 +193,11 @@ def test_an_obituary_has_what_a_child_said_or_else_what_it_printed_last(tmp_path
     child = Child("talker", "c", b"", lambda child, event: None, {"PYTHONPATH": str(tmp_path)})
     end = end_of(child.wait(PATIENCE_S))
     child.close()
-    assert obituary(child, end, None) == (
-        "c ended with exit code 1; its last words were:\nthe last line"
-    )
-    assert obituary(child, end, "it hurts") == "c ended with exit code 1: it hurts"
+    assert obituary(child, end) == "c ended with exit code 1; its last words were:\nthe last line"
     child.last_words.clear()
-    assert obituary(child, end, None) == "c ended with exit code 1"
+    assert obituary(child, end) == "c ended with exit code 1"
+    child.said = "it hurts"
+    assert obituary(child, end) == "c ended with exit code 1: it hurts"
 
 
 def test_a_worker_that_gets_further_with_opening_is_seen_to(place: Place):

@@ -20,6 +20,7 @@ import headrace
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
 from headrace_server import pipeline as hs
+from headrace_server.shell import crew
 from headrace_server.shell import supervisor as module
 from headrace_server.shell.config import FeedConfig, RunConfig
 from headrace_server.shell.rundir import RunDirectory
@@ -159,16 +160,16 @@ def test_a_stop_while_a_worker_is_being_replaced_leaves_none_behind(start: Start
 def test_a_worker_that_can_not_be_started_now_is_started_later(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(module, "_RETRY_S", 0.1)
+    monkeypatch.setattr(crew, "_RETRY_S", 0.1)
     supervisor = start()
-    spawn, refusals = supervisor._spawn, [OSError(11, "no process to spare")] * 2
+    spawn, refusals = supervisor._crew._spawn, [OSError(11, "no process to spare")] * 2
 
     def refused(*args: Any) -> Any:
         if refusals:
             raise refusals.pop()
         return spawn(*args)
 
-    monkeypatch.setattr(supervisor, "_spawn", refused)
+    monkeypatch.setattr(supervisor._crew, "_spawn", refused)
     os.kill(supervisor.pids()["worker-0-0"], signal.SIGKILL)
     eventually(lambda: "worker-0-1" in supervisor.pids())
     assert caplog.text.count("worker-0-1 can not be started now: [Errno 11]") == 2
@@ -178,7 +179,7 @@ def test_a_worker_that_can_not_be_started_now_is_started_later(
 def test_a_worker_is_started_again_as_soon_as_there_are_descriptors(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(module, "_RETRY_S", 0.05)
+    monkeypatch.setattr(crew, "_RETRY_S", 0.05)
     supervisor = start()
     with no_descriptors():
         os.kill(supervisor.pids()["worker-0-0"], signal.SIGKILL)
@@ -197,7 +198,7 @@ def test_a_restart_of_a_feed_that_fails_halfway_is_the_failure_of_the_server(
     def refused(*args: Any) -> Any:
         raise OSError(11, "no process to spare")
 
-    monkeypatch.setattr(supervisor, "_spawn", refused)
+    monkeypatch.setattr(supervisor._crew, "_spawn", refused)
     with pytest.raises(ServerError, match=r"'default' could not be taken back: .*no process to"):
         supervisor.restart("default")
     assert supervisor.wait(PATIENCE_S) and supervisor.pids() == {} and all(map(gone, pids.values()))
@@ -206,15 +207,15 @@ def test_a_restart_of_a_feed_that_fails_halfway_is_the_failure_of_the_server(
 def test_no_worker_of_a_life_that_has_ended_is_started(start: Start):
     """1. A worker has died; 2. that life ends; 3. the timer of the worker comes too late."""
     supervisor = start()
-    (slot,) = supervisor._slots
-    supervisor._changing = True
+    (slot,) = supervisor._crew.slots
+    supervisor._crew._closed = True
     slot.child, child = None, slot.child
-    supervisor._fill(slot)
+    supervisor._crew._fill(slot)
     assert slot.child is None
-    slot.child, supervisor._changing = child, False
-    supervisor._end_life()
+    slot.child, supervisor._crew._closed = child, False
+    supervisor._end_children(abruptly=True)
     slot.child = None
-    supervisor._fill(slot)
+    supervisor._crew._fill(slot)
     assert slot.child is None and supervisor.pids() == {}
 
 
@@ -226,8 +227,8 @@ def test_functions_that_can_not_be_noted_do_not_end_the_reading_of_a_worker(
             raise OSError(28, "no room")
 
     supervisor = start()
-    monkeypatch.setattr(supervisor, "_durable", Full())
-    (slot,) = supervisor._slots
+    monkeypatch.setattr(supervisor._fates, "_durable", Full())
+    (slot,) = supervisor._crew.slots
     assert slot.child is not None
     event = {"event": "functions", "feed": "default", "functions": {}}
     supervisor._on_event(slot.child, event)
@@ -248,7 +249,7 @@ def test_stops_from_several_threads_are_one(start: Start):
 def test_a_front_that_does_not_listen_is_ended_all_the_same(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("headrace_server.shell.supervisor._STOP_S", 0.3)
+    monkeypatch.setattr("headrace_server.shell.crew._STOP_S", 0.3)
     supervisor = start()
     pids = supervisor.pids()
     os.kill(pids["front"], signal.SIGSTOP)
@@ -280,8 +281,8 @@ def test_drain_waits_for_the_commits_of_what_is_out(start: Start):
 def test_what_is_left_of_a_stopped_supervisor_answers_and_does_nothing(start: Start):
     supervisor = start()
     supervisor.stop()
-    supervisor._order(order="pause")
-    supervisor._deaths.wake()
+    supervisor._crew.order(order="pause")
+    supervisor._crew._deaths.wake()
     assert not supervisor.over and supervisor.outcome() == {} and not supervisor.wait(0)
 
 
