@@ -31,7 +31,8 @@ class SegmentClaims:
         self._hands = hands
         self._supply = supply
         self.by_token: dict[int, Claimed] = {}
-        self._unsaid: dict[int, list[int]] = {}  # by partition: tokens of claims, oldest last
+        #: By partition that is held: tokens of claims that are to be judged, oldest last.
+        self._unsaid: dict[int, list[int]] = {}
         self._awaited: dict[int, int] = {}  # by partition: the claim that others wait for
         self._others_come = False  # trainers of an earlier server, which have not greeted this one
 
@@ -45,11 +46,12 @@ class SegmentClaims:
             self._hands.effects.append(Claim(partition, place))
             return ()
         self.by_token[token].expected = saved
+        held = partition in self._unsaid
         self._unsaid[partition] = sorted([*self._unsaid.get(partition, ()), token], reverse=True)
         self._say_next(partition)
         if partition in self._awaited:
             self._supply.hold(partition, True)
-        else:
+        elif not held:
             del self._unsaid[partition]
         return ()
 

@@ -113,3 +113,19 @@ def test_a_save_that_never_comes_holds_nobody_up_for_longer_than_its_trainer():
     at.take()
     at.d.window(2, 9)
     assert len(at.take(Want)) == 1
+
+
+def test_a_partition_is_asked_again_when_its_last_claim_is_judged_whoever_came_meanwhile():
+    at = At(epoch=1)
+    at.join(1, 2)
+    at.d.claim(1, Handed(OLD, 0, 3, 2, b"s" * 24), saved=True)
+    at.d.claim(1, Handed(OLD + 1, 0, 4, 2, b"s" * 24))
+    at.d.claimed(OLD, "done", 0)
+    assert [e.place.token for e in at.take(Claim)] == [OLD, OLD + 1]
+    at.d.claim(2, Handed(OLD + 2, 0, 5, 2, b"s" * 24))
+    at.d.claimed(OLD + 1, "yes", 0)
+    assert at.take(Want) == [Want(0, 1)], "that one is out"
+    at.d.window(2, 3)
+    assert at.take(Want) == []
+    at.d.claimed(OLD + 2, "no", 0)
+    assert at.take(Want) == [Want(0, 4)]
