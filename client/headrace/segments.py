@@ -297,12 +297,13 @@ class SegmentBatch:
     def _column(self, name: str) -> Any:
         value = self._cache.get(name)
         if value is None:
-            array, framework = self.array(name), self._framework
-            dtype = self._layout.schema[name].dtype
-            if dtype == BYTES:
-                value = framework.strings(array)
+            at, dtype = self._layout.index[name]
+            if dtype is None:
+                value = self._framework.strings(self.array(name))
             else:
-                value = framework.numbers(array, dtype, True)
+                offset, _, shape = self._places[at]
+                array = np.ndarray(shape, dtype, self._block, offset)
+                value = self._framework.numbers(array, self._layout.schema[name].dtype, True)
             self._cache[name] = value
         return value
 

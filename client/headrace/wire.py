@@ -182,10 +182,13 @@ class Wire:
             except OSError:
                 channel.ended = True
             self.way.watch()
+        messages = channel.take()
         try:
-            heard = [(_decoded(frames[0]), frames[1:]) for frames in channel.receive()]
-        except (ValueError, ProtocolError) as error:
+            heard = [(_decoded(frames[0]), frames[1:]) for frames in messages]
+        except ProtocolError as error:
             raise self._nonsense(error) from None
+        if channel.fault:
+            raise self._nonsense(channel.fault)
         if heard:
             self.way.silent = False
             self._receive(heard)
@@ -199,7 +202,7 @@ class Wire:
         self._session.greet()
         self._tell()
 
-    def _nonsense(self, error: Exception) -> ProtocolError:
+    def _nonsense(self, error: Exception | str) -> ProtocolError:
         return ProtocolError(f"the peer at {self.address} sent nonsense: {error}")
 
     def _receive(self, heard: list[tuple[Any, list[Any]]]) -> None:
