@@ -1,6 +1,6 @@
 """An interpreter that has imported a server's processes, and is forked for each that a test starts.
 
-    test process ──order, its pipes──► nursery ──fork──► (fork, exit) ──► router or worker
+    test process ──order, its pipes──► nursery ──fork──► (fork, exit) ──► front or worker
          ▲                                                                      │
          └──────────── becomes its parent: a subreaper adopts orphans ──────────┘
 
@@ -135,7 +135,7 @@ class WarmPopen(subprocess.Popen[Any]):
 
 
 class _ServerPopen(WarmPopen):
-    """What a supervisor starts: only a router or a worker comes from the nursery."""
+    """What a supervisor starts: only a front or a worker comes from the nursery."""
 
     def _is_known(self, args: Any) -> bool:
         return args[:2] == [sys.executable, "-m"] and args[2] in _SERVERS

@@ -420,12 +420,12 @@ def test_a_server_is_healthy_although_nobody_trains_and_although_its_feed_waits(
 def test_a_server_whose_front_does_not_answer_is_not_healthy_and_says_so() -> None:
     pipeline = hs.from_examples([{"x": i} for i in range(40)]).batch(4)
     with hs.run(pipeline, bind="tcp://127.0.0.1:*", http="127.0.0.1:0") as server:
-        router = server.pids["front"]
-        os.kill(router, signal.SIGSTOP)
+        front = server.pids["front"]
+        os.kill(front, signal.SIGSTOP)
         try:
             done = healthy(f"{server.http_address}/healthz")
         finally:
-            os.kill(router, signal.SIGCONT)
+            os.kill(front, signal.SIGCONT)
         assert done.returncode == 1 and "503" in done.stdout and "front" in done.stdout
 
 

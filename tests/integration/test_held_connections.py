@@ -52,7 +52,7 @@ def test_trainers_get_in_and_go_on_while_strangers_hold_more_than_a_server_can_o
                 return int(json.load(answer)["access"]["refused"].get("connections", 0))
 
         children = psutil.Process(process.pid).children(recursive=True)
-        router = next(c for c in children if "headrace_server.shell.front" in c.cmdline())
+        front = next(c for c in children if "headrace_server.shell.front" in c.cmdline())
         port = urlsplit(address).port
         assert port is not None
         with (
@@ -64,7 +64,7 @@ def test_trainers_get_in_and_go_on_while_strangers_hold_more_than_a_server_can_o
             for _ in range(3):
                 with headrace.connect(address, commit="explicit", timeout=PATIENCE_S) as newcomer:
                     assert next(newcomer).rows == 10
-        assert router.num_fds() < FILES
+        assert front.num_fds() < FILES
 
 
 def test_the_log_says_how_many_trainers_the_limit_of_open_files_allows(tmp_path: Path) -> None:

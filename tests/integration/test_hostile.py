@@ -228,20 +228,20 @@ def test_absurd_hellos_are_refused_with_the_reason(server):
 
 
 def test_many_hellos_on_one_connection_are_one_trainer(server):
-    router = psutil.Process(server.pids["front"])
+    front = psutil.Process(server.pids["front"])
     with dealer(server.address) as peer:
         for k in range(500):
             peer.send(hello(nonce=b"%d" % k))
             answer(peer)
-        assert router.num_fds() < 60
+        assert front.num_fds() < 60
     with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
         assert sum(len(batch["i"]) for batch in feed) == ROWS
 
 
 def test_a_storm_of_raw_connections_leaves_the_server_as_it_was(server):
     port = urlsplit(server.address).port
-    router = psutil.Process(server.pids["front"])
-    base_fds, base_rss = router.num_fds(), router.memory_info().rss
+    front = psutil.Process(server.pids["front"])
+    base_fds, base_rss = front.num_fds(), front.memory_info().rss
     chance = random.Random(7)
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
     openings = [
@@ -261,10 +261,10 @@ def test_a_storm_of_raw_connections_leaves_the_server_as_it_was(server):
             ):
                 raw.sendall(chance.choice(openings) + chance.randbytes(chance.randrange(64)))
     deadline = time.monotonic() + PATIENCE_S
-    while router.num_fds() > base_fds + 3 and time.monotonic() < deadline:
+    while front.num_fds() > base_fds + 3 and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert router.num_fds() <= base_fds + 3
-    assert router.memory_info().rss < base_rss + 40 * 2**20
+    assert front.num_fds() <= base_fds + 3
+    assert front.memory_info().rss < base_rss + 40 * 2**20
 
 
 def test_random_mutations_of_real_messages_never_stop_the_server(server):

@@ -247,8 +247,8 @@ def test_a_peer_with_a_key_that_only_sends_garbage_is_answered_once_and_then_not
 
 
 def test_frames_without_end_and_frames_too_large_end_at_the_gate_without_a_key(locked: Locked):
-    router = psutil.Process(locked.server.pids["front"])
-    base = router.memory_info().rss
+    front = psutil.Process(locked.server.pids["front"])
+    base = front.memory_info().rss
     port = urlsplit(locked.address).port
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
     hostile = [
@@ -277,7 +277,7 @@ def test_frames_without_end_and_frames_too_large_end_at_the_gate_without_a_key(l
         stop.set()
         for attacker in attackers:
             attacker.join()
-    assert router.memory_info().rss < base + 30 * 2**20
+    assert front.memory_info().rss < base + 30 * 2**20
     assert locked.refused["handshake"] > 0
 
 

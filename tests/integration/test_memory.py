@@ -191,5 +191,5 @@ def test_nothing_grows_over_many_epochs_and_many_trainers(
         assert work(3.5) > 500
         after = resources(pids)
     grown = [b - a for a, b in zip(before[0], after[0], strict=True)]
-    assert max(grown) < 8, f"MiB grown of client, router, worker: {grown}"
+    assert max(grown) < 8, f"MiB grown of client, front, worker: {grown}"
     assert max(b - a for a, b in zip(before[1], after[1], strict=True)) <= 2

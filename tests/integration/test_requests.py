@@ -201,12 +201,12 @@ def test_a_front_that_dies_under_requests_ends_all_of_them_with_a_reason(tmp_pat
         ThreadPoolExecutor(2) as threads,
     ):
         feed = headrace.connect(server.address, timeout=3)
-        router = server.pids["front"]
+        front = server.pids["front"]
         for worker in workers_of(server):
             os.kill(worker, signal.SIGSTOP)
         asked = threads.submit(feed.snapshot), threads.submit(server.snapshot)
         eventually(lambda: len(list((tmp_path / "snapshots" / "default").glob("*.part"))) == 1)
-        os.kill(router, signal.SIGKILL)
+        os.kill(front, signal.SIGKILL)
         with pytest.raises(headrace.ConnectionLost, match="the answer to snapshot"):
             asked[0].result(PATIENCE_S)
         for snapshot in (asked[1], threads.submit(server.snapshot)):

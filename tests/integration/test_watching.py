@@ -242,7 +242,7 @@ def test_a_worker_that_died_is_counted_with_its_last_words():
             assert metrics(server)["headrace_worker_restarts_total", "0"] == 1
 
 
-def test_when_the_router_is_dead_health_says_so():
+def test_when_the_front_is_dead_health_says_so():
     with hs.run(bucketed(None), http="127.0.0.1:0") as server:
         assert get(server, "/healthz")[0] == 200
         os.kill(server.pids["front"], signal.SIGKILL)

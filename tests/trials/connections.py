@@ -111,15 +111,15 @@ def run(setup: Setup, report: Report) -> None:
     cells = 40_000 + int(connections * 0.6)
     with Yard(setup.scratch, "segments", cells, 0) as yard:
         yard.start()
-        router = yard.child("front")
+        front = yard.child("front")
         with honest(yard) as steps:
             time.sleep(max(1.0, _CALM_S * min(1.0, 20 * setup.scale)))
-            fds, rss = router.num_fds(), _private(router)
+            fds, rss = front.num_fds(), _private(front)
             began = time.monotonic()
-            peak = _attack(yard, connections, setup.seed, router, report)
+            peak = _attack(yard, connections, setup.seed, front, report)
             ended = time.monotonic()
-            after = _settled_fds(router, fds)
-            grown = _private(router) - rss
+            after = _settled_fds(front, fds)
+            grown = _private(front) - rss
         if after > fds:
             report.wrong(f"{after} files are open, {fds} were before")
         if yard.server is None or yard.server.poll() is not None:
@@ -140,8 +140,8 @@ def run(setup: Setup, report: Report) -> None:
     report.at_most("honest p99 slower by", slower, _SLOWER, 1)
 
 
-def _attack(yard: Yard, connections: int, seed: int, router: psutil.Process, report: Report) -> int:
-    """All attackers to their end; the most files that the router had open."""
+def _attack(yard: Yard, connections: int, seed: int, front: psutil.Process, report: Report) -> int:
+    """All attackers to their end; the most files that the front had open."""
     share = str(connections // _ATTACKERS)
     attackers = [
         subprocess.Popen(
@@ -153,7 +153,7 @@ def _attack(yard: Yard, connections: int, seed: int, router: psutil.Process, rep
     ]
     peak = 0
     while any(attacker.poll() is None for attacker in attackers):
-        peak = max(peak, router.num_fds())
+        peak = max(peak, front.num_fds())
         time.sleep(0.2)
     for attacker in attackers:
         told = attacker.communicate()[0].split()
@@ -162,12 +162,12 @@ def _attack(yard: Yard, connections: int, seed: int, router: psutil.Process, rep
     return peak
 
 
-def _settled_fds(router: psutil.Process, fds: int) -> int:
+def _settled_fds(front: psutil.Process, fds: int) -> int:
     """What is open when handshakes that were never ended have been given up."""
     deadline = time.monotonic() + 20
-    while router.num_fds() > fds and time.monotonic() < deadline:
+    while front.num_fds() > fds and time.monotonic() < deadline:
         time.sleep(0.1)
-    return router.num_fds()
+    return front.num_fds()
 
 
 def _private(process: psutil.Process) -> int:

@@ -41,9 +41,9 @@ def test_a_feed_that_has_failed_makes_the_exit_code_1(
 
 
 def test_a_server_that_is_gone_makes_it_1_too(served: Served, capsys: pytest.CaptureFixture[str]):
-    served.fail("the router is gone")
+    served.fail("the front is gone")
     assert main(["status", "--http", served.address]) == 1
-    assert "the router is gone" in capsys.readouterr().out
+    assert "the front is gone" in capsys.readouterr().out
 
 
 def test_none_at_all_is_said_on_standard_error(capsys: pytest.CaptureFixture[str]):

@@ -4,7 +4,7 @@
         ▲              │        ◄───words────
         └── deliveries ┘
 
-What is on its way between router and partitions waits in queues until it is its turn, so that any
+What is on its way between desk and partitions waits in queues until it is its turn, so that any
 two words can cross.  The world keeps account of every segment and every block.  A worker stores
 what is saved some time after it; its death, or the server's, leaves what is stored, and what
 trainers have.

@@ -1,4 +1,4 @@
-"""The channel between router and workers: what was written whole arrives, and no router waits."""
+"""The channel between front and workers: what was written whole arrives, and no front waits."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def wire(*frames: bytes) -> bytes:
 
 
 def read_on(place: Place, channel: Channel, count: int) -> list[list[bytes]]:
-    """A worker reads, and the router writes on, until so many messages have come."""
+    """A worker reads, and the front writes on, until so many messages have come."""
     got: list[list[bytes]] = []
     deadline = time.monotonic() + LIMIT_S
     while len(got) < count:
@@ -269,8 +269,8 @@ def test_what_a_partial_write_left_is_written_next_wherever_it_was_cut():
 # A worker that does not read
 
 
-def test_the_router_waits_for_no_worker_and_all_arrives_when_it_reads_on(place: Place):
-    """Of 64 MB some hundred kB fit the socket: a router that waited would never come back."""
+def test_the_front_waits_for_no_worker_and_all_arrives_when_it_reads_on(place: Place):
+    """Of 64 MB some hundred kB fit the socket: a front that waited would never come back."""
     silent = place.worker(b"0-0")
     other = place.worker(b"1-0")
     told = [[b"%d" % i, bytes([i]) * (1 << 20)] for i in range(64)]
@@ -295,7 +295,7 @@ def test_small_messages_to_a_worker_that_does_not_read_keep_their_order(place: P
     assert read_on(place, worker, len(told)) == told
 
 
-def test_a_worker_waits_until_the_router_has_read(place: Place):
+def test_a_worker_waits_until_the_front_has_read(place: Place):
     worker = place.worker()
     sending = threading.Thread(target=worker.send, args=([bytes(BIG)],))
     sending.start()
@@ -388,7 +388,7 @@ def test_a_worker_that_dies_while_much_waits_for_it_leaves_nothing_behind(place:
     assert again.receive() == [[b"anew"]]
 
 
-def test_a_worker_hears_what_the_router_told_before_its_end_and_then_that_it_ended(place: Place):
+def test_a_worker_hears_what_the_front_told_before_its_end_and_then_that_it_ended(place: Place):
     worker = place.worker()
     place.exchange.tell(b"0-0", [b"last"])
     place.exchange.close()
@@ -400,7 +400,7 @@ def test_a_worker_hears_what_the_router_told_before_its_end_and_then_that_it_end
         worker.send([b"to nobody"])
 
 
-def test_a_worker_that_waits_for_the_router_learns_of_its_end(place: Place):
+def test_a_worker_that_waits_for_the_front_learns_of_its_end(place: Place):
     worker = place.worker()
     found: list[OSError] = []
 

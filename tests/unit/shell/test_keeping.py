@@ -1,4 +1,4 @@
-"""What the router asks of the keeping of state is seen to on a thread of its own, and answered."""
+"""What the front asks of the keeping of state is seen to on a thread of its own, and answered."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_what_a_trainer_asked_of_a_life_that_has_ended_is_not_done_in_the_next(
     for thread in threading.enumerate():
         if thread.name == "headrace-keeping":
             thread.join(PATIENCE_S)
-    assert supervisor.orders.empty()  # the next router was not asked: it has nothing to refuse
+    assert supervisor.orders.empty()  # the next front was not asked: it has nothing to refuse
 
 
 def test_an_operators_snapshot_is_waited_for_until_its_time_is_over(supervisor: Supervisor):

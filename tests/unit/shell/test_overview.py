@@ -1,4 +1,4 @@
-"""A whole server in one value: what the router said, and what workers wrote, joined by feed."""
+"""A whole server in one value: what the front said, and what workers wrote, joined by feed."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def gone(pid: int) -> bool:
     return ended
 
 
-def test_it_starts_a_router_and_the_workers_and_ends_them(start: Start):
+def test_it_starts_a_front_and_the_workers_and_ends_them(start: Start):
     supervisor = start(n=16, partitions=2, workers=2)
     pids = supervisor.pids()
     assert sorted(pids) == ["front", "worker-0-0", "worker-1-0"]
@@ -87,7 +87,7 @@ def test_a_worker_that_dies_comes_back_as_its_next_life(start: Start):
 def test_an_answer_is_waited_for_in_time_in_which_this_process_ran(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ):
-    """1. The router stands still; 2. so does this process, for an hour; 3. it wakes first."""
+    """1. The front stands still; 2. so does this process, for an hour; 3. it wakes first."""
     slept, looks, answers = [0.0], [0], []
 
     def now() -> float:
@@ -95,9 +95,9 @@ def test_an_answer_is_waited_for_in_time_in_which_this_process_ran(
         return time.monotonic() + slept[0]
 
     supervisor = start()
-    router = supervisor.pids()["front"]
+    front = supervisor.pids()["front"]
     monkeypatch.setattr(module, "Deadline", functools.partial(Deadline, source=now))
-    os.kill(router, signal.SIGSTOP)
+    os.kill(front, signal.SIGSTOP)
     thread = threading.Thread(target=lambda: answers.append(supervisor.look(8.0)))
     thread.start()
     try:
@@ -105,7 +105,7 @@ def test_an_answer_is_waited_for_in_time_in_which_this_process_ran(
         slept[0], last = 3600.0, looks[0]
         eventually(lambda: looks[0] >= last + 2 or not thread.is_alive())
     finally:
-        os.kill(router, signal.SIGCONT)
+        os.kill(front, signal.SIGCONT)
     thread.join(PATIENCE_S)
     assert answers and "default" in answers[0]["feeds"]
 

@@ -45,7 +45,7 @@ def test_trainers_that_wait_do_so_for_what_the_workers_are_at(
     assert found[:2] == (level, where) and says in found[2]
 
 
-def test_where_nothing_of_that_is_so_the_routers_words_stand():
+def test_where_nothing_of_that_is_so_the_fronts_words_stand():
     assert judged(0.4, waiting="2 ranks have not joined: 0, 1")[1:] == (
         "leases",
         "Trainers wait 40 % of their time: 2 ranks have not joined: 0, 1.",
