@@ -307,6 +307,8 @@ class Driver:
                 wires, self._wires = self._wires, []
                 for wire in wires:
                     wire.say_goodbye(self.clock())
+            for wire in wires:  # which nobody else has any more
+                wire.linger()
         except BaseException as error:
             self._fail(error)
         finally:

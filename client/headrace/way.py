@@ -26,7 +26,7 @@ __all__ = ["LINGER_MS", "Sleep", "Waker", "Way", "check_files", "opening_files"]
 
 #: What was said last may take so long to leave.
 LINGER_MS = 500
-#: Number of files that a session may open: 13 with libzmq 4.3.5, and one for each segment.
+#: Number of files that a session may open: 14 with libzmq 4.3.5, and one for each segment.
 _FILES = 16
 #: Polls take whole milliseconds: one more, so that what is waited for is due afterwards.
 _TICK_S = 0.001

@@ -257,13 +257,16 @@ class Wire:
     # The end
 
     def say_goodbye(self, now: float) -> None:
-        """Send what is due and that this trainer leaves, and give it a moment to arrive."""
+        """Send what is due and that this trainer leaves."""
         session = self._session
         for message in session.outgoing(now) if session.connected else []:
             self._send(message, session.frames_of(message))
         bye = session.goodbye()
         if bye is not None:
             self._send(bye, [])
+
+    def linger(self) -> None:
+        """Give what was said last a moment to arrive."""
         self._socket.linger = LINGER_MS
         self.way.linger()
 
