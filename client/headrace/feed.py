@@ -270,7 +270,7 @@ class Feed:
         answer = self._link.ask(TakeSnapshot())
         if answer.code:
             raise from_code(answer.code, answer.text)
-        return dict(answer.token)
+        return dict(answer.value)
 
     def load_state_dict(self, state: Any) -> None:
         """Go on from a snapshot, as ``connect(resume=state)`` does.  What is in hand is let go."""
@@ -312,9 +312,9 @@ class Feed:
         self._link.check_usable()
         wanted = tuple(float(p) for p in probs)
         answer = self._link.ask(SetTargetProbs(wanted))
-        if answer.fault:
-            raise ValueError(f"set_target_probs({list(wanted)}): {answer.fault}")
-        return dict(answer.since)
+        if answer.code:
+            raise ValueError(f"set_target_probs({list(wanted)}): {answer.text}")
+        return dict(answer.value)
 
     def close(self) -> None:
         """Leave the feed.  The batch in hand is committed unless an exception is being handled."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from headrace_proto.errors import (
     ConnectionLost,
@@ -27,7 +27,7 @@ from headrace_proto.errors import (
     ForkedProcess,
     HeadraceError,
 )
-from headrace_proto.messages import Delivery, Welcome
+from headrace_proto.messages import Answered, Delivery, Welcome
 
 from .ahead import Ahead
 from .deadlines import too_late
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Link", "opened"]
 
-A = TypeVar("A")
 
 #: A wait looks up this often, whatever it hears.
 _LOOK_S = 0.2
@@ -258,8 +257,8 @@ class Link:
         return saved
 
     def ask(
-        self, request: Request[A], at_most_s: float = inf, of: Iterable[Session] | None = None
-    ) -> A:
+        self, request: Request, at_most_s: float = inf, of: Iterable[Session] | None = None
+    ) -> Answered:
         """Ask the server for something, and wait for the answer.
 
         ``of``: these owners; else each one or any, as it needs.
@@ -270,25 +269,25 @@ class Link:
             for session in asked:
                 session.requests.ask(request)
 
-        def answer_of(session: Session) -> A | None:
+        def answer_of(session: Session) -> Answered | None:
             answer = session.requests.answer_to(request)
             if answer is None and session.ended and session.welcome is not None:
                 return request.at_end(session.welcome.session)
             return answer
 
-        def answers() -> list[A] | None:
+        def answers() -> list[Answered] | None:
             if any(session not in self.sessions for session in asked):
                 raise ConnectionLost(
                     f"the server at {self.address} was started again with {len(self.sessions)} "
                     f"owners while this trainer waited for the answer to {request.call}: ask again"
                 )
-            found = [answer_of(session) for session in asked]
-            return None if any(one is None for one in found) else found  # type: ignore[return-value]
+            found = [answer for session in asked if (answer := answer_of(session)) is not None]
+            return found if len(found) == len(asked) else None
 
         def lacking() -> Session:
             return next(session for session in asked if answer_of(session) is None)
 
-        answered: list[A] = self._wait(
+        answered: list[Answered] = self._wait(
             answers,
             min(self._timeout_s, at_most_s),
             f"the answer to {request.call}",

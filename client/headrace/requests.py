@@ -8,8 +8,7 @@ Of each kind there is one request.  Another takes its place, and what still come
 before says nothing.  A request that can not outlive its session knows the answer that a new
 session is to it.
 
-A kind of request is a ``Request`` that says its messages and names the message that answers it;
-``Link.ask`` says it and waits.
+A kind of request is a ``Request`` that says its messages; ``Link.ask`` says it and waits.
 """
 
 from __future__ import annotations
@@ -17,18 +16,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 
-from headrace_proto.messages import (
-    Drain,
-    Drained,
-    Flush,
-    Flushed,
-    Retarget,
-    Retargeted,
-    Snapshot,
-    Snapshotted,
-)
+from headrace_proto.messages import Answered, Drain, Flush, Retarget, Snapshot
 from headrace_proto.record import record
 
 __all__ = [
@@ -41,8 +31,6 @@ __all__ = [
     "TakeSnapshot",
 ]
 
-A = TypeVar("A")
-
 _LANES_LOST = (
     "the states of lanes were not handed over: the session was lost meanwhile, and with it the "
     "lanes.  Their sequences go on from the states that the server has"
@@ -51,10 +39,9 @@ _LANES_LOST = (
 _ENDED = "the feed has ended"
 
 
-class Request(ABC, Generic[A]):
-    """One kind of request, answered by an ``A``."""
+class Request(ABC):
+    """One kind of request."""
 
-    answer: ClassVar[type]
     #: How a trainer calls it, for the text of a deadline.
     call: ClassVar[str]
     #: Whether each owner of the feed is asked; else any answers for all.
@@ -66,47 +53,38 @@ class Request(ABC, Generic[A]):
     def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
         """Its messages, each with the frames that go after the header."""
 
-    def answered_by(self, message: Any, number: int) -> bool:
-        """Whether a message of the answer's type answers this request."""
-        return bool(message.request == number)
-
-    def when_lost(self, session: int, number: int) -> A | None:
+    def when_lost(self, session: int, number: int) -> Answered | None:
         """The answer that a new session is; None where the request is said again in it."""
         return None
 
-    def at_end(self, session: int) -> A | None:
+    def at_end(self, session: int) -> Answered | None:
         """The answer that the feed's end is; None where the server still gives one."""
         return None
 
-    def joined(self, answers: Sequence[A]) -> A:
+    def joined(self, answers: Sequence[Answered]) -> Answered:
         """One answer of those of several owners."""
         return answers[0]
 
 
 @record
-class DrainInput(Request[Drained]):
+class DrainInput(Request):
     """Close the feed's input."""
 
-    answer = Drained
     call = "drain"
 
     cancel: bool
 
     def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
-        return [(Drain(session, self.cancel),)]
+        return [(Drain(session, number, self.cancel),)]
 
-    def answered_by(self, message: Any, number: int) -> bool:
-        return True  # the input of a feed is closed once, whoever asked
-
-    def at_end(self, session: int) -> Drained:
-        return Drained(session)
+    def at_end(self, session: int) -> Answered:
+        return Answered(session, 0)
 
 
 @record
-class SetTargetProbs(Request[Retargeted]):
+class SetTargetProbs(Request):
     """Draw classes in other proportions."""
 
-    answer = Retargeted
     call = "set_target_probs"
 
     probs: tuple[float, ...]
@@ -114,23 +92,22 @@ class SetTargetProbs(Request[Retargeted]):
     def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
         return [(Retarget(session, number, self.probs),)]
 
-    def at_end(self, session: int) -> Retargeted:
-        return Retargeted(session, 0, [], _ENDED)
+    def at_end(self, session: int) -> Answered:
+        return Answered(session, 0, [], "server", _ENDED)
 
-    def joined(self, answers: Sequence[Retargeted]) -> Retargeted:
+    def joined(self, answers: Sequence[Answered]) -> Answered:
         # An owner all of whose partitions have ended names none.
-        running = [answer for answer in answers if answer.since]
-        counting = running or [a for a in answers if a.fault != _ENDED] or answers
-        fault = next((answer.fault for answer in counting if answer.fault), "")
-        since = [pair for answer in running for pair in answer.since]
-        return Retargeted(answers[0].session, answers[0].request, since, fault)
+        running = [answer for answer in answers if answer.value]
+        counting = running or [a for a in answers if a.text != _ENDED] or answers
+        first = next((answer for answer in counting if answer.code), counting[0])
+        since = [pair for answer in running for pair in answer.value]
+        return Answered(first.session, first.request, since, first.code, first.text)
 
 
 @record
-class TakeSnapshot(Request[Snapshotted]):
+class TakeSnapshot(Request):
     """Keep all of the feed's state."""
 
-    answer = Snapshotted
     call = "snapshot"
     of_each_owner = False
 
@@ -148,13 +125,12 @@ class StatesPart:
 
 
 @record
-class FlushStates(Request[Flushed]):
+class FlushStates(Request):
     """Hand over the states of lanes as they are after a batch.
 
     In a new session nobody's lanes are this trainer's.
     """
 
-    answer = Flushed
     call = "flush_states"
     tells_refusals = False
 
@@ -168,8 +144,8 @@ class FlushStates(Request[Flushed]):
             for i, part in enumerate(self.parts)
         ]
 
-    def when_lost(self, session: int, number: int) -> Flushed:
-        return Flushed(session, number, "stale", _LANES_LOST)
+    def when_lost(self, session: int, number: int) -> Answered:
+        return Answered(session, number, None, "stale", _LANES_LOST)
 
 
 @dataclass(slots=True)
@@ -184,29 +160,29 @@ class Requests:
     """Requests that are not answered, and the last answer of each kind."""
 
     due: bool = False  # whether there is something to say
-    _asked: dict[type, _Asked] = field(default_factory=dict)  # by the type of the answer
-    _answers: dict[type, Any] = field(default_factory=dict)
+    _asked: dict[type, _Asked] = field(default_factory=dict)  # by the type of the request
+    _answers: dict[type, Answered] = field(default_factory=dict)
     _count: int = 0
 
     def ask(self, request: Request) -> None:
         """Say this, in place of a request of its kind that is not answered."""
         self._count += 1
-        self._answers.pop(request.answer, None)
-        self._asked[request.answer] = _Asked(request, self._count)
+        self._answers.pop(type(request), None)
+        self._asked[type(request)] = _Asked(request, self._count)
         self.due = True
 
-    def answer_to(self, request: Request[A]) -> A | None:
+    def answer_to(self, request: Request) -> Answered | None:
         """The answer to the last request of this one's kind, once it is there."""
-        answer: A | None = self._answers.get(request.answer)
-        return answer
+        return self._answers.get(type(request))
 
     def receive(self, message: Any) -> None:
         """A message of the server, which may be an answer."""
-        kind = type(message)
-        asked = self._asked.get(kind)
-        if asked is not None and asked.request.answered_by(message, asked.number):
-            del self._asked[kind]
-            self._answers[kind] = message
+        if isinstance(message, Answered):
+            for kind, asked in self._asked.items():
+                if asked.number == message.request:
+                    del self._asked[kind]
+                    self._answers[kind] = message
+                    return
 
     def reopened(self, session: int, anew: bool) -> None:
         """The connection stands again, in the same session or in another."""

@@ -13,9 +13,9 @@
       Step (saves)        + states ────────►        segments: their states after them
       ◄─────────────────────────── Outcome          committed, or stale
       Flush               + states ────────►        lanes: where they stand, for their next trainer
-      ◄─────────────────────────── Flushed          kept
       Snapshot ────────────────────────────►        keep all of the feed's state, as of now
-      ◄────────────────────────── Snapshotted       its token
+      Retarget, Drain ─────────────────────►        other proportions of classes; no more input
+      ◄─────────────────────────── Answered         to each of these four, when it is done
       Renew ───────────────────────────────►        every heartbeat: what is held
       ◄─────────────────────────── Pulse            alive, and what the feed waits for
       ◄─────────────────────────── Ended            all is committed, or why it stopped;
@@ -66,15 +66,14 @@ from .record import record
 __all__ = [
     "FROM_SERVER",
     "FROM_TRAINER",
+    "Answered",
     "Attach",
     "Bye",
     "Deliver",
     "Delivery",
     "Drain",
-    "Drained",
     "Ended",
     "Flush",
-    "Flushed",
     "Full",
     "Handed",
     "Hello",
@@ -85,11 +84,9 @@ __all__ = [
     "Refused",
     "Renew",
     "Retarget",
-    "Retargeted",
     "Retired",
     "Save",
     "Snapshot",
-    "Snapshotted",
     "Step",
     "Unknown",
     "Welcome",
@@ -172,6 +169,7 @@ class Drain:
     """Close the feed's input; with ``cancel`` at once."""
 
     session: Count
+    request: Count  # the answer carries it
     cancel: Flag = False
 
 
@@ -298,47 +296,20 @@ class Retired:
 
 @FROM_SERVER.message(9)
 @record
-class Drained:
-    """The feed's input is closed."""
+class Answered:
+    """The answer to a request: what it brings, or an error's code and text.
+
+    Of a Snapshot its token; of a Retarget ``[partition, first batch]`` for each partition.
+    """
 
     session: Count
+    request: Count
+    value: Plain = None
+    code: Text = ""
+    text: Text = ""
 
 
 @FROM_SERVER.message(10)
-@record
-class Retargeted:
-    """Other proportions hold: per partition ``[partition, first batch]``; or why they can not."""
-
-    session: Count
-    request: Count
-    since: Plain
-    fault: Text = ""
-
-
-@FROM_SERVER.message(11)
-@record
-class Flushed:
-    """The states of a Flush are kept; or an error's code and text."""
-
-    session: Count
-    request: Count
-    code: Text = ""
-    text: Text = ""
-
-
-@FROM_SERVER.message(12)
-@record
-class Snapshotted:
-    """A snapshot is whole, and this is its token; or an error's code and text."""
-
-    session: Count
-    request: Count
-    token: Plain = None
-    code: Text = ""
-    text: Text = ""
-
-
-@FROM_SERVER.message(13)
 @record
 class Passed:
     """In place of a delivery: it was the turn of a partition that makes no more batches."""
@@ -348,7 +319,7 @@ class Passed:
     partition: Count
 
 
-@FROM_SERVER.message(14)
+@FROM_SERVER.message(11)
 @record
 class Idle:
     """The trainer gets no batch after ``seq`` from this owner before it or others have acted.
@@ -361,7 +332,7 @@ class Idle:
     seq: Count
 
 
-@FROM_SERVER.message(15)
+@FROM_SERVER.message(12)
 @record
 class Full:
     """The slab of this owner is full: no new batch of it stands before this place.

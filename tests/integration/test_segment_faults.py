@@ -20,10 +20,10 @@ from headrace_proto.layout import arrange
 from headrace_proto.messages import (
     FROM_SERVER,
     FROM_TRAINER,
+    Answered,
     Bye,
     Deliver,
     Flush,
-    Flushed,
     Hello,
     Outcome,
     Refused,
@@ -350,11 +350,11 @@ class Raw:
         outcome: Outcome = self.hear(Outcome)
         return outcome
 
-    def flush(self, *values: Any, block: bytes | None = None) -> Flushed:
+    def flush(self, *values: Any, block: bytes | None = None) -> Answered:
         frames = [] if block is None else [block]
         self.say(Flush(self.number, 7, *values), *frames)
-        flushed: Flushed = self.hear(Flushed)
-        return flushed
+        answered: Answered = self.hear(Answered)
+        return answered
 
 
 @contextlib.contextmanager

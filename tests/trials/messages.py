@@ -137,7 +137,7 @@ class _Trainer:
             Renew(session, self.got + 3, self.got, tokens, tokens, self.got),
             Retarget(session, 3, (0.25, 0.75)),
             Flush(session, 4, token, (0, 2), [[0, 32, [2, 2]]]),
-            Drain(session),
+            Drain(session, 5),
             Bye(session),
         ]
         weights = [2, 1, 5, 8, 6, 5, 1, 3, 0, 1]

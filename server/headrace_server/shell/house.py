@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace_proto.clock import AwakeClock
-from headrace_proto.messages import Snapshotted
+from headrace_proto.messages import Answered
 
 from ..core.handover import (
     Answer,
@@ -160,7 +160,7 @@ class House:
                 desk.counters.on_stats(event.partition, event.stats)
             self._requests.answered(event)
         elif isinstance(event, Flushed):
-            self._outbox.flushed(event.session, event.request)
+            self._outbox.answered(Answered(event.session, event.request))
 
     # The supervisor
 
@@ -188,7 +188,7 @@ class House:
             self._requests.copy(desk, order["request"], order["directory"])
         elif kind == "snapshotted":
             told = [order[name] for name in ("session", "request", "token", "code", "text")]
-            self._outbox.snapshotted(Snapshotted(*told))
+            self._outbox.snapshotted(Answered(*told))
         elif kind == "not_taken_back":
             desk = self.desks[order["feed"]]
             desk.rejoining.refuse(order["snapshot"], order["code"], order["text"])

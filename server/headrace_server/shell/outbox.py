@@ -25,13 +25,11 @@ from headrace_proto import messages
 from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import (
     FROM_SERVER,
+    Answered,
     Deliver,
     Delivery,
     Ended,
-    Flushed,
     Outcome,
-    Retargeted,
-    Snapshotted,
 )
 
 from ..core.handover import Answer, Full, Idle, Passed, Send
@@ -204,24 +202,17 @@ class Outbox:
             told = messages.Passed(effect.session, effect.seq, effect.partition)
         self.send(session.identity, told)
 
-    def flushed(self, number: int, request: int, code: str = "", text: str = "") -> None:
-        """The states that a trainer has handed over are kept, or why they are not."""
-        session = self._sessions.get(number)
+    def answered(self, answer: Answered) -> None:
+        """Answer a trainer's request."""
+        session = self._sessions.get(answer.session)
         if session is not None:
-            self.send(session.identity, Flushed(number, request, code, text))
+            self.send(session.identity, answer)
 
-    def snapshotted(self, answer: Snapshotted) -> None:
+    def snapshotted(self, answer: Answered) -> None:
         """A snapshot that a trainer asked for is made, or is not."""
         session = self._sessions.get(answer.session)
         if session is not None and session.snapshot == answer.request:
             session.snapshotted = answer
-            self.send(session.identity, answer)
-
-    def retargeted(self, number: int, request: int, since: list[list[int]], fault: str) -> None:
-        """Answer a trainer that wants other proportions of classes."""
-        session = self._sessions.get(number)
-        if session is not None:
-            answer = Retargeted(number, request, sorted(since), fault[:1000])
             self.send(session.identity, answer)
 
     def end(self, feed: str, code: str, text: str) -> None:

@@ -2,8 +2,8 @@
 
     trainer     ─ Retarget, Drain ───────┐
     supervisor  ─ copy, inspect, close ──┴─► all partitions ─► answered() by each ─► one answer
-    trainer     ─ Snapshot ─► supervisor, which asks all owners for copies ─► Snapshotted
-    trainer     ─ Flush    ─► the partition of its lanes ─► Flushed
+    trainer     ─ Snapshot ─► supervisor, which asks all owners for copies
+    trainer     ─ Flush    ─► the partition of its lanes
 
 Partitions are called once all is done that the desk has decided before.  A question to the
 partitions of a feed that fails is answered with what is known.
@@ -18,7 +18,7 @@ from math import inf
 from typing import Any
 
 from headrace_proto.clock import AwakeClock
-from headrace_proto.messages import Drain, Drained, Flush, Retarget, Snapshot, Snapshotted
+from headrace_proto.messages import Answered, Drain, Flush, Retarget, Snapshot
 
 from ..core.asking import Asking
 from .child import ParentPipe
@@ -68,8 +68,8 @@ class Requests:
         elif isinstance(message, Retarget):
             self._retarget(session.number, desk, message)
         elif isinstance(message, Drain):
-            drained = Drained(session.number)
-            self.close(desk, message.cancel, lambda: self._outbox.send(session.identity, drained))
+            drained = Answered(session.number, message.request)
+            self.close(desk, message.cancel, partial(self._outbox.answered, drained))
 
     def _flush(self, session: Session, desk: Desk, flush: Flush, frames: list[bytes]) -> None:
         """A trainer hands over the states of its lanes."""
@@ -77,7 +77,7 @@ class Requests:
         if flush.rows:
             code, text = desk.on_flush(session.number, flush, frames[0] if frames else b"")
         if code or not (flush.rows or flush.more):
-            self._outbox.flushed(session.number, flush.request, code, text)
+            self._outbox.answered(Answered(session.number, flush.request, None, code, text))
 
     def _snapshot(self, session: Session, desk: Desk, request: int) -> None:
         """A trainer wants all that is kept to be copied; one that asks again is answered again."""
@@ -94,7 +94,7 @@ class Requests:
             )
             failure = "server", text
         if failure is not None:
-            self._outbox.snapshotted(Snapshotted(session.number, request, None, *failure))
+            self._outbox.snapshotted(Answered(session.number, request, None, *failure))
         else:
             about = {"feed": desk.name, "session": session.number, "request": request}
             self._pipe.tell("snapshot", **about)
@@ -106,8 +106,10 @@ class Requests:
             if desk.failure is None:  # which all trainers hear of
                 since = [[p, one.since] for p, one in told.items() if one.since is not None]
                 fault = next((one.fault for one in told.values() if one.fault), "")
-                fault = fault if since else _TOO_LATE
-                self._outbox.retargeted(session, message.request, since, fault)
+                fault = fault[:1000] if since else _TOO_LATE
+                code = "server" if fault else ""
+                answered = Answered(session, message.request, sorted(since), code, fault)
+                self._outbox.answered(answered)
 
         question = self._asking[desk.name].ask(desk.partitions, answer)
         retarget = partial(self._partitions.retarget, desk.name, question, message.probs)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace_proto.errors import LimitExceeded
-from headrace_proto.messages import Snapshotted
+from headrace_proto.messages import Answered
 
 from ..core.handover import Batch
 from ..feed.durable_file import writing
@@ -53,7 +53,7 @@ class Session:
     process: bytes = b""  # names the trainer's process
     resumed: str = ""  # the snapshot that it goes on from
     snapshot: int = 0  # its last request for one
-    snapshotted: Snapshotted | None = None  # the answer
+    snapshotted: Answered | None = None  # the answer
     host: str = ""  # where the trainer says that it runs
     tally: Tally = field(default_factory=Tally)
     # By token: number of the delivery, and the batch that the trainer may be reading.

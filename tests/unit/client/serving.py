@@ -20,12 +20,12 @@ from headrace_proto.layout import Slot, aligned_bytes, arrange, array_at, string
 from headrace_proto.messages import (
     FROM_SERVER,
     FROM_TRAINER,
+    Answered,
     Bye,
     Deliver,
     Delivery,
     Ended,
     Flush,
-    Flushed,
     Hello,
     Outcome,
     Pulse,
@@ -254,7 +254,8 @@ class Serving(threading.Thread):
         elif isinstance(message, Flush):
             self.flushes.append((message, states_in(self.told, message.columns, frames[0])))
             if not message.more:
-                self._say(Flushed(7, message.request, self.flush_code, self.flush_code))
+                code = self.flush_code
+                self._say(Answered(7, message.request, None, code, code))
         elif isinstance(message, Bye):
             self.said_bye = True
         self._serve()

@@ -146,7 +146,7 @@ def test_a_thread_says_what_there_is_to_say_by_itself(alone: Driver, peer: Peer)
     with alone.changed:
         alone.sessions[0].requests.ask(DrainInput(False))
     alone.exchange()
-    assert peer.hear(Drain) == Drain(7)
+    assert peer.hear(Drain) == Drain(7, 1)
 
 
 def test_a_thread_that_waits_hears_by_itself(alone: Driver, peer: Peer):

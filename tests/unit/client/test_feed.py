@@ -11,15 +11,14 @@ import pytest
 
 import headrace
 from headrace_proto.messages import (
+    Answered,
     Bye,
     Deliver,
     Delivery,
     Ended,
     Outcome,
     Retarget,
-    Retargeted,
     Snapshot,
-    Snapshotted,
     Step,
 )
 from headrace_proto.schema import Field, schema_to_wire
@@ -139,7 +138,7 @@ def test_other_proportions_hold_from_the_batches_told_or_are_refused_with_the_re
     thread = trained(peer, train)
     for fault in ("", "two classes"):
         asked = peer.hear(Retarget)
-        peer.say(Retargeted(7, asked.request, [[0, 5], [1, 4]], fault))
+        peer.say(Answered(7, asked.request, [[0, 5], [1, 4]], fault and "server", fault))
     thread.join(PATIENCE_S)
     assert told == [{0: 5, 1: 4}, "refused"]
 
@@ -292,7 +291,7 @@ def test_a_snapshot_up_to_a_batch_commits_those_before_it_and_no_later_one(peer:
     assert commits(peer, 1) == [11]
     for _ in range(2):
         asked = peer.hear(Snapshot)
-        peer.say(Snapshotted(7, asked.request, {"t": 1}))
+        peer.say(Answered(7, asked.request, {"t": 1}))
     returned: tuple[int, ...] = ()
     while not returned:
         step = peer.hear(Step)

@@ -17,20 +17,18 @@ from headrace.session import Session
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded, FeedClosed, UnknownFeed
 from headrace_proto.messages import (
+    Answered,
     Bye,
     Deliver,
     Delivery,
     Drain,
-    Drained,
     Ended,
     Flush,
-    Flushed,
     Hello,
     Pulse,
     Refused,
     Renew,
     Retarget,
-    Retargeted,
     Step,
     Welcome,
 )
@@ -304,16 +302,16 @@ def test_who_asks_gets_the_answer_to_the_own_request(peer: Peer):
     with linked(peer.address, PATIENCE_S) as link:
         peer.welcome()
         link.open()
-        answers: list[Retargeted] = []
+        answers: list[Answered] = []
         asking = SetTargetProbs((0.25, 0.75))
         thread = threading.Thread(target=lambda: answers.append(link.ask(asking)))
         thread.start()
         asked = peer.hear(Retarget)
         assert asked.probs == (0.25, 0.75)
-        peer.say(Retargeted(7, asked.request + 1, [[0, 1]]))  # nobody's
-        peer.say(Retargeted(7, asked.request, [[0, 5]]))
+        peer.say(Answered(7, asked.request + 1, [[0, 1]]))  # nobody's
+        peer.say(Answered(7, asked.request, [[0, 5]]))
         thread.join(PATIENCE_S)
-        assert answers == [Retargeted(7, asked.request, [[0, 5]])]
+        assert answers == [Answered(7, asked.request, [[0, 5]])]
 
 
 def test_a_deadline_names_the_request_that_was_not_answered(peer: Peer):
@@ -334,18 +332,18 @@ def test_a_deadline_names_the_limit_when_a_trainer_holds_all_that_it_may(peer: P
                 link._wait(lambda: None, 0.1, "a batch")
 
 
-@pytest.mark.parametrize("answer", [Drained(7), Ended(7)])
-def test_a_drain_is_answered_by_the_server_or_by_the_end(peer: Peer, answer: Drained | Ended):
+@pytest.mark.parametrize("answer", [Answered(7, 1), Ended(7)])
+def test_a_drain_is_answered_by_the_server_or_by_the_end(peer: Peer, answer: Answered | Ended):
     with linked(peer.address, PATIENCE_S) as link:
         peer.welcome()
         link.open()
-        answers: list[Drained] = []
+        answers: list[Answered] = []
         thread = threading.Thread(target=lambda: answers.append(link.ask(DrainInput(True))))
         thread.start()
         assert peer.hear(Drain).cancel
         peer.say(answer)
         thread.join(PATIENCE_S)
-        assert answers == [Drained(7)]
+        assert [one.code for one in answers] == [""]
 
 
 def test_a_commit_that_was_refused_is_told_to_who_waits_unless_it_hands_over_states(peer: Peer):
@@ -353,11 +351,11 @@ def test_a_commit_that_was_refused_is_told_to_who_waits_unless_it_hands_over_sta
         peer.welcome()
         link.open()
         link.session.refused.append(UnknownFeed("of a commit"))
-        answers: list[Flushed] = []
+        answers: list[Answered] = []
         flush = FlushStates(1, [StatesPart((0,), [], b"states")])
         thread = threading.Thread(target=lambda: answers.append(link.ask(flush)))
         thread.start()
-        peer.say(Flushed(7, peer.hear(Flush).request))
+        peer.say(Answered(7, peer.hear(Flush).request))
         thread.join(PATIENCE_S)
         assert answers and len(link.session.refused) == 1
         with pytest.raises(UnknownFeed, match="of a commit"):

@@ -14,20 +14,18 @@ from headrace.requests import DrainInput, SetTargetProbs, TakeSnapshot
 from headrace.session import Session
 from headrace_proto.errors import ConnectionLost, DataError, DeadlineExceeded
 from headrace_proto.messages import (
+    Answered,
     Bye,
     Deliver,
     Delivery,
     Drain,
-    Drained,
     Ended,
     Full,
     Hello,
     Outcome,
     Pulse,
     Retarget,
-    Retargeted,
     Snapshot,
-    Snapshotted,
     Step,
     Unknown,
     Welcome,
@@ -220,18 +218,19 @@ def test_an_owner_that_is_started_again_is_greeted_and_the_other_is_not(link: Li
 def test_a_request_asks_each_owner_or_the_first_as_it_needs(link: Link, owners: Owners):
     draining = Doing(lambda: link.ask(DrainInput(True)))
     for owner in (0, 1):
-        assert owners.hear(owner, Drain).cancel
-        owners.say(owner, Drained(7 + owner))
-    assert isinstance(draining.end(), Drained)
+        drain = owners.hear(owner, Drain)
+        assert drain.cancel
+        owners.say(owner, Answered(7 + owner, drain.request))
+    assert draining.end().code == ""
     retargeting = Doing(lambda: link.ask(SetTargetProbs((0.5, 0.5))))
     for owner in (0, 1):
         request = owners.hear(owner, Retarget).request
-        owners.say(owner, Retargeted(7 + owner, request, [[owner, 5 + owner]]))
-    assert dict(retargeting.end().since) == {0: 5, 1: 6}
+        owners.say(owner, Answered(7 + owner, request, [[owner, 5 + owner]]))
+    assert dict(retargeting.end().value) == {0: 5, 1: 6}
     keeping = Doing(lambda: link.ask(TakeSnapshot()))
     request = owners.hear(1, Snapshot).request
-    owners.say(1, Snapshotted(8, request, {"feed": "f"}))
-    assert keeping.end().token == {"feed": "f"}
+    owners.say(1, Answered(8, request, {"feed": "f"}))
+    assert keeping.end().value == {"feed": "f"}
 
 
 def test_a_deadline_tells_of_the_owner_that_is_waited_for(link: Link, owners: Owners):

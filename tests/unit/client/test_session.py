@@ -29,13 +29,12 @@ from headrace_proto.errors import (
 from headrace_proto.messages import (
     FROM_SERVER,
     FROM_TRAINER,
+    Answered,
     Bye,
     Deliver,
     Delivery,
     Drain,
-    Drained,
     Ended,
-    Flushed,
     Handed,
     Hello,
     Outcome,
@@ -246,8 +245,8 @@ def test_the_frames_of_a_request_go_with_the_message_they_belong_to():
     talk.session.requests.ask(flush)
     first, second = talk.said()
     assert talk.session.frames_of(first) == [b"a"] and talk.session.frames_of(second) == [b"b"]
-    assert talk.session.frames_of(Drain(1)) == [] and talk.session.frames_of(Step(1, 2)) == []
-    talk.hear(Flushed(1, first.request, "stale", "moved"))
+    assert talk.session.frames_of(Drain(1, 1)) == [] and talk.session.frames_of(Step(1, 2)) == []
+    talk.hear(Answered(1, first.request, None, "stale", "moved"))
     assert talk.session.requests.answer_to(flush).code == "stale" and talk.said() == []
 
 
@@ -292,7 +291,7 @@ def test_messages_of_another_session_say_nothing():
     talk.session.requests.ask(drain)
     talk.hear(Ended(1), Unknown(1))
     talk.deliver(delivery(1, 10))
-    talk.hear(welcome(2), Ended(1), Outcome(1, (), (10,)), Unknown(1), Drained(1))
+    talk.hear(welcome(2), Ended(1), Outcome(1, (), (10,)), Unknown(1), Answered(1, 1))
     talk.hear(Retired(1, ("slab-0-0-0",)))
     talk.deliver(delivery(1, 10))
     session = talk.session
@@ -532,12 +531,12 @@ def test_a_request_is_said_once_in_each_connection_until_it_is_answered():
     talk.said()
     drain = DrainInput(True)
     talk.session.requests.ask(drain)
-    assert talk.said() == [Drain(1, True)]
+    assert talk.said() == [Drain(1, 1, True)]
     talk.hear(Unknown(1))
     assert isinstance(talk.said()[0], Hello)
     talk.hear(welcome(1, resumed=True))
-    assert talk.said() == [Step(1, 2), Drain(1, True)]
-    talk.hear(Drained(1))
+    assert talk.said() == [Step(1, 2), Drain(1, 1, True)]
+    talk.hear(Answered(1, 1))
     assert talk.session.requests.answer_to(drain)
     talk.hear(welcome(1, resumed=True))
     assert talk.said() == [Step(1, 2)]

@@ -16,10 +16,10 @@ from headrace_proto.errors import ProtocolError
 from headrace_proto.messages import (
     FROM_SERVER,
     FROM_TRAINER,
+    Answered,
     Deliver,
     Delivery,
     Flush,
-    Flushed,
     Handed,
     Hello,
     Outcome,
@@ -93,7 +93,8 @@ def test_the_wire_form_of_saves_and_flushes_stays_as_it_is():
     )
     flush = Flush(3, 1, 300, (0, 5), [[0, 64, [2, 8]]], True)
     assert FROM_TRAINER.encode(flush).hex() == "97080301cd012c920005" + "9193004092" + "0208" + "c3"
-    assert FROM_SERVER.encode(Flushed(3, 1, "state", "no")).hex() == "950b0301a57374617465a26e6f"
+    answered = Answered(3, 1, None, "state", "no")
+    assert FROM_SERVER.encode(answered).hex() == "96090301c0a57374617465a26e6f"
 
 
 def test_a_default_that_can_be_changed_is_not_shared_between_messages():

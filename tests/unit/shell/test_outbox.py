@@ -9,11 +9,10 @@ import pytest
 
 from headrace_proto.messages import (
     FROM_SERVER,
+    Answered,
     Deliver,
     Ended,
-    Flushed,
     Outcome,
-    Retargeted,
     Retired,
 )
 from headrace_server import pipeline as hs
@@ -189,13 +188,10 @@ def test_what_was_gathered_for_a_trainer_that_is_gone_is_forgotten(post: Post):
 def test_words_on_a_feed_go_to_its_trainers_and_nobody_elses(post: Post):
     one, other = post.trainer(b"one", local=True), post.trainer(b"other", local=False, feed="b")
     post.outbox.end("b", "data", "𝔣" * 100_000)
-    post.outbox.flushed(one.number, 5)
-    post.outbox.flushed(one.number, 6, "state", "it is none")
-    post.outbox.retargeted(one.number, 9, [[1, 4], [0, 3]], "")
-    kept, refused, drawn = post.received(one)
-    assert kept == Flushed(one.number, 5)
-    assert refused == Flushed(one.number, 6, "state", "it is none")
-    assert drawn == Retargeted(one.number, 9, [[0, 3], [1, 4]], "")
+    answers = [Answered(one.number, 5), Answered(one.number, 6, None, "state", "it is none")]
+    for answer in (*answers, Answered(99, 5)):
+        post.outbox.answered(answer)
+    assert post.received(one) == answers
     (ended,) = post.received(other)
     assert (ended.code, len(ended.text)) == ("data", 8000)
 

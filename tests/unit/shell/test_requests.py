@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace_proto.messages import Drain, Retarget, Snapshot
+from headrace_proto.messages import Answered, Drain, Retarget, Snapshot
 from headrace_server import pipeline as hs
 from headrace_server.shell.config import FeedConfig, RunConfig
 from headrace_server.shell.desk import Desk
@@ -70,25 +70,27 @@ def test_other_proportions_are_answered_when_all_partitions_have_taken_them(owne
     assert owner.partitions.made == [("retarget", "f", 1, HALVES)]
     assert owner.answer(Retargeted("f", 1, 1, 12), Retargeted("f", 1, 1, 99)) == []
     told = owner.answer(Retargeted("f", 0, 1, 5))
-    assert told == [("retargeted", 7, 40, [[1, 12], [0, 5]], "")]
+    assert told == [("answered", Answered(7, 40, [[0, 5], [1, 12]]))]
 
 
 def test_a_partition_that_has_made_all_its_batches_names_none(owner: Owner):
     owner.say(Retarget(7, 40, HALVES))
     told = owner.answer(Retargeted("f", 0, 1, None), Retargeted("f", 1, 1, 3))
-    assert told == [("retargeted", 7, 40, [[1, 3]], "")]
+    assert told == [("answered", Answered(7, 40, [[1, 3]]))]
 
 
 def test_where_all_partitions_have_ended_the_answer_is_that_it_came_too_late(owner: Owner):
     owner.say(Retarget(7, 40, HALVES))
     told = owner.answer(Retargeted("f", 0, 1, None), Retargeted("f", 1, 1, None))
-    assert told == [("retargeted", 7, 40, [], "all batches of the feed were made before")]
+    text = "all batches of the feed were made before"
+    assert told == [("answered", Answered(7, 40, [], "server", text))]
 
 
 def test_proportions_that_can_not_be_drawn_are_told_why(owner: Owner):
     owner.say(Retarget(7, 40, HALVES))
     told = owner.answer(Retargeted("f", 0, 1, 0, "three classes"), Retargeted("f", 1, 1, 0, "no"))
-    assert told == [("retargeted", 7, 40, [[0, 0], [1, 0]], "three classes")]
+    answer = Answered(7, 40, [[0, 0], [1, 0]], "server", "three classes")
+    assert told == [("answered", answer)]
 
 
 def test_a_feed_that_fails_answers_the_supervisor_and_no_trainer(owner: Owner):
@@ -116,12 +118,12 @@ def test_a_copy_is_answered_when_all_stores_are_copied(
 
 
 def test_a_drain_is_answered_when_partitions_have_been_told_and_they_are_told_once(owner: Owner):
-    owner.say(Drain(7))
+    owner.say(Drain(7, 8))
     assert owner.partitions.made == [("close", "f", False)]
-    owner.say(Drain(7))
-    owner.say(Drain(7, True))
+    owner.say(Drain(7, 8))
+    owner.say(Drain(7, 9, True))
     assert owner.partitions.made == [("close", "f", False), ("close", "f", True)]
-    assert [call for call, *_ in owner.outbox.made] == ["send"] * 3
+    assert owner.outbox.made == [("answered", Answered(7, n)) for n in (8, 8, 9)]
 
 
 def test_a_snapshot_is_the_supervisors_and_one_that_asks_again_is_answered_again(owner: Owner):
