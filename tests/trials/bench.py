@@ -23,14 +23,13 @@ from headrace_proto.clock import AwakeClock
 from headrace_server.shell.config import FeedConfig, RunConfig
 from headrace_server.shell.events import (
     Claimed,
-    Copied,
     Finished,
     Flushed,
     Kept,
     Made,
     Opened,
     Placed,
-    Retargeted,
+    Replied,
 )
 from headrace_server.shell.events import Flush as Flushing
 from headrace_server.shell.exchange import is_near
@@ -212,10 +211,10 @@ class _Partitions:
     def retarget(self, feed: str, question: int, probs: Sequence[float]) -> None:
         fault = "" if len(probs) == 2 else "there are 2 classes"
         since = 0 if self._open[feed] else None
-        self.events.append(Retargeted(feed, 0, question, since, fault))
+        self.events.append(Replied(feed, 0, question, since, fault))
 
     def copy(self, feed: str, partition: int, question: int, directory: str) -> None:
-        self.events.append(Copied(feed, partition, question))
+        self.events.append(Replied(feed, partition, question))
 
     def _fill(self, feed: str) -> None:
         """Batches of a feed without states are made ahead."""

@@ -62,6 +62,7 @@ TESTED_IN = {
     "headrace_server.shell.journal_file": "test_journal.py",
     "headrace_server.shell.partitions": "test_faults.py",
     "headrace_server.shell.reception": "test_hostile.py",
+    "headrace_server.shell.admission": "test_hostile.py",
     "headrace_server.shell.replaying": "test_flight.py",
     "headrace_server.shell.skipping": "test_flight.py",
     "headrace_server.shell.worker": "test_faults.py",

@@ -7,8 +7,8 @@ Waiting           a partition reads on and on and can make no batch
 Starved, Dry      what is wanted can not be made now, or no more
 Kept, Flushed     what trainers brought is kept, or why it is not
 Claimed           whether what a trainer has of an earlier life is still its own
-Retargeted        from which batch on other proportions of classes show
-Copied            a store was copied
+Replied           the answer to a question: from which batch on other proportions of classes show;
+                  a store was copied
 Removed           segments of the slab are gone
 
 What a store has to write first is told when it is written, so an event may come later than what
@@ -23,7 +23,6 @@ from typing import Any
 
 __all__ = [
     "Claimed",
-    "Copied",
     "Dry",
     "Failed",
     "Finished",
@@ -34,7 +33,7 @@ __all__ = [
     "Opened",
     "Placed",
     "Removed",
-    "Retargeted",
+    "Replied",
     "Starved",
     "Waiting",
 ]
@@ -107,15 +106,18 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
-class Retargeted:
-    """A partition draws classes in other proportions from batch ``since`` on, or why it can not."""
+class Replied:
+    """The answer of a partition to a question that all are asked, or why it has none.
+
+    ``value``: the first batch that other proportions reach, None where all were made before.
+    """
 
     feed: str
     partition: int
     question: int
-    since: int | None  # None: all its batches were made before
+    value: int | None = None
     fault: str = ""
-    stats: dict[str, Any] | None = None  # as in Made: the change is among them already
+    stats: dict[str, Any] | None = None  # as in Made: a change is among them already
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +185,3 @@ class Flushed:
     feed: str
     session: int
     request: int
-
-
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """A partition's store was copied, or why it was not."""
-
-    feed: str
-    partition: int
-    question: int
-    fault: str = ""

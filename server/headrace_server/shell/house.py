@@ -41,7 +41,6 @@ from .dealing import Dealing
 from .desk import Desk
 from .events import (
     Claimed,
-    Copied,
     Dry,
     Failed,
     Finished,
@@ -50,7 +49,7 @@ from .events import (
     Made,
     Opened,
     Removed,
-    Retargeted,
+    Replied,
     Starved,
     Waiting,
 )
@@ -155,9 +154,8 @@ class House:
             desk.dispatcher.dry(event.stripe)
         elif isinstance(event, Claimed):
             desk.dispatcher.claimed(event.token, event.verdict, event.number)
-        elif isinstance(event, (Retargeted, Copied)):
-            if isinstance(event, Retargeted):
-                desk.counters.on_stats(event.partition, event.stats)
+        elif isinstance(event, Replied):
+            desk.counters.on_stats(event.partition, event.stats)
             self._requests.answered(event)
         elif isinstance(event, Flushed):
             self._outbox.answered(Answered(event.session, event.request))

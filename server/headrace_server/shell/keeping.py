@@ -1,6 +1,6 @@
 """What owners ask of the keeping of state: snapshots, and to go back to one.
 
-    "snapshot"  ─► Archive ─► "snapshotted"
+    "snapshot"  ─► order "copy" to owners ─► checksums, disk, URL ─► "snapshotted"
     "take_back" ─► the snapshot is prepared ─► the supervisor begins a next life
                    or it can not be        ─► "not_taken_back"
 
@@ -14,20 +14,23 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any
 
 from headrace_proto.clock import Deadline
-from headrace_proto.errors import HeadraceError, ServerError, code_of
+from headrace_proto.errors import HeadraceError, ServerError, code_of, from_code
 from headrace_proto.token import Token
 
 from ..core.rewinding import BEGINNING
-from .archive import Archive
 from .config import FeedConfig
 from .durable import Durable
 
 __all__ = ["Keeping"]
 
 logger = logging.getLogger("headrace.server")
+
+#: Snapshots that are made at the same time; more have to wait their turn outside.
+_MOST = 16
 
 _Prepared = Callable[[FeedConfig], int]
 
@@ -48,8 +51,11 @@ class Keeping:
         note: Callable[[str, str], None],
         take_back: Callable[[str, _Prepared], None],
     ) -> None:
+        """``epoch``: of the last start; ``ask``: the answers of all owners to an order."""
         self._durable = durable
-        self._archive = Archive(durable.shelf, epoch, ask, self._stopped)
+        self._epoch = epoch
+        self._ask = partial(ask, "copy", None, self._stopped)
+        self._places = threading.BoundedSemaphore(_MOST)
         self._order = order
         self._note = note
         self._supervise = take_back
@@ -77,7 +83,7 @@ class Keeping:
 
         def make() -> None:
             try:
-                making.set_result(self._archive.make(feed))
+                making.set_result(self._make(feed))
             except HeadraceError as error:
                 making.set_exception(error)
 
@@ -86,6 +92,34 @@ class Keeping:
             raise ServerError(f"the snapshot of {feed!r} took longer than {timeout_s:g} s")
         return making.result().to_plain()
 
+    def _make(self, feed: str) -> Token:
+        """Make a snapshot.  An error has the code of its cause."""
+        try:
+            if not self._places.acquire(blocking=False):
+                raise ServerError(f"{_MOST} snapshots are being made: ask again later")
+            try:
+                token = self._copied(feed)
+            finally:
+                self._places.release()
+        except Exception as error:
+            text = f"the snapshot was not made: {error}"
+            logger.error("feed %r: %s", feed, text)
+            raise from_code(code_of(error), text) from error
+        logger.info("feed %r: snapshot %s is made", feed, token.snapshot)
+        return token
+
+    def _copied(self, feed: str) -> Token:
+        shelf = self._durable.shelf
+        name, directory = shelf.begin(feed)
+        try:
+            for told in self._ask(feed=feed, directory=str(directory)).values():
+                if told["code"]:
+                    raise from_code(told["code"], told["text"])
+            return shelf.finish(feed, name, self._epoch())
+        except BaseException:
+            shelf.abandon(feed, name)
+            raise
+
     def _stopped(self) -> ServerError | None:
         return _Over("the server was stopped") if self._over else None
 
@@ -93,7 +127,7 @@ class Keeping:
         """A trainer wants a snapshot."""
         answer: dict[str, Any] = {"token": None, "code": "", "text": ""}
         try:
-            answer["token"] = self._archive.make(feed).to_plain()
+            answer["token"] = self._make(feed).to_plain()
         except HeadraceError as error:
             answer |= {"code": code_of(error), "text": str(error)}
         if not self._over:  # else it asks the next life

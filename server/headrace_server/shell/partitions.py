@@ -36,7 +36,7 @@ from .events import (
     Finished,
     Flush,
     Opened,
-    Retargeted,
+    Replied,
     Starved,
     Waiting,
 )
@@ -405,7 +405,7 @@ class Partitions:
         """Draw classes in other proportions from now on."""
         for of, partition in self._made:
             if of == feed:
-                self._send(Retargeted(feed, partition, question, None))
+                self._send(Replied(feed, partition, question))
         for (of, partition), run in self._running.items():
             if of != feed:
                 continue
@@ -417,7 +417,7 @@ class Partitions:
                     self.store()
             except Exception as error:  # whatever a trainer's numbers bring out
                 since, fault = 0, str(error)
-            self._send(Retargeted(feed, partition, question, since, fault, run.stats()))
+            self._send(Replied(feed, partition, question, since, fault, run.stats()))
 
     def seek(self, feed: str, key: bytes) -> list[list[Any]]:
         """Where examples of a key are: [partition, epoch, segment, of how many, where, batch]."""

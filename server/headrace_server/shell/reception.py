@@ -1,4 +1,5 @@
-"""Where trainers are received: their sessions, and what they say.  What they are sent: outbox.py.
+"""Where trainers are received: what they say in their sessions, which ``admission.py`` opens, and
+the ends of these.  What they are sent: outbox.py.
 
 Nothing that a trainer sends can do more than end its own session: a frame that is no message is
 counted and answered once, a number that is not the sender's is answered Unknown, and a connection
@@ -13,16 +14,13 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from headrace_proto import __version__, limits
+from headrace_proto import limits
 from headrace_proto.clock import AwakeClock
 from headrace_proto.errors import (
     HeadraceError,
     LimitExceeded,
     NotAllowed,
     ProtocolError,
-    UnknownFeed,
-    VersionMismatch,
-    code_of,
 )
 from headrace_proto.messages import (
     FROM_TRAINER,
@@ -31,23 +29,19 @@ from headrace_proto.messages import (
     Ended,
     Hello,
     Pulse,
-    Refused,
     Renew,
     Save,
     Step,
     Unknown,
-    Welcome,
 )
 
-from ..core.handover import JoinRefused
-from ..core.rewinding import Member
+from .admission import REVOKED, Admission
 from .conduct import Conduct
 from .config import RunConfig
-from .descriptors import is_shortage
 from .desk import Desk
 from .exchange import TURN_S, TrainersExchange
 from .outbox import Outbox
-from .rejoining import PUT_BACK, Later, wanted_by
+from .rejoining import PUT_BACK
 from .relay import RelayDoor
 from .requests import Requests
 from .sessions import Session, SessionTable
@@ -58,13 +52,8 @@ logger = logging.getLogger("headrace.trainers")
 
 #: A trainer that was silent for this many heartbeats is asked whether it is there.
 _SILENT = 2.5
-#: Refusals of a Hello that are counted.
-_COUNTED = {"limit": "trainers", "denied": "revoked"}
-_REVOKED = "this trainer's public key is not, or no longer, in trainers/ of the server's keys"
 #: Messages that a commit counts as which is beyond those that a trainer can have under way.
 _OF_FALSE = 10
-#: Of what a trainer says of where it runs.
-_LONGEST_HOST = 100
 
 
 class Reception:
@@ -82,7 +71,6 @@ class Reception:
         requests: Requests,
         owner: int = 0,
     ) -> None:
-        self._owner = owner
         self._clock = clock
         self._config = config
         self._gate = gate
@@ -92,6 +80,9 @@ class Reception:
         self._outbox = outbox
         self._near = near
         self._requests = requests
+        self._admission = Admission(
+            config, owner, gate, desks, sessions, outbox, near.path, clock, self._leave
+        )
 
     # In
 
@@ -153,7 +144,7 @@ class Reception:
             if key is None:
                 raise ProtocolError("a Hello comes by the public address, not by a channel")
             if self._bears(identity):
-                self._on_hello(identity, message, key)
+                self._admission.hear(identity, message, key)
             return
         session = self._sessions.find(message.session, identity)
         if session is None and key is None and isinstance(message, Attach):
@@ -218,137 +209,6 @@ class Reception:
         if session is not None:
             self._leave(session, self._desks[session.feed])
         return False
-
-    def _on_hello(self, identity: bytes, hello: Hello, key: str) -> None:
-        try:
-            if not self._desk_of(hello.feed).opened:
-                self._outbox.send(identity, Pulse(0, "the workers are opening the feed's source"))
-                return
-            session, resumed = self._admit(identity, hello, key)
-        except Later as error:
-            self._outbox.send(identity, Pulse(0, str(error)))
-            return
-        except (HeadraceError, JoinRefused) as error:
-            code = "protocol" if isinstance(error, JoinRefused) else code_of(error)
-            if code in _COUNTED:
-                text = f"refused a trainer: {error}"
-                self._gate.refusals.add(_COUNTED[code], "", text, self._clock())
-            self._outbox.send(identity, Refused(code, str(error)))
-            return
-        desk = self._desks[session.feed]
-        self._outbox.send(
-            identity,
-            Welcome(
-                limits.PROTOCOL[1],
-                __version__,
-                session.number,
-                desk.name,
-                desk.schema or [],
-                self._config.heartbeat_s,
-                self._config.lease_ttl_s,
-                self._config.max_credits,
-                self._config.directory,
-                str(session.path),
-                resumed,
-                desk.properties,
-                str(self._near.path),
-                None if resumed else self._usage_told(session, desk, hello),
-                self._owner,
-                desk.owners,
-                desk.of_feed,
-                session.run,
-            ),
-        )
-        if desk.failure is not None:
-            self._outbox.send(identity, Ended(session.number, *desk.failure))
-        elif resumed:
-            # A trainer that never heard of this session counts in another.
-            ours = hello.known in ("", str(session.path))
-            desk.dispatcher.resend(session.number, hello.last_seq if ours else 0)
-
-    def _admit(self, identity: bytes, hello: Hello, key: str) -> tuple[Session, bool]:
-        oldest, newest = limits.PROTOCOL
-        if hello.newest < oldest or hello.oldest > newest:
-            raise VersionMismatch(
-                f"the trainer (headrace {hello.library}) speaks protocol {hello.oldest} to "
-                f"{hello.newest}, the server (headrace {__version__}) {oldest} to {newest}"
-            )
-        if not 0 < len(hello.nonce) <= 64:
-            raise ProtocolError("a Hello carries a nonce of 1 to 64 bytes")
-        name = self._gate.name_of(key)
-        if name is None:
-            raise NotAllowed(_REVOKED)
-        desk = self._desk_of(hello.feed)
-        if hello.owner not in (-1, self._owner) and hello.owner < desk.owners:
-            raise ProtocolError(
-                f"a Hello names owner {hello.owner}; feed {desk.name!r} has {desk.owners}, and "
-                f"this is owner {self._owner}"
-            )
-        now = self._clock()
-        session = self._sessions.resume(hello.nonce, desk.name, identity, key)
-        if session is not None:
-            session.seen = now
-            desk.dispatcher.seen(session.number, now)
-            desk.claim(session.number, hello)
-            return session, True
-        members = (
-            Member(s.process, s.resumed, s.seen, s.uses and not desk.over)
-            for s in self._sessions.of_feed(desk.name)
-            if s.present
-        )
-        desk.rejoining.admit(hello, members, now)
-        run = desk.run_of(hello, now)
-        other = self._sessions.of_connection(identity)
-        if other is not None:
-            self._leave(other, self._desks[other.feed])
-        try:
-            session = self._sessions.open(hello.nonce, desk.name, identity, key, name)
-        except OSError as error:
-            if not is_shortage(error):
-                raise
-            raise Later(f"the server can open no file for a new trainer now: {error}") from None
-        session.seen, session.process, session.resumed = now, hello.process, wanted_by(hello)
-        session.host = hello.host[:_LONGEST_HOST]
-        desk.farewell.back(hello.nonce)
-        try:
-            desk.dispatcher.join(session.number, now, hello.rank, hello.world_size, run)
-        except JoinRefused:
-            self._sessions.leave(session)
-            raise
-        if run:
-            session.run = run
-            desk.runs.joined(hello.nonce, hello.rank, hello.world_size, run)
-        logger.info("%s joined feed %r", session.described, desk.name)
-        # Commits that were not answered are said again: what they are of is not to go out before.
-        tokens = dict.fromkeys((*hello.held, *(place.token for place in hello.batches)))
-        desk.dispatcher.adopt(session.number, tuple(tokens), now)
-        desk.on_hello(session.number, hello)
-        if desk.flight is not None:
-            desk.flight.joined(session.number, hello)
-        return session, False
-
-    def _usage_told(self, session: Session, desk: Desk, hello: Hello) -> tuple[Any, ...] | None:
-        """How far others have used a feed, where a trainer that is new to it has to know."""
-        usage = desk.usage()
-        told = usage.finished, usage.batches, usage.since, usage.until
-        if desk.failure is not None or hello.known:
-            return None
-        at_work = any(  # an earlier cell of a notebook is not, though it may not have left
-            s.uses and s.process != session.process for s in self._sessions.of_feed(desk.name)
-        )
-        if usage.finished or (usage.batches and not wanted_by(hello) and not at_work):
-            return told
-        return None
-
-    def _desk_of(self, name: str) -> Desk:
-        if not name and len(self._desks) == 1:
-            return next(iter(self._desks.values()))
-        desk = self._desks.get(name)
-        if desk is None:
-            listed = ", ".join(sorted(map(repr, self._desks)))
-            what = f"there is no feed {name!r}" if name else "feed= is needed"
-            raise UnknownFeed(f"{what}; this server has {listed}")
-        return desk
 
     def _on_step(self, session: Session, desk: Desk, step: Step, frames: list[bytes]) -> None:
         dispatcher = desk.dispatcher
@@ -451,7 +311,7 @@ class Reception:
             for session in self._sessions.present():
                 if self._gate.name_of(session.key) is None:
                     conduct.silence(
-                        "revoked", session.identity, session.who, NotAllowed(_REVOKED), now
+                        "revoked", session.identity, session.who, NotAllowed(REVOKED), now
                     )
                     self._leave(session, self._desks[session.feed])
         if conduct.second_is_over(now):

@@ -23,7 +23,7 @@ from headrace_proto.messages import Answered, Drain, Flush, Retarget, Snapshot
 from ..core.asking import Asking
 from .child import ParentPipe
 from .desk import Desk
-from .events import Copied, Retargeted
+from .events import Replied
 from .outbox import Outbox
 from .partitions import Partitions
 from .sessions import Session
@@ -102,9 +102,9 @@ class Requests:
     def _retarget(self, session: int, desk: Desk, message: Retarget) -> None:
         """A trainer wants other proportions of classes."""
 
-        def answer(told: dict[int, Retargeted], unheard: list[int]) -> None:
+        def answer(told: dict[int, Replied], unheard: list[int]) -> None:
             if desk.failure is None:  # which all trainers hear of
-                since = [[p, one.since] for p, one in told.items() if one.since is not None]
+                since = [[p, one.value] for p, one in told.items() if one.value is not None]
                 fault = next((one.fault for one in told.values() if one.fault), "")
                 fault = fault[:1000] if since else _TOO_LATE
                 code = "server" if fault else ""
@@ -127,7 +127,7 @@ class Requests:
     def copy(self, desk: Desk, request: int, directory: str) -> None:
         """Copy the stores of all partitions."""
 
-        def answer(told: dict[int, Copied], unheard: list[int]) -> None:
+        def answer(told: dict[int, Replied], unheard: list[int]) -> None:
             faults = [f"partition {p}: {one.fault}" for p, one in told.items() if one.fault]
             code, text = desk.failure or (("server", faults[0]) if faults else ("", ""))
             self._pipe.tell("answer", request=request, code=code, text=text)
@@ -162,7 +162,7 @@ class Requests:
 
     # Partitions
 
-    def answered(self, event: Retargeted | Copied) -> None:
+    def answered(self, event: Replied) -> None:
         """A partition answers a question."""
         self._asking[event.feed].answer(event.question, event.partition, event)
 

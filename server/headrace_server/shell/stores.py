@@ -28,7 +28,7 @@ from headrace_proto.errors import ServerError
 
 from ..core.changes import Change, Saved
 from ..feed.durable_file import writing
-from .events import Copied, Waiting
+from .events import Replied, Waiting
 from .statedir import SUFFIX, partition_path
 from .store import Store
 
@@ -67,7 +67,7 @@ class Stores:
         self._rounds: dict[_Name, list[Any]] = {}
         self._tokens: dict[_Name, set[int]] = {}  # of commits in earlier lives
         self._gathered: dict[_Name, _Gathered] = {}  # since the last write()
-        self._copied: deque[Copied] = deque()
+        self._copied: deque[Replied] = deque()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
@@ -214,7 +214,7 @@ class Stores:
             self._stores[name].copy_to(target)
         except Exception as error:
             fault = str(error)[:1000] or type(error).__name__
-        self._copied.append(Copied(*name, question, fault))
+        self._copied.append(Replied(*name, question, None, fault))
         with contextlib.suppress(OSError):  # closed meanwhile
             os.eventfd_write(self._wake_fd, 1)
 

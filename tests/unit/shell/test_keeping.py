@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.patience import PATIENCE_S
 
-from headrace_proto.errors import ServerError
+from headrace_proto.errors import DataError, ServerError
 from headrace_server import pipeline as hs
 from headrace_server.shell.config import FeedConfig, RunConfig
 from headrace_server.shell.durable import Durable
@@ -27,6 +27,7 @@ class Supervisor:
         self.orders: queue.Queue[dict[str, Any]] = queue.Queue()
         self.notes: list[tuple[str, str]] = []
         self.epochs: queue.Queue[int] = queue.Queue()
+        self.answer = {"code": "", "text": ""}
         self.asked = threading.Event()
         self.may_answer = threading.Event()
         self.may_answer.set()
@@ -42,7 +43,7 @@ class Supervisor:
         assert self.may_answer.wait(PATIENCE_S)
         if failure() is not None:
             raise failure()
-        return {0: {"code": "", "text": ""}}
+        return {0: {"code": "", "text": ""}, 1: self.answer}
 
     def order(self, owner: int | None = None, /, **order: Any) -> None:
         self.orders.put(order)
@@ -145,3 +146,40 @@ def test_a_trainer_is_not_told_of_its_snapshot_in_the_next_life(supervisor: Supe
         if thread.name == "headrace-keeping":
             thread.join(PATIENCE_S)
     assert supervisor.orders.empty()
+
+
+def test_a_copy_that_can_not_be_made_is_told_and_leaves_nothing(
+    supervisor: Supervisor, tmp_path: Path
+):
+    supervisor.answer = {"code": "data", "text": "partition 2: the disk is full"}
+    with pytest.raises(DataError, match="the snapshot was not made: partition 2: the disk is full"):
+        supervisor.keeping.snapshot("a", PATIENCE_S)
+    assert list((tmp_path / "snapshots" / "a").iterdir()) == []
+
+
+def test_a_place_that_can_not_be_written_is_told_to_the_trainer(
+    supervisor: Supervisor, tmp_path: Path
+):
+    (tmp_path / "snapshots").write_text("a file")
+    assert supervisor.keeping.hear({"event": "snapshot", "feed": "a", "session": 3, "request": 1})
+    answer = supervisor.orders.get(timeout=PATIENCE_S)
+    assert (answer["token"], answer["code"]) == (None, "server") and "snapshots" in answer["text"]
+
+
+def test_a_snapshot_is_whole_and_knows_the_epoch_of_the_last_start(supervisor: Supervisor):
+    token = supervisor.keeping.snapshot("a", PATIENCE_S)
+    path, epoch = supervisor.durable.shelf.fetch("a", token["snapshot"])
+    assert epoch == 4 and (path / "0.journal").read_bytes() == b"store"
+
+
+def test_no_more_are_made_at_a_time_than_can_be(supervisor: Supervisor):
+    """1. Sixteen are being made; 2. the next is refused; 3. once they are made, one more is."""
+    supervisor.may_answer.clear()
+    event = {"event": "snapshot", "feed": "a", "session": 3}
+    for request in range(17):
+        assert supervisor.keeping.hear({**event, "request": request})
+    assert "16 snapshots are being made" in supervisor.orders.get(timeout=PATIENCE_S)["text"]
+    supervisor.may_answer.set()
+    for _ in range(16):
+        assert supervisor.orders.get(timeout=PATIENCE_S)["token"]
+    assert supervisor.keeping.snapshot("a", PATIENCE_S)

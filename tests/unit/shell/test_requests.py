@@ -12,7 +12,7 @@ from headrace_proto.messages import Answered, Drain, Retarget, Snapshot
 from headrace_server import pipeline as hs
 from headrace_server.shell.config import FeedConfig, RunConfig
 from headrace_server.shell.desk import Desk
-from headrace_server.shell.events import Copied, Retargeted
+from headrace_server.shell.events import Replied
 from headrace_server.shell.requests import Requests
 from headrace_server.shell.sessions import Session
 
@@ -68,27 +68,27 @@ def owner() -> Owner:
 def test_other_proportions_are_answered_when_all_partitions_have_taken_them(owner: Owner):
     owner.say(Retarget(7, 40, HALVES))
     assert owner.partitions.made == [("retarget", "f", 1, HALVES)]
-    assert owner.answer(Retargeted("f", 1, 1, 12), Retargeted("f", 1, 1, 99)) == []
-    told = owner.answer(Retargeted("f", 0, 1, 5))
+    assert owner.answer(Replied("f", 1, 1, 12), Replied("f", 1, 1, 99)) == []
+    told = owner.answer(Replied("f", 0, 1, 5))
     assert told == [("answered", Answered(7, 40, [[0, 5], [1, 12]]))]
 
 
 def test_a_partition_that_has_made_all_its_batches_names_none(owner: Owner):
     owner.say(Retarget(7, 40, HALVES))
-    told = owner.answer(Retargeted("f", 0, 1, None), Retargeted("f", 1, 1, 3))
+    told = owner.answer(Replied("f", 0, 1, None), Replied("f", 1, 1, 3))
     assert told == [("answered", Answered(7, 40, [[1, 3]]))]
 
 
 def test_where_all_partitions_have_ended_the_answer_is_that_it_came_too_late(owner: Owner):
     owner.say(Retarget(7, 40, HALVES))
-    told = owner.answer(Retargeted("f", 0, 1, None), Retargeted("f", 1, 1, None))
+    told = owner.answer(Replied("f", 0, 1, None), Replied("f", 1, 1, None))
     text = "all batches of the feed were made before"
     assert told == [("answered", Answered(7, 40, [], "server", text))]
 
 
 def test_proportions_that_can_not_be_drawn_are_told_why(owner: Owner):
     owner.say(Retarget(7, 40, HALVES))
-    told = owner.answer(Retargeted("f", 0, 1, 0, "three classes"), Retargeted("f", 1, 1, 0, "no"))
+    told = owner.answer(Replied("f", 0, 1, 0, "three classes"), Replied("f", 1, 1, 0, "no"))
     answer = Answered(7, 40, [[0, 0], [1, 0]], "server", "three classes")
     assert told == [("answered", answer)]
 
@@ -100,7 +100,7 @@ def test_a_feed_that_fails_answers_the_supervisor_and_no_trainer(owner: Owner):
     owner.act()
     failed = {"request": 3, "code": "data", "text": "it broke"}
     assert owner.outbox.made == [] and owner.pipe.made == [("tell", "answer", failed)]
-    assert owner.answer(Retargeted("f", 0, 1, 5), Retargeted("f", 1, 1, 5)) == []
+    assert owner.answer(Replied("f", 0, 1, 5), Replied("f", 1, 1, 5)) == []
 
 
 @pytest.mark.parametrize(("fault", "code", "text"), [("", "", ""), ("full", "server", "full")])
@@ -110,9 +110,9 @@ def test_a_copy_is_answered_when_all_stores_are_copied(
     owner.requests.copy(owner.desk, 3, "there")
     owner.act()
     assert owner.partitions.made == [("copy", "f", p, 1, "there") for p in range(2)]
-    owner.answer(Copied("f", 1, 1, fault))
+    owner.answer(Replied("f", 1, 1, None, fault))
     assert owner.pipe.made == []
-    owner.answer(Copied("f", 0, 1))
+    owner.answer(Replied("f", 0, 1))
     text = text and f"partition 1: {text}"
     assert owner.pipe.made == [("tell", "answer", {"request": 3, "code": code, "text": text})]
 
