@@ -15,6 +15,7 @@ from typing import Any
 from headrace_proto.errors import HeadraceError, ServerError
 
 from ..core.asking import Asking
+from .child import Child
 
 __all__ = ["FRONT", "Asks"]
 
@@ -29,13 +30,16 @@ class Asks:
         self,
         lock: Any,
         wait_for: Callable[[Callable[[], bool], float | None], bool],
-        order: Callable[..., None],
+        children: Callable[[], Mapping[int, Child | None]],
         failure: Callable[[], HeadraceError | None],
     ) -> None:
-        """``wait_for`` waits under the lock; ``failure``: why nothing is answered any more."""
+        """``wait_for`` waits under the lock; ``children`` are those that live, by number.
+
+        ``failure``: why nothing is answered any more.
+        """
         self._lock = lock
         self._wait_for = wait_for
-        self._order = order
+        self._children = children
         self._failure = failure
         self._asking: Asking[int, Mapping[str, Any], dict[str, Any]] = Asking()
 
@@ -54,8 +58,10 @@ class Asks:
         with self._lock:
             number = self._asking.ask(whom, {"order": order, **values})
             asked = self._asking.open[number]
-        for one in list(asked.waiting):
-            self._order(one, order=order, request=number, **values)
+            there = [self._children().get(one) for one in asked.waiting]
+        for child in there:  # a life that begins from now on is asked as one that has not answered
+            if child is not None:
+                child.order(order=order, request=number, **values)
         with self._lock:
             self._wait_for(
                 lambda: bool(not asked.waiting or self._failure() or failure()), timeout_s

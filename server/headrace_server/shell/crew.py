@@ -204,11 +204,14 @@ class Crew:
 
     # Who there is
 
+    def by_number(self) -> dict[int, Child | None]:
+        """The front and all workers; None of those that are dead."""
+        with self._lock:
+            return {FRONT: self._front, **{slot.number: slot.child for slot in self.slots}}
+
     def children(self) -> list[Child]:
         """Those that live."""
-        with self._lock:
-            every = [self._front, *(slot.child for slot in self.slots)]
-        return [child for child in every if child is not None]
+        return [child for child in self.by_number().values() if child is not None]
 
     def number_of(self, child: Child) -> int | None:
         """Which worker a child is, or FRONT; None: it is not there any more."""
@@ -218,9 +221,7 @@ class Crew:
 
     def order(self, number: int | None = None, /, **values: Any) -> None:
         """Order something of all workers, or of one of them, or of the front."""
-        with self._lock:
-            children = {FRONT: self._front, **{slot.number: slot.child for slot in self.slots}}
-        for one, child in children.items():
+        for one, child in self.by_number().items():
             if child is not None and (one == number or (number is None and one != FRONT)):
                 child.order(**values)
 

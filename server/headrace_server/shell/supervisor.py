@@ -88,7 +88,7 @@ class Supervisor:
             give_up=lambda text: self._fates.give_up(text),
         )
         self._fates = Fates(self._lock, self._starts, self._crew.order, durable)
-        self._asks = Asks(self._lock, self._wait_for, self._crew.order, self._ended)
+        self._asks = Asks(self._lock, self._wait_for, self._crew.by_number, self._ended)
         try:
             self._start()
         except BaseException:

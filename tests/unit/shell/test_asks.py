@@ -13,18 +13,28 @@ from headrace_proto.errors import HeadraceError, ServerError
 from headrace_server.shell.asks import FRONT, Asks
 
 
+class Child:
+    def __init__(self, owner: int, orders: list[tuple[int, dict[str, Any]]]) -> None:
+        self._owner, self._orders = owner, orders
+
+    def order(self, **values: Any) -> None:
+        self._orders.append((self._owner, values))
+
+
 class Server:
     def __init__(self) -> None:
         self.lock = threading.Condition()
         self.failure: HeadraceError | None = None
         self.orders: list[tuple[int, dict[str, Any]]] = []
-        self.asks = Asks(self.lock, self.wait_for, self.order, lambda: self.failure)
+        self.dead: set[int] = set()
+        self.asks = Asks(self.lock, self.wait_for, self.children, lambda: self.failure)
+
+    def children(self) -> Any:
+        owners = range(FRONT, 2)
+        return {n: None if n in self.dead else Child(n, self.orders) for n in owners}
 
     def wait_for(self, done: Callable[[], bool], timeout_s: float | None) -> bool:
         return self.lock.wait_for(done, timeout_s)
-
-    def order(self, owner: int, /, **values: Any) -> None:
-        self.orders.append((owner, values))
 
     def hear(self, owner: int, **values: Any) -> None:
         with self.lock:
@@ -33,10 +43,12 @@ class Server:
 
 
 class Asking:
-    def __init__(self, server: Server, *arguments: Any, **values: Any) -> None:
+    def __init__(
+        self, server: Server, *arguments: Any, orders: int | None = None, **values: Any
+    ) -> None:
         self.answers: Mapping[int, Mapping[str, Any]] = {}
         self.error: HeadraceError | None = None
-        n = len(server.orders) + len(arguments[0])
+        n = len(server.orders) + (len(arguments[0]) if orders is None else orders)
 
         def ask() -> None:
             try:
@@ -74,6 +86,18 @@ def test_the_next_life_of_an_owner_is_asked_again_until_it_has_answered():
     assert server.asks.unanswered(1) == [{"request": 1, "order": "copy"}]
     server.hear(1, request=1)
     assert list(asking.end().answers) == [0, 1] and server.asks.unanswered(1) == []
+
+
+def test_an_owner_that_is_dead_is_asked_in_its_next_life_only():
+    server = Server()
+    server.dead = {1}
+    asking = Asking(server, range(2), "copy", None, orders=1)
+    assert [owner for owner, _ in server.orders] == [0]
+    server.dead.clear()
+    assert server.asks.unanswered(1) == [{"request": 1, "order": "copy"}]
+    for owner in range(2):
+        server.hear(owner, request=1)
+    assert list(asking.end().answers) == [0, 1]
 
 
 def test_those_who_gave_no_answer_in_time_are_named():
