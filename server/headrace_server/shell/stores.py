@@ -57,7 +57,11 @@ class _Gathered:
 class Stores:
     """The stores that are open, and what trainers had done in earlier lives."""
 
-    def __init__(self, directory: str, durability: str, send: Callable[[object], None]) -> None:
+    def __init__(
+        self, directory: str, durability: str, send: Callable[[object], None], epoch: int = 0
+    ) -> None:
+        """``epoch``: of this life, which is in the tokens of batches that it hands out."""
+        self._epoch = epoch
         self._directory = directory
         self._durability = durability
         self._send = send
@@ -65,7 +69,7 @@ class Stores:
         self._locks: list[int] = []  # of their files, for as long as this process lives
         self._used: dict[_Name, list[float]] = {}
         self._rounds: dict[_Name, list[Any]] = {}
-        self._tokens: dict[_Name, set[int]] = {}  # of commits in earlier lives
+        self._tokens: dict[_Name, set[int]] = {}  # of commits of what earlier lives handed out
         self._gathered: dict[_Name, _Gathered] = {}  # since the last write()
         self._copied: deque[Replied] = deque()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -108,7 +112,7 @@ class Stores:
         return [store.commits, store.committed_at, store.fault[:500]]
 
     def knows(self, name: _Name, token: int) -> bool:
-        """Whether this commit was kept in an earlier life, which died with its answer."""
+        """Whether this commit of what an earlier life handed out is kept already."""
         return token in self._tokens.get(name, ())
 
     def lacks(self, name: _Name, token: int) -> bool:
@@ -177,6 +181,8 @@ class Stores:
         changes = [] if gathered.run is None else gathered.run.take_changes()
         if gathered.tokens and changes:
             changes[-1].tokens += gathered.tokens
+            earlier = (token for token in gathered.tokens if token >> 32 != self._epoch)
+            self._tokens[name].update(earlier)  # a trainer that greets again may ask for them
             changes[-1].meta["used"] = self._count(name, len(gathered.tokens), gathered.rows)
         if gathered.notes:
             changes.append(Change(meta=gathered.notes))

@@ -127,6 +127,19 @@ def test_commits_are_counted_over_all_lives_and_times_tell_since_when(
     assert count == 2 and began <= since < until <= time.time()
 
 
+def test_a_commit_of_what_an_earlier_life_handed_out_is_known_to_this_one(
+    tmp_path: Path, keeping: Open
+):
+    """A trainer is acknowledged by a later life, and greets that life again."""
+    one = keeping(tmp_path, "process")
+    one.stores.open(A)
+    earlier, own = 70 | 1 << 32, 1
+    one.stores.keep(A, Changed(Change(done=[1])), [earlier, own])
+    assert one.stores.write() == []
+    assert one.stores.knows(A, earlier) and not one.stores.lacks(A, earlier)
+    assert one.stores.lacks(A, earlier + 1) and not one.stores.knows(A, own)
+
+
 def test_a_commit_that_was_refused_leaves_no_token(tmp_path: Path, keeping: Open):
     one = keeping(tmp_path)
     one.stores.open(A)
