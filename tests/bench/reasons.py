@@ -8,6 +8,11 @@ A reason is printed only where its target is missed.  How it was found stands in
 from __future__ import annotations
 
 _TWO = "headrace arrival, two in flight"
+_BARRIER = "Barrier in the graph"
+_W4 = (
+    "two additions of TensorFlow in Python, and an owner that takes 200 to 400 µs of a core for a "
+    "step where both ends share one: by process and function above the table"
+)
 
 WHY: dict[tuple[str, str], str] = {
     ("W1: headrace from Parquet / tf.data service", "rate"): (
@@ -17,6 +22,18 @@ WHY: dict[tuple[str, str], str] = {
     ("W1: headrace shm tf / Grain, 2 workers", "rate"): (
         "the target was set against a Grain of 54,000 examples/s. Here its source makes whole "
         "batches, some 200,000 examples/s"
+    ),
+    (f"W4: headrace arrival / {_BARRIER}", "rate"): _W4,
+    (f"W4: {_TWO} / {_BARRIER}", "rate"): _W4,
+    (f"W4: headrace lanes / {_BARRIER}", "rate"): _W4,
+    (f"W4: headrace lanes, prefetch 8 / {_BARRIER}", "rate"): _W4,
+    ("W4 latency: headrace save to ready, arrival / ZeroMQ round trip", "p99"): (
+        "a process that wakes waits 1.0 to 1.5 ms for a core once in some hundred steps, and a "
+        "chunk of 54 MB is verified once in some 330"
+    ),
+    ("restart: headrace load", "time"): (
+        "memory that the virtual machine gets from its host as it is first touched: the same load "
+        "a second time in one process took 3.0 to 3.6 s"
     ),
     (f"W4: {_TWO} / Reverb, states inserted", "rate"): (
         "the target was set against a Reverb of 47 steps/s. Here it has one writer and one flush a "
