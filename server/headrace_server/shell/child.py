@@ -25,7 +25,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -108,12 +107,17 @@ class ParentPipe:
             os._exit(0)
 
     def watch(self) -> None:
-        """End this process when the parent is gone, whatever it does."""
+        """End this process when the parent is gone, whatever it does.
+
+        A parent that died before this process began is not known to it, but its pipe has ended.
+        """
+        end = select.poll()
+        end.register(self._in, 0)
 
         def wait() -> None:
-            while True:
-                time.sleep(_ORPHAN_CHECK_S)
+            while not end.poll(1000 * _ORPHAN_CHECK_S):
                 self.check_parent()
+            os._exit(0)
 
         threading.Thread(target=wait, name="headrace-lifeline", daemon=True).start()
 

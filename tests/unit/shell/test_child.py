@@ -48,6 +48,11 @@ def watch(pipe, config):
     time.sleep(600)
 
 
+def orphan(pipe, config):
+    pipe.watch()
+    time.sleep(600)
+
+
 def measure(pipe, config):
     pipe.tell("told", size=len(config), digest=hashlib.blake2b(config).hexdigest())
 
@@ -97,6 +102,8 @@ def interrupted(pipe, config):
 if __name__ == "__main__":
     if sys.argv[1] == "interrupted":
         os.kill(os.getpid(), signal.SIGINT)
+    while sys.argv[1] == "orphan" and os.getppid() == int(sys.argv[2]):
+        time.sleep(0.01)  # it begins when its parent is dead
     pipe = ParentPipe()
     globals()[sys.argv[1]](pipe, pipe.read_config())
 '''
@@ -107,7 +114,11 @@ import os, sys, time, msgpack
 from headrace_server.shell.child import Child
 def tell(child, event):
     print(child.pid, flush=True)
-child = Child("children", "c", msgpack.packb(None), tell, os.environ, [sys.argv[1]])
+words = [sys.argv[1], str(os.getpid())]
+child = Child("children", "c", msgpack.packb(None), tell, os.environ, words)
+if sys.argv[1] == "orphan":
+    child._config_sent.wait()
+    tell(child, None)
 time.sleep(600)
 """
 
@@ -246,7 +257,7 @@ def test_ctrl_c_is_the_parents_to_hear(play: Callable[..., Played]):
     assert one.wait_for(2)[1] == {"event": "heard", "after": "the interrupt"}
 
 
-@pytest.mark.parametrize("kind", ["echo", "watch"])
+@pytest.mark.parametrize("kind", ["echo", "watch", "orphan"])
 def test_a_child_whose_parent_was_killed_ends(kind: str, environment: dict[str, str]):
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, kind], stdout=subprocess.PIPE, text=True, env=environment
