@@ -26,7 +26,7 @@ _NOT_WRITTEN = bytes(
 
 
 class WrittenPages:
-    """What the kernel tells of this process's pages."""
+    """Asks the kernel about this process's pages."""
 
     def __init__(self) -> None:
         self._fd = -1

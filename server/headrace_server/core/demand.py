@@ -39,7 +39,7 @@ class _Partition:
 
 
 class _Supply:
-    """What both orders have in common."""
+    """The parts that both orders share."""
 
     world = 0  # trainers have no ranks
 

@@ -61,7 +61,7 @@ class Dispatcher(Standing):
         self._paused = paused
         self._changed = True
 
-    # What the workers bring
+    # From workers
 
     def made(self, batch: Batch) -> None:
         """A worker made the next batch of a partition."""
@@ -171,7 +171,7 @@ class Dispatcher(Standing):
         self._claims.wait_for_others(others_come)
         self._changed = True
 
-    # What trainers bring
+    # From trainers
 
     def join(
         self, session: int, now: float, rank: int = -1, world_size: int = 0, run: int = 0

@@ -40,7 +40,7 @@ class PlainSupply:
         self._run = -1  # of the trainers that joined last, see runs.py; -1: nobody has
         self._full = False  # whether there is no room for the next batch
 
-    # What workers bring
+    # From workers
 
     def made(self, batch: Batch) -> bool:
         """A worker made the next batch of a partition.  Whether somebody may have it."""
@@ -63,7 +63,7 @@ class PlainSupply:
         self.stream.end(partition)
         self._trainers.due.extend(self._trainers.by_rank)
 
-    # What trainers bring
+    # From trainers
 
     def start_run(self, run: int, world_size: int) -> None:
         """A trainer of a run is to join: with the first one all of it go on with the same round."""
@@ -206,7 +206,7 @@ class PlainSupply:
         return {*self.stream.live, *self._again.partitions()}
 
     def _fresh(self) -> Batch | None:
-        """What came back, else the next of the stream."""
+        """A batch that came back, else the next of the stream."""
         if self._again.count:
             return self._again.pop()
         batch = self.stream.next()

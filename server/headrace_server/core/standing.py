@@ -149,7 +149,7 @@ class Standing:
         return self._trainers.by_rank.values()
 
     def standing_of(self, session: int) -> dict[str, int]:
-        """What one trainer has and takes; empty where it is not there."""
+        """How much one trainer has and takes; empty where it is not there."""
         trainer = self._trainers.present.get(session)
         if trainer is None:
             return {}
@@ -162,7 +162,7 @@ class Standing:
     # Words
 
     def describe(self, now: float) -> str:
-        """What a trainer that gets nothing is waiting for."""
+        """Why a trainer gets nothing, in words."""
         reasons = []
         if self._saves:
             reasons.append(f"the states of {len(self._saves)} batches are being kept")

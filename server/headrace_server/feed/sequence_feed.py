@@ -152,7 +152,7 @@ class SequenceFeed:
         """Read no more.  With ``cancel`` nothing can be saved any more."""
         self._partition.close(cancel)
 
-    # What trainers bring
+    # From trainers
 
     def want(self, upto: int, stripe: int) -> None:
         """Trainers may be given batches until there have been so many."""

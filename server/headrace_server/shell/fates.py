@@ -1,4 +1,4 @@
-"""What becomes of the feeds of a server, by what its children tell and by the deaths of workers.
+"""Judges the feeds of a server, by reports of its children and by the deaths of workers.
 
     a child tells  ─► hear() ─┐                         ┌─► all owners: the feed fails
     a worker died  ─► died() ─┼─► quarantine, reports ──┼─► the failure of the server

@@ -83,7 +83,7 @@ class Option:
 
     @property
     def placeholder(self) -> str:
-        """What stands for its value in a text."""
+        """The word that stands for its value in a text."""
         return self.metavar or "|".join(self.choices) or _METAVARS.get(self.kind, "")
 
     @property

@@ -1,5 +1,5 @@
 """Where trainers are received: what they say in their sessions, which ``admission.py`` opens, and
-the ends of these.  What they are sent: outbox.py.
+the ends of these.  Messages to them: outbox.py.
 
 Nothing that a trainer sends can do more than end its own session: a frame that is no message is
 counted and answered once, a number that is not the sender's is answered Unknown, and a connection

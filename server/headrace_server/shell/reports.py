@@ -87,7 +87,7 @@ class Reports:
         return added(self._bad.get(feed, {}).values())
 
     def begun(self, owner: int) -> dict[str, Any]:
-        """What a life of an owner has to know of the feeds, see ``House.begin``."""
+        """How the feeds stand, as a life of an owner has to know it: see ``House.begin``."""
         return {
             "failed": self.failed,
             "all_opened": self.marked if self.open else None,
@@ -106,7 +106,7 @@ class Reports:
             self._dropped.setdefault(feed, {})
 
     def lasting(self, answers: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """What owners tell of all feeds, with counts that a life which opens them has not."""
+        """The owners' reports of all feeds, with counts that a life which opens them has not."""
         return [{**one, "feeds": self._lasting(n, one["feeds"])} for n, one in answers.items()]
 
     def _lasting(self, owner: int, feeds: Mapping[str, Any]) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def options_of(settings: Any) -> tuple[Option, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What each process of a server is told as it was given."""
+    """Options that each process of a server is given as they are."""
 
     workers: int = _integer("worker processes", 1, most=1024)
     max_trainers: int = _integer("trainers at once", 4096, most=65_536)

@@ -127,7 +127,7 @@ class Supervisor:
             raise failure
 
     def _begun(self, owner: int) -> dict[str, Any]:
-        """What a life of an owner begins with."""
+        """The message that a life of an owner begins with."""
         return {
             "marks": self._fates.casualties.marks(),
             "memory_bytes": self._worker_memory_bytes,
