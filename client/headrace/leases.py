@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NAMED_KEYS", "Leases", "Received", "named"]
 
-#: Of a Hello that tells of batches in hand: a header is bounded.
+#: A Hello tells of batches in hand in so many bytes at most, since its header is bounded.
 _PLACES_BYTES = 48 * 1024
 #: Acknowledged commits in it, one for each partition.
 _MOST_COMMITS = 100
@@ -227,7 +227,7 @@ class Leases:
             return True
         return self.uploads.answered(token)
 
-    # What is to be said
+    # Outgoing messages
 
     def _steps(self, session: int, window: int) -> list[Step]:
         """Messages with all that the server was not told of batches."""

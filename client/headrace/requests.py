@@ -193,7 +193,7 @@ class Requests:
                 self.receive(lost)
         self.due = bool(self._asked)
 
-    # What is to be said
+    # Outgoing messages
 
     def to_say(self, session: int) -> list[Any]:
         """Messages that were not said in this connection."""

@@ -281,7 +281,7 @@ class Session(Leases):
         value = self.welcome.properties.get(name, unknown)
         return value if isinstance(value, int) else unknown
 
-    # What is to be said
+    # Outgoing messages
 
     def outgoing(self, now: float) -> list[Any]:
         """Messages that are due."""

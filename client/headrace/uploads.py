@@ -56,7 +56,7 @@ class Uploads:
         """The connection stands again, in the same session or in another."""
         self._unsaid = list(self._saves)
 
-    # What is to be said
+    # Outgoing messages
 
     def saves_to_say(self) -> list[tuple[Save, ...]]:
         """Saves, by message: with bytes there is one to each, the others go along."""

@@ -124,7 +124,7 @@ class _Supply:
 
     @abstractmethod
     def wants(self, asking: Sequence[Asking]) -> list[Effect]:
-        """What is to be asked for."""
+        """The batches that partitions are asked for now."""
 
     @abstractmethod
     def is_idle(self, session: int) -> bool:
@@ -203,7 +203,7 @@ class Arrivals(_Supply):
         return True
 
     def wants(self, asking: Sequence[Asking]) -> list[Effect]:
-        """What is to be asked for."""
+        """The batches that partitions are asked for now."""
         able = False
         needed = -self._again.count - self._ready.count
         for _, credits in asking:

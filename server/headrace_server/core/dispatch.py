@@ -346,7 +346,7 @@ class Dispatcher(Standing):
     # The hand-over
 
     def take_effects(self) -> list[Effect]:
-        """What is to be done, in order; to be asked for after every event."""
+        """Hand out, and give all effects in their order; the owner calls it after every event."""
         if self._changed:
             self._changed = False
             if self._resends:

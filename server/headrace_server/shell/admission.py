@@ -1,4 +1,4 @@
-"""Who is let in: a greeting opens a session with a feed, resumes one, or is told why it does not.
+"""Admission: a greeting opens a session with a feed, resumes one, or is told why it does not.
 
 Hello ─► hear() ─► Welcome    a session is open, or goes on
                 ─► Refused    an error's code and text

@@ -202,7 +202,7 @@ class Crew:
         self._timers.append(timer)
         timer.start()
 
-    # Who there is
+    # Processes, by name
 
     def by_number(self) -> dict[int, Child | None]:
         """The front and all workers; None of those that are dead."""

@@ -169,7 +169,7 @@ class Desk:
         self.states = StateBlocks(fields, most)
         if message.partition not in self._opened:
             self._opened.add(message.partition)
-            # Of what an earlier server saw done any batch may be left out, the first one too.
+            # Batches that were done under an earlier server are not made again: the first one, say.
             self.dispatcher.started(message.partition, message.next)
             self._load_rounds(message)
             batches, since, until, *rows = message.used or (0, inf, -inf)
