@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace_server.shell.rundir import sweep
+from headrace_server.process.rundir import sweep
 
 from . import examples as examples  # sets how many a property is tried with
 from .children import children_of

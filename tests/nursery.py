@@ -36,7 +36,7 @@ from typing import Any
 
 from tests.patience import PATIENCE_S
 
-_SERVERS = ("headrace_server.shell.front", "headrace_server.shell.worker")
+_SERVERS = ("headrace_server.front.front", "headrace_server.worker.worker")
 _CLI = "headrace_server.cli"
 _ROOT = Path(__file__).resolve().parents[1]
 _IMPORTED = (*_SERVERS, f"{_CLI}.serve", "headrace.joining")
@@ -155,7 +155,7 @@ def warm_run(command: list[str], **options: Any) -> subprocess.CompletedProcess[
 
 def warm_starts() -> None:
     """From here on processes of servers of this process come from the nursery."""
-    child = importlib.import_module("headrace_server.shell.child")
+    child = importlib.import_module("headrace_server.process.child")
     child.subprocess = SimpleNamespace(
         Popen=_ServerPopen, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired
     )

@@ -16,15 +16,15 @@ from headrace_proto.address import check_address
 from headrace_proto.process import process_name
 from headrace_proto.token import Token
 
-from .feed.durable_file import writing
-from .feed.manifest import resolve
+from .files.durable_file import writing
+from .files.manifest import resolve
+from .front.exposure import check_exposed
+from .front.keyring import KeyRing
 from .pipeline import Pipeline
-from .shell.child import ParentPipe
-from .shell.config import FeedConfig, RunConfig
-from .shell.exposure import check_exposed
-from .shell.keyring import KeyRing
-from .shell.living import refuse_taken
-from .shell.settings import Settings
+from .process.child import ParentPipe
+from .process.config import FeedConfig, RunConfig
+from .process.settings import Settings
+from .supervisor.living import refuse_taken
 
 __all__ = ["as_feeds", "as_tokens", "index_directory", "refuse_in_worker", "start_config"]
 

@@ -15,19 +15,19 @@ from typing import Any
 from headrace_proto.errors import ServerError
 
 from .arguments import refuse_in_worker, start_config
-from .feed.manifest import resolve
+from .files.manifest import resolve
+from .flight.choice import ByTrainer, batch_named, steps_named
+from .flight.history import History, feed_of
+from .flight.leases import Lease
+from .flight.replaying import Replay
+from .flight.rows import BatchId
 from .pipeline import Pipeline
 from .pipeline.declaration import Declaration
+from .process.config import FeedConfig
+from .process.settings import ReplaySettings, taking
 from .server import Server
-from .shell.config import FeedConfig
-from .shell.flight_choice import ByTrainer, batch_named, steps_named
-from .shell.flight_history import History, feed_of
-from .shell.flight_leases import Lease
-from .shell.flight_rows import BatchId
-from .shell.functions import noted_functions
-from .shell.replaying import Replay
-from .shell.settings import ReplaySettings, taking
-from .shell.statedir import compare_feed
+from .state.functions import noted_functions
+from .state.statedir import compare_feed
 
 __all__ = ["replay"]
 

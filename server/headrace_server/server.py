@@ -10,12 +10,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .arguments import as_feeds, as_tokens, index_directory, refuse_in_worker, start_config
-from .shell.config import RunConfig
-from .shell.durable import Durable
-from .shell.living import Living, refuse_taken
-from .shell.rundir import RunDirectory
-from .shell.settings import RECORD_BYTES, RunSettings, Settings, taking
-from .shell.supervisor import Supervisor
+from .process.config import RunConfig
+from .process.rundir import RunDirectory
+from .process.settings import RECORD_BYTES, RunSettings, Settings, taking
+from .state.durable import Durable
+from .supervisor.living import Living, refuse_taken
+from .supervisor.supervisor import Supervisor
 from .watch.options import HttpOptions
 
 if TYPE_CHECKING:

@@ -22,12 +22,12 @@ import numpy as np
 from headrace_proto.schema import Field
 from headrace_server.core.changes import Change, Examples
 from headrace_server.core.slots import Slots
-from headrace_server.feed.keeper import Keeper
-from headrace_server.feed.sequencing import State
-from headrace_server.feed.state_table import StateTable, stored_states
-from headrace_server.shell.journal import create, record_bytes
-from headrace_server.shell.ledger import encoded
-from headrace_server.shell.store import Store
+from headrace_server.making.keeper import Keeper
+from headrace_server.making.sequencing import State
+from headrace_server.making.state_table import StateTable, stored_states
+from headrace_server.state.journal import create, record_bytes
+from headrace_server.state.ledger import encoded
+from headrace_server.state.store import Store
 
 from .pairs import Judged
 

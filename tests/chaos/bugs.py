@@ -49,7 +49,7 @@ def _no_fence() -> None:
 def _reply_before_commit() -> None:
     """A trainer is told before its commit is on the disk."""
     from headrace_server.core.changes import Change
-    from headrace_server.shell.store import Store
+    from headrace_server.state.store import Store
 
     submit, write = Store.submit, Store._write
 
@@ -83,7 +83,7 @@ def _no_duplicate_answer() -> None:
 
 def _no_epoch() -> None:
     """A server that is started anew counts its tokens from the same number."""
-    from headrace_server.shell.statedir import StateDirectory
+    from headrace_server.state.statedir import StateDirectory
 
     _replace(StateDirectory, "raise_epoch", lambda self, *_: 1)
 
@@ -92,7 +92,7 @@ def _wall_clock() -> None:
     """Leases go by a clock that is set an hour forward every second or so."""
     from headrace_proto.clock import AwakeClock
 
-    if not any("shell.worker" in word for word in sys.orig_argv):
+    if not any("worker.worker" in word for word in sys.orig_argv):
         return
     since = time.monotonic()
 
@@ -105,7 +105,7 @@ def _wall_clock() -> None:
 
 def _answers_lost() -> None:
     """One answer in twenty is never sent."""
-    from headrace_server.shell.outbox import Outbox
+    from headrace_server.worker.outbox import Outbox
 
     answered, chance = Outbox.answer, random.Random(5)
 
@@ -126,7 +126,7 @@ def _nothing_requeued() -> None:
 def _two_records() -> None:
     """Tokens are written before the states, and once in a while the end comes between."""
     from headrace_server.core.changes import Change
-    from headrace_server.shell.store import Store
+    from headrace_server.state.store import Store
 
     write, count = Store._write, itertools.count(1)
 

@@ -212,7 +212,7 @@ class _Run:
         if self._server is None:
             return []
         found = self._server.children().items()
-        return sorted(pid for pid, told in found if f"headrace_server.shell.{role}" in told)
+        return sorted(pid for pid, told in found if f"headrace_server.{role}.{role}" in told)
 
     def kill_server(self) -> None:
         self._note(2.0)

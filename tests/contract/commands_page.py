@@ -14,7 +14,7 @@ from pathlib import Path
 from headrace_server.cli.exits import MEANINGS
 from headrace_server.cli.places import variable
 from headrace_server.cli.table import COMMANDS, command
-from headrace_server.shell.option import Option
+from headrace_server.process.option import Option
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
 _PART = re.compile(r"(<!-- generated: ([\w -]+) -->\n).*?(<!-- end -->)", re.DOTALL)

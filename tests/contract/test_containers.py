@@ -29,8 +29,8 @@ import headrace
 import headrace_server as hs
 from headrace_proto import __version__
 from headrace_server.pipeline.naming import resolve
-from headrace_server.shell.config import RunConfig
-from headrace_server.shell.descriptors import plan
+from headrace_server.process.config import RunConfig
+from headrace_server.process.descriptors import plan
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -41,7 +41,7 @@ def test_the_server_loads_no_package_of_a_source_that_is_not_used_and_nothing_of
 
 @pytest.mark.parametrize("process", ["front", "worker"])
 def test_a_process_of_the_server_loads_nothing_that_only_some_sources_need(process):
-    found = packages(loaded_by(f"import headrace_server.shell.{process}"))
+    found = packages(loaded_by(f"import headrace_server.{process}.{process}"))
     assert not found & {*HEAVY, "headrace"}
 
 
@@ -89,7 +89,7 @@ print(threading.active_count())
 def test_a_package_of_a_source_that_is_missing_gives_the_pip_line():
     script = """
 import headrace, headrace_server
-from headrace_server.feed.extras import require
+from headrace_server.files.extras import require
 try:
     require("pyarrow.parquet", "arrow", "read_parquet")
 except ImportError as error:

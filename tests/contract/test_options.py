@@ -28,9 +28,9 @@ import headrace_server as hs
 from headrace_server.cli import asking
 from headrace_server.cli.places import CONFIG
 from headrace_server.cli.table import COMMANDS, command
-from headrace_server.shell.config import FeedConfig, RunConfig
-from headrace_server.shell.option import Option
-from headrace_server.shell.settings import Limits, ReplaySettings, RunSettings, options_of
+from headrace_server.process.config import FeedConfig, RunConfig
+from headrace_server.process.option import Option
+from headrace_server.process.settings import Limits, ReplaySettings, RunSettings, options_of
 
 SERVER = Path(hs.__file__).parent
 
@@ -123,7 +123,7 @@ def _keys_read() -> frozenset[str]:
     """Strings by which something is looked up, in all that reads and makes batches."""
     keys: set[str] = set()
     paths = [SERVER / "pipeline" / "bucketing.py"]  # for its ``read_bound``
-    for folder in ("feed", "core", "shell"):
+    for folder in ("core", "reading", "making", "worker", "flight"):
         paths += (SERVER / folder).rglob("*.py")
     for path in paths:
         for node in ast.walk(ast.parse(path.read_text())):

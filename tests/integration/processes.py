@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from headrace_server.shell.rundir import sweep
+from headrace_server.process.rundir import sweep
 from tests.nursery import WarmPopen
 from tests.patience import PATIENCE_S
 

@@ -14,7 +14,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace_server.shell.rundir import sweep
+from headrace_server.process.rundir import sweep
 from tests.children import children_of
 from tests.patience import PATIENCE_S, eventually
 

@@ -23,22 +23,22 @@ from headrace_proto.errors import LimitExceeded, ServerError
 from headrace_server.arguments import index_directory
 from headrace_server.cli.keygen import _write
 from headrace_server.core.changes import Change, Example, Examples
-from headrace_server.feed.arrow_part import ArrowPart
-from headrace_server.feed.durable_file import write_durably
-from headrace_server.feed.index_cache import IndexCache
-from headrace_server.feed.manifest import DataFile
-from headrace_server.feed.slab import Slab
+from headrace_server.files.durable_file import write_durably
+from headrace_server.files.index_cache import IndexCache
+from headrace_server.files.manifest import DataFile
+from headrace_server.flight.files import FlightFile, frame
+from headrace_server.making.slab import Slab
 from headrace_server.pipeline import scalar
-from headrace_server.shell.config import FeedConfig
-from headrace_server.shell.diary import Notebook
-from headrace_server.shell.flight_files import FlightFile, frame
-from headrace_server.shell.restoring import prepare
-from headrace_server.shell.rundir import RunDirectory
-from headrace_server.shell.sessions import SessionTable
-from headrace_server.shell.sheet import SheetReader
-from headrace_server.shell.snapshots import Shelf
-from headrace_server.shell.statedir import StateDirectory
-from headrace_server.shell.store import Store
+from headrace_server.process.config import FeedConfig
+from headrace_server.process.diary import Notebook
+from headrace_server.process.rundir import RunDirectory
+from headrace_server.process.sheet import SheetReader
+from headrace_server.reading.arrow_part import ArrowPart
+from headrace_server.state.restoring import prepare
+from headrace_server.state.snapshots import Shelf
+from headrace_server.state.statedir import StateDirectory
+from headrace_server.state.store import Store
+from headrace_server.worker.sessions import SessionTable
 
 PAGE = 4096
 

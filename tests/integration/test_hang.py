@@ -167,7 +167,7 @@ def test_rows_of_a_stream_that_kill_in_a_function_are_left_out(tmp_path: Path):
 
 @pytest.mark.long
 def test_when_every_row_kills_the_feed_says_that_it_is_not_the_rows(monkeypatch):
-    monkeypatch.setattr("headrace_server.shell.quarantine.MOST_ROWS", 3)
+    monkeypatch.setattr("headrace_server.supervisor.quarantine.MOST_ROWS", 3)
     pipeline = numbered().map(bad.crash_at_all, schema={"i": hs.scalar("int64")}).batch(10)
     with hs.run(pipeline.options(on_bad_example="skip")) as server:
         with pytest.raises(headrace.DataError, match="3 examples of this feed have done so"):

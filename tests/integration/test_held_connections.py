@@ -52,7 +52,7 @@ def test_trainers_get_in_and_go_on_while_strangers_hold_more_than_a_server_can_o
                 return int(json.load(answer)["access"]["refused"].get("connections", 0))
 
         children = psutil.Process(process.pid).children(recursive=True)
-        front = next(c for c in children if "headrace_server.shell.front" in c.cmdline())
+        front = next(c for c in children if "headrace_server.front.front" in c.cmdline())
         port = urlsplit(address).port
         assert port is not None
         with (

@@ -15,8 +15,8 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace_server.shell import crew
-from headrace_server.shell.statedir import StateDirectory
+from headrace_server.state.statedir import StateDirectory
+from headrace_server.supervisor import crew
 from tests.patience import PATIENCE_S
 
 _ROWS = 2400

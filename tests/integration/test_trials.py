@@ -17,7 +17,7 @@ from headrace_proto import limits
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, Refused, Step
 from headrace_server.core.changes import Examples, Saved
 from headrace_server.core.lease import LeaseTable, Verdict
-from headrace_server.shell import outbox
+from headrace_server.worker import outbox
 from tests.trials import events, flips, interleavings, messages, power
 from tests.trials.bench import Bench
 from tests.trials.every import EVERY
@@ -165,7 +165,7 @@ def test_a_cut_of_power_that_lost_an_ack_or_tore_a_change_is_seen() -> None:
 
 def test_a_store_without_checksums_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     same = SimpleNamespace(value=lambda data: 0, extend=lambda crc, data: 0)
-    monkeypatch.setattr("headrace_server.shell.journal.google_crc32c", same)
+    monkeypatch.setattr("headrace_server.state.journal.google_crc32c", same)
     report = Report()
     flips._stores("closed journal", Setup(1, 0.1, tmp_path), report)
     assert "closed journal: a state that never was" in report.broken

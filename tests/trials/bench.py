@@ -20,8 +20,10 @@ from typing import Any
 
 import headrace_server as hs
 from headrace_proto.clock import AwakeClock
-from headrace_server.shell.config import FeedConfig, RunConfig
-from headrace_server.shell.events import (
+from headrace_server.process.config import FeedConfig, RunConfig
+from headrace_server.process.exchange import is_near
+from headrace_server.process.relay import FROM_FRONT, FROM_OWNER, Block, Heard, Say, Sent
+from headrace_server.worker.events import (
     Claimed,
     Finished,
     Flushed,
@@ -31,12 +33,11 @@ from headrace_server.shell.events import (
     Placed,
     Replied,
 )
-from headrace_server.shell.events import Flush as Flushing
-from headrace_server.shell.exchange import is_near
-from headrace_server.shell.house import House
-from headrace_server.shell.outbox import Outbox
-from headrace_server.shell.relay import FROM_FRONT, FROM_OWNER, Block, Heard, RelayDoor, Say, Sent
-from headrace_server.shell.sessions import SessionTable
+from headrace_server.worker.events import Flush as Flushing
+from headrace_server.worker.house import House
+from headrace_server.worker.outbox import Outbox
+from headrace_server.worker.relay_door import RelayDoor
+from headrace_server.worker.sessions import SessionTable
 
 __all__ = ["COLUMNS", "FEEDS", "ROWS", "STATES", "Bench"]
 

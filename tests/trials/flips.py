@@ -26,13 +26,13 @@ from typing import Any
 
 from headrace_proto.errors import HeadraceError, ServerError
 from headrace_server.core.changes import Change, Example, Examples, Saved
-from headrace_server.feed.columns import row_of
-from headrace_server.feed.index_cache import IndexCache
-from headrace_server.feed.manifest import resolve
-from headrace_server.feed.reader import BadRecords
-from headrace_server.feed.sources import open_reader
+from headrace_server.files.index_cache import IndexCache
+from headrace_server.files.manifest import resolve
 from headrace_server.pipeline.declaration import Feature, Source
-from headrace_server.shell.store import Store
+from headrace_server.reading.columns import row_of
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.sources import open_reader
+from headrace_server.state.store import Store
 
 from .frame import Report, Setup
 
@@ -150,7 +150,7 @@ def _stores(what: str, setup: Setup, report: Report) -> None:
 
 
 def _records(path: Path) -> None:
-    from tests.unit.feed.tfrecord_writer import example, feature, write
+    from tests.unit.tfrecord_writer import example, feature, write
 
     write(
         path,

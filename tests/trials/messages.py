@@ -46,7 +46,7 @@ from headrace_proto.messages import (
     Unknown,
     Welcome,
 )
-from headrace_server.shell.exchange import is_near
+from headrace_server.process.exchange import is_near
 from tests.unit.proto.mutation import forms, mutant
 from tests.unit.proto.test_fuzz_codec import MESSAGES
 

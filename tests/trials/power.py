@@ -20,7 +20,7 @@ from pathlib import Path
 
 from headrace_proto.errors import ServerError
 from headrace_server.core.changes import Change, Example, Saved
-from headrace_server.shell.store import Store
+from headrace_server.state.store import Store
 
 from .frame import Report, Setup
 from .mounts import image, mounted
@@ -36,7 +36,7 @@ _WRITER = """
 import os, sys
 from pathlib import Path
 from headrace_server.core.changes import Change, Example, Examples
-from headrace_server.shell.store import Store
+from headrace_server.state.store import Store
 bell = os.eventfd(0)
 store = Store(Path(sys.argv[1]), sys.argv[2], bell)
 n = told = int(store.load().meta.get("n", b"-1"))

@@ -136,7 +136,7 @@ class Yard:
 
     def child(self, role: str) -> psutil.Process:
         """The first child of a kind: "front" or "worker"."""
-        told = f"headrace_server.shell.{role}"
+        told = f"headrace_server.{role}.{role}"
         return next(child for child in self.children() if told in child.cmdline())
 
     def kill(self, group: bool = True) -> None:

@@ -26,26 +26,30 @@ TESTED_IN = {
     "headrace_server.core.changes": "test_store.py",
     "headrace_server.core.handover": "test_dispatch.py",
     "headrace_server.core.plan": "test_partition.py",
-    "headrace_server.feed.reader": "test_sources.py",
+    "headrace_server.reading.reader": "test_sources.py",
+    "headrace_server.pipeline.checks": "test_builder.py",
+    "headrace_server.pipeline.sources": "test_source_declarations.py",
+    "headrace_server.process.relay": "test_relay_door.py",
+    "headrace.keys": "test_gate.py",
     "headrace_server.pipeline.declaration": "test_source_declarations.py",
     "headrace_server.arguments": "test_server.py",
-    "headrace_server.shell.crew": "test_supervisor.py",
+    "headrace_server.supervisor.crew": "test_supervisor.py",
     # Parts of one machine or one reader, which is tested as a whole.
-    "headrace_server.feed.conversion_notes": "test_conversion.py",
-    "headrace_server.feed.mapped_files": "test_tfrecord.py",
-    "headrace_server.feed.user_columns": "test_stages.py",
-    "headrace_server.feed.sources.arrow_columns": "test_arrow.py",
-    "headrace_server.feed.sources.example_columns": "test_tfrecord.py",
-    "headrace_server.feed.sources.example_layouts": "test_tfrecord.py",
-    "headrace_server.feed.sources.example_parse": "test_example_wire.py",
-    "headrace_server.feed.sources.example_templates": "test_tfrecord.py",
-    "headrace_server.feed.sources.example_wants": "test_tfrecord.py",
-    "headrace_server.feed.sources.record_streams": "test_streams.py",
+    "headrace_server.reading.conversion_notes": "test_conversion.py",
+    "headrace_server.files.mapped_files": "test_tfrecord.py",
+    "headrace_server.reading.user_columns": "test_stages.py",
+    "headrace_server.reading.sources.arrow_columns": "test_arrow.py",
+    "headrace_server.reading.sources.example_columns": "test_tfrecord.py",
+    "headrace_server.reading.sources.example_layouts": "test_tfrecord.py",
+    "headrace_server.reading.sources.example_parse": "test_example_wire.py",
+    "headrace_server.reading.sources.example_templates": "test_tfrecord.py",
+    "headrace_server.reading.sources.example_wants": "test_tfrecord.py",
+    "headrace_server.reading.sources.record_streams": "test_streams.py",
     "headrace_server.core.hands": "test_dispatch.py",
     "headrace_server.core.plain_supply": "test_dispatch.py",
-    "headrace_server.feed.trace": "test_flight.py",
-    "headrace_server.shell.flight_leases": "test_flight_history.py",
-    "headrace_server.shell.flight_rows": "test_flight_history.py",
+    "headrace_server.reading.trace": "test_flight.py",
+    "headrace_server.flight.leases": "test_history.py",
+    "headrace_server.flight.rows": "test_history.py",
     # What only whole processes and real frameworks can show.
     "headrace_server.cli.__main__": "test_cli.py",
     "headrace_server.cli.check": "test_offline_commands.py",
@@ -55,17 +59,17 @@ TESTED_IN = {
     "headrace_server.cli.replay": "test_flight.py",
     "headrace_server.cli.skip": "test_flight.py",
     "headrace_server.replay_server": "test_flight.py",
-    "headrace_server.shell.dealing": "test_runs.py",
-    "headrace_server.shell.events": "test_announcing.py",
-    "headrace_server.shell.front": "test_owner.py",
-    "headrace_server.shell.house": "test_owner.py",
-    "headrace_server.shell.journal_file": "test_journal.py",
-    "headrace_server.shell.partitions": "test_faults.py",
-    "headrace_server.shell.reception": "test_hostile.py",
-    "headrace_server.shell.admission": "test_hostile.py",
-    "headrace_server.shell.replaying": "test_flight.py",
-    "headrace_server.shell.skipping": "test_flight.py",
-    "headrace_server.shell.worker": "test_faults.py",
+    "headrace_server.worker.dealing": "test_runs.py",
+    "headrace_server.worker.events": "test_announcing.py",
+    "headrace_server.front.front": "test_owner.py",
+    "headrace_server.worker.house": "test_owner.py",
+    "headrace_server.state.journal_file": "test_journal.py",
+    "headrace_server.worker.partitions": "test_faults.py",
+    "headrace_server.worker.reception": "test_hostile.py",
+    "headrace_server.worker.admission": "test_hostile.py",
+    "headrace_server.flight.replaying": "test_flight.py",
+    "headrace_server.flight.skipping": "test_flight.py",
+    "headrace_server.worker.worker": "test_faults.py",
     "headrace.datasets": "test_tensorflow.py",
     "headrace.jax": "test_frameworks.py",
     "headrace.tf": "test_tensorflow.py",
@@ -83,21 +87,27 @@ def modules() -> list[str]:
     ]
 
 
-def files_of_tests() -> set[str]:
-    return {path.name for path in TESTS.rglob("test_*.py")}
+def has_tests(module: str) -> bool:
+    """Whether a file of tests bears the module's name, in its package's folder or for processes."""
+    package, room, *_ = [*module.split(".")[:-1], ""]
+    mirror = {"headrace": "client", "headrace_proto": "proto"}.get(package, room)
+    found = (*TESTS.glob(f"unit/{mirror}/**/*.py"), *TESTS.glob("integration/*.py"))
+    return f"test_{module.rpartition('.')[2]}.py" in {path.name for path in found}
 
 
 @pytest.mark.parametrize("module", modules())
 def test_a_module_has_its_file_of_tests(module: str):
-    name = f"test_{module.rpartition('.')[2]}.py"
-    if TESTED_IN.get(module, name) not in files_of_tests():
+    if module in TESTED_IN:
+        assert any(TESTS.rglob(TESTED_IN[module])), TESTED_IN[module]
+    elif not has_tests(module):
+        name = f"test_{module.rpartition('.')[2]}.py"
         pytest.fail(
-            f"{module} has no tests/**/{name}: write it, or list in {Path(__file__).name} where "
-            "its tests stand"
+            f"{module} has no {name} in its folder: write it, or list in {Path(__file__).name} "
+            "where its tests stand"
         )
 
 
 @pytest.mark.parametrize("module", TESTED_IN)
 def test_the_list_of_exceptions_is_no_longer_than_it_must_be(module: str):
     assert module in modules()
-    assert f"test_{module.rpartition('.')[2]}.py" not in files_of_tests()
+    assert not has_tests(module)

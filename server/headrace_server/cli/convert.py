@@ -7,8 +7,8 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from ..feed.extras import require
-from ..feed.manifest import resolve
+from ..files.extras import require
+from ..files.manifest import resolve
 from ..pipeline import Pipeline
 from ..pipeline.declaration import convertible
 from . import exits
@@ -48,7 +48,7 @@ _OPTIONS = (
 
 def _convert(options: Namespace) -> int:
     require("pyarrow", "arrow", "headrace convert")
-    from ..feed.conversion import Conversion
+    from ..reading.conversion import Conversion
 
     _, pipeline = load_one(options.pipeline)
     declaration = _whole(pipeline).declaration()

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..shell.flight_choice import ByTrainer, batch_named, steps_named
-from ..shell.flight_history import Flown, History, feed_of
-from ..shell.flight_rows import Row
-from ..shell.settings import ReplaySettings, options_of
+from ..flight.choice import ByTrainer, batch_named, steps_named
+from ..flight.history import Flown, History, feed_of
+from ..flight.rows import Row
+from ..process.settings import ReplaySettings, options_of
 from . import exits
 from .options import JSON, Option
 from .table import Command

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from ..feed.index_cache import IndexCache
-from ..feed.manifest import DataFile
+from ..files.index_cache import IndexCache
+from ..files.manifest import DataFile
 from .progress import Progress
 
 __all__ = ["reporting_cache"]

@@ -20,8 +20,8 @@ import zmq
 
 from headrace_proto.keys import PUBLIC, SECRET, SERVER, check_name, public_text, secret_text
 
-from ..feed.durable_file import writing
-from ..shell.keyring import TRAINERS
+from ..files.durable_file import writing
+from ..front.keyring import TRAINERS
 from . import exits
 from .options import JSON, Option
 from .table import Command

@@ -21,17 +21,17 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.layout import array_at, strings_at
 from headrace_proto.schema import Field
 
-from ..feed.assemble import Assembly
-from ..feed.index_cache import IndexCache
-from ..feed.manifest import DataFile
-from ..feed.partition_feed import Busy, Done, MadeBatch, PartitionFeed
-from ..feed.reader import BadRecords, Reader
-from ..feed.sequence_feed import Resting, SequenceFeed
-from ..feed.slab import Slab
-from ..feed.sources import open_reader
+from ..files.index_cache import IndexCache
+from ..files.manifest import DataFile
+from ..making.assemble import Assembly
+from ..making.partition_feed import Busy, Done, MadeBatch, PartitionFeed
+from ..making.sequence_feed import Resting, SequenceFeed
+from ..making.slab import Slab
 from ..pipeline.declaration import Declaration
 from ..pipeline.sequences import SEQUENCES
-from ..shell.rundir import RunDirectory
+from ..process.rundir import RunDirectory
+from ..reading.reader import BadRecords, Reader
+from ..reading.sources import open_reader
 
 __all__ = ["LocalFeed", "Sample", "segmented"]
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..shell.option import Option
+from ..process.option import Option
 
 __all__ = ["JSON", "Option", "add_options", "in_options", "on_line", "with_defaults"]
 

@@ -21,8 +21,8 @@ from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..feed.extras import require
-from ..shell.option import KINDS, Option
+from ..files.extras import require
+from ..process.option import KINDS, Option
 from .options import on_line, with_defaults
 
 __all__ = ["CONFIG", "PREFIX", "settled", "variable"]

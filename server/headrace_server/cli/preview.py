@@ -13,8 +13,8 @@ import numpy as np
 
 from headrace_proto.schema import RESERVED
 
-from ..feed.manifest import resolve
-from ..feed.reader import BadRecords, IndexedReader
+from ..files.manifest import resolve
+from ..reading.reader import BadRecords, IndexedReader
 from . import exits
 from .indexing import reporting_cache
 from .local import LocalFeed, Sample

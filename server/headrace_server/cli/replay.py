@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from argparse import Namespace
 
+from ..process.settings import ReplaySettings, options_of
 from ..replay_server import replay
-from ..shell.settings import ReplaySettings, options_of
 from .options import Option
 from .pipelines import PIPELINE, load_one
 from .serve import DRAIN_TIMEOUT, Signals, as_arguments, until_stopped

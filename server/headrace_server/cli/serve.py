@@ -20,9 +20,9 @@ from typing import Any
 from headrace_proto.clock import Deadline
 from headrace_proto.token import Token
 
+from ..process.settings import RunSettings, options_of
 from ..server import Server, run
-from ..shell.restoring import Resumption, resumption
-from ..shell.settings import RunSettings, options_of
+from ..state.restoring import Resumption, resumption
 from . import exits
 from .options import Option
 from .pipelines import PIPELINES, load

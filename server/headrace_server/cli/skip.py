@@ -7,9 +7,9 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..shell.flight_choice import batch_named
-from ..shell.flight_history import Flown, History
-from ..shell.skipping import skip
+from ..flight.choice import batch_named
+from ..flight.history import Flown, History
+from ..flight.skipping import skip
 from . import exits
 from .flight import BATCH, FEED, KEY, STATE_DIR, STEPS, TRAINER, trainer_of
 from .options import JSON, Option

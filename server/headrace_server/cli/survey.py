@@ -18,18 +18,18 @@ from headrace_proto.errors import DataError
 
 from ..core.ahead import bounds
 from ..core.plan import Read
-from ..feed.chunk import Chunk
-from ..feed.flat import ColumnSum, flattened
-from ..feed.index_cache import IndexCache
-from ..feed.intake import Intake
-from ..feed.manifest import DataFile, resolve
-from ..feed.order import PartitionReader
-from ..feed.reader import BadRecords, IndexedReader, Reader
-from ..feed.sequencing import Sequencing, State
-from ..feed.shaping import Shaping
-from ..feed.sources import open_reader
+from ..files.index_cache import IndexCache
+from ..files.manifest import DataFile, resolve
+from ..making.sequencing import Sequencing, State
+from ..making.shaping import Shaping
 from ..pipeline.declaration import Declaration, Order, Policy, convertible
-from ..shell.config import RunConfig
+from ..process.config import RunConfig
+from ..reading.chunk import Chunk
+from ..reading.flat import ColumnSum, flattened
+from ..reading.intake import Intake
+from ..reading.order import PartitionReader
+from ..reading.reader import BadRecords, IndexedReader, Reader
+from ..reading.sources import open_reader
 from .exits import TOLD
 from .indexing import reporting_cache
 from .local import LocalFeed, segmented

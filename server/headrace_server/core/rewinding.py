@@ -24,10 +24,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["BEGINNING", "Judgement", "Member", "Rewinding"]
+from headrace_proto.errors import FeedInUse
+
+__all__ = ["BEGINNING", "TOUCHED", "USED", "Judgement", "Member", "Rewinding", "in_use"]
 
 #: In place of the name of a snapshot: the state before the first batch.
 BEGINNING = "beginning"
+
+#: What owners tell each other of a feed: an earlier server has seen something done …
+USED = "used"
+#: … and something was committed since the feed was taken back to where it is.
+TOUCHED = "touched"
 
 #: Trainers that wait for judgement are remembered up to this number.
 _REMEMBERED = 10_000
@@ -104,3 +111,12 @@ class Rewinding:
             alive = any(m.seen > asked for m in users)
             return Judgement.REFUSE if alive else Judgement.WAIT
         return Judgement.TAKE_BACK
+
+
+def in_use(feed: str, trainers: str) -> FeedInUse:
+    """Why a feed is not started from its beginning."""
+    return FeedInUse(
+        f"feed {feed!r} can not be started from its beginning: {trainers}.  Close those trainers, "
+        f"or undo their work by headrace restart {feed} --force, "
+        f"Server.restart({feed!r}, force=True)"
+    )

@@ -20,13 +20,7 @@ from typing import Any, Literal
 from headrace_proto.schema import Field, schema_from_wire, schema_to_wire
 
 from .bucketing import MAX_BATCH_SIZE, read_bound
-from .checks import (
-    checked_flag,
-    checked_int,
-    checked_names,
-    checked_schema,
-    one_of,
-)
+from .checks import checked_flag, checked_int, checked_names, checked_schema, one_of
 from .declaration import Declaration, Feature, Order, Policy, Shape, Source, Stage, jsonable
 from .examples import packed_fields
 from .former import former
@@ -122,7 +116,7 @@ class Pipeline(Sequencing):
 
         With ``vectorized=True`` it gets the columns of some hundred examples at once, and gives as
         many rows: arrays ``[n, …]``, object arrays of bytes, and where shapes vary ``Ragged`` of
-        ``headrace_server.feed.columns``.
+        ``headrace_server.reading.columns``.
 
         ``schema`` says what the function gives.  Without one it is learnt from the first
         examples: a dimension in which those differ varies, and so does one that varied in a column

@@ -124,6 +124,14 @@ class Policy:
     on_bad_example: Literal["fail", "skip"] = "fail"
     max_bad_examples: int | None = None
 
+    def too_bad(self, bad: Mapping[str, int]) -> str:
+        """Say that there are more bad examples than are allowed; "" while there are not."""
+        limit = self.max_bad_examples
+        if limit is None or sum(bad.values()) <= limit:
+            return ""
+        listed = ", ".join(f"{n} {reason}" for reason, n in sorted(bad.items()))
+        return f"more than max_bad_examples={limit} bad examples: {listed}"
+
 
 @dataclass(frozen=True, slots=True)
 class Declaration:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import headrace_server as hs
-from headrace_server.feed.columns import row_of
-from headrace_server.feed.index_cache import IndexCache
-from headrace_server.feed.manifest import resolve
-from headrace_server.feed.reader import BadRecords, IndexedReader
-from headrace_server.feed.sources import open_reader
+from headrace_server.files.index_cache import IndexCache
+from headrace_server.files.manifest import resolve
+from headrace_server.reading.columns import row_of
+from headrace_server.reading.reader import BadRecords, IndexedReader
+from headrace_server.reading.sources import open_reader
 from tests.bench import records, sequences, skewed, workloads
 from tests.bench.alone import ALONE
 from tests.bench.comparisons import ALL, comparisons

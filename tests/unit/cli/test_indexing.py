@@ -9,9 +9,9 @@ import pytest
 
 import headrace_server as hs
 from headrace_server.cli import indexing
-from headrace_server.feed.manifest import resolve
-from headrace_server.feed.reader import BadRecords
-from headrace_server.feed.sources import open_reader
+from headrace_server.files.manifest import resolve
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.sources import open_reader
 
 
 def test_each_file_counts_with_all_its_bytes_in_the_end_and_once(

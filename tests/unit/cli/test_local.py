@@ -13,8 +13,8 @@ import headrace
 import headrace_server as hs
 from headrace_server.cli import local
 from headrace_server.cli.local import LocalFeed
-from headrace_server.feed.index_cache import IndexCache
-from headrace_server.feed.reader import BadRecords
+from headrace_server.files.index_cache import IndexCache
+from headrace_server.reading.reader import BadRecords
 from tests.patience import PATIENCE_S
 
 EXAMPLES = [

@@ -7,7 +7,7 @@ import argparse
 import pytest
 
 from headrace_server.cli.options import add_options, in_options, on_line, with_defaults
-from headrace_server.shell.option import Option
+from headrace_server.process.option import Option
 
 OPTIONS = (
     Option("targets", "text", "what", metavar="FILE", many=True, positional=True),

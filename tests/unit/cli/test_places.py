@@ -9,7 +9,7 @@ import pytest
 
 from headrace_server.cli.options import add_options
 from headrace_server.cli.places import CONFIG, settled
-from headrace_server.shell.option import Option
+from headrace_server.process.option import Option
 from tests.contract.interpreter import run
 
 OPTIONS = (

@@ -11,16 +11,7 @@ from hypothesis import strategies as st
 
 from headrace_proto.messages import Handed
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.handover import (
-    Answer,
-    Batch,
-    Claim,
-    Finish,
-    Freed,
-    Save,
-    Send,
-    Taken,
-)
+from headrace_server.core.handover import Answer, Batch, Claim, Finish, Freed, Save, Send, Taken
 from tests.examples import some
 
 from .anew import OLD, TTL, At, committed, place, stale

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_server.core.handover import (
-    Answer,
-    Claim,
-    Rewound,
-    Save,
-    Send,
-)
+from headrace_server.core.handover import Answer, Claim, Rewound, Save, Send
 from headrace_server.core.recalls import Acknowledged
 
 from .anew import OLD, At

@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.handover import (
-    Answer,
-    Finish,
-    Freed,
-    Save,
-    Send,
-)
+from headrace_server.core.handover import Answer, Finish, Freed, Save, Send
 
 from .anew import EPOCH, TTL, At
 

@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from headrace_proto.messages import Handed
-from headrace_server.core.handover import (
-    Answer,
-    Claim,
-    Release,
-    Save,
-    Send,
-    Want,
-)
+from headrace_server.core.handover import Answer, Claim, Release, Save, Send, Want
 
 from .at_segments import At
 

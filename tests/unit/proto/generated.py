@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace_proto import checks, messages
 from headrace_proto.codec import Registry
-from headrace_server.shell import relay
+from headrace_server.process import relay
 from tests.examples import some
 
 #: The same examples in every run: a failure stays until it is repaired.

@@ -1,1 +1,0 @@
-"""Reads and fills: sources, columns, stages, order, assembler, slab."""

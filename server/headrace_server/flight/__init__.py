@@ -1,0 +1,1 @@
+"""Records which rows each batch held, replays batches, and leaves rows out."""

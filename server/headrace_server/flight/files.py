@@ -1,0 +1,227 @@
+"""Append-only files of frames: what is kept of a feed's flight, and never more than a bound of it.
+
+    file:  frame, frame, …        frame:  bytes (u32) | crc32 (u32) | msgpack
+           └ header: what the file is
+
+One process writes a file, and a new process begins a new one, so only the end of a file can be torn
+(by ``kill -9`` in the midst of a write, by a power cut): reading stops at the first frame that is
+not whole.  Nothing is synced.  A writer holds its file's flock; of the others the oldest are
+removed when all together exceed the bound.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import msgpack
+import numpy as np
+
+from ..files.durable_file import writing
+from ..process.descriptors import aside, own
+
+__all__ = [
+    "FORMAT",
+    "SUFFIX",
+    "FlightFile",
+    "FrameTooLarge",
+    "frame",
+    "frame_at",
+    "frames",
+    "packed",
+    "unpacked",
+]
+
+FORMAT: Final = 1
+SUFFIX: Final = ".flight"
+_HEAD: Final = struct.Struct("<II")
+#: All files that are being written together take this part of the bound.
+_OPEN_SHARE: Final = 4
+_LEAST_BYTES: Final = 1 << 16
+_MOST_BYTES: Final = 1 << 24
+#: Advice in the error of a full disk.
+_REMEDY: Final = "make room there, or set record_bytes lower, or record='off'"
+
+
+class FrameTooLarge(ValueError):
+    """One frame is larger than all that may be kept."""
+
+
+class FlightFile:
+    """The file that one process appends to; it begins another when it is full.
+
+    ``name`` is of one life of one process.  ``header`` gives what stands first in each file.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        name: str,
+        limit_bytes: int,
+        writers: int,
+        header: Callable[[], list[Any]],
+    ) -> None:
+        self._directory = directory
+        self._name = name
+        self._limit = limit_bytes
+        self._file_bytes = min(
+            max(limit_bytes // (_OPEN_SHARE * writers), _LEAST_BYTES), _MOST_BYTES
+        )
+        self._header = header
+        self._path = directory  # the present file
+        self._count = 0
+        self._fd = -1
+        self._size = 0
+
+    def fits(self, nbytes: int) -> bool:
+        """Whether so much more goes into the present file."""
+        return self._fd >= 0 and self._size + nbytes <= self._file_bytes
+
+    def begin(self, nbytes: int) -> None:
+        """Begin the next file, for at least so much."""
+        self.close()
+        if nbytes > self._limit // 2:
+            raise FrameTooLarge(
+                f"{nbytes} bytes; record_bytes={self._limit} bounds all that is kept"
+            )
+        path = self._path = self._directory / f"{self._name}-{self._count:06d}{SUFFIX}"
+        with writing(path, nbytes, _REMEDY):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._sweep(max(self._file_bytes, nbytes))
+            self._count += 1
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with own():
+                self._fd = os.open(path, flags, 0o600)
+        self._fd = aside(self._fd)
+        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._size = 0
+        self.write(frame(self._header()))
+
+    def write(self, data: bytes) -> None:
+        """Append whole frames.  OSError where it could not; the file then ends before them."""
+        with writing(self._path, len(data), _REMEDY):
+            written = os.write(self._fd, data)
+            if written != len(data):
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._fd, self._size)
+                raise OSError(errno.ENOSPC, f"{written} of {len(data)} bytes could be written")
+        self._size += written
+
+    def _sweep(self, wanted: int) -> None:
+        """Remove the oldest files that nobody writes, until there is room for so much."""
+        found = []
+        with own():
+            names = os.listdir(self._directory)
+        for path in (self._directory / name for name in names if name.endswith(SUFFIX)):
+            with contextlib.suppress(FileNotFoundError):
+                status = path.stat()
+                found.append((status.st_mtime_ns, path, status.st_size))
+        total = sum(size for _, _, size in found)
+        for _, path, size in sorted(found):
+            if total + wanted <= self._limit - self._limit // _OPEN_SHARE:
+                return
+            if _unlinked(path):
+                total -= size
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _unlinked(path: Path) -> bool:
+    """Remove a file unless its writer lives."""
+    try:
+        with own():
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def frame(value: Any) -> bytes:
+    """One frame."""
+    # A file's name need not be UTF-8.
+    data: bytes = msgpack.packb(value, use_bin_type=True, unicode_errors="surrogateescape")
+    return _HEAD.pack(len(data), zlib.crc32(data)) + data
+
+
+def frames(path: Path) -> Iterator[tuple[int, Any]]:
+    """The whole frames of a file in order: where each lies, and what it holds.
+
+    The file may grow meanwhile, or be gone.
+    """
+    try:
+        with open(path, "rb") as stream:
+            at = 0
+            while (value := _read(stream)) is not None:
+                yield at, value
+                at = stream.tell()
+    except FileNotFoundError:
+        return
+
+
+def frame_at(path: Path, at: int) -> Any:
+    """What one frame holds; None where it is there no more."""
+    try:
+        with open(path, "rb") as stream:
+            stream.seek(at)
+            return _read(stream)
+    except FileNotFoundError:
+        return None
+
+
+def _read(stream: BinaryIO) -> Any:
+    """The next frame; None where none is whole."""
+    head = stream.read(_HEAD.size)
+    if len(head) < _HEAD.size:
+        return None
+    size, crc = _HEAD.unpack(head)
+    if not size or size > os.fstat(stream.fileno()).st_size:
+        return None
+    data = stream.read(size)
+    if len(data) < size or zlib.crc32(data) != crc:
+        return None
+    return msgpack.unpackb(data, strict_map_key=False, unicode_errors="surrogateescape")
+
+
+def packed(numbers: np.ndarray) -> list[Any]:
+    """Integers as few bytes: an even progression as its first, step and count."""
+    n = len(numbers)
+    if not n:
+        return [0, 0, 0]
+    first = int(numbers[0])
+    if n == 1:
+        return [first, 0, 1]
+    step = int(numbers[1]) - first
+    if int(numbers[-1]) == first + step * (n - 1) and (np.diff(numbers) == step).all():
+        return [first, step, n]
+    low, high = int(numbers.min()), int(numbers.max())
+    kind = np.promote_types(np.min_scalar_type(low), np.min_scalar_type(high))
+    if kind.kind == "f":  # numpy's common type of int64 and uint64
+        kind = np.dtype(np.int64)
+    return [kind.str, numbers.astype(kind).tobytes()]
+
+
+def unpacked(plain: list[Any]) -> np.ndarray:
+    """What ``packed`` has packed, as int64."""
+    if len(plain) == 3:
+        first, step, n = plain
+        even: np.ndarray = first + step * np.arange(n, dtype=np.int64)
+        return even
+    kind, data = plain
+    return np.frombuffer(data, np.dtype(kind)).astype(np.int64)

@@ -1,0 +1,101 @@
+"""A feed's flight, put together: hand-outs, and the rows that they brought.
+
+    leases-….flight ─► Leases ─┐
+                               ├─► History ─► Flown: a hand-out and its batch
+    rows-….flight  ─► Made ────┘
+
+Reading disturbs nobody: a server may be writing meanwhile, or have been killed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace_proto.errors import ServerError
+
+from .choice import ByTrainer
+from .files import SUFFIX
+from .leases import Lease, Leases
+from .recorder import flight_directory
+from .rows import BatchId, Made, Recorded
+
+__all__ = ["Flown", "History", "feed_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Flown:
+    """A batch and one hand-out of it.  Either may be unknown: the oldest records go."""
+
+    id: BatchId
+    lease: Lease | None
+    made: Made | None
+
+
+def feed_of(state: Path, feed: str | None) -> str:
+    """The feed that is meant, which need not be said where there is one."""
+    os.scandir(state).close()  # the OSError of a directory that is none, or is not for this user
+    recorded = sorted(
+        path.parent.name
+        for path in state.glob("feeds/*/flight")
+        if not path.parent.name.startswith(".") and next(path.glob(f"*{SUFFIX}"), None)
+    )
+    if feed is None and len(recorded) == 1:
+        return recorded[0]
+    if feed in recorded:
+        return str(feed)
+    listed = ", ".join(recorded) or "of none: it was served with record='off', or never"
+    what = "name one of the feeds" if feed is None else f"there is no flight of feed {feed!r}"
+    raise ServerError(f"{what}; {state} has recorded {listed}")
+
+
+class History:
+    """What is recorded of one feed."""
+
+    def __init__(self, state: Path, feed: str) -> None:
+        self.feed = feed
+        self._directory = flight_directory(state, feed)
+        self.leases = Leases(self._directory)
+
+    def last(self, count: int) -> list[Flown]:
+        """The last hand-outs."""
+        leases = list(self.leases)[-count:] if count else []
+        return self.with_rows(leases)
+
+    def of_trainer(self, trainer: ByTrainer) -> list[Flown]:
+        return self.with_rows(trainer.of(self.leases))
+
+    def of_batch(self, batch: BatchId) -> list[Flown]:
+        """Every hand-out of a batch; one without a lease where it was not handed out."""
+        leases = [lease for lease in self.leases if lease.batch == batch]
+        made = self.made({batch})
+        if not leases and batch in made:
+            return [Flown(batch, None, made[batch])]
+        return [Flown(batch, lease, made.get(batch)) for lease in leases]
+
+    def of_key(self, key: bytes) -> list[Flown]:
+        """Every hand-out of a batch with a row of this key."""
+        recorded = Recorded(self._directory)
+        every = {batch: recorded.get(batch) for batch in recorded}
+        found = {batch: made for batch, made in every.items() if made and made.has_key(key)}
+        flown = [Flown(le.batch, le, found[le.batch]) for le in self.leases if le.batch in found]
+        out = {one.id for one in flown}
+        return flown + [Flown(id, None, found[id]) for id in sorted(found.keys() - out)]
+
+    def with_rows(self, leases: Iterable[Lease]) -> list[Flown]:
+        """Hand-outs with their batches, in the same order."""
+        listed = list(leases)
+        made = self.made({lease.batch for lease in listed})
+        return [Flown(lease.batch, lease, made.get(lease.batch)) for lease in listed]
+
+    def recorded(self, wanted: Collection[BatchId]) -> Recorded:
+        """The record of the lives of these batches."""
+        return Recorded(self._directory, {batch.life for batch in wanted})
+
+    def made(self, wanted: Collection[BatchId]) -> dict[BatchId, Made]:
+        """These batches, as far as they are recorded."""
+        recorded = self.recorded(wanted)
+        found = {batch: recorded.get(batch) for batch in wanted}
+        return {batch: made for batch, made in found.items() if made is not None}

@@ -1,0 +1,228 @@
+"""What the files of leases say: whom every batch went to, at which step, and with what end.
+
+    file of an owner's life ─┐                  ┌─ trainer: its sessions with all owners ─► steps
+    file of another         ─┼─► hand-outs ─────┤
+    …                       ─┘                  └─ their order: by time, but each trainer's as it
+                                                   took them
+
+SENT token, partition, number, rows, session, seq
+COMMITTED token, …      STALE token, …      REFUSED token, code, text      ENDED token, why
+HELD token              JOINED session, host, rank, world, process, nonce
+
+A trainer has a session with each owner and each life of it, all of one nonce.  It takes batches of
+one owner as they come, and those of several in the order of the feed: by number, or, of segments,
+which it asks of one owner after the other, by time.
+
+A life of an owner that dies records no end of what is out then.  The next one hands nothing out
+before trainers that still live have told it what they have (HELD): all else is lost, or, of
+segments, void, or its trainer has left.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .files import FORMAT, SUFFIX, frames
+from .recorder import COMMITTED, ENDED, HELD, JOINED, REFUSED, SENT, STALE
+from .rows import BatchId
+
+__all__ = ["Event", "Lease", "Leases", "Trainer"]
+
+#: Ends of batches that the trainer has not used.
+_UNUSED = ("lost", "returned")
+#: A session by the life of its owner and its number.
+_Session = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Trainer:
+    """One trainer, by its first session.  ``rank`` is -1 in shared mode."""
+
+    life: int
+    session: int
+    host: str = ""
+    rank: int = -1
+    world: int = 0
+    others: tuple[_Session, ...] = ()  # its sessions with other owners, and with later lives
+
+    @property
+    def every(self) -> tuple[_Session, ...]:
+        """All its sessions."""
+        return ((self.life, self.session), *self.others)
+
+    def __str__(self) -> str:
+        text = f"{self.life}/{self.session}"
+        details = [self.host] if self.host else []
+        if self.rank >= 0:
+            details.append(f"rank {self.rank} of {self.world}")
+        return f"{text} ({', '.join(details)})" if details else text
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What became of a lease, and when."""
+
+    time: float
+    fate: str
+    text: str = ""
+
+
+@dataclass(slots=True)
+class Lease:
+    """One hand-out of one batch."""
+
+    token: int
+    batch: BatchId
+    rows: int
+    trainer: Trainer
+    step: int  # number of the batch among those that its trainer used, from 1
+    sent: float
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def fate(self) -> str:
+        """What became of it: a commit counts whatever came before, else the last word does."""
+        fates = [event.fate for event in self.events]
+        if "committed" in fates:
+            return "committed"
+        return fates[-1] if fates else "out"
+
+
+class Leases:
+    """All that is recorded, in the order of the hand-out."""
+
+    def __init__(self, directory: Path) -> None:
+        self._found: dict[int, Lease] = {}
+        self._trainers: dict[_Session, Trainer] = {}
+        self._of_nonce: dict[bytes, dict[_Session, None]] = defaultdict(dict)
+        self._owners: dict[int, int] = {}  # by life
+        self._held: dict[int, int] = {}  # by token: the last life in which it was said to be held
+        self._by_number = True
+        for path in sorted(directory.glob(f"leases-*{SUFFIX}")):
+            content = frames(path)
+            _, header = next(content, (0, None))
+            if header is None or header[0] != FORMAT:
+                continue
+            life = header[3]
+            self._owners[life], self._by_number = header[5:] or (0, True)
+            for about in header[4]:
+                self._join(life, *about)
+            for _, (when, entries) in content:
+                for entry in entries:
+                    self._add(life, when, *entry)
+        self._join_sessions()
+        self._end_those_of_the_dead()
+        self._in_order = self._ordered()
+
+    def _join(
+        self,
+        life: int,
+        session: int,
+        host: str,
+        rank: int,
+        world: int,
+        process: bytes,
+        nonce: bytes = b"",
+    ) -> None:
+        self._trainers[life, session] = Trainer(life, session, host, rank, world)
+        if nonce:
+            self._of_nonce[nonce][life, session] = None
+
+    def _add(self, life: int, when: float, kind: int, *about: Any) -> None:
+        if kind == SENT:
+            token, partition, number, rows, session, seq = about
+            trainer = self._trainers.get((life, session), Trainer(life, session))
+            batch = BatchId(life, partition, number)
+            self._found[token] = Lease(token, batch, rows, trainer, seq, when)
+        elif kind == JOINED:
+            self._join(life, *about)
+        elif kind in (COMMITTED, STALE):
+            fate = "committed" if kind == COMMITTED else "stale"
+            for token in about:
+                self._happened(token, Event(when, fate))
+        elif kind == REFUSED:
+            token, code, text = about
+            self._happened(token, Event(when, "refused", f"{code}: {text}"))
+        elif kind == ENDED:
+            token, why = about
+            self._happened(token, Event(when, why))
+        elif kind == HELD:
+            (token,) = about
+            self._held[token] = life
+
+    def _happened(self, token: int, event: Event) -> None:
+        lease = self._found.get(token)
+        if lease is not None and (not lease.events or lease.events[-1].fate != event.fate):
+            lease.events.append(event)
+
+    def _join_sessions(self) -> None:
+        """Sessions of one nonce are one trainer's."""
+        for sessions in self._of_nonce.values():
+            first, *others = sorted(sessions)
+            known = self._trainers[first]
+            trainer = Trainer(*first, known.host, known.rank, known.world, tuple(others))
+            self._trainers.update(dict.fromkeys(sessions, trainer))
+        for lease in self._found.values():
+            named = lease.trainer.life, lease.trainer.session
+            lease.trainer = self._trainers.get(named, lease.trainer)
+
+    def _end_those_of_the_dead(self) -> None:
+        """Batches that were out when their owner died, and that nobody told the next life of."""
+        begun: dict[int, dict[int, float]] = defaultdict(dict)  # by partition: lives, since when
+        for lease in self._found.values():
+            begun[lease.batch.partition].setdefault(lease.batch.life, lease.sent)
+        came = {(life, trainer) for (life, _), trainer in self._trainers.items()}
+        for lease in self._found.values():
+            lives = begun[lease.batch.partition]
+            life = self._held.get(lease.token, lease.batch.life)
+            following = min((other for other in lives if other > life), default=None)
+            if following is not None and not lease.events:
+                fate = "lost" if self._by_number else "voided"
+                fate = fate if (following, lease.trainer) in came else "left"
+                lease.events.append(Event(lives[following], fate))
+
+    def _ordered(self) -> list[Lease]:
+        """All in the order of their times, but each trainer's in its own order, which has steps."""
+        of_trainers: dict[Trainer, dict[int, list[Lease]]] = defaultdict(lambda: defaultdict(list))
+        for _, lease in sorted(self._found.items()):
+            of_trainers[lease.trainer][self._owners[lease.batch.life]].append(lease)
+        lines = []
+        for trainer, of_owners in of_trainers.items():
+            places = self._places(trainer, of_owners.values())
+            line, at, step = [], 0.0, 1
+            for lease in heapq.merge(*of_owners.values(), key=lambda lease: places[lease.token]):
+                lease.step = step
+                step += lease.fate not in _UNUSED
+                at = max(at, lease.sent)
+                line.append((at, lease))
+            lines.append(line)
+        return [lease for _, lease in heapq.merge(*lines, key=lambda timed: timed[0])]
+
+    def _places(
+        self, trainer: Trainer, of_owners: Iterable[list[Lease]]
+    ) -> dict[int, tuple[float, int]]:
+        """By token: what decides of which owner a trainer takes a batch first."""
+        rounds: Counter[int] = Counter()  # by partition: those in which a rank had a batch
+        places = {}
+        for leases in of_owners:
+            for lease in leases:
+                batch = lease.batch
+                place: tuple[float, int] = batch.number, batch.partition
+                if not self._by_number:
+                    place = lease.sent, 0
+                elif trainer.rank >= 0:
+                    place = rounds[batch.partition], batch.partition
+                    rounds[batch.partition] += 1
+                places[lease.token] = place
+        return places
+
+    def __iter__(self) -> Iterator[Lease]:
+        return iter(self._in_order)
+
+    def __len__(self) -> int:
+        return len(self._found)

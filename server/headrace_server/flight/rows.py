@@ -1,0 +1,241 @@
+"""What the files of rows say: every batch that was made, with the chunks that its rows lie in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace_proto.errors import ServerError
+
+from ..core.plan import Part, Read
+from ..core.slots import Segments
+from ..reading.chunk import Origin
+from .files import FORMAT, SUFFIX, frame_at, frames, unpacked
+from .recorder import FILE, PARTS, SEGMENTS, SOURCE
+
+__all__ = ["BatchId", "Made", "Recorded", "Row", "StoredSource"]
+
+
+#: Sources of one file that are held at a time.
+_SOURCES = 256
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BatchId:
+    """Numbers begin anew with each life of a server, where batches are of segments."""
+
+    life: int
+    partition: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.life}/{self.partition}:{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a batch.  ``segment`` is -1 where there are none."""
+
+    example: int
+    epoch: int
+    file: str
+    record: int
+    offset: int | None
+    key: bytes | None = None
+    segment: int = -1
+    segments: int = 0
+
+    @property
+    def place(self) -> str:
+        """As errors name it."""
+        text = f"{self.file}, record {self.record}"
+        return text if self.offset is None else f"{text}, byte {self.offset}"
+
+
+class StoredSource:
+    """One chunk: how it was read, and its rows."""
+
+    def __init__(self, chunk: int, names: list[str], plain: list[Any]) -> None:
+        (self.epoch, self._position, self._limit, self.stages), self._rows, self.keys = plain
+        self.read = Read(chunk, self.epoch, self._position, self._limit)
+        self._names = names
+
+    @cached_property
+    def ordinals(self) -> np.ndarray:
+        return unpacked(self._rows[0])
+
+    @cached_property
+    def _places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        _, _, file, record, offset = self._rows
+        return unpacked(file), unpacked(record), None if offset is None else unpacked(offset)
+
+    def differs(self, at: np.ndarray, origin: Origin, now: np.ndarray) -> int | None:
+        """The first of these rows that comes from elsewhere now."""
+        file, record, _ = self._places
+        same = record[at] == origin.record[now]
+        pairs = zip(file[at].tolist(), origin.file[now].tolist(), strict=True)
+        names = [self._names[number] for number in self._rows[1]]
+        same &= np.array([names[was] == origin.files[is_] for was, is_ in pairs], bool)
+        return None if same.all() else int(np.argmin(same))
+
+    def row(self, at: int, segment: int = -1, segments: int = 0) -> Row:
+        """One of its rows."""
+        file, record, offset = self._places
+        return Row(
+            int(self.ordinals[at]),
+            self.epoch,
+            self._names[self._rows[1][int(file[at])]],
+            int(record[at]),
+            None if offset is None else int(offset[at]),
+            self.keys[at] if self.keys else None,
+            segment,
+            segments,
+        )
+
+
+@dataclass(slots=True)
+class Made:
+    """One batch that was made."""
+
+    id: BatchId
+    rows: int
+    sources: dict[int, StoredSource] = field(default_factory=dict)  # by number of the chunk
+    parts: list[Part] = field(default_factory=list)
+    segments: Segments | None = None
+    meta: dict[str, Any] = field(default_factory=dict)
+    states: dict[str, Any] | None = None
+
+    def places(self) -> list[tuple[StoredSource, int]]:
+        """The chunk of each row, and which row of it."""
+        if self.segments is not None:
+            pairs = zip(self.segments.chunks.tolist(), self.segments.rows.tolist(), strict=True)
+            return [(self.sources[chunk], row) for chunk, row in pairs]
+        found = []
+        for part in self.parts:
+            rows = part.rows
+            at = range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist()
+            found += [(self.sources[part.chunk], row) for row in at]
+        return found
+
+    def listed(self) -> list[Row]:
+        """Its rows, in order."""
+        batch = self.segments
+        if batch is None:
+            return [source.row(at) for source, at in self.places()]
+        numbers = zip(batch.segments.tolist(), batch.counts.tolist(), strict=True)
+        return [
+            source.row(at, segment, count)
+            for (source, at), (segment, count) in zip(self.places(), numbers, strict=True)
+        ]
+
+    def has_key(self, key: bytes) -> bool:
+        return any(source.keys and source.keys[at] == key for source, at in self.places())
+
+
+class Recorded:
+    """The batches that are recorded, of these lives or of all; each is read when it is asked for.
+
+    A worker that died before it announced a batch has recorded it in vain: of several of one
+    number the last one counts.
+    """
+
+    def __init__(self, directory: Path, lives: Iterable[int] | None = None) -> None:
+        self._files: list[_RowsFile] = []
+        self._places: dict[BatchId, tuple[_RowsFile, int]] = {}
+        self._with_states: set[BatchId] = set()
+        wanted = None if lives is None else set(lives)
+        for path in sorted(directory.glob(f"rows-*{SUFFIX}")):
+            life = int(path.name.split("-")[1])
+            if wanted is None or life in wanted:
+                self._scan(_RowsFile(path, life))
+
+    def _scan(self, file: _RowsFile) -> None:
+        for at, (kind, *plain) in file.scan():
+            if kind in (PARTS, SEGMENTS):
+                batch = BatchId(file.life, plain[0], plain[1])
+                self._places[batch] = file, at
+                if kind == SEGMENTS and plain[5] is not None:
+                    self._with_states.add(batch)
+
+    def __iter__(self) -> Iterator[BatchId]:
+        return iter(self._places)
+
+    def __contains__(self, batch: BatchId) -> bool:
+        return batch in self._places
+
+    def has_states(self, batch: BatchId) -> bool:
+        """Whether the states that went out with it are recorded."""
+        return batch in self._with_states
+
+    def get(self, batch: BatchId) -> Made | None:
+        """One of them; None where it is not recorded, or no more."""
+        file, at = self._places.get(batch, (None, 0))
+        return None if file is None else file.made(at)
+
+
+class _RowsFile:
+    """One file: where its sources lie, and the names in it."""
+
+    def __init__(self, path: Path, life: int) -> None:
+        self.path = path
+        self.life = life
+        self._names: list[str] = []
+        self._sources: dict[tuple[int, int], int] = {}  # by partition and chunk
+        self._read: dict[tuple[int, int], StoredSource] = {}
+
+    def scan(self) -> Iterator[tuple[int, list[Any]]]:
+        """All its frames but the first, once."""
+        content = frames(self.path)
+        _, header = next(content, (0, None))
+        if header is None or header[0] != FORMAT:
+            return
+        for at, plain in content:
+            if plain[0] == FILE:
+                self._names.append(plain[2])
+            elif plain[0] == SOURCE:
+                self._sources[plain[1], plain[2]] = at
+            yield at, plain
+
+    def _source(self, partition: int, chunk: int) -> StoredSource:
+        name = partition, chunk
+        if name not in self._read:
+            plain = frame_at(self.path, self._sources[name])
+            if plain is None:
+                raise ServerError(f"{self.path} is gone: it was the oldest of what is recorded")
+            if len(self._read) >= _SOURCES:
+                del self._read[next(iter(self._read))]
+            self._read[name] = StoredSource(chunk, self._names, plain[3:])
+        return self._read[name]
+
+    def made(self, at: int) -> Made | None:
+        """The batch of a frame."""
+        frame = frame_at(self.path, at)
+        if frame is None:
+            return None
+        kind, partition, number, rows, plain, meta, *states = frame
+        made = Made(BatchId(self.life, partition, number), rows, meta=meta)
+        if kind == PARTS:
+            made.parts = [_part(*part) for part in plain]
+            chunks = {part.chunk for part in made.parts}
+        else:
+            made.segments, made.states = _segments(plain), states[0]
+            chunks = set(made.segments.chunks.tolist())
+        made.sources = {chunk: self._source(partition, chunk) for chunk in chunks}
+        return made
+
+
+def _part(chunk: int, *rows: Any) -> Part:
+    return Part(chunk, slice(*rows) if len(rows) == 2 else unpacked(rows[0]))
+
+
+def _segments(plain: list[Any]) -> Segments:
+    *columns, stripe = plain
+    chunks, rows, segments, counts, indices, lanes, starts = map(unpacked, columns)
+    slots = np.arange(len(chunks), dtype=np.int64)
+    lines = np.zeros(len(chunks), np.int64)
+    return Segments(slots, chunks, rows, segments, counts, indices, lines, stripe, lanes, starts)

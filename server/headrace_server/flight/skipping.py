@@ -1,0 +1,171 @@
+"""Examples of recorded batches, left out from now on: what an operator does to a poisoned step.
+
+    flight ─► rows of the batches that are meant ─► quarantine.json ─► LeftOut in the next server
+
+Nothing that is stored is moved: see ``making/leaving_out.py``.  So a batch that is not committed is
+passed over whole, and one that is committed stays so; its examples are out of later epochs, and of
+this one too when the feed is taken back to a snapshot before it.  Examples of segments end where
+they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from headrace_proto.errors import ServerError
+
+from ..core.changes import Saved
+from ..core.partition import first_number
+from ..state.omissions import Omissions, Skipped, quarantine_file
+from ..state.restoring import finish
+from ..state.statedir import StateDirectory, partition_path
+from ..state.store import Store
+from .history import Flown, History, feed_of
+from .rows import BatchId
+
+__all__ = ["SkipReport", "skip"]
+
+_LONGEST_REASON = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SkipReport:
+    """What was left out, and what can not be any more."""
+
+    feed: str
+    examples: int  # on the list by this
+    known: int  # of them: that were on it
+    batches: tuple[BatchId, ...]
+    committed: tuple[BatchId, ...]  # of these: those that are done in the state as it is
+    going_on: int  # examples of segments that have begun, and end where they are
+    segments: bool
+
+    def lines(self) -> list[str]:
+        """In words."""
+        said = f"feed {self.feed!r}: {self.examples} examples of {len(self.batches)} batches"
+        told = [f"{said} are left out from now on ({self.known} of them were before)"]
+        if self.segments:
+            told.append(f"{self.going_on} of them have begun, and end where they are")
+            if self.committed:
+                told.append(
+                    f"{len(self.committed)} of the batches were committed: what their segments did "
+                    "is not undone, unless the feed is taken back to a snapshot before them"
+                )
+        elif self.committed:
+            listed = ", ".join(map(str, self.committed[:5]))
+            more = ", …" if len(self.committed) > 5 else ""
+            told.append(
+                f"{len(self.committed)} of the batches are committed and can not be left out any "
+                f"more in this epoch, unless the feed is taken back to a snapshot before them: "
+                f"{listed}{more}"
+            )
+        return told
+
+    def to_plain(self) -> dict[str, Any]:
+        return {
+            "feed": self.feed,
+            "examples": self.examples,
+            "known": self.known,
+            "batches": [str(batch) for batch in self.batches],
+            "committed": [str(batch) for batch in self.committed],
+            "going_on": self.going_on,
+        }
+
+
+def skip(
+    path: Path,
+    feed: str | None,
+    choose: Callable[[History], Sequence[Flown]],
+    reason: str,
+    key: bytes | None = None,
+) -> SkipReport:
+    """Leave out the examples of what ``choose`` finds; with ``key`` only those of that key.
+
+    ServerError while a server holds the directory, and where rows are recorded no more.
+    """
+    if not reason.strip() or len(reason) > _LONGEST_REASON:
+        raise ValueError(f"reason={reason!r:.80}: a text of 1 to {_LONGEST_REASON} characters")
+    name = feed_of(path, feed)
+    state = StateDirectory(path)
+    try:
+        finish(state.path)
+        return _skip(state.path, History(state.path, name), choose, reason, key)
+    finally:
+        state.close()
+
+
+def _skip(
+    state: Path,
+    history: History,
+    choose: Callable[[History], Sequence[Flown]],
+    reason: str,
+    key: bytes | None,
+) -> SkipReport:
+    flown = choose(history)
+    rows: dict[int, int] = {}
+    keys: set[tuple[int, bytes]] = set()
+    batches = tuple(dict.fromkeys(one.id for one in flown))
+    for one in flown:
+        if one.made is None:
+            raise ServerError(
+                f"the rows of batch {one.id} are recorded no more: the oldest go (record_bytes), "
+                "so its examples can not be left out"
+            )
+        for row in one.made.listed():
+            if key is None or row.key == key:
+                rows[row.example] = min(row.epoch, rows.get(row.example, row.epoch))
+                if row.key is not None:
+                    keys.add((row.epoch, row.key))
+    if not rows:
+        raise ServerError(f"nothing of feed {history.feed!r} that is recorded is meant by that")
+    file = quarantine_file(state, history.feed)
+    omissions = Omissions.read(file)
+    known = len(rows.keys() & omissions.skipped.keys())
+    for example, epoch in rows.items():
+        omissions.skip(example, Skipped(reason, epoch))
+    segments = _is_segmented(state, history.feed)
+    stores = _stores(state, history.feed, {batch.partition for batch in batches})
+    if segments:
+        fates = {lease.batch: lease.fate for lease in history.leases}
+        done = tuple(batch for batch in batches if fates.get(batch) == "committed")
+    else:
+        done = tuple(b for b in batches if b.partition in stores and _is_done(stores, b))
+    going_on = {key for saved in stores.values() for key in saved.examples.keys}
+    omissions.write(file)
+    return SkipReport(history.feed, len(rows), known, batches, done, len(going_on & keys), segments)
+
+
+def _is_segmented(state: Path, feed: str) -> bool:
+    file = state / "feeds" / feed / "feed.json"
+    try:
+        kind = json.loads(file.read_text())["pipeline"]["shape"]["kind"]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ServerError(f"{file} does not say what the feed is: {error!r:.200}") from None
+    return bool(kind == "sequences")
+
+
+def _stores(state: Path, feed: str, partitions: set[int]) -> dict[int, Saved]:
+    """What is stored of some partitions."""
+    found = {}
+    for partition in partitions:
+        path = partition_path(state, feed, partition)
+        if path.exists():
+            store = Store(path, "process")
+            found[partition] = store.load()
+            store.close()
+    return found
+
+
+def _is_done(stores: dict[int, Saved], batch: BatchId) -> bool:
+    saved = stores[batch.partition]
+    base = 0
+    if "cursor" in saved.meta:
+        cursor = msgpack.unpackb(saved.meta["cursor"], strict_map_key=False)
+        base = first_number(cursor["machine"])
+    return batch.number < base or batch.number in saved.done

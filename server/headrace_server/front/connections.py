@@ -1,0 +1,199 @@
+"""The connections of a public socket, and which of them end when there are too many.
+
+    accepted ─► stranger ─── Hello ──► a session's ─── the session ends ──► stranger
+                   │
+                   └── too many connections: the older half of the strangers ends
+
+A peer needs no key to hold a connection open, and each costs the server a descriptor.  So the
+oldest connection without a session makes room for a new one; a trainer that is cut off this way
+reconnects.  ``most`` bounds them softly: ZeroMQ accepts in a thread of its own, and the line of
+``descriptors`` is the hard bound.
+
+ZeroMQ's monitor tells of each connection by its descriptor, and so does the metadata of a message
+(ZMQ_SRCFD).  Only ZeroMQ's thread opens and closes these; the caller's thread shuts one down, and
+has looked before whether that number is a connection of this port.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+
+import zmq
+
+from ..process.sockets import waits
+
+__all__ = ["Connections", "Strangers"]
+
+_MONITOR = "inproc://headrace-connections"
+_BROKEN = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+_EVENTS = zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | _BROKEN
+#: Time for a handshake and a Hello.  The longer, the fewer newcomers a second in a flood.
+_PATIENCE_S = 0.05
+#: Events that are read in one round; a storm of connections must not hold up the others.
+_BURST = 256
+#: … and times as many before a session gets its connection.
+_CATCH_UP = 20
+#: With SO_LINGER so, closing resets: nothing of the connection is left in the kernel.
+_RESET = struct.pack("ii", 1, 0)
+
+
+class Strangers:
+    """Connections by number, and which of them can be spared.  No clock, no socket."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._since: dict[int, float] = {}  # of those without a session, the oldest first
+        self._session: dict[int, int] = {}  # of the others
+        self._connection: dict[int, int] = {}  # by session
+
+    def __len__(self) -> int:
+        return len(self._since) + len(self._session)
+
+    def accepted(self, number: int, now: float) -> None:
+        """There is a new connection.  One that had its number is gone."""
+        self.ended(number)
+        self._since[number] = now
+
+    def ended(self, number: int) -> None:
+        """A connection is gone."""
+        self._since.pop(number, None)
+        session = self._session.pop(number, None)
+        if session is not None:
+            del self._connection[session]
+
+    def belongs(self, number: int, session: int, now: float) -> None:
+        """A session came by a connection.  It protects this one, and no other any more."""
+        if number not in self._since and number not in self._session:
+            return
+        self.left(session, now)
+        self.left(self._session.get(number, -1), now)
+        del self._since[number]
+        self._session[number], self._connection[session] = session, number
+
+    def left(self, session: int, now: float) -> None:
+        """A session has ended; its connection is a stranger's again."""
+        number = self._connection.pop(session, None)
+        if number is not None:
+            del self._session[number]
+            self._since[number] = now
+
+    def spare(self, now: float) -> list[int]:
+        """The connections that are to end now; they count no more.
+
+        It is the older half of the strangers, so that many can come before it is looked again.
+        """
+        if len(self) <= self._most:
+            return []
+        half = itertools.islice(self._since.items(), (len(self._since) + 1) // 2)
+        found = [number for number, since in half if now - since >= _PATIENCE_S]
+        for number in found:
+            del self._since[number]
+        return found
+
+
+class Connections:
+    """All connections of one public socket."""
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], public: zmq.Socket[bytes], most: int
+    ) -> None:
+        self._public = public
+        self._strangers = Strangers(most)
+        self._places: set[object] = set()  # ports, and paths of ipc://
+        self._broken: list[tuple[int, int]] = []
+        self._ended = 0
+        self.more = True  # whether there may be events though ``fileno`` does not tell of any
+        public.monitor(_MONITOR, _EVENTS)
+        self._monitor = context.socket(zmq.PAIR)
+        self._monitor.linger = 0
+        self._monitor.rcvhwm = 0  # a full queue would hold up the thread that serves connections
+        self._monitor.connect(_MONITOR)
+        self._number = int(self._monitor.getsockopt(zmq.FD))
+
+    def __len__(self) -> int:
+        return len(self._strangers)
+
+    def fileno(self) -> int:
+        """Readable when there is something to hear."""
+        return self._number
+
+    def hear(self, now: float) -> None:
+        """Note which connections came and ended."""
+        monitor, strangers = self._monitor, self._strangers
+        for _ in range(_BURST):
+            if not waits(monitor):
+                self.more = False
+                return
+            event, *_ = monitor.recv_multipart(zmq.NOBLOCK)
+            kind, value = struct.unpack("=HI", event[:6])
+            if kind == zmq.EVENT_ACCEPTED:
+                strangers.accepted(value, now)
+            elif kind == zmq.EVENT_DISCONNECTED:
+                strangers.ended(value)
+            elif kind == zmq.EVENT_LISTENING:
+                with _borrowed(value) as listener:
+                    self._places.add(_place(listener))
+            else:
+                self._broken.append((kind, value))
+        self.more = True
+
+    def take_broken(self) -> Sequence[tuple[int, int]]:
+        """Handshakes that ZeroMQ broke off, as kind and value of the event."""
+        broken, self._broken = self._broken, []
+        return broken
+
+    def belongs(self, number: int, session: int, now: float) -> None:
+        """A session came by this connection."""
+        for _ in range(_CATCH_UP):  # that it was accepted may be one of the events that wait
+            self.hear(now)
+            if not self.more:
+                break
+        self._strangers.belongs(number, session, now)
+
+    def left(self, session: int, now: float) -> None:
+        """A session has ended."""
+        self._strangers.left(session, now)
+
+    def end_surplus(self, now: float) -> None:
+        """End the oldest connections without a session where there are too many."""
+        self._ended += sum(map(self._end, self._strangers.spare(now)))
+
+    def take_ended(self) -> int:
+        """How many were ended since this was asked last."""
+        ended, self._ended = self._ended, 0
+        return ended
+
+    def _end(self, number: int) -> bool:
+        """Shut a connection down; ZeroMQ's thread notices and closes it."""
+        with contextlib.suppress(OSError), _borrowed(number) as end:
+            # It may be gone already, and its number another file's.
+            if _place(end) in self._places:
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                end.shutdown(socket.SHUT_RDWR)
+                return True
+        return False
+
+    def close(self) -> None:
+        """Hear nothing any more."""
+        self._public.disable_monitor()
+        self._monitor.close()
+
+
+@contextlib.contextmanager
+def _borrowed(number: int) -> Iterator[socket.socket]:
+    """A socket of ZeroMQ's by its number, which stays ZeroMQ's to close.  OSError: it is none."""
+    end = socket.socket(fileno=number)
+    try:
+        yield end
+    finally:
+        end.detach()
+
+
+def _place(end: socket.socket) -> object:
+    """The port of an Internet socket, the path of a Unix socket."""
+    name = end.getsockname()
+    return name[1] if isinstance(name, tuple) else name

@@ -1,0 +1,349 @@
+"""The front: the process with the public address, where workers own their partitions.
+
+    trainer ══► CURVE ─► gate ─► front ─► relay ─► owner (a worker process) × n
+            ◄═══════════════════       ◄─
+
+It alone reads the secret key, and runs no user code.  It passes messages on without reading them,
+but for greetings, which tell the owner that they are for: while that is away, or opens its sources,
+the front answers them itself.  Bytes of batches for other hosts go out from the owners' segments.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from headrace_proto.clock import AwakeClock
+from headrace_proto.errors import HeadraceError
+from headrace_proto.messages import (
+    FROM_SERVER,
+    FROM_TRAINER,
+    Ended,
+    Hello,
+    Pulse,
+    Refused,
+    Welcome,
+)
+
+from ..making.slab import map_segment
+from ..process.child import ParentPipe
+from ..process.config import RunConfig
+from ..process.descriptors import divide, own, undivide
+from ..process.exchange import SPARE, Exchange
+from ..process.relay import (
+    FROM_OWNER,
+    Block,
+    Heard,
+    Known,
+    Left,
+    Ready,
+    Retired,
+    Say,
+    Sent,
+    Unreachable,
+)
+from ..process.sockets import CanNotBind, bind_all, public_router, waits
+from .connections import Connections
+from .front_owner import FrontOwner, life_of, number_of
+from .gate import Gate
+
+__all__ = ["Front", "main"]
+
+logger = logging.getLogger("headrace.front")
+
+_TICK_S = 0.1
+#: Messages taken from the public socket before the owners get their turn.
+_BURST = 256
+
+
+class Front:
+    """One public address."""
+
+    def __init__(self, config: RunConfig, pipe: ParentPipe) -> None:
+        self._config = config
+        self._pipe = pipe
+        self._clock = AwakeClock(2 * _TICK_S)
+        self._directory = Path(config.directory)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._public = public_router(self._context)
+        others = 2 * config.workers + SPARE  # lives of owners that end and begin
+        sessions = config.max_trainers * config.workers  # a trainer has one with each owner
+        division = divide(others + SPARE + len(config.binds), sessions)
+        if division.sessions < sessions:
+            logger.warning(
+                "the limit of open files (%d, RLIMIT_NOFILE) allows connections of %d trainers, "
+                "and max_trainers=%d",
+                *(division.limit, division.sessions // config.workers, config.max_trainers),
+            )
+        self._connections = Connections(self._context, self._public, division.connections)
+        self._gate = Gate(self._context, self._public, config.keys, self._connections)
+        self._exchange = Exchange(self._directory / "workers", others)
+        self._owners = [FrontOwner(n, self._exchange, self._say) for n in range(config.workers)]
+        self._owner_of: dict[bytes, FrontOwner] = {}  # connections that have a session
+        self._owners_of = {feed.name: config.owners_of(feed) for feed in config.feeds}
+        self._failure: tuple[str, str] | None = None
+        self._next_tick = 0.0
+        self._stopping = False
+
+    def bind(self) -> list[str]:
+        """Bind the public socket; the addresses that trainers can use."""
+        return bind_all(self._public, self._config.binds)
+
+    def run(self) -> None:
+        """Serve until told to stop."""
+        questions = self._gate.questions
+        by_zeromq = [self._public] if questions is None else [self._public, questions]
+        numbers = [int(socket.getsockopt(zmq.FD)) for socket in by_zeromq]
+        connections, owners, pipe = self._connections, self._exchange, self._pipe
+        poller = select.epoll()
+        for number in (owners.fileno(), pipe.fileno(), connections.fileno(), *numbers):
+            poller.register(number, select.EPOLLIN)
+        while not self._stopping:
+            # ZeroMQ's descriptors tell of changes only, so its sockets are looked at each time.
+            at_once = connections.more or (any(map(waits, by_zeromq)) and not self._is_full)
+            ready = {number for number, _ in poller.poll(0.0 if at_once else _TICK_S)}
+            if owners.fileno() in ready:
+                for name, (header, *frames) in owners.hear():
+                    self._on_owner(name, FROM_OWNER.decode(header), frames)
+            if connections.more or connections.fileno() in ready:
+                connections.hear(self._clock())
+                connections.end_surplus(self._clock())
+            if questions is not None:
+                self._gate.answer(self._clock())
+            self._hear_trainers()
+            if pipe.fileno() in ready:
+                for order in pipe.read_orders():
+                    self._obey(order)
+            for owner in self._owners:
+                if owner.sending:
+                    owner.sweep()
+            now = self._clock()
+            if now >= self._next_tick:
+                self._next_tick = now + _TICK_S
+                self._tick(now)
+        self._public.linger = 300
+
+    def close(self) -> None:
+        """Close all sockets."""
+        self._gate.close()
+        self._connections.close()
+        self._public.close()
+        self._exchange.close()
+        self._context.term()
+        undivide()
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether an owner is busy and has enough to read: the socket is that of all."""
+        return any(owner.is_full for owner in self._owners)
+
+    # Trainers
+
+    def _hear_trainers(self) -> None:
+        for _ in range(_BURST):
+            if self._is_full or not waits(self._public):
+                return
+            key, connection, frames = self._gate.receive()
+            owner = self._owner_of.get(connection)
+            if owner is not None:
+                owner.tell(Heard(connection, key), frames)
+                continue
+            owner = self._greeted(connection, frames)
+            if owner.ready and self._failure is None:
+                owner.pass_greeting(connection, self._gate.last_came_by, key, frames)
+            else:
+                self._answer_greeting(owner, connection, key, frames)
+
+    def _greeted(self, connection: bytes, frames: list[bytes]) -> FrontOwner:
+        """The owner that a message is for, which comes by a connection without a session.
+
+        One that names none is for the owner with the fewest trainers.  So that it is the same when
+        it is repeated, a connection stays with that.  Each owner can refuse what is no greeting.
+        """
+        owners = self._owners
+        if len(owners) == 1:
+            return owners[0]
+        chosen = next((owner for owner in owners if connection in owner), None)
+        try:
+            hello = FROM_TRAINER.decode(frames[0]) if frames else None
+        except HeadraceError:
+            hello = None
+        if not isinstance(hello, Hello):
+            return chosen or next((owner for owner in owners if owner.ready), owners[0])
+        if 0 <= hello.owner < len(owners):
+            return owners[hello.owner]
+        if chosen is None:
+            of_feed = owners[: self._owners_of.get(hello.feed, len(owners))]
+            chosen = min(of_feed, key=lambda owner: (owner.load, owner.number))
+        return chosen
+
+    def _answer_greeting(
+        self, owner: FrontOwner, connection: bytes, key: str, frames: list[bytes]
+    ) -> None:
+        """Say why there is no Welcome yet, and keep the greeting for the owner."""
+        try:
+            if not frames or not isinstance(FROM_TRAINER.decode(frames[0]), Hello):
+                return
+        except HeadraceError as error:
+            self._gate.refusals.add("garbage", connection.hex(), str(error)[:1000], self._clock())
+            return
+        if self._failure is not None:
+            self._say(connection, FROM_SERVER.encode(Refused(*self._failure)))
+            return
+        owner.hold(connection, self._gate.last_came_by, key, frames)
+        opening = "the workers are opening the feed's source"
+        text = "the worker is being started" if owner.name is None else opening
+        self._say(connection, FROM_SERVER.encode(Pulse(0, text)))
+
+    def _say(self, connection: bytes, header: bytes) -> bool:
+        try:
+            self._public.send_multipart([connection, header], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    # The owners
+
+    def _on_owner(self, name: bytes, message: Any, frames: list[bytes]) -> None:
+        owner = self._owners[number_of(name)]
+        if name != owner.name:  # what a life before this one has said comes too late
+            if owner.name is not None and life_of(name) < life_of(owner.name):
+                return
+            self._end_life(owner)
+            owner.begin_life(name, self._known())
+        if isinstance(message, Say):
+            self._on_say(owner, message.connection, frames[0])
+        elif isinstance(message, Block):
+            self._on_block(owner, message, frames[0])
+        elif isinstance(message, Left):
+            self._connections.left(message.session, self._clock())
+            self._disown(owner, owner.left(message.session))
+        elif isinstance(message, Retired):
+            owner.segments.pop(message.segment, None)
+        elif isinstance(message, Ready):
+            owner.open(self._clock())
+
+    def _disown(self, owner: FrontOwner, connection: bytes) -> None:
+        if self._owner_of.get(connection) is owner and connection not in owner.sessions:
+            del self._owner_of[connection]
+
+    def _known(self) -> Known:
+        return Known(self._gate.names, self._gate.told())
+
+    def _end_life(self, owner: FrontOwner) -> None:
+        """The owner is gone, and all sessions with it."""
+        now = self._clock()
+        for connection in owner.sessions:
+            self._owner_of.pop(connection, None)
+        for session in owner.end_life():
+            self._connections.left(session, now)
+
+    def _on_say(self, owner: FrontOwner, connection: bytes, header: bytes) -> None:
+        if owner.greets(connection):
+            self._see_answer(owner, connection, header)
+        if not self._say(connection, header):
+            owner.forget(connection)
+            owner.tell(Unreachable(connection))
+
+    def _see_answer(self, owner: FrontOwner, connection: bytes, header: bytes) -> None:
+        """Note the session that the answer to a greeting opens or resumes."""
+        message = FROM_SERVER.decode(header)
+        if isinstance(message, Welcome):
+            number = owner.forget(connection)
+            self._connections.belongs(number, message.session, self._clock())
+            other = self._owner_of.get(connection)
+            if other is not None and other is not owner:  # it has greeted this one since
+                other.tell(Unreachable(connection))
+            self._disown(owner, owner.opened(connection, message.session))
+            self._owner_of[connection] = owner
+        elif isinstance(message, Refused):
+            owner.forget(connection)
+
+    def _on_block(self, owner: FrontOwner, block: Block, header: bytes) -> None:
+        """Send a batch from the memory of its segment."""
+        try:
+            memory = owner.segments.get(block.segment)
+            if memory is None:
+                with own():
+                    memory = map_segment(self._directory / block.segment)
+                owner.segments[block.segment] = memory
+        except OSError as error:
+            logger.warning("a batch is not sent before its lease has ended: %s", error)
+            owner.tell(Sent(block.number))
+            return
+        payload = memory[block.offset : block.offset + block.nbytes]
+        try:
+            tracker = self._public.send_multipart(
+                [block.connection, header, payload.data], zmq.NOBLOCK, copy=False, track=True
+            )
+        except zmq.ZMQError:  # gone, or stuck
+            owner.tell(Sent(block.number))
+            owner.tell(Unreachable(block.connection))
+            return
+        owner.sending.append((tracker, block.number))
+
+    # The supervisor, and time
+
+    def _obey(self, order: dict[str, Any]) -> None:
+        kind = order["order"]
+        if kind == "worker_died":
+            owner = self._owners[order["worker"]]
+            if owner.name is not None and life_of(owner.name) == order["life"]:
+                self._end_life(owner)
+        elif kind == "fail":
+            self._failure = order["code"], order["text"]
+            for owner in self._owners:
+                for connection in owner.take_held():
+                    self._say(connection, FROM_SERVER.encode(Refused(*self._failure)))
+        elif kind == "stats":  # owners tell of trainers: this tells that trainers are heard
+            self._pipe.tell("answer", request=order["request"])
+        elif kind == "stop":
+            text = "the server was stopped"
+            returns = self._config.state_directory is not None
+            for number in order["unheard"]:
+                for connection, session in self._owners[number].sessions.items():
+                    ended = Ended(session, "lost", text, returns)
+                    self._say(connection, FROM_SERVER.encode(ended))
+            self._stopping = True
+
+    def _tick(self, now: float) -> None:
+        self._connections.end_surplus(now)
+        self._gate.tick(now)
+        self._exchange.tick()
+        self._pipe.check_parent()
+        known = self._known()
+        for owner in self._owners:
+            owner.tick(now, known)
+
+
+def _serve(config: RunConfig, pipe: ParentPipe) -> None:
+    front = Front(config, pipe)
+    pipe.tell("ready", addresses=front.bind())
+    try:
+        front.run()
+    finally:
+        front.close()
+
+
+def main() -> None:
+    """Entry of the process."""
+    pipe = ParentPipe()
+    config = RunConfig.from_plain(pipe.read_config()["run"])
+    logging.basicConfig(level=config.log_level, format="%(name)s: %(message)s")
+    try:
+        _serve(config, pipe)
+    except BaseException as error:
+        pipe.tell("dying", text=f"{error}", kind=type(error).__name__)
+        if not isinstance(error, CanNotBind):
+            traceback.print_exc()
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""The server's keys: its own secret, and the public keys of the trainers that it lets in.
+
+    DIR/server.secret            this server's, read once
+    DIR/server.public            for trainers
+    DIR/trainers/NAME.public     whoever has the secret to it is let in, as NAME
+
+``trainers`` is looked at again and again: who is added may come at once, and who is taken away has
+to go.  A file there that can not be read lets nobody in, and stops nobody else.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import zmq
+
+from headrace_proto.keys import (
+    PUBLIC,
+    SECRET,
+    SERVER,
+    Secret,
+    check_name,
+    fault_of_mode,
+    parse_public,
+    parse_secret,
+)
+
+from ..process.descriptors import is_shortage, own
+
+__all__ = ["TRAINERS", "KeyRing"]
+
+TRAINERS = "trainers"
+
+logger = logging.getLogger("headrace.trainers")
+
+#: A file of a key holds three lines.
+_MOST_BYTES = 4096
+_Seen = tuple[str, int, int, int]
+
+
+class KeyRing:
+    """The keys in one directory.  ValueError says what is wrong with them."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
+        if not zmq.has("curve"):
+            raise ValueError(f"keys={str(directory)!r}: this build of ZeroMQ has no CURVE")
+        if not self.directory.is_dir():
+            raise ValueError(f"keys={str(directory)!r} is no directory: headrace keygen makes it")
+        _check_mode(self.directory, f"keys={str(directory)!r}")
+        path = self.directory / (SERVER + SECRET)
+        if not path.is_file():
+            raise ValueError(
+                f"keys={str(directory)!r} has no {path.name}: headrace keygen {directory} makes it"
+            )
+        _check_mode(path, str(path), secret=True)
+        self.secret: Secret = parse_secret(_read(path), str(path))
+        trainers = self.directory / TRAINERS
+        if not trainers.is_dir():
+            raise ValueError(f"keys={str(directory)!r} has no directory {TRAINERS}")
+        _check_mode(trainers, str(trainers))
+        self._seen: tuple[_Seen, ...] = ()
+        self._names: dict[str, str] = {}  # by public key
+        self.refresh()
+
+    def name_of(self, key: str) -> str | None:
+        """Who has the secret to a public key; None where nobody is let in with it."""
+        return self._names.get(key)
+
+    @property
+    def names(self) -> list[str]:
+        """Who is let in."""
+        return sorted(set(self._names.values()))
+
+    @property
+    def by_key(self) -> dict[str, str]:
+        """Names by public key."""
+        return self._names
+
+    def refresh(self) -> bool:
+        """Look at the trainers' keys again; whether others are let in now."""
+        try:
+            seen = tuple(sorted(self._look()))
+            return seen != self._seen and self._take(seen)
+        except OSError as error:
+            if not is_shortage(error):
+                raise
+            return False  # nobody's key was taken away: it is looked at again
+
+    def _take(self, seen: tuple[_Seen, ...]) -> bool:
+        """Read the files of the keys; whether others are let in now."""
+        names: dict[str, str] = {}
+        for name, *_ in seen:
+            path = self.directory / TRAINERS / name
+            try:
+                _check_mode(path, str(path))
+                trainer = check_name("the name", name.removesuffix(PUBLIC))
+                key = parse_public(_read(path), str(path))
+            except (OSError, ValueError) as error:
+                if isinstance(error, OSError) and is_shortage(error):
+                    raise
+                logger.warning("a trainer's key is not used: %s: %s", path, error)
+                continue
+            other = names.setdefault(key, trainer)
+            if other != trainer:
+                logger.warning(
+                    "trainers %s and %s have one key: both are %s", other, trainer, other
+                )
+        before, self._names, self._seen = self._names, names, seen
+        return names != before
+
+    def _look(self) -> Iterator[_Seen]:
+        """What changes when a file does.  Links are followed: orchestrators swap what they name."""
+        try:
+            with own():
+                names = os.listdir(self.directory / TRAINERS)
+        except OSError as error:
+            if is_shortage(error):
+                raise
+            logger.warning("no trainer is let in: %s", error)
+            return
+        for name in names:
+            if not name.endswith(PUBLIC):
+                continue
+            try:
+                status = os.stat(self.directory / TRAINERS / name)
+            except OSError as error:  # taken away at this moment
+                if is_shortage(error):
+                    raise
+                continue
+            yield name, status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _check_mode(path: Path, where: str, secret: bool = False) -> None:
+    fault = fault_of_mode(path.stat().st_mode, secret)
+    if fault:
+        raise ValueError(f"{where} {fault} {path}")
+
+
+def _read(path: Path) -> str:
+    with own():
+        file = open(path, encoding="ascii", errors="replace")  # noqa: SIM115
+    with file:
+        return file.read(_MOST_BYTES)

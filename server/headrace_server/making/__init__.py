@@ -1,0 +1,1 @@
+"""Makes batches: shape, segments, states, bytes in the slab."""

@@ -1,0 +1,212 @@
+"""Plans become bytes: the one place where payload is copied.
+
+    Assembly(parts, fields, pad) ── shapes, layout, size ──► a block is found ──► fill(block)
+
+Whether the rows fit together is settled before a block is asked for, so a bad batch costs no
+memory.  Padding is 0, False and the empty string, on the right of each dimension that varies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+
+from headrace_proto.dtypes import BYTES
+from headrace_proto.errors import DataError
+from headrace_proto.layout import Slot, arrange, array_at
+from headrace_proto.schema import Field
+
+from ..reading.chunk import Chunk
+from ..reading.columns import Column, Ragged, RaggedStrings, Strings, take
+
+__all__ = ["Assembly", "batch_schema"]
+
+Rows = slice | np.ndarray
+Parts = Sequence[tuple[Chunk, Rows]]
+
+
+def batch_schema(fields: Mapping[str, Field], batch_size: int | None) -> dict[str, Field]:
+    """The schema of a batch: one more dimension, None where smaller batches may come."""
+    return {name: Field(f.dtype, (batch_size, *f.shape)) for name, f in fields.items()}
+
+
+class Assembly:
+    """One batch about to be written."""
+
+    def __init__(self, parts: Parts, fields: Mapping[str, Field], dynamic_pad: bool) -> None:
+        self._parts = parts
+        self.rows = rows = sum([_count(rows) for _, rows in parts])
+        self._columns: list[list[Column]] = []
+        specs = []
+        for name, field in fields.items():
+            columns = [_light_take(chunk.columns[name], rows) for chunk, rows in parts]
+            shape = self._shape(name, columns, dynamic_pad)
+            text = _string_bytes(columns) if field.dtype == BYTES else 0
+            self._columns.append(columns)
+            specs.append((field.dtype, (rows, *shape), text))
+        self.slots: list[Slot]
+        self.slots, self.nbytes = _arranged(tuple(specs))
+
+    def _shape(self, name: str, columns: list[Column], dynamic_pad: bool) -> tuple[int, ...]:
+        first = columns[0]
+        if not isinstance(first, (Ragged, RaggedStrings)):
+            shape = first.shape[1:]
+            for column in columns[1:]:
+                if column.shape[1:] != shape:  # type: ignore[union-attr]
+                    raise DataError(f"column {name!r} changes its shape: {shape} and others")
+            return shape
+        extents = first.extents
+        if len(columns) > 1:
+            extents = np.concatenate([c.extents for c in columns])  # type: ignore[union-attr]
+        if not dynamic_pad and len(extents) and (extents != extents[0]).any():
+            other = int((extents != extents[0]).any(axis=1).argmax())
+            raise DataError(
+                f"column {name!r}: rows of one batch have unequal shapes: "
+                f"{[*extents[0].tolist(), *first.inner]} ({self._origin(0)}) and "
+                f"{[*extents[other].tolist(), *first.inner]} ({self._origin(other)}); "
+                "declare dynamic_pad=True to pad them"
+            )
+        largest = np.maximum.reduce(extents).tolist() if len(extents) else [0] * extents.shape[1]
+        return (*largest, *first.inner)
+
+    def unpadded(self) -> list[int]:
+        """Elements of each column before they are padded."""
+        return [
+            sum(map(_elements, columns)) if _varies(columns[0]) else prod(slot.shape)
+            for columns, slot in zip(self._columns, self.slots, strict=True)
+        ]
+
+    def _origin(self, row: int) -> str:
+        for chunk, rows in self._parts:
+            if row < _count(rows):
+                number = rows.start + row if isinstance(rows, slice) else int(rows[row])
+                return chunk.origin.describe(number)
+            row -= _count(rows)
+        raise IndexError(row)
+
+    def fill(self, block: np.ndarray) -> None:
+        """Write the batch into its block (uint8, at least ``nbytes``)."""
+        for slot, columns, i in zip(self.slots, self._columns, range(len(self.slots)), strict=True):
+            if slot.dtype == BYTES:
+                _fill_strings(block, slot, columns)
+            elif isinstance(columns[0], Ragged):
+                _fill_ragged(block, slot, columns)  # type: ignore[arg-type]
+            else:
+                self._fill_dense(array_at(block, slot), i, columns)
+
+    def _fill_dense(self, out: np.ndarray, i: int, columns: list[Column]) -> None:
+        at = 0
+        for column, (_, rows) in zip(columns, self._parts, strict=True):
+            n = _count(rows)
+            if isinstance(rows, slice):
+                out[at : at + n] = column[rows]  # type: ignore[index]
+            else:
+                column.take(rows, 0, out[at : at + n], "clip")  # type: ignore[call-arg]
+            at += n
+
+
+def _count(rows: Rows) -> int:
+    return int(rows.stop - rows.start) if isinstance(rows, slice) else len(rows)
+
+
+def _light_take(column: Column, rows: Rows) -> Column:
+    """Rows of a column where that copies no payload; dense columns are taken when written."""
+    return column if isinstance(column, np.ndarray) else take(column, rows)
+
+
+@lru_cache(maxsize=1024)
+def _arranged(specs: tuple[tuple[str, tuple[int, ...], int], ...]) -> tuple[list[Slot], int]:
+    return arrange(specs)
+
+
+def _within(column: Ragged | RaggedStrings, shape: tuple[int, ...]) -> np.ndarray:
+    """Which elements of padded rows of this shape are real."""
+    inside = np.ones((len(column), *shape), bool)
+    for k in range(column.extents.shape[1]):
+        places = np.arange(shape[k]) < column.extents[:, k, None]
+        inside &= places.reshape(len(column), *(d if i == k else 1 for i, d in enumerate(shape)))
+    return inside
+
+
+def _string_bytes(columns: list[Column]) -> int:
+    total = 0
+    for column in columns:
+        if isinstance(column, RaggedStrings):
+            total += int(column.flat.lengths[column.items].sum())
+        else:
+            assert isinstance(column, Strings)
+            total += int(column.lengths.sum())
+    return total
+
+
+def _fill_strings(block: np.ndarray, slot: Slot, columns: list[Column]) -> None:
+    count = prod(slot.shape)
+    start = slot.offset + 8 * (count + 1)
+    lengths = _string_lengths(slot.shape, columns)
+    offsets = np.ndarray((count + 1,), np.int64, block, slot.offset)
+    offsets[0] = 0
+    lengths.reshape(-1).cumsum(out=offsets[1:])
+    for column in columns:
+        strings = column.flat.take(column.items) if isinstance(column, RaggedStrings) else column
+        assert isinstance(strings, Strings)
+        text = strings.joined()
+        block[start : start + text.size] = text
+        start += text.size
+
+
+def _string_lengths(shape: tuple[int, ...], columns: list[Column]) -> np.ndarray:
+    first = columns[0]
+    if len(columns) == 1 and isinstance(first, Strings):
+        return first.lengths
+    lengths = np.zeros(shape, np.int64)
+    at = 0
+    for column in columns:
+        n = len(column)
+        if isinstance(column, RaggedStrings):
+            there = _within(column, shape[1:])
+            lengths[at : at + n][there] = column.flat.lengths[column.items]
+        else:
+            assert isinstance(column, Strings)
+            lengths[at : at + n] = column.lengths
+        at += n
+    return lengths
+
+
+def _fill_ragged(block: np.ndarray, slot: Slot, columns: list[Ragged]) -> None:
+    varying = columns[0].extents.shape[1]
+    if varying > 1:
+        _fill_nested(array_at(block, slot), columns)
+        return
+    row_bytes = slot.nbytes // max(1, slot.shape[0])
+    at = slot.offset
+    out = block.data  # slices of it are cheaper than those of an array; filling is not
+    for column in columns:
+        raw = column.raw.data
+        sizes = (column.extents[:, 0] * column.item_bytes).tolist()
+        for start, size in zip(column.starts.tolist(), sizes, strict=True):
+            out[at : at + size] = raw[start : start + size]
+            block[at + size : at + row_bytes] = 0
+            at += row_bytes
+
+
+def _fill_nested(out: np.ndarray, columns: list[Ragged]) -> None:
+    at = 0
+    for column in columns:
+        for i in range(len(column)):
+            row = column.row(i)
+            if prod(row.shape) != prod(out.shape[1:]):
+                out[at] = 0
+            out[at][tuple(slice(0, d) for d in row.shape)] = row
+            at += 1
+
+
+def _varies(column: Column) -> bool:
+    return isinstance(column, (Ragged, RaggedStrings))
+
+
+def _elements(column: Column) -> int:
+    assert isinstance(column, (Ragged, RaggedStrings))
+    return int(np.prod(column.extents, axis=1, dtype=np.int64).sum()) * prod(column.inner)

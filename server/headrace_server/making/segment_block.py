@@ -1,0 +1,352 @@
+"""A batch of segments as bytes: windows of sequences, contexts and states, written once.
+
+    Segments + Offers of their chunks + states ─► SegmentBlock ─► fill(block)
+
+Places of columns depend on nothing but the fields, counts of rows and sizes of strings, so they are
+reckoned once for each of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from headrace_proto.dtypes import BYTES, numpy_dtype
+from headrace_proto.layout import ALIGNMENT, Slot, arrange, array_at
+from headrace_proto.schema import Field
+
+from ..core.slots import Segments
+from ..reading.columns import Column, Ragged, RaggedStrings, Strings
+from ..reading.stretches import window as windows_of
+from ..reading.trace import States
+from .sequencing import Offer
+
+__all__ = [
+    "BlockLayout",
+    "SegmentBlock",
+    "groups",
+    "identity_in",
+    "state_array",
+    "write_strings",
+]
+
+_Group = tuple[Offer, np.ndarray | slice, np.ndarray]  # an offer, places in the batch, rows of it
+
+
+_Array = tuple[tuple[int, ...], np.dtype, int]  # shape, dtype, offset
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """Where the columns of numbers lie in batches of the same counts, and where they end."""
+
+    slots: Mapping[str, Slot]
+    nbytes: int
+    arrays: Mapping[str, _Array]
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where every column lies in batches of the same sizes."""
+
+    slots: list[Slot]  # in the order of the fields
+    nbytes: int
+    arrays: Mapping[str, _Array]
+    strings: Mapping[str, Slot]
+
+    def array(self, block: np.ndarray, name: str) -> np.ndarray:
+        """A column of numbers, as a view of its block."""
+        shape, dtype, offset = self.arrays[name]
+        return np.ndarray(shape, dtype, block, offset)
+
+
+#: Columns that are fields of the batch itself.
+_OF_BATCH = {
+    "@sequence": "segments",
+    "@sequence_count": "counts",
+    "@insertion_index": "indices",
+    "@lane": "lanes",
+    "@starts": "starts",
+}
+#: Batches of so many different sizes have their places remembered.
+_MOST_KNOWN = 256
+
+
+class BlockLayout:
+    """Where the columns of a feed's batches lie, and where each of them is taken from."""
+
+    def __init__(self, fields: Mapping[str, Field], num_unroll: int) -> None:
+        self.fields = dict(fields)
+        self.num_unroll = num_unroll
+        numbers = [n for n, f in fields.items() if f.dtype != BYTES]
+        self.strings = [n for n, f in fields.items() if f.dtype == BYTES]
+        self.of_batch = [(n, _OF_BATCH[n]) for n in numbers if n in _OF_BATCH]
+        self.sequences = [(n, n[10:]) for n in numbers if n.startswith("sequences:")]
+        self.extra = [n for n in numbers if n.startswith("state:") or n == "@state_of"]
+        known = {*_OF_BATCH, *self.extra, *(n for n, _ in self.sequences)}
+        self.of_offers = [n for n in numbers if n not in known]
+        self._numbers = numbers
+        self._of_numbers: dict[tuple[int, int, int], _Numbers] = {}
+        self._known: dict[tuple[int, ...], _Places] = {}
+
+    def places(self, rows: int, starts: int, states: int, texts: Sequence[int]) -> _Places:
+        """Those of a batch of so many rows; ``texts``: bytes of its strings by column."""
+        key = rows, starts, states, *texts
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) > _MOST_KNOWN:
+                self._known.clear()
+            known = self._known[key] = self._placed((rows, starts, states), texts)
+        return known
+
+    def _placed(self, counts: tuple[int, int, int], texts: Sequence[int]) -> _Places:
+        """Numbers have the same places whatever the strings, which come after them."""
+        numbers = self._of_numbers.get(counts)
+        if numbers is None:
+            if len(self._of_numbers) > _MOST_KNOWN:
+                self._of_numbers.clear()
+            numbers = self._of_numbers[counts] = self._numbers_placed(counts)
+        placed, end = dict(numbers.slots), numbers.nbytes
+        strings = {}
+        for name, size in zip(self.strings, texts, strict=True):
+            shape = self._rows(name, counts), *self._inner(name)
+            nbytes = 8 * (prod(shape) + 1) + size
+            placed[name] = strings[name] = Slot(BYTES, shape, end, nbytes)
+            end += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        return _Places([placed[name] for name in self.fields], end, numbers.arrays, strings)
+
+    def _numbers_placed(self, counts: tuple[int, int, int]) -> _Numbers:
+        shapes = [(self._rows(n, counts), *self._inner(n)) for n in self._numbers]
+        dtypes = [self.fields[n].dtype for n in self._numbers]
+        slots, end = arrange([(d, shape, 0) for d, shape in zip(dtypes, shapes, strict=True)])
+        places = [
+            (shape, numpy_dtype(d), slot.offset)
+            for d, shape, slot in zip(dtypes, shapes, slots, strict=True)
+        ]
+        by_name = dict(zip(self._numbers, slots, strict=True))
+        return _Numbers(by_name, end, dict(zip(self._numbers, places, strict=True)))
+
+    def _rows(self, name: str, counts: tuple[int, int, int]) -> int:
+        if name in ("@starts", "@state_of"):
+            return counts[1]
+        return counts[2] if name.startswith("state:") else counts[0]
+
+    def _inner(self, name: str) -> tuple[int, ...]:
+        return tuple(d or 0 for d in self.fields[name].shape[1:])
+
+
+class SegmentBlock:
+    """One batch about to be written.
+
+    ``extra`` are its columns beside those of the examples: arrays, or a table and rows of it.
+    Those that are numbers may come later than the others.
+    """
+
+    def __init__(
+        self,
+        layout: BlockLayout,
+        batch: Segments,
+        offers: Mapping[int, Offer],
+        extra: Mapping[str, Any],
+        states: int,
+    ) -> None:
+        self.batch = batch
+        self.rows = len(batch)
+        self._layout = layout
+        self._groups = groups(batch.chunks, batch.rows, offers)
+        self.extra = extra
+        self._written = False
+        self._texts = [self._strings(name) for name in layout.strings]
+        sizes = [sum(map(len, texts)) for texts in self._texts]
+        self._places = layout.places(self.rows, len(batch.starts), states, sizes)
+        self.slots = self._places.slots
+        self.nbytes = self._places.nbytes
+
+    def fill(self, block: np.ndarray) -> None:
+        """Write the batch into its block (uint8, at least ``nbytes``)."""
+        if not self._written:
+            self.fill_examples(block)
+        for name in self._layout.extra:
+            out = self._places.array(block, name)
+            column = self.extra[name]
+            if isinstance(column, tuple):
+                table, taken = column
+                table.take(taken, 0, out, "clip")
+            else:
+                out[...] = column
+
+    def fill_examples(self, block: np.ndarray) -> None:
+        """Write all but the states, if they are numbers; ``fill`` then writes these only."""
+        self._written = True
+        batch, layout, places = self.batch, self._layout, self._places
+        for texts, slot in zip(self._texts, places.strings.values(), strict=True):
+            write_strings(block, slot, texts)
+        for name, of_it in layout.of_batch:
+            places.array(block, name)[:] = getattr(batch, of_it)
+        for offer, at, rows in self._groups:
+            begins = batch.segments[at] * layout.num_unroll
+            for name in layout.of_offers:
+                places.array(block, name)[at] = self._values(name, offer, rows, begins)
+            for name, source in layout.sequences:
+                column = offer.sequences[source]
+                assert isinstance(column, Ragged)
+                window = column.item_bytes * layout.num_unroll
+                if window:
+                    offset = places.arrays[name][2]
+                    _windows(block, offset, self.rows, window, column, at, rows, begins)
+
+    def states(self, block: np.ndarray) -> States:
+        """The states of a batch that was written, and which of its rows they are of."""
+        slots = dict(zip(self._layout.fields, self.slots, strict=True))
+        return {
+            name: (slot.shape, block[slot.offset : slot.offset + slot.nbytes].tobytes())
+            for name, slot in slots.items()
+            if name.startswith("state:") or name == "@state_of"
+        }
+
+    def _values(self, name: str, offer: Offer, rows: np.ndarray, begins: np.ndarray) -> np.ndarray:
+        if name == "@total_length":
+            totals: np.ndarray = offer.totals[rows]
+            return totals
+        if name == "@length":
+            left: np.ndarray = offer.totals[rows] - begins
+            clipped: np.ndarray = np.minimum(np.maximum(left, 0), self._layout.num_unroll)
+            return clipped
+        if name.startswith("context:"):
+            column = offer.context[name[8:]]
+            assert isinstance(column, np.ndarray)
+            taken: np.ndarray = column[rows]
+            return taken
+        fact: np.ndarray = offer.facts[name[1:]][rows]
+        return fact
+
+    def _strings(self, name: str) -> list[bytes]:
+        """The strings of a column, in C order."""
+        extra = self.extra.get(name)
+        if extra is not None:
+            array = extra[0][extra[1]] if isinstance(extra, tuple) else extra
+            flat: list[bytes] = array.reshape(-1).tolist()
+            return flat
+        if name == "@key" and len(self._groups) == 1:
+            ((offer, _, rows),) = self._groups
+            return [offer.keys[row] for row in rows.tolist()]
+        out: list[list[bytes]] = [[]] * self.rows
+        segments = self.batch.segments.tolist()
+        for offer, places, rows in self._groups:
+            numbers = range(self.rows) if isinstance(places, slice) else places.tolist()
+            for place, row in zip(numbers, rows.tolist(), strict=True):
+                out[place] = self._row_strings(name, offer, row, segments[place])
+        return [text for texts in out for text in texts]
+
+    def _row_strings(self, name: str, offer: Offer, row: int, segment: int) -> list[bytes]:
+        if name == "@key":
+            return [offer.keys[row]]
+        if name.startswith("context:"):
+            column = offer.context[name[8:]]
+            assert isinstance(column, Strings)
+            own: list[bytes] = column.take(slice(row, row + 1)).to_objects().reshape(-1).tolist()
+            return own
+        texts = offer.sequences[name[10:]]
+        assert isinstance(texts, RaggedStrings)
+        unroll = self._layout.num_unroll
+        window = texts.row_strings(row).take(slice(segment * unroll, (segment + 1) * unroll))
+        flat: list[bytes] = window.to_objects().reshape(-1).tolist()
+        each = int(np.prod(texts.inner, dtype=np.int64))
+        return flat + [b""] * (unroll * each - len(flat))
+
+
+def groups(chunks: np.ndarray, rows: np.ndarray, offers: Mapping[int, Offer]) -> list[_Group]:
+    """Rows of some chunks by the chunk that they lie in."""
+    numbers = set(chunks.tolist())
+    if len(numbers) == 1:
+        return [(offers[numbers.pop()], slice(None), rows)]
+    found: list[_Group] = []
+    for number in sorted(numbers):
+        places = np.flatnonzero(chunks == number)
+        found.append((offers[number], places, rows[places]))
+    return found
+
+
+#: Bytes per window from which copying one by one beats an index, which copies them twice.
+_LONG_WINDOW = 8192
+
+
+def _windows(
+    block: np.ndarray,
+    offset: int,
+    count: int,
+    window: int,
+    column: Ragged,
+    places: Any,
+    rows: np.ndarray,
+    begins: np.ndarray,
+) -> None:
+    """Copy a window of each row to its place among ``count`` of them, zeros after its end."""
+    item, raw = column.item_bytes, column.raw
+    starts = column.starts[rows] + begins * item
+    sizes = (column.extents[rows, 0] - begins) * item
+    alone = (sizes < window).nonzero()[0]
+    if window > _LONG_WINDOW or window > raw.size:
+        alone = np.arange(len(rows))
+    else:
+        whole = starts.copy()
+        whole[alone] = 0  # any bytes: these are written once more, one by one
+        every = windows_of(raw, window)
+        out = np.ndarray((count,), every.dtype, block, offset)
+        out[places] = every[whole]
+    numbers = alone if isinstance(places, slice) else places[alone]
+    target, source = block.data, raw.data
+    for place, start, size in zip(
+        numbers.tolist(), starts[alone].tolist(), sizes[alone].tolist(), strict=True
+    ):
+        at, end = offset + place * window, offset + place * window + window
+        size = min(size, window)
+        target[at : at + size] = source[start : start + size]
+        if size < window:
+            block[at + size : end] = 0
+
+
+def write_strings(block: np.ndarray, slot: Slot, texts: list[bytes]) -> None:
+    """Offsets, then the strings back to back."""
+    count = len(texts)
+    offsets = np.ndarray((count + 1,), np.int64, block, slot.offset)
+    lengths = list(map(len, texts))
+    if count and lengths.count(lengths[0]) == count:  # as keys mostly are
+        offsets[:] = _even_offsets(count, lengths[0])
+    else:
+        offsets[0] = 0
+        offsets[1:] = list(accumulate(lengths))
+    start = slot.offset + 8 * (count + 1)
+    text = b"".join(texts)
+    block.data[start : start + len(text)] = text
+
+
+@lru_cache(maxsize=64)
+def _even_offsets(count: int, length: int) -> np.ndarray:
+    """Where strings of one length start and end."""
+    return np.arange(count + 1) * length
+
+
+def state_array(column: Column, rows: np.ndarray) -> np.ndarray:
+    """Rows of a column as an array, of objects where they are strings."""
+    if isinstance(column, Strings):
+        return column.take(rows).to_objects()
+    assert isinstance(column, np.ndarray)
+    taken: np.ndarray = column[rows]
+    return taken
+
+
+def identity_in(block: np.ndarray, names: Sequence[str], columns: Sequence[Any]) -> bytes:
+    """Which segments a batch has: insertion indices (int64), then their numbers (int32)."""
+    places = dict(zip(names, columns, strict=True))
+    told = b""
+    for name, dtype in (("@insertion_index", "int64"), ("@sequence", "int32")):
+        offset, nbytes, shape = places[name]
+        told += array_at(block, Slot(dtype, tuple(shape), offset, nbytes)).tobytes()
+    return told

@@ -1,0 +1,292 @@
+"""From a chunk of examples to what the machine of segments decides by, and back to wire columns.
+
+    chunk ─► sound rows: key, steps, total length, count of segments, initial states ─► Offer
+
+An example that breaks a rule (sequences of unequal length, no step, a length past the end …) is
+reported with file, record, column and value, whole, before anything of it is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headrace_proto.dtypes import BYTES, numpy_dtype
+from headrace_proto.errors import DataError, LimitExceeded
+from headrace_proto.schema import RESERVED, Field
+
+from ..core import chance
+from ..core.lanes import Lanes
+from ..core.segments import SegmentQueue
+from ..pipeline.declaration import Shape
+from ..pipeline.selectors import selector_text
+from ..pipeline.sequences import fitted
+from ..reading.chunk import Chunk
+from ..reading.columns import Column, Ragged, RaggedStrings, Strings
+from ..reading.reader import BadRecords
+from ..reading.values import Values, as_int64
+
+__all__ = ["Offer", "Sequencing", "State"]
+
+#: What is appended to a key to make it unique is below this, as it was in TensorFlow.
+_UNIQUE = 10**8
+_MOST_STEPS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """The sound examples of a chunk.  Sequences are ragged columns whatever they were."""
+
+    keys: list[bytes]
+    steps: np.ndarray  # int64 [n], of the sequences as they are
+    totals: np.ndarray  # int32 [n], as the user says
+    counts: np.ndarray  # int64 [n], segments
+    sequences: Mapping[str, Ragged | RaggedStrings]
+    context: Mapping[str, Column]
+    initial: Mapping[str, Column]  # of states that each example brings
+    facts: Mapping[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One state: its field, and where its first value comes from."""
+
+    name: str
+    field: Field  # of one example: a fixed shape
+    column: str | None = None
+    constant: np.ndarray | None = None  # None and no column: zeros
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> State:
+        name, kind, value = plain["name"], plain["kind"], plain["value"]
+        shape: tuple[int, ...] = tuple(plain["shape"])
+        field = Field(plain["dtype"], shape)
+        if kind == "column":
+            return cls(name, field, value)
+        if kind == "zeros":
+            return cls(name, field)
+        if field.dtype == BYTES:
+            constant = np.empty(len(value), object)
+            constant[:] = value
+        else:
+            constant = np.frombuffer(value, numpy_dtype(field.dtype))
+        return cls(name, field, constant=constant.reshape(shape))
+
+    def blank(self, n: int) -> np.ndarray:
+        """Memory for n values, all zero."""
+        shape = (n, *(d or 0 for d in self.field.shape))
+        if self.field.dtype == BYTES:
+            texts: np.ndarray = np.full(shape, b"", object)
+            return texts
+        return np.zeros(shape, numpy_dtype(self.field.dtype))
+
+
+class Sequencing:
+    """The declared cutting of one partition."""
+
+    def __init__(self, shape: Shape, known: Mapping[str, Field], partition: int) -> None:
+        try:
+            options = fitted(shape.options, known)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"batch_sequences_with_states: {error}") from None
+        self.num_unroll = int(options["num_unroll"])
+        self.batch_size = int(options["batch_size"])
+        self.lanes = options["order"] == "lanes"
+        self.at_trainer = options["state_placement"] == "trainer"
+        self.small = bool(options["allow_small_batch"])
+        self._pad = bool(options["pad"])
+        self.key = str(options["key"])
+        self._unique = options["make_keys_unique"]
+        self._seed = int(options["make_keys_unique_seed"] or 0)
+        self._length = options["length"]
+        self._lengths: Values | None = None
+        if self._length is not None:
+            self._lengths = Values(shape.kind, "input_length", self._length)
+        self.sequences = {name: known[name] for name in options["sequences"]}
+        self.context = {name: known[name] for name in options["context"]}
+        self.states = [State.of(plain) for plain in options["states"]]
+        size = self.batch_size, options["capacity"], self.small, partition
+        self.machine: SegmentQueue | Lanes = (
+            Lanes(*size, ahead=self.at_trainer) if self.lanes else SegmentQueue(*size)
+        )
+
+    def check_state_bytes(self, most: int) -> None:
+        """LimitExceeded when the states of one example are too large to be with the server.
+
+        Strings count as they are saved.
+        """
+        sizes = {s.name: 0 if s.field.dtype == BYTES else s.blank(1).nbytes for s in self.states}
+        total = sum(sizes.values())
+        if not self.at_trainer and total > most:
+            listed = ", ".join(f"{name!r} {size}" for name, size in sizes.items())
+            raise LimitExceeded(
+                f"the states of one example have {total} bytes ({listed}), more than "
+                f"max_state_bytes={most}.  Raise it, or declare the feed with order='lanes' and "
+                "state_placement='trainer': then they stay in the trainer's memory"
+            )
+
+    def fields(self, facts: Mapping[str, Field]) -> dict[str, Field]:
+        """The wire columns of a batch, given the facts that stages tell of rows."""
+        rows = None if self.small else self.batch_size
+        fields = {
+            "@key": Field(BYTES, (rows,)),
+            "@sequence": Field("int32", (rows,)),
+            "@sequence_count": Field("int32", (rows,)),
+            "@length": Field("int32", (rows,)),
+            "@total_length": Field("int32", (rows,)),
+            "@insertion_index": Field("int64", (rows,)),
+        }
+        if self.lanes:
+            fields["@lane"] = Field("int32", (rows,))
+        for name, fact in facts.items():
+            fields[RESERVED + name] = Field(fact.dtype, (rows, *fact.shape))
+        for name, field in self.sequences.items():
+            fields["sequences:" + name] = Field(
+                field.dtype, (rows, self.num_unroll, *field.shape[1:])
+            )
+        for name, field in self.context.items():
+            fields["context:" + name] = Field(field.dtype, (rows, *field.shape))
+        if self.at_trainer:
+            fields["@starts"] = fields["@state_of"] = Field("int32", (None,))
+            rows = None
+        for state in self.states:
+            fields["state:" + state.name] = Field(state.field.dtype, (rows, *state.field.shape))
+        return fields
+
+    def properties(self) -> dict[str, Any]:
+        """What a trainer is told of the feed beside its schema."""
+        return {
+            "shape": "sequences",
+            "num_unroll": self.num_unroll,
+            "batch_size": self.batch_size,
+            "order": "lanes" if self.lanes else "arrival",
+            "placement": "trainer" if self.at_trainer else "server",
+            "states": [[s.name, s.field.dtype, list(s.field.shape)] for s in self.states],
+        }
+
+    # Chunks
+
+    def offer(self, chunk: Chunk, bad: BadRecords, epoch: int) -> tuple[Chunk, Offer]:
+        """The examples of a chunk that can be cut."""
+        totals: np.ndarray | None = None
+        if self._lengths is not None and len(chunk):
+            chunk, lengths = self._lengths.sound(
+                chunk, bad, "a length is an integer", _whole, "wrong_type"
+            )
+            chunk = chunk.with_fact("total", as_int64(lengths))
+        sequences = {name: _ragged(chunk.columns[name]) for name in self.sequences}
+        steps = next(iter(sequences.values())).extents[:, 0]
+        if "total" in chunk.facts:
+            totals = chunk.facts["total"]
+        sound = np.ones(len(chunk), bool)
+        for row, text, reason in self._faults(chunk, sequences, steps, totals):
+            if sound[row]:
+                sound[row] = False
+                bad.report(DataError(f"{chunk.origin.describe(row)}: {text}"), reason)
+        if not sound.all():
+            rows = np.flatnonzero(sound)
+            chunk = chunk.take(rows)
+            sequences = {name: column.take(rows) for name, column in sequences.items()}
+            steps = steps[rows]
+            totals = None if totals is None else totals[rows]
+        told = {name: fact for name, fact in chunk.facts.items() if name != "total"}
+        return chunk, Offer(
+            self._keys(chunk, epoch),
+            steps,
+            np.minimum(steps if totals is None else totals, _MOST_STEPS).astype(np.int32),
+            -(-steps // self.num_unroll),
+            sequences,
+            {name: chunk.columns[name] for name in self.context},
+            {s.name: chunk.columns[s.column] for s in self.states if s.column is not None},
+            told,
+        )
+
+    def _keys(self, chunk: Chunk, epoch: int) -> list[bytes]:
+        column = chunk.columns[self.key]
+        assert isinstance(column, Strings)
+        keys: list[bytes] = column.to_objects().tolist()
+        if self._unique:
+            drawn = chance.uniform(self._seed, chance.KEYS, epoch, chunk.ordinals) * _UNIQUE
+            numbers = drawn.astype(np.int64).tolist()
+            keys = [key + b"%d" % number for key, number in zip(keys, numbers, strict=True)]
+        return keys
+
+    def _faults(
+        self,
+        chunk: Chunk,
+        sequences: Mapping[str, Ragged | RaggedStrings],
+        steps: np.ndarray,
+        totals: np.ndarray | None,
+    ) -> Iterator[tuple[int, str, str]]:
+        """Row, text and reason of everything that breaks a rule."""
+        names = list(sequences)
+        for name in names[1:]:
+            others = sequences[name].extents[:, 0]
+            for row in np.flatnonzero(others != steps).tolist():
+                yield (
+                    row,
+                    (
+                        f"sequences have unequal lengths: {names[0]!r} has {steps[row]} steps, "
+                        f"{name!r} has {others[row]}"
+                    ),
+                    "unequal_lengths",
+                )
+        for row in np.flatnonzero(steps == 0).tolist():
+            yield row, f"column {names[0]!r} has no steps (T = 0): nothing can be cut", "no_steps"
+        for row in np.flatnonzero(steps > _MOST_STEPS).tolist():
+            yield row, f"column {names[0]!r} has {steps[row]} steps; {_MOST_STEPS} at most", "long"
+        unroll = self.num_unroll
+        if not self._pad:
+            for row in np.flatnonzero(steps % unroll).tolist():
+                yield (
+                    row,
+                    (
+                        f"column {names[0]!r} has {steps[row]} steps, which is no multiple of "
+                        f"num_unroll={unroll}: declare pad=True to fill it up"
+                    ),
+                    "no_multiple",
+                )
+        if totals is not None:
+            what = f"input_length ({selector_text(self._length)})"
+            padded = -(-steps // unroll) * unroll
+            for row in np.flatnonzero(totals > padded).tolist():
+                yield (
+                    row,
+                    (
+                        f"{what} is {totals[row]}, past the {padded[row]} steps that "
+                        f"{names[0]!r} has with padding"
+                    ),
+                    "length_past_end",
+                )
+            for row in np.flatnonzero(totals < -_MOST_STEPS).tolist():
+                yield row, f"{what} is {totals[row]}; {-_MOST_STEPS} at least", "length_too_small"
+
+
+def _ragged(column: Column) -> Ragged | RaggedStrings:
+    """A sequence as a ragged column, whatever it was."""
+    if isinstance(column, (Ragged, RaggedStrings)):
+        return column
+    n, steps, *inner = column.shape
+    extents = np.full((n, 1), steps, np.int64)
+    if isinstance(column, Strings):
+        each = int(np.prod([steps, *inner], dtype=np.int64))
+        return RaggedStrings(
+            column.reshape(-1), np.arange(n, dtype=np.int64) * each, extents, tuple(inner)
+        )
+    values = np.ascontiguousarray(column)
+    each = values.dtype.itemsize * int(np.prod([steps, *inner], dtype=np.int64))
+    starts = np.arange(n, dtype=np.int64) * each
+    return Ragged(values.reshape(-1).view(np.uint8), values.dtype, starts, extents, tuple(inner))
+
+
+def _whole(values: np.ndarray) -> np.ndarray:
+    if values.dtype.kind != "f":
+        return np.ones(len(values), bool)
+    whole: np.ndarray = np.isfinite(values) & (values == np.floor(values))
+    return whole

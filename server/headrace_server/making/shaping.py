@@ -1,0 +1,196 @@
+"""From a declared shape to its machine, and from a chunk to the facts that the machine decides by.
+
+    batch                            no facts
+    bucket, …_by_sequence_length     bucket, and length where it was declared
+    stratified_sample_unknown_dist   label
+
+What a batch tells of its rows beside the columns (length, label, rate) travels as columns whose
+names start with ``@``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from headrace_proto.schema import Field
+
+from ..core import chance
+from ..core.batch import PlainBatches
+from ..core.bucket import Buckets
+from ..core.classes import ClassQueues
+from ..core.plan import Shaper
+from ..pipeline.bucketing import read_bound
+from ..pipeline.declaration import Shape
+from ..pipeline.selectors import RESERVED
+from ..reading.chunk import Chunk
+from ..reading.reader import BadRecords
+from ..reading.sampling import told_changes
+from ..reading.values import Values, as_int64
+
+__all__ = ["Shaping", "with_facts"]
+
+
+def _machine(shape: Shape, partition: int) -> Shaper:
+    options = shape.options
+    if shape.kind == "batch":
+        return PlainBatches(options["batch_size"], options["allow_smaller_final_batch"])
+    if shape.kind == "bucket":
+        return Buckets(
+            options["batch_sizes"],
+            options["allow_smaller_final_batch"],
+            options["max_padded_elements"],
+        )
+    if shape.kind == "stratified_sample_unknown_dist":
+        # The machine draws by the number of the batch, so every partition has a seed of its own.
+        return ClassQueues(
+            len(options["probs"]),
+            options["probs"],
+            options["batch_size"],
+            options["queue_capacity"],
+            chance.derive(options["seed"], chance.CLASSES, partition),
+            max_examples_in_flight=options["max_examples_in_flight"],
+        )
+    raise ValueError(f"unknown shape {shape.kind!r}")
+
+
+class Shaping:
+    """The shape of one partition."""
+
+    def __init__(self, shape: Shape, partition: int) -> None:
+        self.machine = _machine(shape, partition)
+        self._options: Mapping[str, Any] = shape.options
+        self._kind = shape.kind
+        self.dynamic_pad = bool(shape.options["dynamic_pad"])
+        #: Rows that may be read at once, where a bound on what is held says it.
+        self.most_rows: int | None = read_bound(shape.options)
+        self._bucket = self._values("which_bucket", "bucket")
+        self._length = self._values("input_length", "length")
+        self._labels = self._values("labels", "labels")
+        boundaries = shape.options.get("boundaries")
+        self._boundaries = None if boundaries is None else np.array(boundaries, np.int64)
+
+    def _values(self, argument: str, option: str) -> Values | None:
+        selector = self._options.get(option)
+        if selector is None:
+            return None
+        return Values(self._kind, argument, selector, sequence=option == "length")
+
+    @property
+    def batch_size(self) -> int | None:
+        """Rows of every batch; None where they differ."""
+        options = self._options
+        if options["allow_smaller_final_batch"]:
+            return None
+        if self._kind != "bucket":
+            return int(options["batch_size"])
+        sizes = set(options["batch_sizes"])
+        alike = len(sizes) == 1 and options["max_padded_elements"] is None
+        return sizes.pop() if alike else None
+
+    @property
+    def capacity(self) -> int | None:
+        """Batches that may be made ahead of the trainers, where the shape says it."""
+        return self._options.get("capacity")
+
+    def stats(self) -> list[dict[str, Any]]:
+        """Rows that wait by class, where the shape keeps classes apart."""
+        if not isinstance(self.machine, ClassQueues):
+            return []
+        last = told_changes(self.machine.num_classes)
+        changes = [list(change) for change in self.machine.changes[-last:]]
+        return [{"waiting": self.machine.waiting_by_class(), "changes": changes}]
+
+    def retargetable(self) -> list[Shaping]:
+        """Itself, where it draws from proportions that can be changed."""
+        return [self] if isinstance(self.machine, ClassQueues) else []
+
+    def ready(self) -> int:
+        """Batches of which all rows are there, where rows before the shape can be re-targeted."""
+        return self.machine.ready() if isinstance(self.machine, (PlainBatches, Buckets)) else 0
+
+    def first_not_formed(self) -> int:
+        """The next batch whose rows are not chosen, where the shape itself draws by class."""
+        assert isinstance(self.machine, ClassQueues)
+        return self.machine.first_not_formed
+
+    def waits_for(self) -> str:
+        """What the next batch lacks, where that can be said."""
+        return self.machine.waits_for() if isinstance(self.machine, ClassQueues) else ""
+
+    def set_target(self, probs: list[float], number: int) -> int:
+        """Other proportions; the number of the first batch that is drawn from them."""
+        assert isinstance(self.machine, ClassQueues)
+        if probs == self.machine.probs.tolist():  # told again, after the worker was replaced
+            return number
+        return self.machine.set_probs(probs)
+
+    def fields_after(self, facts: Mapping[str, Field]) -> dict[str, Field]:
+        """The facts of a batch's rows, given those that stages made."""
+        fields = dict(facts)
+        if self._length is not None:
+            fields["length"] = Field("int32")
+        if self._labels is not None:
+            fields["label"] = Field("int32")
+        return fields
+
+    def facts(self, chunk: Chunk, bad: BadRecords) -> tuple[Chunk, Mapping[str, np.ndarray]]:
+        """The rows that can be placed, with what the machine needs to know of them."""
+        facts: dict[str, np.ndarray] = {}
+        if self._length is not None:
+            chunk, lengths = self._length.sound(
+                chunk, bad, "a length is an integer", _is_integer, "wrong_type"
+            )
+            facts["length"] = as_int64(lengths)
+            told = np.clip(facts["length"], -(2**31), 2**31 - 1).astype(np.int32)
+            chunk = chunk.with_fact("length", told)
+        if self._boundaries is not None:
+            facts["bucket"] = np.searchsorted(self._boundaries, facts["length"], side="right")
+        elif self._bucket is not None:
+            count = len(self._options["batch_sizes"])
+            chunk, facts = self._place(chunk, facts, self._bucket, "bucket", count, bad)
+        if self._labels is not None:
+            count = len(self._options["probs"])
+            chunk, facts = self._place(chunk, facts, self._labels, "label", count, bad)
+            chunk = chunk.with_fact("label", facts["label"].astype(np.int32))
+        return chunk, facts
+
+    def _place(
+        self,
+        chunk: Chunk,
+        facts: dict[str, np.ndarray],
+        values: Values,
+        name: str,
+        count: int,
+        bad: BadRecords,
+    ) -> tuple[Chunk, dict[str, np.ndarray]]:
+        """A number in 0 … count-1 for each row."""
+        rows = np.arange(len(chunk))
+        kept, numbers = values.sound(
+            chunk.with_fact("row", rows),
+            bad,
+            f"it must be an integer in 0 … {count - 1}",
+            lambda v: _is_integer(v) & (v >= 0) & (v < count),
+            f"{name}_out_of_range",
+        )
+        rows = kept.facts["row"]
+        placed = {key: fact[rows] for key, fact in facts.items()}
+        placed[name] = numbers.astype(np.int64)
+        return kept.without_fact("row"), placed
+
+
+def _is_integer(values: np.ndarray) -> np.ndarray:
+    if values.dtype.kind != "f":
+        return np.ones(len(values), bool)
+    whole: np.ndarray = np.isfinite(values) & (values == np.floor(values))
+    return whole
+
+
+def with_facts(chunk: Chunk) -> Chunk:
+    """The chunk with its facts as columns, which is how they travel."""
+    if not chunk.facts:
+        return chunk
+    named = {RESERVED + name: fact for name, fact in chunk.facts.items()}
+    return chunk.with_columns({**chunk.columns, **named})

@@ -1,0 +1,160 @@
+"""A worker's slab: segments of shared memory in which batches are assembled.
+
+The arena decides where a block lies; here its segments are made, mapped and removed.  A segment's
+pages are taken when it is made, so a full /dev/shm is an error that can be told, at a moment
+when nothing is half written, and not a SIGBUS later.  A segment that could not be made is tried
+again when the next block would lie in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+
+from headrace_proto.errors import LimitExceeded
+
+from ..core.arena import Arena, Block
+from ..files.durable_file import FULL, room
+
+__all__ = ["Slab", "map_segment", "segment_name"]
+
+logger = logging.getLogger("headrace.worker")
+
+#: Part of the slab that is in use, from which on nothing is lent: it would be taken back soon.
+_LENDING_ENDS = 0.5
+
+
+def segment_name(worker: int, life: int, number: int) -> str:
+    return f"slab-{worker}-{life}-{number}"
+
+
+def map_segment(path: Path) -> np.ndarray:
+    """An existing segment, read-only, as uint8."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return np.frombuffer(mmap.mmap(fd, 0, prot=mmap.PROT_READ), np.uint8)
+    finally:
+        os.close(fd)
+
+
+class Slab:
+    """Segments in a directory, named for the worker and its life."""
+
+    def __init__(
+        self, directory: Path, worker: int, life: int, slab_bytes: int, segment_bytes: int
+    ) -> None:
+        self._directory = directory
+        self._worker = worker
+        self._life = life
+        self._arena = Arena(slab_bytes, segment_bytes)
+        self._memory: dict[int, np.ndarray] = {}
+        self._unmade: dict[int, int] = {}  # size by number: what the arena counts on, and is not
+        self._lent: dict[int, Block] = {}  # by id: an equal block may be lent once more later
+        self._told_full = False
+        self.removed: list[str] = []  # names of segments that others may unmap
+
+    @property
+    def fraction_used(self) -> float:
+        return self.used_bytes / self._arena.budget_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """What blocks occupy, without those that are lent."""
+        return self._arena.used_bytes - sum(block.nbytes for block in self._lent.values())
+
+    def name_of(self, block: Block) -> str:
+        return segment_name(self._worker, self._life, block.segment)
+
+    def allocate(self, nbytes: int) -> Block | None:
+        """A block, or None when there is no room until some are freed.
+
+        LimitExceeded when it can never fit, or when the machine has no more shared memory and
+        nothing is in use that could be freed.
+        """
+        block = self._allocated(nbytes)
+        if block is None and self._lent:
+            for lent in list(self._lent.values()):
+                self.give_back(lent)
+            block = self._allocated(nbytes)
+        return block
+
+    def lend(self, nbytes: int) -> Block | None:
+        """A block that is taken back when another needs its room; None where little is free."""
+        if self._arena.fraction_used > _LENDING_ENDS:
+            return None
+        block = self._arena.allocate(nbytes, grow=False)
+        if block is None:
+            return None
+        self._lent[id(block)] = block
+        if block.segment in self._unmade:
+            self.give_back(block)
+            return None
+        return block
+
+    def keep(self, block: Block) -> bool:
+        """A block that was lent is in use from now on; False when it was taken back."""
+        return self._lent.pop(id(block), None) is not None
+
+    def give_back(self, block: Block) -> None:
+        """A block that was lent is needed no more."""
+        if self.keep(block):
+            self._arena.free(block)
+
+    def _allocated(self, nbytes: int) -> Block | None:
+        block = self._arena.allocate(nbytes)
+        for number in self._arena.take_retired():
+            self._remove(number)
+        self._unmade.update(self._arena.take_new_segments())
+        if block is None or block.segment not in self._unmade:
+            return block
+        size = self._unmade[block.segment]
+        try:
+            self._create(block.segment, size)
+        except OSError as error:
+            self._arena.free(block)
+            if error.errno not in FULL:
+                raise
+            remedy = f"no room for a segment of {size} bytes in {self._directory}: " + room(
+                self._directory,
+                "make it larger (in a container: --shm-size), or set slab_bytes lower",
+            )
+            if not self._arena.used_bytes:
+                raise LimitExceeded(remedy) from None
+            if not self._told_full:
+                self._told_full = True
+                logger.warning("%s. Until then work waits for blocks that are freed", remedy)
+            return None
+        del self._unmade[block.segment]
+        return block
+
+    def memory(self, block: Block) -> np.ndarray:
+        """The bytes of a block, writable."""
+        return self._memory[block.segment][block.offset : block.offset + block.nbytes]
+
+    def free(self, block: Block) -> None:
+        self._arena.free(block)
+
+    def _create(self, number: int, size: int) -> None:
+        path = self._directory / segment_name(self._worker, self._life, number)
+        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, size)
+            self._memory[number] = np.frombuffer(mmap.mmap(fd, size), np.uint8)
+        except OSError:
+            path.unlink()
+            raise
+        finally:
+            os.close(fd)
+
+    def _remove(self, number: int) -> None:
+        if self._unmade.pop(number, None) is not None:
+            return
+        del self._memory[number]
+        self.removed.append(segment_name(self._worker, self._life, number))
+        with contextlib.suppress(FileNotFoundError):
+            (self._directory / segment_name(self._worker, self._life, number)).unlink()

@@ -1,0 +1,1 @@
+"""All processes of a server share these: configuration, channels, and what they show to others."""

@@ -1,0 +1,134 @@
+"""What a server is told: checked once, then passed to its processes as plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..files.manifest import DataFile
+from ..pipeline.declaration import Declaration
+from .settings import RECORD_BYTES, Limits, Settings
+
+__all__ = ["MOST_FOUND", "MOST_TRAINERS", "FeedConfig", "RunConfig"]
+
+#: Trainers that status lists one by one: those that came first.  The others are only counted.
+MOST_TRAINERS = 256
+#: Examples of one key that inspect lists.
+MOST_FOUND = 64
+
+
+@dataclass(frozen=True, slots=True)
+class FeedConfig:
+    """One feed: its pipeline, the files that were there at the start, its partitions."""
+
+    name: str
+    declaration: Declaration
+    files: tuple[DataFile, ...]
+    partitions: int
+    generation: int = 0  # how often it was taken back to a snapshot
+    snapshot: str = ""  # the last one
+    untouched: bool = False  # whether this life of the server began with that
+    functions: Any = None  # what is noted of its functions beside its state, see functions.py
+    may_change: bool = False  # whether they may do something else now
+
+    @property
+    def stateful(self) -> bool:
+        """Whether its batches are of segments, with states."""
+        return self.declaration.shape.kind == "sequences"
+
+    @property
+    def capacity(self) -> int | None:
+        """Batches that a partition may make ahead, where the pipeline says it."""
+        if self.stateful:  # there it counts examples
+            return None
+        capacity: int | None = self.declaration.shape.options.get("capacity")
+        return capacity
+
+    @property
+    def order(self) -> str:
+        """In which order segments are handed out."""
+        return str(self.declaration.shape.options["order"])
+
+    def to_plain(self) -> Any:
+        files = [file.to_plain() for file in self.files]
+        rest = self.partitions, self.generation, self.snapshot, self.untouched
+        functions = self.functions, self.may_change
+        return [self.name, self.declaration.to_plain(), files, *rest, *functions]
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> FeedConfig:
+        name, declaration, files, *rest = plain
+        listed = tuple(DataFile(*file) for file in files)
+        return cls(name, Declaration.from_plain(declaration), listed, *rest)
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig(Limits):
+    """One server."""
+
+    feeds: tuple[FeedConfig, ...]
+    directory: str  # the run directory
+    binds: tuple[str, ...]
+    lease_ttl_s: float = Settings.lease_ttl_s
+    slab_bytes: int = 1024**3  # per worker
+    segment_bytes: int = 16 * 1024**2
+    max_ahead: int = 32  # batches that a worker makes ahead of a feed without a capacity …
+    max_ahead_bytes: int = 64 * 1024**2  # … and their bytes; two are always allowed
+    index_directory: str | None = None
+    state_directory: str | None = None  # where commits and states outlive processes
+    durability: str = "off"
+    epoch: int = 0  # of this life, where there is a state directory …
+    starts: tuple[int, ...] = ()  # … the last ones that it knows, this one at the end …
+    start: int = 0  # … and the number of all of them: how people call this life
+    record: str = "off"  # of the flight, where there is a state directory
+    record_bytes: int = RECORD_BYTES  # of each feed
+    program: bytes = b""  # names the process that started the server
+    log_level: int = logging.INFO  # of the front and of trainers, as in that process
+    replay: Any = None  # plain data of a Replay: what is served instead of the pipeline
+    keys: str | None = None  # the directory; the front alone reads what is in it
+    python_path: tuple[str, ...] = field(default=())
+
+    @property
+    def heartbeat_s(self) -> float:
+        """How often a trainer says that it lives."""
+        return min(1.0, self.lease_ttl_s / 4)
+
+    def to_plain(self) -> Any:
+        plain = {
+            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "feeds"
+        }
+        plain["feeds"] = [feed.to_plain() for feed in self.feeds]
+        return plain
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> RunConfig:
+        values = dict(plain)
+        values["feeds"] = tuple(FeedConfig.from_plain(feed) for feed in plain["feeds"])
+        values["binds"] = tuple(plain["binds"])
+        values["starts"] = tuple(plain["starts"])
+        values["python_path"] = tuple(plain["python_path"])
+        return cls(**values)
+
+    @property
+    def journals(self) -> tuple[str, str]:
+        """Where the journals of all feeds lie, and how durable they are.
+
+        Without a state directory they lie in shared memory, where they outlive workers.
+        """
+        if self.state_directory is not None:
+            return self.state_directory, self.durability
+        return f"{self.directory}/journals", "worker"
+
+    def worker_of(self, partition: int) -> int:
+        """Which worker runs a partition.  Moves with the number of workers; nothing else does."""
+        return partition % self.workers
+
+    def partitions_of(self, feed: FeedConfig, worker: int) -> range:
+        """The partitions of a feed that a worker runs."""
+        return range(worker, feed.partitions, self.workers)
+
+    def owners_of(self, feed: FeedConfig) -> int:
+        """How many workers own partitions of a feed: those with the lowest numbers."""
+        return min(self.workers, feed.partitions)

@@ -1,0 +1,116 @@
+"""The run directory: everything of one server that lies in shared memory.
+
+    /dev/shm/headrace-<uid>-<pid>-<id>/    mode 0700
+        lock                           held by flock as long as the server lives
+        workers                        the workers' socket
+        source/                        modules of functions that are given by their source text
+        slab-<worker>-<life>-<n>       segments
+        journals/feeds/NAME/           where there is no state directory
+        trainers-<worker>              the socket of trainers of this host
+        trainer-<session>              16 random bytes; a trainer on this host holds a shared flock
+
+A flock dies with its process, however it dies.  So a directory whose lock is free, or is removed
+already, belongs to a server that is gone, and the next start on this machine removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import shutil
+from pathlib import Path
+
+from ..files.durable_file import writing
+
+__all__ = ["MORE_SHARED_MEMORY", "RunDirectory", "forget_journals", "is_held", "is_locked", "sweep"]
+
+_PREFIX = "headrace"
+#: Advice in the error of full shared memory.
+MORE_SHARED_MEMORY = (
+    "make it larger (in a container: --shm-size), or let shared memory lie elsewhere (shm_dir)"
+)
+
+
+def _parent(shm_dir: str | os.PathLike[str] | None) -> Path:
+    if shm_dir is not None:
+        return Path(shm_dir)
+    shared = Path("/dev/shm")
+    return shared if os.access(shared, os.W_OK) else Path(os.environ.get("TMPDIR", "/tmp"))
+
+
+def is_locked(path: Path) -> bool:
+    """Whether some living process holds a lock on the file."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return is_held(fd)
+    finally:
+        os.close(fd)
+
+
+def is_held(fd: int) -> bool:
+    """Whether a lock on this open file is held through another opening of it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # held; or the kernel can not say now, which is no reason to believe it free
+        return True
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    return False
+
+
+def sweep(parent: Path) -> list[Path]:
+    """Remove this user's run directories whose server is gone.  Returns those removed."""
+    removed = []
+    ours = re.compile(rf"{_PREFIX}-{os.getuid()}-[0-9]+-[0-9a-f]{{8}}")
+    for path in parent.glob(f"{_PREFIX}-{os.getuid()}-*"):
+        try:
+            if not ours.fullmatch(path.name) or path.lstat().st_uid != os.getuid():
+                continue
+            if is_locked(path / "lock"):
+                continue
+        except OSError:  # another start sweeps at the same time
+            continue
+        shutil.rmtree(path, ignore_errors=True)
+        removed.append(path)
+    return removed
+
+
+def forget_journals(directory: str, feed: str) -> None:
+    """Remove what a feed has kept in a run directory.  No worker may have it open."""
+    shutil.rmtree(Path(directory, "journals", "feeds", feed), ignore_errors=True)
+
+
+class RunDirectory:
+    """A run directory that this process owns until ``close``."""
+
+    def __init__(self, shm_dir: str | os.PathLike[str] | None = None) -> None:
+        parent = _parent(shm_dir).absolute()  # trainers find it from wherever they run
+        if not parent.is_dir():
+            raise ValueError(f"shm_dir={str(parent)!r} is not a directory")
+        # A directory gets its final name only after its lock is held: a sweep never sees it free.
+        name = f"{_PREFIX}-{os.getuid()}-{os.getpid()}-{secrets.token_hex(4)}"
+        sweep(parent)
+        draft = parent / f".{name}"
+        with writing(draft, remedy=MORE_SHARED_MEMORY):
+            draft.mkdir(mode=0o700)
+            self._fd = os.open(draft / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        self.path = parent / name
+        draft.rename(self.path)
+        self._pid = os.getpid()
+
+    def close(self) -> None:
+        """Remove the directory.  Mappings that trainers still have stay valid.
+
+        Nothing happens in a forked child of its owner: the directory is not the child's.
+        """
+        if os.getpid() != self._pid:
+            return
+        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.close(self._fd)

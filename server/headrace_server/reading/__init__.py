@@ -1,0 +1,1 @@
+"""Reads: sources, columns, stages, order."""

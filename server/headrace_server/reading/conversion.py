@@ -1,0 +1,210 @@
+"""Examples of any source into Arrow files, which are mapped and not parsed.
+
+    source ─► stages of one example each ─► rows ─► part-00000.arrow, part-00001.arrow, …
+                                             └─► checksum of each column ─┐
+    part-….arrow.part ─► read back as a feed reads it ─► checksums equal ─┴► renamed, noted
+
+The order is that of the source.  A part is a file of ``rows_per_file`` rows, or of fewer where they
+weigh a gigabyte.  ``conversion.json`` says which parts are done and where reading goes on, so a
+conversion that was killed goes on with the part it was at; the files do not show that it was.
+Nothing that is there is overwritten.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from headrace_proto.errors import DataError
+from headrace_proto.schema import Field, schema_to_wire
+
+from ..core.plan import Read
+from ..files.durable_file import put_in_place
+from ..files.index_cache import IndexCache
+from ..files.manifest import DataFile, resolve
+from ..pipeline.declaration import Declaration, Order, Source, Stage, jsonable
+from .arrow_part import ArrowPart
+from .conversion_notes import Notes, part_name
+from .flat import ColumnSum, flattened
+from .intake import Intake
+from .reader import BadRecords, IndexedReader, Reader
+from .sources import open_reader
+
+__all__ = ["Conversion", "Done"]
+
+#: A part ends when it weighs so much, however few rows that are.
+_PART_BYTES: Final = 1 << 30
+#: Rows read at once: few at first, as many as fit this weight then.
+_FIRST_READ: Final = 64
+_MOST_READ: Final = 4096
+_READ_BYTES: Final = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How far a conversion is: examples of the source read, and rows written, of which parts."""
+
+    read: int
+    rows: int
+    parts: int
+
+
+class Conversion:
+    """One conversion into one directory, which it holds until ``close``."""
+
+    def __init__(
+        self,
+        declaration: Declaration,
+        stages: tuple[Stage, ...],
+        files: tuple[DataFile, ...],
+        directory: Path,
+        rows_per_file: int = 100_000,
+        verify: bool = True,
+        cache: IndexCache | None = None,
+    ) -> None:
+        """``stages`` are those of the declaration that are applied; ``convertible`` says which
+        can be.  ValueError where the directory holds something else."""
+        self._declaration = replace(declaration, order=Order(), stages=stages)
+        self._directory, self._rows_per_file, self._verify = directory, rows_per_file, verify
+        self._notes = Notes(directory, self._identity(files))
+        self._reader: Reader | None = None
+        try:
+            self._bad = BadRecords(declaration.policy.on_bad_example == "skip")
+            self._reader = open_reader(
+                declaration.source, files, self._bad, cache or IndexCache(None)
+            )
+            self._intake = Intake(self._reader, self._declaration, 0, 1, self._bad)
+            fields = self._intake.fields
+            if fields is None:
+                raise DataError("the source has no example that comes through its stages")
+            self.fields: Mapping[str, Field] = fields
+        except BaseException:
+            self.close()
+            raise
+
+    def _identity(self, files: tuple[DataFile, ...]) -> Any:
+        """What the files are made of; plain as JSON gives it back."""
+        plain = self._declaration.to_plain()
+        del plain["shape"], plain["order"]
+        of = {
+            **plain,
+            "files": [file.to_plain() for file in files],
+            "rows_per_file": self._rows_per_file,
+        }
+        return json.loads(json.dumps(of, default=jsonable))
+
+    # How far it is
+
+    @property
+    def length(self) -> int | None:
+        """Examples of the source, where they are known before all are read."""
+        return self._reader.length if isinstance(self._reader, IndexedReader) else None
+
+    @property
+    def done(self) -> Done:
+        return Done(self._notes.read, self._notes.rows, len(self._notes.parts))
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to do."""
+        return self._notes.complete
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Examples that were not converted, by reason."""
+        return dict(self._notes.dropped)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what was converted."""
+        return sum(part["bytes"] for part in self._notes.parts)
+
+    @property
+    def decoded(self) -> list[str]:
+        """Columns that Arrow stores so that they can not be mapped."""
+        return [n for n, f in self.fields.items() if f.dtype == "bool" and f.ragged_dims]
+
+    # Work
+
+    def steps(self) -> Iterator[Done]:
+        """Convert what is left; how far it is, after every read."""
+        notes = self._notes
+        position: Any = self._intake.start()
+        if notes.parts:
+            position = notes.position
+            self._intake.resume(0, position, notes.dropped)
+        while not notes.complete:
+            part = ArrowPart(self._directory / part_name(len(notes.parts)), self.fields)
+            with part:
+                position, read = yield from self._filled(part, position)
+            if part.rows:
+                for _ in self._verified(part) if self._verify else ():
+                    yield Done(read, notes.rows + part.rows, len(notes.parts))
+                put_in_place(part.path, part.file)
+                notes.parts.append(part.noted())
+            else:
+                part.path.unlink()
+            notes.position, notes.read = position, read
+            notes.dropped, notes.complete = dict(self._intake.dropped), position is None
+            notes.save()
+            yield self.done
+        if not notes.parts:
+            raise DataError("the source has no example that comes through its stages")
+
+    def _filled(self, part: ArrowPart, position: Any) -> Generator[Done, None, Any]:
+        """Write rows until the part is full; where reading goes on, and how many were read."""
+        done, limit = self.done, _FIRST_READ
+        read = done.read
+        while part.rows < self._rows_per_file and part.nbytes < _PART_BYTES:
+            asked = min(limit, self._rows_per_file - part.rows)
+            self._intake.begin()
+            chunk, after = self._intake.chunk(Read(0, 0, position, asked))
+            self._intake.end()
+            weight = part.add(chunk)
+            read += len(chunk) if self.length is None else _past(after, self.length) - position
+            if weight > 2 * _READ_BYTES:
+                limit = max(1, limit // 2)
+            elif weight < _READ_BYTES // 2:
+                limit = min(_MOST_READ, 2 * limit)
+            yield Done(read, done.rows + part.rows, done.parts)
+            position = after
+            if position is None:
+                break
+        return position, read
+
+    def _verified(self, part: ArrowPart) -> Iterator[None]:
+        """Read a part back as a feed reads it; DataError unless it is what was written."""
+        files = resolve([str(part.path)])
+        reader = open_reader(
+            Source("arrow", (files[0].path,)), files, BadRecords(), IndexCache(None)
+        )
+        assert isinstance(reader, IndexedReader)
+        if schema_to_wire(reader.fields) != schema_to_wire(self.fields):
+            raise DataError(f"{part.path} was read back with other columns than were written")
+        sums = {name: ColumnSum() for name in self.fields}
+        for start in range(0, reader.length, _MOST_READ):
+            chunk = reader.slice(start, min(start + _MOST_READ, reader.length))
+            for name, column in chunk.columns.items():
+                sums[name].add(flattened(column))
+            yield
+        reader.close()
+        for name, found in sums.items():
+            if found.text != part.sums[name].text:
+                raise DataError(
+                    f"{part.path}, column {name!r}: what was read back has the checksum "
+                    f"{found.text}, and the original {part.sums[name].text}: disk or memory is "
+                    "at fault; run the conversion again"
+                )
+
+    def close(self) -> None:
+        """Let go of the directory and the source."""
+        if self._reader is not None:
+            self._reader.close()
+        self._notes.close()
+
+
+def _past(position: int | None, length: int) -> int:
+    return length if position is None else position

@@ -1,0 +1,123 @@
+"""What a conversion notes in its directory, so that another run goes on where it was.
+
+    conversion.json         what is converted, which parts are done, where reading goes on
+    part-00000.arrow …      done, and noted; the last one may be there and not be noted yet
+    *.part                  what a killed run was writing: removed
+
+The directory is held by a flock.  One that holds anything else is refused and left as it is.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import msgpack
+
+from ..files.durable_file import write_durably
+
+__all__ = ["Notes", "part_name"]
+
+_NAME: Final = "conversion.json"
+_FORMAT: Final = 1
+
+
+def part_name(number: int) -> str:
+    return f"part-{number:05d}.arrow"
+
+
+class Notes:
+    """The notes of a directory, held until ``close``."""
+
+    def __init__(self, directory: Path, of: dict[str, Any]) -> None:
+        """``of``: plain data that says what is converted.  ValueError where the directory holds
+        the conversion of something else, or other files, or is held."""
+        self.directory = directory
+        self.parts: list[dict[str, Any]] = []
+        self.position: Any = None  # where reading goes on, once there is a part
+        self.read = 0
+        self.dropped: dict[str, int] = {}
+        self.complete = False
+        self._of = of
+        directory.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._load()
+            self._clear()
+        except BlockingIOError:
+            self.close()
+            raise ValueError(f"{directory}: another conversion is at work there") from None
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def rows(self) -> int:
+        """Rows of all parts."""
+        return sum(part["rows"] for part in self.parts)
+
+    def _load(self) -> None:
+        path = self.directory / _NAME
+        try:
+            noted = json.loads(path.read_text())
+            if noted["format"] != _FORMAT:
+                raise ValueError(f"its format is {noted['format']!r}")
+            if not noted["parts"]:
+                return
+            changed = [key for key, value in self._of.items() if noted["of"][key] != value]
+            self.parts = list(noted["parts"])
+            self.position = msgpack.unpackb(base64.b64decode(noted["position"]))
+            self.read, self.dropped = int(noted["read"]), dict(noted["dropped"])
+            self.complete = bool(noted["complete"])
+        except FileNotFoundError:
+            return
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} is damaged ({error}): give another directory") from None
+        if changed:
+            raise ValueError(
+                f"{self.directory} holds the conversion of something else ({', '.join(changed)} "
+                "differ), and nothing is overwritten: give another directory"
+            )
+
+    def _clear(self) -> None:
+        """Remove what a killed run was writing; refuse what no run has written."""
+        ours = {part["name"] for part in self.parts}
+        if (self.directory / _NAME).exists():
+            ours |= {_NAME, part_name(len(ours))}
+        unfinished = {f"{name}.part" for name in (_NAME, *ours)}
+        here = {entry.name for entry in self.directory.iterdir()}
+        if strange := sorted(here - ours - unfinished):
+            raise ValueError(
+                f"{self.directory} holds {', '.join(strange[:3])}, and nothing is overwritten: "
+                "give another directory"
+            )
+        for name in here & unfinished:
+            (self.directory / name).unlink()
+        if not self.parts:
+            self.save()
+
+    def save(self) -> None:
+        """On the disk when this returns."""
+        position = msgpack.packb(self.position)
+        assert isinstance(position, bytes)
+        notes = {
+            "format": _FORMAT,
+            "of": self._of,
+            "parts": self.parts,
+            "position": base64.b64encode(position).decode(),
+            "read": self.read,
+            "dropped": self.dropped,
+            "complete": self.complete,
+        }
+        write_durably(self.directory / _NAME, json.dumps(notes, indent=1))
+
+    def close(self) -> None:
+        """Let go of the directory."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1

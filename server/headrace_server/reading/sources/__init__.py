@@ -1,0 +1,41 @@
+"""One module per kind of source, imported when a pipeline asks for it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import cast
+
+from headrace_server.files.extras import require
+from headrace_server.files.index_cache import IndexCache
+from headrace_server.files.manifest import DataFile
+from headrace_server.pipeline.declaration import Source
+from headrace_server.reading.reader import BadRecords, Reader
+
+__all__ = ["open_reader"]
+
+#: Every kind of source: its module here, and whether it needs pyarrow.
+_KINDS: dict[str, tuple[str, bool]] = {
+    "tfrecord": ("tfrecord", False),
+    "arrow": ("arrow", True),
+    "parquet": ("parquet", True),
+    "jsonl": ("jsonl", False),
+    "csv": ("csv", False),
+    "npz": ("npz", False),
+    "tar": ("tar", False),
+    "function": ("function", False),
+    "examples": ("memory", False),
+    "memory": ("memory", False),
+}
+
+
+def open_reader(
+    source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
+) -> Reader:
+    """The reader of a source.  PackageMissing (an ImportError) names what is to be installed."""
+    if source.kind not in _KINDS:
+        raise ValueError(f"source kind {source.kind!r} is none of {', '.join(_KINDS)}")
+    name, with_arrow = _KINDS[source.kind]
+    if with_arrow:
+        require("pyarrow", "arrow", f"a source of kind {source.kind!r}")
+    module = import_module(f"{__name__}.{name}")
+    return cast(Reader, module.open_reader(source, files, bad, cache))

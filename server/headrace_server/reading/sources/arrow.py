@@ -1,0 +1,296 @@
+"""Arrow IPC files and streams (Feather version 2 is the file format), memory-mapped.
+
+    all files ─► one mapped range ─► record batches ─► per column: where its buffers begin
+
+Columns point into the mapped files; rows of any number of batches and files are taken at once and
+move no payload but that of dense columns.  Compressed files, dictionaries, nulls within lists,
+lists of bool, and files that store a column in different types are decoded batch by batch, and
+the last batches are kept; taking scattered rows then decodes a batch for few of them.  A compressed
+*stream* is decoded when it is opened and held in memory: the file format is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+
+from headrace_proto.errors import DataError, FilesMissing
+from headrace_proto.schema import Field
+from headrace_server.files.index_cache import IndexCache
+from headrace_server.files.manifest import DataFile
+from headrace_server.files.mapped_files import MappedFiles
+from headrace_server.pipeline.declaration import Source
+from headrace_server.reading.chunk import Origin
+from headrace_server.reading.reader import BadRecords, IndexedReader
+
+from .arrow_columns import ArrowColumn, DecodedColumn, NotMapped, stored_field
+from .parts import PartsReader, Rows
+from .rows import Layout, layout_of
+from .stored import Held, Recent, StoredColumn, StoredPart, columns_serve, origin_in
+
+__all__ = ["fields_of_schema", "layout_of_schema", "open_reader"]
+
+_MAGIC = b"ARROW1"
+#: Decoded batches that are kept.  Writers make batches of some thousand rows.
+_KEPT_BATCHES = 16
+
+
+def fields_of_schema(file: str, schema: Any, names: Sequence[str] | None) -> dict[str, Field]:
+    """Fields of an Arrow schema (``names`` None: of all its columns)."""
+    fields = {}
+    for entry in schema:
+        if names is not None and (entry.name not in names or pa.types.is_null(entry.type)):
+            continue  # a column of nothing but nulls is as good as none
+        if entry.name in fields:
+            raise DataError(f"{file}: two columns are named {entry.name!r}; rename one")
+        try:
+            fields[entry.name] = stored_field(entry.type)
+        except TypeError as error:
+            raise DataError(
+                f"{file}, column {entry.name!r}: it {error}; declare the features without it, or "
+                "write it otherwise"
+            ) from None
+    return fields
+
+
+def layout_of_schema(source: Source, file: str, schema: Any) -> Layout:
+    if source.features is not None:
+        return layout_of(source.features, list)
+    return Layout(fields_of_schema(file, schema, None))
+
+
+@dataclass(slots=True)
+class _File:
+    """One opened file: its batches by number, read again at each call."""
+
+    file: DataFile
+    schema: Any
+    fields: Mapping[str, Field]  # those that are read
+    batches: int
+    get: Callable[[int], Any]
+
+
+def open_reader(
+    source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
+) -> IndexedReader:
+    maps = MappedFiles(files)
+    opened: list[_File] = []
+    layout: Layout | None = None
+    for i, file in enumerate(files):
+        try:
+            one = _open(file, pa.py_buffer(maps.file_data(i)), bad)
+            layout = layout or layout_of_schema(source, file.path, one.schema)
+            names = list(layout.fields) if layout.declared else None
+            one.fields = fields_of_schema(file.path, one.schema, names)
+        except FilesMissing:
+            raise
+        except DataError as error:
+            bad.report(error, "corrupt_file")
+            continue
+        if columns_serve(file.path, one.fields, layout, bad):
+            opened.append(one)
+    if layout is None:
+        layout = layout_of(source.features or {}, list)
+    try:
+        return _mapped(maps, opened, layout, bad)
+    except NotMapped:
+        return _decoded(opened, layout, bad, cache)
+
+
+def _open(file: DataFile, data: Any, bad: BadRecords) -> _File:
+    if data.size == 0:
+        raise DataError(f"{file.path} is empty: not even a schema is in it")
+    try:
+        if bytes(data[: len(_MAGIC)]) == _MAGIC:
+            reader = pa.ipc.open_file(pa.BufferReader(data))
+            return _File(file, reader.schema, {}, reader.num_record_batches, reader.get_batch)
+        stream = pa.ipc.open_stream(pa.BufferReader(data))
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"{file.path}: it is no Arrow IPC file or stream, or it is cut off at byte "
+            f"{file.size}: {error}"
+        ) from None
+    batches: list[Any] = []
+    try:
+        batches.extend(stream)
+    except (pa.ArrowException, OSError) as error:
+        text = f"{file.path}: the stream breaks off after record batch {len(batches)}: {error}"
+        bad.report(DataError(text), "truncated_file")
+    return _File(file, stream.schema, {}, len(batches), batches.__getitem__)
+
+
+def _batch(one: _File, number: int) -> Any:
+    """A record batch whose buffers are as large as they should be."""
+    try:
+        batch = one.get(number)
+        batch.validate()
+        return batch
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{one.file.path}, record batch {number}: it is damaged: {error}") from None
+
+
+# ── all buffers in the mapped range ──────────────────────────────────────────────────────────────
+
+
+class _Batches:
+    """Which batch each row lies in, for all batches of all files."""
+
+    def __init__(self, files: tuple[str, ...]) -> None:
+        self._files = files
+        self._rows: list[int] = []
+        self._file: list[int] = []
+        self._first_record: list[int] = []
+
+    def add(self, rows: int, file: int, first_record: int) -> None:
+        self._rows.append(rows)
+        self._file.append(file)
+        self._first_record.append(first_record)
+
+    def settle(self) -> int:
+        """The number of rows, when all batches were added."""
+        self._ends = np.cumsum(np.array(self._rows, np.int64))
+        self._starts = self._ends - self._rows
+        self._files_np = np.array(self._file, np.int32)
+        self._records_np = np.array(self._first_record, np.int64)
+        self._last: tuple[Rows, int | np.ndarray, Rows] | None = None
+        return int(self._ends[-1]) if self._rows else 0
+
+    def locate(self, rows: Rows) -> tuple[int | np.ndarray, Rows]:
+        """Batch and row within it: once for all columns of one read."""
+        if self._last is not None and self._last[0] is rows:
+            return self._last[1:]
+        batch: int | np.ndarray
+        local: Rows
+        if isinstance(rows, slice):
+            batch = int(self._ends.searchsorted(rows.start, side="right"))
+            start = int(self._starts[batch]) if batch < len(self._starts) else 0
+            if batch < len(self._starts) and rows.stop <= int(self._ends[batch]):
+                local = slice(rows.start - start, rows.stop - start)
+                self._last = (rows, batch, local)
+                return batch, local
+            index = np.arange(rows.start, rows.stop)
+        else:
+            index = rows
+        batch = self._ends.searchsorted(index, side="right")
+        local = index - self._starts[batch]
+        self._last = (rows, batch, local)
+        return batch, local
+
+    def origin(self, rows: Rows) -> Origin:
+        batch, local = self.locate(rows)
+        self._last = None
+        first = self._records_np[batch]
+        if isinstance(local, slice):
+            record = np.arange(first + local.start, first + local.stop)
+            file = np.full(len(record), self._files_np[batch], np.int32)
+            return Origin(self._files, file, record)
+        return Origin(self._files, self._files_np[batch], first + local)
+
+
+class _Mapped:
+    """A column of all batches."""
+
+    def __init__(self, column: ArrowColumn, batches: _Batches) -> None:
+        self._column, self._batches = column, batches
+        self.field = column.field
+
+    def read(self, rows: Rows) -> Held:
+        return self._column.read(*self._batches.locate(rows))
+
+
+def _mapped(
+    maps: MappedFiles, opened: Sequence[_File], layout: Layout, bad: BadRecords
+) -> IndexedReader:
+    """NotMapped where a buffer lies elsewhere, or files differ in how they store a column."""
+    low = maps.data.ctypes.data
+    high = low + maps.data.size
+
+    def place(buffer: Any) -> tuple[np.ndarray, int]:
+        if buffer is None or buffer.size == 0:
+            return maps.data, 0
+        if not low <= buffer.address <= buffer.address + buffer.size <= high:
+            raise NotMapped
+        return maps.data, buffer.address - low
+
+    names = [name for name in layout.fields if any(name in one.fields for one in opened)]
+    for name in names:
+        if len({name in f.fields and f.schema.field(name).type for f in opened}) > 1:
+            raise NotMapped
+    located = _Batches(tuple(one.file.path for one in opened))
+    arrays: dict[str, list[Any]] = {name: [] for name in names}
+    damaged: list[DataError] = []
+    for i, one in enumerate(opened):
+        first = 0
+        for number in range(one.batches):
+            try:
+                batch = _batch(one, number)
+            except DataError as error:
+                damaged.append(error)
+                continue
+            if number == 0:  # soon known where every batch would have to be decoded
+                for name in names:
+                    for buffer in batch.column(name).buffers():
+                        place(buffer)
+            located.add(batch.num_rows, i, first)
+            first += batch.num_rows
+            for name in names:
+                arrays[name].append(batch.column(name))
+    rows = located.settle()
+    columns: dict[str, StoredColumn] = {
+        name: _Mapped(ArrowColumn(chunks, place, decoded=False), located)
+        for name, chunks in arrays.items()
+        if chunks
+    }
+    for damage in damaged:
+        bad.report(damage, "corrupt_file")
+    part = StoredPart(rows, lambda: columns, layout, located.origin, bad)
+    return PartsReader(layout.fields, [part])
+
+
+# ── decoded batch by batch ───────────────────────────────────────────────────────────────────────
+
+
+def _decoded(
+    opened: Sequence[_File], layout: Layout, bad: BadRecords, cache: IndexCache
+) -> IndexedReader:
+    recent = Recent(_KEPT_BATCHES)
+    parts = []
+    for one in opened:
+        counts = cache.get(
+            one.file, "arrow-batch-rows", partial(_count, one, cache.told(one.file))
+        )["rows"]
+        first = 0
+        for number, rows in enumerate(counts.tolist()):
+            if rows < 0:
+                try:
+                    _batch(one, number)
+                except DataError as error:
+                    bad.report(error, "corrupt_file")
+                continue
+            load = partial(_load, one, number, [n for n in layout.fields if n in one.fields])
+            columns = partial(recent.get, (one.file.path, number), load)
+            parts.append(StoredPart(rows, columns, layout, origin_in(one.file.path, first), bad))
+            first += rows
+    return PartsReader(layout.fields, parts)
+
+
+def _count(one: _File, told: Callable[[int], None]) -> Mapping[str, np.ndarray]:
+    """Rows per batch, -1 for damaged ones.  Only Arrow knows, once it has decoded them."""
+    counts = []
+    for number in range(one.batches):
+        try:
+            counts.append(_batch(one, number).num_rows)
+        except DataError:
+            counts.append(-1)
+        told(one.file.size * (number + 1) // one.batches)
+    return {"rows": np.array(counts, np.int64)}
+
+
+def _load(one: _File, number: int, names: Sequence[str]) -> Mapping[str, StoredColumn]:
+    batch = _batch(one, number)
+    return {name: DecodedColumn(batch.column(name)) for name in names}

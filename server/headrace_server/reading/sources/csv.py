@@ -1,0 +1,366 @@
+"""CSV files, plain or compressed (.gz): a stream per file.
+
+    header     True: the first row names the columns; a list: these are their names, and no row
+               is; False: the features name them, in their order
+    group_by   None: each row is an example of scalars
+               a column: neighbouring rows that agree in it are one example.  That column is a
+               scalar, the others are sequences [T]; one declared as scalar must not differ
+               within the group.  A value that comes back after others begins a new example.
+    columns    names of the columns to read; None: all, or those of the features
+
+Quoted cells may hold delimiters, doubled quotes and newlines.  An empty cell is a missing value,
+except in columns of bytes, where it is the empty string.  Without features the first thousand
+rows show whether a column is int64, float64 or bytes.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from headrace_proto import dtypes
+from headrace_proto.errors import DataError, FilesMissing
+from headrace_server.files.index_cache import IndexCache
+from headrace_server.files.manifest import DataFile
+from headrace_server.pipeline.declaration import Feature, Source
+from headrace_server.reading.reader import BadRecords, StreamReader
+
+from .streams import DAMAGE, FileStreams, Place, Record, damage_text, open_plain
+
+__all__ = ["open_reader"]
+
+_PROBED_ROWS = 1000
+#: A cell may be as long as this; the csv module's own limit is 128 KiB.
+_MAX_CELL = 1 << 28
+_INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
+_TRUTH = {"true": True, "1": True, "false": False, "0": False}
+
+Cells = list[str]
+
+
+def open_reader(
+    source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
+) -> StreamReader:
+    del cache  # a stream needs no index
+    csv.field_size_limit(max(csv.field_size_limit(), _MAX_CELL))
+    table = _Table(source)
+    features = source.features
+    if features is None:
+        features = table.probed(files)
+    table.prepare(features)
+    return FileStreams(files, lambda file, place: _Rows(table, file, place), features, bad)
+
+
+class _Table:
+    """How the files are to be read."""
+
+    def __init__(self, source: Source) -> None:
+        options = source.options
+        self.delimiter: str = options.get("delimiter", ",")
+        header = options.get("header", True)
+        self.group_by: str | None = options.get("group_by")
+        self.only: Sequence[str] | None = options.get("columns")
+        self.names: list[str] | None = None  # None: in the first row of each file
+        if isinstance(header, (list, tuple)):
+            self.names = list(header)
+        elif not header:
+            if source.features is None:
+                raise ValueError("header=False needs features, which name the columns in order")
+            self.names = list(source.features)
+        self.kinds: dict[str, Callable[[str], Any]] = {}
+        self.scalars: set[str] = set()
+        self.texts: set[str] = set()
+        self._headers: dict[str, tuple[list[str], Place]] = {}
+
+    def prepare(self, features: Mapping[str, Feature]) -> None:
+        self.kinds = {name: _parser(feature.dtype) for name, feature in features.items()}
+        self.scalars = {name for name, feature in features.items() if feature.kind == "scalar"}
+        self.texts = {name for name, f in features.items() if f.dtype == dtypes.BYTES}
+        for name, feature in features.items():
+            if feature.shape or feature.kind == "fixed":
+                raise ValueError(f"feature {name!r}: a cell of a CSV file has no shape")
+            if feature.kind == "sequence" and (self.group_by is None or name == self.group_by):
+                raise ValueError(
+                    f"feature {name!r} is a sequence: only group_by makes sequences, of the other "
+                    "columns"
+                )
+
+    def header(self, file: DataFile) -> tuple[list[str], Place]:
+        """Names of the columns, and where the first row of cells is."""
+        if file.path not in self._headers:
+            cells: Cells | None
+            cells, place = self.names, Place()
+            if cells is None:
+                text = _Text(file, 0)
+                try:
+                    cells = next(csv.reader(text, delimiter=self.delimiter, strict=True), [])
+                finally:
+                    text.close()
+                place = Place(text.byte, 0, 1)
+            twice = {name for name in cells if cells.count(name) > 1}
+            if twice:
+                raise DataError(f"{file.path}: two columns are named {min(twice)!r}; rename one")
+            wanted = [*(self.only or ()), *self.kinds]
+            wanted += [] if self.group_by is None else [self.group_by]
+            for name in wanted if cells else ():
+                if name not in cells:
+                    raise DataError(
+                        f"{file.path}: there is no column {name!r}; it has "
+                        f"{', '.join(map(repr, cells))}"
+                    )
+            self._headers[file.path] = cells, place
+        return self._headers[file.path]
+
+    def probed(self, files: Sequence[DataFile]) -> dict[str, Feature]:
+        """The features that the first rows show."""
+        columns: dict[str, list[str]] = {}
+        wrong: DataError | None = None
+        for file in files:
+            rows: list[Cells] = []
+            names: list[str] = []
+            try:
+                names, place = self.header(file)
+                text = _Text(file, place.byte)
+                try:
+                    reader = csv.reader(text, delimiter=self.delimiter, strict=True)
+                    rows.extend(islice(reader, _PROBED_ROWS))
+                finally:
+                    text.close()
+            except FilesMissing:
+                raise
+            except (csv.Error, DataError, *DAMAGE) as error:  # reported when it is read
+                wrong = wrong or DataError(f"{file.path}: {error}; declare the features")
+            rows = [row for row in rows if len(row) == len(names)]
+            for i, name in enumerate(names):
+                if self.only is None or name in (*self.only, self.group_by):
+                    columns.setdefault(name, []).extend(row[i] for row in rows)
+            if rows:
+                break
+        if wrong is not None and not columns:
+            raise wrong
+        features = {}
+        for name, cells in columns.items():
+            sequence = self.group_by is not None and name != self.group_by
+            features[name] = Feature("sequence" if sequence else "scalar", _dtype_of(cells))
+        return features
+
+
+def _dtype_of(cells: Sequence[str]) -> str:
+    filled = [cell for cell in cells if cell]
+    if filled and all(map(_INTEGER.fullmatch, filled)):
+        # A number that is too long is a name, say of an account: as a float it would lose digits.
+        return "int64" if all(-(2**63) <= int(cell) < 2**63 for cell in filled) else dtypes.BYTES
+    try:
+        for cell in filled:
+            _real(cell)
+    except ValueError:
+        return dtypes.BYTES
+    return "float64" if filled else dtypes.BYTES
+
+
+def _integer(cell: str) -> int:
+    if not _INTEGER.fullmatch(cell):
+        raise ValueError("it is no integer")
+    return int(cell)
+
+
+def _real(cell: str) -> float:
+    if "_" in cell:  # Python's own spelling
+        raise ValueError("it is no number")
+    return float(cell)
+
+
+def _parser(dtype: str) -> Callable[[str], Any]:
+    """What makes a value of a cell; ValueError where it can not."""
+    if dtype == dtypes.BYTES:
+        return lambda cell: cell.encode(errors="surrogateescape")
+    if dtype == "bool":
+        return lambda cell: _TRUTH[cell.strip().lower()]
+    kind = dtypes.numpy_dtype(dtype).kind
+    if kind in "iu":
+        return _integer
+    return complex if kind == "c" else _real
+
+
+class _Text:
+    """Lines of a file as text, and the byte after the last one that was taken.
+
+    Bytes that are not UTF-8 come out of ``_parser`` as they were.
+    """
+
+    def __init__(self, file: DataFile, byte: int) -> None:
+        self._stream = open_plain(file, byte)
+        self.byte = byte
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._stream.readline()
+        if not line:
+            raise StopIteration
+        at, self.byte = self.byte, self.byte + len(line)
+        if at == 0:
+            line = line.removeprefix(b"\xef\xbb\xbf")
+        return line.decode(errors="surrogateescape")
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class _Rows:
+    """A walk over the examples of a file.
+
+    With ``group_by`` the row after a group has been read when the group ends: it waits here.
+    """
+
+    def __init__(self, table: _Table, file: DataFile, place: Place) -> None:
+        self.place = place
+        self._table, self._file = table, file
+        self._text: _Text | None = None
+        self._waiting: tuple[Place, Cells | str] | None = None
+
+    def _open(self) -> None:
+        self._names, first = self._table.header(self._file)
+        if self.place == Place():
+            self.place = first
+        self._text = _Text(self._file, self.place.byte)
+        self._cells = csv.reader(self._text, delimiter=self._table.delimiter, strict=True)
+        self._row = self.place.row
+        read = self._table.kinds.items()
+        self._columns = [
+            (name, self._names.index(name), parse) for name, parse in read if name in self._names
+        ]
+
+    def next(self) -> Record | None:
+        begin = self.place
+        try:
+            if self._text is None:
+                self._open()
+                begin = self.place
+            if self._table.group_by is None:
+                return self._single()
+            return self._group()
+        except FilesMissing:
+            raise
+        except DataError as error:
+            return Record(begin, None, str(error), "corrupt_file", ends=True)
+        except DAMAGE as error:
+            text, reason = damage_text(error)
+            return Record(begin, None, text, reason, ends=True)
+
+    def close(self) -> None:
+        if self._text is not None:
+            self._text.close()
+
+    def _take(self) -> tuple[Place, Cells | str] | None:
+        """The next row: where it begins, and its cells or what is wrong with it."""
+        if self._waiting is not None:
+            taken, self._waiting = self._waiting, None
+            return taken
+        assert self._text is not None
+        while True:
+            place = Place(self._text.byte, 0, self._row)
+            try:
+                cells = next(self._cells)
+            except StopIteration:
+                return None
+            except csv.Error as error:
+                self._row += 1
+                return place, f"row {place.row}: it is no CSV: {error}"
+            if not cells:
+                continue  # an empty line
+            self._row += 1
+            if len(cells) != len(self._names):
+                return place, (
+                    f"row {place.row} has {len(cells)} cells, and there are "
+                    f"{len(self._names)} columns"
+                )
+            return place, cells
+
+    def _after(self, record: int) -> Place:
+        """Where the next row begins, which the next record will be."""
+        if self._waiting is not None:
+            at = self._waiting[0]
+            return Place(at.byte, record, at.row)
+        assert self._text is not None
+        return Place(self._text.byte, record, self._row)
+
+    def _single(self) -> Record | None:
+        number = self.place.record
+        taken = self._take()
+        if taken is None:
+            return None
+        at, cells = taken
+        self.place = self._after(number + 1)
+        here = Place(at.byte, number, at.row)
+        if isinstance(cells, str):
+            return Record(here, None, cells)
+        row: dict[str, Any] = {}
+        wrong = self._values(cells, at.row, row)
+        return Record(here, row) if not wrong else Record(here, None, wrong, "wrong_type")
+
+    def _group(self) -> Record | None:
+        number = self.place.record
+        taken = self._take()
+        if taken is None:
+            return None
+        at, cells = taken
+        here = Place(at.byte, number, at.row)
+        if isinstance(cells, str):
+            self.place = self._after(number + 1)
+            return Record(here, None, cells)
+        key_at = self._names.index(self._table.group_by or "")
+        key = cells[key_at]
+        group, broken = [(at.row, cells)], ""
+        while (taken := self._take()) is not None:
+            row_at, more = taken
+            if isinstance(more, str):
+                broken = broken or more  # it may belong to this group: the group is not whole
+                continue
+            if more[key_at] != key:
+                self._waiting = taken
+                break
+            group.append((row_at.row, more))
+        self.place = self._after(number + 1)
+        if broken:
+            return Record(here, None, broken)
+        row, wrong, reason = self._joined(group)
+        return Record(here, None, wrong, reason) if wrong else Record(here, row)
+
+    def _joined(self, group: Sequence[tuple[int, Cells]]) -> tuple[dict[str, Any], str, str]:
+        lists: dict[str, list[Any]] = {name: [] for name, _, _ in self._columns}
+        for row, cells in group:
+            values: dict[str, Any] = {}
+            wrong = self._values(cells, row, values)
+            if wrong:
+                return {}, wrong, "wrong_type"
+            for name, value in values.items():
+                if value is None and name not in self._table.scalars:
+                    text = f"row {row}, column {name!r}: it is empty within a sequence"
+                    return {}, text, "missing_feature"
+                lists[name].append(value)
+        joined: dict[str, Any] = {}
+        for name, listed in lists.items():
+            if name not in self._table.scalars:
+                joined[name] = listed
+            elif any(value != listed[0] for value in listed):
+                text = f"column {name!r} is declared as scalar and differs within the group"
+                return {}, f"row {group[0][0]}, {text}", "wrong_type"
+            else:
+                joined[name] = listed[0]
+        return joined, "", ""
+
+    def _values(self, cells: Cells, row: int, into: dict[str, Any]) -> str:
+        """The values of a row; a text where one can not be read."""
+        for name, i, parse in self._columns:
+            cell = cells[i]
+            try:
+                into[name] = parse(cell) if cell or name in self._table.texts else None
+            except (ValueError, KeyError):
+                dtype = "an integer" if parse is _integer else "a value of its dtype"
+                return f"row {row}, column {name!r}: {cell!r:.60} is not {dtype}"
+        return ""

@@ -1,0 +1,141 @@
+"""Columns as a file holds them become columns as they were declared.
+
+    dtype     where no value loses what it means
+    shape     equal rank; a dimension declared fixed must have that size in every row, one
+              declared as varying may be fixed in the file
+
+Nothing is copied where only the view changes.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from headrace_proto import dtypes
+from headrace_proto.schema import Field
+from headrace_server.pipeline.examples import cast
+from headrace_server.reading.columns import Column, Ragged, RaggedStrings, Strings
+from headrace_server.reading.stretches import gather
+
+__all__ = ["clash", "fitted", "rows_of_items"]
+
+Misfits = list[tuple[int, str]]
+
+
+def clash(have: Field, want: Field) -> str | None:
+    """Why no row of the one can be a row of the other; None where some may."""
+    text = f"is {have} in the file and {want} in the declaration"
+    if len(have.shape) != len(want.shape) or (have.dtype == "bytes") != (want.dtype == "bytes"):
+        return text
+    if any(
+        a is not None and b is not None and a != b
+        for a, b in zip(have.shape, want.shape, strict=True)
+    ):
+        return text
+    return None
+
+
+def fitted(column: Column, want: Field) -> tuple[Column, Misfits]:
+    """The column as declared, or the rows that do not fit and why (then the column is void)."""
+    if isinstance(column, (Ragged, RaggedStrings)):
+        misfits = _misshapen(column, want)
+        if misfits:
+            return column, misfits
+    if want.dtype != dtypes.BYTES:
+        column, misfits = _cast(column, want.dtype)
+        if misfits:
+            return column, misfits
+    if isinstance(column, (Ragged, RaggedStrings)):
+        return (_narrowed(column, want) if want.ragged_dims else _dense(column, want)), []
+    return (_ragged(column, want) if want.ragged_dims else column), []
+
+
+def _misshapen(column: Ragged | RaggedStrings, want: Field) -> Misfits:
+    wrong = np.zeros(len(column), bool)
+    for i in range(column.extents.shape[1]):
+        if want.shape[i] is not None:
+            wrong |= column.extents[:, i] != want.shape[i]
+    return [
+        (i, f"shape {[*column.extents[i].tolist(), *column.inner]} does not fit {want}")
+        for i in np.flatnonzero(wrong).tolist()
+    ]
+
+
+def _cast(column: Column, want: str) -> tuple[Column, Misfits]:
+    assert isinstance(column, (np.ndarray, Ragged))
+    dtype = dtypes.numpy_dtype(want)
+    if column.dtype == dtype:
+        return column, []
+    try:
+        if isinstance(column, np.ndarray):
+            return cast(column, want), []
+        counts = np.prod(column.extents, axis=1, dtype=np.int64) * prod(column.inner)
+        raw = gather(column.raw, column.starts, counts * column.dtype.itemsize)
+        values = cast(raw.view(column.dtype), want)
+        starts = (np.cumsum(counts) - counts) * dtype.itemsize
+        return Ragged(values.view(np.uint8), dtype, starts, column.extents, column.inner), []
+    except ValueError:
+        return column, _uncastable(column, want)
+
+
+def _uncastable(column: np.ndarray | Ragged, want: str) -> Misfits:
+    misfits = []
+    for i in range(len(column)):
+        try:
+            cast(np.asarray(column[i] if isinstance(column, np.ndarray) else column.row(i)), want)
+        except ValueError as error:
+            misfits.append((i, str(error)))
+    return misfits
+
+
+def _narrowed(column: Ragged | RaggedStrings, want: Field) -> Column:
+    """The same rows with another number of varying dimensions."""
+    inner = tuple(d for d in want.shape[want.ragged_dims :] if d is not None)
+    extra = column.inner[: max(0, want.ragged_dims - column.extents.shape[1])]
+    extents = column.extents[:, : want.ragged_dims]
+    if extra:
+        extents = np.hstack([extents, np.tile(np.array(extra, np.int64), (len(column), 1))])
+    if isinstance(column, Ragged):
+        return Ragged(column.raw, column.dtype, column.starts, extents, inner)
+    return RaggedStrings(column.flat, column.starts, extents, inner)
+
+
+def _dense(column: Ragged | RaggedStrings, want: Field) -> Column:
+    shape = tuple(d for d in want.shape if d is not None)
+    if isinstance(column, Ragged):
+        return rows_of_items(column.raw, column.starts, column.dtype, shape)
+    index = column.starts[:, None] + np.arange(prod(shape))
+    return column.flat.take(index).reshape(len(column), *shape)
+
+
+def _ragged(column: Column, want: Field) -> Column:
+    assert isinstance(column, (np.ndarray, Strings))
+    n, varying = len(column), want.ragged_dims
+    dims = tuple(column.shape[1:])
+    extents = np.tile(np.array(dims[:varying], np.int64), (n, 1))
+    if isinstance(column, Strings):
+        flat = column.reshape(column.starts.size)
+        return RaggedStrings(flat, np.arange(n) * prod(dims), extents, dims[varying:])
+    values = np.ascontiguousarray(column)
+    starts = np.arange(n) * (prod(dims) * values.dtype.itemsize)
+    return Ragged(values.reshape(-1).view(np.uint8), values.dtype, starts, extents, dims[varying:])
+
+
+def rows_of_items(
+    raw: np.ndarray, starts: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]
+) -> np.ndarray:
+    """Rows of one fixed shape, copied from where they start in a buffer (bytes)."""
+    n, size = len(starts), prod(shape) * dtype.itemsize
+    if not n or not size:
+        return np.empty((n, *shape), dtype)
+    stride = min(dtype.itemsize, 8)
+    if (starts % stride).any():
+        stride = 1
+    # Every place where a row could start, as one item each: numpy then copies row by row in C.
+    places = np.ndarray(
+        ((raw.size - size) // stride + 1,), np.dtype((np.void, size)), raw, strides=(stride,)
+    )
+    rows: np.ndarray = places[starts // stride]
+    return rows.view(dtype).reshape(n, *shape)

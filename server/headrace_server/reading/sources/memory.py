@@ -1,0 +1,57 @@
+"""Examples that travel with the declaration, packed by ``pipeline.examples``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from headrace_proto import dtypes
+from headrace_proto.schema import Field
+from headrace_server.files.index_cache import IndexCache
+from headrace_server.files.manifest import DataFile
+from headrace_server.pipeline.declaration import Source
+from headrace_server.pipeline.examples import packed_fields
+from headrace_server.reading.columns import Column, Ragged, RaggedStrings, Strings
+from headrace_server.reading.reader import BadRecords, IndexedReader
+
+from .parts import PartsReader
+from .rows import Layout
+from .stored import StoredPart, Whole, origin_in
+
+__all__ = ["open_reader"]
+
+
+def open_reader(
+    source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
+) -> IndexedReader:
+    """Features were applied when the examples were packed."""
+    del files, cache
+    n, packed = source.options["n"], source.options["columns"]
+    fields = packed_fields(source.options)
+    columns = {
+        name: Whole(_unpacked(packed[name], fields[name], n), fields[name]) for name in fields
+    }
+    part = StoredPart(n, lambda: columns, Layout(fields), origin_in("examples", 0), bad)
+    return PartsReader(fields, [part])
+
+
+def _unpacked(packed: Mapping[str, Any], field: Field, n: int) -> Column:
+    varying = field.ragged_dims
+    inner = tuple(d for d in field.shape[varying:] if d is not None)
+    data = np.frombuffer(packed["data"], np.uint8)
+    extents = np.empty((n, 0), np.int64)
+    if varying:
+        extents = np.frombuffer(packed["extents"], np.int64).reshape(n, varying)
+    sizes = np.prod(extents, axis=1, dtype=np.int64) * prod(inner)
+    starts = np.cumsum(sizes) - sizes
+    if field.dtype == dtypes.BYTES:
+        lengths = np.frombuffer(packed["lengths"], np.int64)
+        flat = Strings(data, np.cumsum(lengths) - lengths, lengths)
+        return RaggedStrings(flat, starts, extents, inner) if varying else flat.reshape(n, *inner)
+    dtype = dtypes.numpy_dtype(field.dtype)
+    if varying:
+        return Ragged(data, dtype, starts * dtype.itemsize, extents, inner)
+    return data.view(dtype).reshape(n, *inner)

@@ -1,0 +1,62 @@
+"""Arrays of the .npy format, as views of the bytes that hold them.  Object arrays are refused."""
+
+from __future__ import annotations
+
+import io
+import tokenize
+from math import prod
+
+import numpy as np
+
+from headrace_proto import dtypes
+from headrace_proto.errors import DataError
+from headrace_server.reading.columns import Column, Strings
+
+__all__ = ["array_column", "npy_array"]
+
+#: The longest header of the format; numpy writes about 100 bytes.
+_MAX_HEADER = 1 << 16
+_READ = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+def npy_array(data: np.ndarray) -> np.ndarray:
+    """The array that the bytes of a .npy file hold, as a view.  ValueError says what is wrong."""
+    stream = io.BytesIO(data[:_MAX_HEADER].tobytes())
+    version = np.lib.format.read_magic(stream)
+    if version not in _READ:
+        raise ValueError(f"version {version} of the format holds arrays of records only")
+    try:
+        shape, fortran, dtype = _READ[version](stream)
+    except (SyntaxError, TypeError, tokenize.TokenError) as error:
+        raise ValueError(f"its header can not be read: {error}") from None
+    if min(shape, default=0) < 0:
+        raise ValueError(f"it has the impossible shape {list(shape)}")
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which only unpickling could read")
+    begin = stream.tell()
+    size = prod(shape) * dtype.itemsize
+    if begin + size > data.size:
+        raise ValueError(f"it is cut off: {begin + size} bytes are wanted, {data.size} are there")
+    flat = data[begin : begin + size].view(dtype) if size else np.empty(prod(shape), dtype)
+    array: np.ndarray = flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
+    return array
+
+
+def array_column(array: np.ndarray) -> Column:
+    """An array of examples as a column; text becomes bytes.  DataError for other dtypes."""
+    if array.dtype.kind == "U":
+        array = np.char.encode(array, "utf-8") if array.size else np.empty(array.shape, "S1")
+    if array.dtype.kind == "S":
+        array = np.ascontiguousarray(array)
+        width = array.dtype.itemsize
+        lengths = np.char.str_len(array).astype(np.int64).reshape(array.shape)
+        starts = (np.arange(array.size) * width).reshape(array.shape)
+        return Strings(array.reshape(-1).view(np.uint8), starts, lengths)
+    try:
+        dtypes.canonical(array.dtype.newbyteorder("="))
+    except TypeError as error:
+        raise DataError(str(error)) from None
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))

@@ -1,0 +1,163 @@
+"""numpy files: .npz with an array per column, .npy with one.  The first dimension counts examples.
+
+    column    of a .npy file: its name; None: the name of the file without its ending
+    ragged    {column: offsets}: example i has the values from offset i up to offset i + 1 of its
+              column; the offsets are an array of the same .npz
+
+Arrays are mapped and not read, in .npz too unless they are compressed (``savez_compressed``);
+those are read whole when the feed starts.  Checksums of .npz are verified for compressed arrays
+only.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from headrace_proto.errors import DataError, FilesMissing
+from headrace_proto.schema import Field
+from headrace_server.files.index_cache import IndexCache
+from headrace_server.files.manifest import DataFile, open_map, open_stream
+from headrace_server.pipeline.declaration import Source
+from headrace_server.reading.columns import Column, Ragged, RaggedStrings, Strings, field_of
+from headrace_server.reading.reader import BadRecords, IndexedReader
+
+from .npy import array_column, npy_array
+from .parts import PartsReader
+from .rows import Layout, layout_of
+from .stored import StoredPart, Whole, columns_serve, origin_in
+
+__all__ = ["open_reader"]
+
+_LOCAL_HEADER = 30  # bytes before a member's name, in a zip file
+
+
+def open_reader(
+    source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
+) -> IndexedReader:
+    """Headers tell where everything is, so nothing needs the cache."""
+    del cache
+    ragged: Mapping[str, str] = source.options.get("ragged") or {}
+    layout: Layout | None = None if source.features is None else layout_of(source.features, list)
+    parts = []
+    for file in files:
+        try:
+            columns = _columns(_arrays(file, source.options.get("column")), ragged)
+            fields = {name: field_of(column) for name, column in columns.items()}
+            layout = layout or Layout(fields)
+            rows = _length(columns)
+        except FilesMissing:
+            raise
+        except DataError as error:
+            bad.report(DataError(f"{file.path}: {error}"), "corrupt_file")
+            continue
+        if not columns_serve(file.path, fields, layout, bad):
+            continue
+        parts.append(_part(file, rows, columns, fields, layout, bad))
+    if layout is None:
+        layout = Layout({})
+    return PartsReader(layout.fields, parts)
+
+
+def _part(
+    file: DataFile,
+    rows: int,
+    columns: Mapping[str, Column],
+    fields: Mapping[str, Field],
+    layout: Layout,
+    bad: BadRecords,
+) -> StoredPart:
+    whole = {name: Whole(column, fields[name]) for name, column in columns.items()}
+    return StoredPart(rows, lambda: whole, layout, origin_in(file.path, 0), bad)
+
+
+def _arrays(file: DataFile, column: str | None) -> dict[str, np.ndarray]:
+    data = open_map(file)
+    if data[:2].tobytes() != b"PK":
+        name = column or os.path.basename(file.path).partition(".")[0]
+        return {name: _parsed(name, data)}
+    if column is not None:
+        raise DataError(f"column={column!r} names the array of a .npy file, and this is a .npz")
+    arrays = {}
+    try:
+        with open_stream(file) as stream, zipfile.ZipFile(stream) as archive:
+            for entry in archive.infolist():
+                if not entry.filename.endswith(".npy"):
+                    raise DataError(f"its member {entry.filename!r} is no .npy array")
+                name = entry.filename.removesuffix(".npy")
+                arrays[name] = _parsed(name, _member(archive, entry, data))
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        raise DataError(f"it is no sound .npz file, or is cut off: {error}") from None
+    return arrays
+
+
+def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, data: np.ndarray) -> np.ndarray:
+    """The bytes of a member: where they lie, or decompressed."""
+    if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
+        return np.frombuffer(archive.read(entry), np.uint8)
+    at = entry.header_offset
+    lengths = data[at + 26 : at + _LOCAL_HEADER].view("<u2")
+    if lengths.size != 2:
+        raise EOFError("a header lies past the end")
+    begin = at + _LOCAL_HEADER + int(lengths[0]) + int(lengths[1])
+    return data[begin : begin + entry.file_size]
+
+
+def _parsed(name: str, data: np.ndarray) -> np.ndarray:
+    try:
+        array = npy_array(data)
+    except ValueError as error:
+        raise DataError(f"array {name!r}: {error}") from None
+    if not array.ndim:
+        raise DataError(f"array {name!r}: it is one number; the first dimension counts examples")
+    return array
+
+
+def _columns(arrays: Mapping[str, np.ndarray], ragged: Mapping[str, str]) -> dict[str, Column]:
+    columns: dict[str, Column] = {}
+    for name in (*ragged, *ragged.values()):
+        if name not in arrays:
+            raise DataError(f"there is no array {name!r}; it has {', '.join(map(repr, arrays))}")
+    for name, array in arrays.items():
+        if name in ragged.values():
+            continue
+        try:
+            column = array_column(array)
+            if name in ragged:
+                column = _ragged(column, arrays[ragged[name]])
+        except DataError as error:
+            raise DataError(f"array {name!r}: {error}") from None
+        columns[name] = column
+    return columns
+
+
+def _ragged(column: Column, offsets: np.ndarray) -> Column:
+    if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or not len(offsets):
+        raise DataError(
+            f"its offsets are {offsets.dtype}{list(offsets.shape)}; integers [n + 1] are wanted"
+        )
+    begins = offsets.astype(np.int64)
+    if begins[0] < 0 or (np.diff(begins) < 0).any() or begins[-1] > len(column):
+        raise DataError(
+            f"its offsets do not rise from 0 to at most {len(column)}, the number of its values"
+        )
+    if isinstance(column, np.ndarray):
+        return Ragged.from_values(column, begins)
+    assert isinstance(column, Strings)
+    if column.starts.ndim > 1:
+        raise DataError("ragged strings have one dimension")
+    return RaggedStrings(column, begins[:-1], np.diff(begins)[:, None])
+
+
+def _length(columns: Mapping[str, Column]) -> int:
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise DataError(
+            f"its arrays hold different numbers of examples: {lengths}; give those whose examples "
+            "vary in length offsets by the option ragged"
+        )
+    return next(iter(lengths.values()), 0)

@@ -1,0 +1,119 @@
+"""Indexed readers of sources that come in parts: files, row groups, one mapped whole.
+
+    ordinals ──► part and row within it ──► Part.read ──► columns ──► one chunk in the asked order
+
+A part reads rows by slice or by index and says which of them it kept; the rest was reported.
+Rows of several parts are read part by part and then put in order.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from headrace_proto.schema import Field
+from headrace_server.reading.chunk import Chunk, Origin
+from headrace_server.reading.columns import Column, column_from_rows
+
+__all__ = ["Kept", "Part", "PartsReader", "Rows", "empty_columns"]
+
+Rows = slice | np.ndarray
+
+
+class Kept(NamedTuple):
+    """What a part read: columns and origin of the rows kept, and which of those asked they are."""
+
+    columns: Mapping[str, Column]
+    origin: Origin
+    which: np.ndarray | None = None  # int64, positions within the rows asked; None: all
+
+
+class Part(Protocol):
+    """Consecutive examples of a source that are read alike."""
+
+    @property
+    def rows(self) -> int:
+        """Number of examples."""
+
+    def read(self, rows: Rows) -> Kept:
+        """Rows by slice (with start and stop) or by int64 index, in that order."""
+
+    def close(self) -> None: ...
+
+
+def empty_columns(fields: Mapping[str, Field]) -> dict[str, Column]:
+    return {name: column_from_rows([], field) for name, field in fields.items()}
+
+
+class PartsReader:
+    """An IndexedReader over parts."""
+
+    def __init__(self, fields: Mapping[str, Field], parts: Sequence[Part]) -> None:
+        self._fields = dict(fields)
+        self._parts = [part for part in parts if part.rows]
+        self._all_parts = list(parts)
+        self._starts = [0]
+        for part in self._parts:
+            self._starts.append(self._starts[-1] + part.rows)
+        self._bounds = np.array(self._starts, np.int64)
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        return self._fields
+
+    @property
+    def length(self) -> int:
+        return self._starts[-1]
+
+    def slice(self, start: int, stop: int) -> Chunk:
+        if not 0 <= start <= stop <= self.length:
+            raise IndexError(f"examples {start} … {stop - 1} of {self.length}")
+        chunks = []
+        at = start
+        while at < stop:
+            i = bisect_right(self._starts, at) - 1
+            base, end = self._starts[i], min(stop, self._starts[i + 1])
+            kept = self._parts[i].read(slice(at - base, end - base))
+            ordinals = np.arange(at, end)
+            chunks.append(_chunk(kept, ordinals))
+            at = end
+        return Chunk.join(chunks) if chunks else self._empty()
+
+    def take(self, ordinals: np.ndarray) -> Chunk:
+        ordinals = np.asarray(ordinals, np.int64)
+        if not len(ordinals):
+            return self._empty()
+        if ordinals.min() < 0 or ordinals.max() >= self.length:
+            raise IndexError(f"examples {ordinals.min()} … {ordinals.max()} of {self.length}")
+        if len(self._parts) == 1:
+            return _chunk(self._parts[0].read(ordinals), ordinals)
+        part = np.searchsorted(self._bounds, ordinals, side="right") - 1
+        by_part = np.argsort(part, kind="stable")
+        cuts = np.flatnonzero(np.diff(part[by_part])) + 1
+        chunks, places = [], []
+        for group in np.split(by_part, cuts):
+            i = int(part[group[0]])
+            kept = self._parts[i].read(ordinals[group] - self._starts[i])
+            chunks.append(_chunk(kept, ordinals[group]))
+            places.append(group if kept.which is None else group[kept.which])
+        joined = Chunk.join(chunks)
+        if len(chunks) == 1:  # the sort was stable: they are in order
+            return joined
+        return joined.take(np.argsort(np.concatenate(places)))
+
+    def close(self) -> None:
+        for part in self._all_parts:
+            part.close()
+
+    def _empty(self) -> Chunk:
+        nothing = np.empty(0, np.int64)
+        return Chunk(empty_columns(self._fields), nothing, Origin.single("", nothing))
+
+
+def _chunk(kept: Kept, ordinals: np.ndarray) -> Chunk:
+    return Chunk(
+        kept.columns, ordinals if kept.which is None else ordinals[kept.which], kept.origin
+    )

@@ -1,0 +1,122 @@
+"""Tar files in the WebDataset layout (.tar, .tar.gz, .tgz): a stream per file.
+
+    dir/0001.flac  dir/0001.cls  dir/0001.json │ dir/0002.flac …
+    └─ key ──┘└ column                         └─ the next example
+
+Neighbouring files whose names agree up to the first dot of the last part are one example; what
+follows that dot names the column.  ``__key__`` is the column of keys.  The last ending tells the
+content: .npy is an array, .cls an int64, everything else bytes.  Files without a dot, hidden files
+and what is no file belong to no example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from headrace_server.files.index_cache import IndexCache
+from headrace_server.files.manifest import DataFile
+from headrace_server.pipeline.declaration import Source
+from headrace_server.reading.columns import Strings
+from headrace_server.reading.reader import BadRecords, StreamReader
+
+from .npy import array_column, npy_array
+from .streams import DAMAGE, FileStreams, Place, Record, damage_text, open_plain
+from .tar_members import DamagedTar, Member, Members
+
+__all__ = ["KEY", "open_reader"]
+
+KEY = "__key__"
+
+
+def open_reader(
+    source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
+) -> StreamReader:
+    del cache  # a stream needs no index
+    wanted = None if source.features is None else frozenset(source.features)
+    return FileStreams(files, lambda file, at: _Groups(wanted, file, at), source.features, bad)
+
+
+class _Groups:
+    """A walk over the examples of a file."""
+
+    def __init__(self, wanted: Collection[str] | None, file: DataFile, place: Place) -> None:
+        self.place = place
+        self._wanted, self._file = wanted, file
+        self._members: Members | None = None
+        self._waiting: tuple[Member, str, str] | None = None
+
+    def next(self) -> Record | None:
+        here = self.place
+        try:
+            if self._members is None:
+                if not self._file.size:
+                    return None
+                self._members = Members(open_plain(self._file, here.byte), here.byte)
+            return self._group(self._members)
+        except DamagedTar as error:
+            reason = "truncated_file" if error.cut_off else "corrupt_file"
+            return Record(here, None, str(error), reason, ends=True)
+        except DAMAGE as error:
+            text, reason = damage_text(error)
+            return Record(here, None, text, reason, ends=True)
+
+    def close(self) -> None:
+        if self._members is not None:
+            self._members.close()
+
+    def _group(self, members: Members) -> Record | None:
+        first = self._waiting or self._take(members)
+        if first is None:
+            return None
+        key = first[1]
+        here = Place(first[0].byte, self.place.record)
+        row: dict[str, Any] = {KEY: key.encode(errors="surrogateescape")}
+        wrong, taken = "", first
+        while True:
+            try:
+                self._add(row, taken[2], members)
+            except ValueError as error:
+                wrong = wrong or f"member {taken[0].name!r}: {error}"
+            following = self._take(members)
+            if following is None or following[1] != key:
+                break
+            taken = following
+        self._waiting = following
+        byte = members.byte if following is None else following[0].byte
+        self.place = Place(byte, here.record + 1)
+        return Record(here, None, wrong) if wrong else Record(here, row)
+
+    def _take(self, members: Members) -> tuple[Member, str, str] | None:
+        """The next member that belongs to an example, its key and its column."""
+        while (member := members.next()) is not None:
+            folder, slash, name = member.name.rpartition("/")
+            stem, dot, ending = name.partition(".")
+            if member.is_file and stem and dot and ending:
+                return member, f"{folder}{slash}{stem}", ending
+        return None
+
+    def _add(self, row: dict[str, Any], column: str, members: Members) -> None:
+        if column in row:
+            raise ValueError(f"the example has two members for the column {column!r}")
+        if self._wanted is None or column in self._wanted:
+            row[column] = _decoded(column, members.data())
+        else:
+            row[column] = None
+
+
+def _decoded(column: str, content: bytes) -> Any:
+    ending = column.rpartition(".")[2]
+    if ending == "npy":
+        array = array_column(npy_array(np.frombuffer(content, np.uint8)))
+        return array.to_objects() if isinstance(array, Strings) else array
+    if ending == "npz":
+        raise ValueError("it holds several arrays; store each as a .npy of its own")
+    if ending == "cls":
+        try:
+            return int(content)
+        except ValueError:
+            raise ValueError(f"{content!r:.60} is no integer, as a .cls is") from None
+    return content

@@ -1,0 +1,294 @@
+"""TFRecord files of tf.train.Example or SequenceExample, without TensorFlow.
+
+    uncompressed   IndexedReader: every file is mapped, its frames are indexed once
+    compressed     StreamReader: one stream per file, a position is (record, decompressed byte)
+
+Framing is settled when a file is indexed, the checksum of a payload when the record is first read,
+neither again later.  Damage that ends a file (cut off, or a length that is wrong) does not spoil
+what stands before it: with ``on_bad_example='skip'`` the rest of the file is reported once and
+left out; else one more record is counted where the damage is, and reading that one raises.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from headrace_proto.errors import DataError
+from headrace_proto.schema import Field
+from headrace_server.files.index_cache import IndexCache
+from headrace_server.files.manifest import DataFile
+from headrace_server.files.mapped_files import MappedFiles
+from headrace_server.pipeline.declaration import Feature, Source
+from headrace_server.reading.chunk import Chunk, Origin
+from headrace_server.reading.columns import Column
+from headrace_server.reading.reader import BadRecords, IndexedReader, StreamReader
+
+from .example_parse import ExampleParser, Faults
+from .record_frames import FOOT, HEAD, FrameIndex, bad_payloads, damage_reason, damage_text, scan
+from .record_streams import Compression, Frames, FrameStream, detect
+
+__all__ = ["TFRecordReader", "TFRecordStreams", "open_reader"]
+
+_OPTIONS: Final[dict[str, tuple[Any, ...]]] = {
+    "compression": ("auto", None, "gzip", "zlib"),
+    "verify": (True, False),
+    "record": ("auto", "example", "sequence_example"),
+}
+_POSITION: Final = struct.Struct("<QQ")
+#: Streams kept open at once; each holds a file, an inflater (some 50 kB) and a block.
+_OPEN_STREAMS = 32
+
+_REMEDY: Final = "Write the file again, or skip the rest with on_bad_example='skip'"
+_CHECKSUM_TEXT: Final = (
+    "the payload does not have its checksum: the bytes changed after they were written. Write the "
+    "file again, or skip the record with on_bad_example='skip'"
+)
+_BAD_CHECKSUM: Final = ("corrupt_record", _CHECKSUM_TEXT)
+
+
+def open_reader(
+    source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
+) -> IndexedReader | StreamReader:
+    """Indexed where no file is compressed, else streams.  ValueError for a bad declaration."""
+    options = _checked_options(source.options)
+    if not source.features:
+        raise ValueError(
+            "read_tfrecord needs the features to read, as {name: scalar | fixed | sequence}: the "
+            "files do not say them"
+        )
+    wanted = options["compression"]
+    compressions = [detect(file) if wanted == "auto" else wanted for file in files]
+    parser = ExampleParser(source.features, options["record"] != "example")
+    common = (source.features, parser, files, bad, options["verify"])
+    if any(compressions):
+        return TFRecordStreams(*common, compressions)
+    return TFRecordReader(*common, cache)
+
+
+def _checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    for name, value in options.items():
+        if name not in _OPTIONS:
+            raise ValueError(f"read_tfrecord has no option {name!r}, only {', '.join(_OPTIONS)}")
+        if value not in _OPTIONS[name]:
+            allowed = ", ".join(map(repr, _OPTIONS[name]))
+            raise ValueError(f"read_tfrecord: {name}={value!r:.80} is not one of {allowed}")
+    return {name: options.get(name, allowed[0]) for name, allowed in _OPTIONS.items()}
+
+
+def _report(bad: BadRecords, origin: Origin, faults: Faults) -> None:
+    """Reports faults in the order of the rows: raises the first, or counts them all."""
+    for row in sorted(faults):
+        reason, text = faults[row]
+        bad.report(DataError(f"{origin.describe(row)}: {text}"), reason)
+
+
+def _without(chunk: Chunk, faults: Faults) -> Chunk:
+    if not faults:
+        return chunk
+    return chunk.take(np.delete(np.arange(len(chunk)), list(faults)))
+
+
+class TFRecordReader:
+    """Examples of uncompressed files by number: the files in order, records in order."""
+
+    def __init__(
+        self,
+        features: Mapping[str, Feature],
+        parser: ExampleParser,
+        files: tuple[DataFile, ...],
+        bad: BadRecords,
+        verify: bool,
+        cache: IndexCache,
+    ) -> None:
+        self._fields = {name: feature.field for name, feature in features.items()}
+        self._parser, self._bad = parser, bad
+        self._names = tuple(file.path for file in files)
+        self._files = MappedFiles(files, cache.directory)
+        kind = "tfrecord frames" if verify else "tfrecord frames, unverified"
+        indexes = []
+        for i, file in enumerate(files):
+
+            def build(i: int = i, file: DataFile = file) -> dict[str, np.ndarray]:
+                return scan(self._files.file_data(i), verify, cache.told(file)).to_arrays()
+
+            indexes.append(FrameIndex.from_arrays(cache.get(file, kind, build)))
+        #: Good records of each file, and those that can be asked for: one more where reading it
+        #: is to raise.
+        self._good = np.array([index.count for index in indexes], np.int64)
+        self._damage = {i: index for i, index in enumerate(indexes) if index.damage}
+        counted = self._good.copy()
+        for i in self._damage:
+            if bad.skip:
+                bad.report(self._damage_error(i), damage_reason(self._damage[i].damage))
+            else:
+                counted[i] += 1
+        self._first = np.cumsum(counted) - counted
+        self._length = int(counted.sum())
+        # Bounds of all files in one array, as positions in the one buffer.  Each file has one
+        # bound more than records, which is also where its damage begins.
+        sizes = self._good + 1
+        self._first_bound = np.cumsum(sizes) - sizes
+        self._bounds = (
+            indexes[0].bounds
+            if len(indexes) == 1
+            else np.concatenate(
+                [np.empty(0, np.int64)]
+                + [x.bounds + base for x, base in zip(indexes, self._files.bases, strict=True)]
+            )
+        )
+        self._verified = np.zeros(self._length, bool) if verify else None
+
+    def _damage_error(self, i: int) -> DataError:
+        index, file = self._damage[i], self._files.files[i]
+        at = int(index.bounds[-1])
+        where = f"{file.path}, record {index.count}, byte {at}"
+        return DataError(damage_text(where, index.damage, at, file.size))
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        return self._fields
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    def slice(self, start: int, stop: int) -> Chunk:
+        return self.take(np.arange(start, stop, dtype=np.int64))
+
+    def take(self, ordinals: np.ndarray) -> Chunk:
+        ordinals = np.asarray(ordinals, np.int64)
+        n = ordinals.size
+        if n and not (ordinals.min() >= 0 and ordinals.max() < self._length):
+            raise IndexError(f"examples are numbered 0 … {self._length - 1}: {ordinals} are not")
+        if len(self._names) == 1:
+            file, record, bound = np.zeros(n, np.int32), ordinals, ordinals
+        else:
+            file = (np.searchsorted(self._first, ordinals, "right") - 1).astype(np.int32)
+            record = ordinals - self._first[file]
+            bound = record + self._first_bound[file]
+            self._files.load(file)
+        frames = self._bounds[bound]
+        offset = frames if len(self._names) == 1 else frames - self._files.bases[file]
+        origin = Origin(self._names, file, record, offset)
+        if self._damage:
+            beyond = np.flatnonzero(record >= self._good[file])
+            if beyond.size:  # nothing is skipped here: the first bad record raises, whichever it is
+                self.take(ordinals[: beyond[0]])
+                raise self._damage_error(int(file[beyond[0]]))
+        columns, faults = self._parse(ordinals, frames + HEAD, self._bounds[bound + 1] - FOOT)
+        _report(self._bad, origin, faults)
+        return _without(Chunk(columns, ordinals, origin), faults)
+
+    def _parse(
+        self, ordinals: np.ndarray, starts: np.ndarray, stops: np.ndarray
+    ) -> tuple[dict[str, Column], Faults]:
+        data, lengths = self._files.data, stops - starts
+        columns, faults = self._parser.parse(data, starts, lengths)
+        if self._verified is not None:
+            fresh = np.flatnonzero(~self._verified[ordinals])
+            if fresh.size:
+                wrong = bad_payloads(data, starts[fresh], lengths[fresh])
+                faults.update((int(fresh[k]), _BAD_CHECKSUM) for k in wrong)
+                self._verified[ordinals[np.delete(fresh, wrong)]] = True
+        return columns, faults
+
+    def close(self) -> None:
+        """Lets go of the files; chunks that point into them keep them mapped."""
+        self._files = MappedFiles(())
+
+
+class TFRecordStreams:
+    """Examples of compressed files, each read forward."""
+
+    def __init__(
+        self,
+        features: Mapping[str, Feature],
+        parser: ExampleParser,
+        files: tuple[DataFile, ...],
+        bad: BadRecords,
+        verify: bool,
+        compressions: Sequence[Compression],
+    ) -> None:
+        self._fields = {name: feature.field for name, feature in features.items()}
+        self._parser, self._bad, self._verify = parser, bad, verify
+        self._names = tuple(file.path for file in files)
+        self._sources = list(zip(files, compressions, strict=True))
+        self._open: OrderedDict[int, FrameStream] = OrderedDict()
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        return self._fields
+
+    @property
+    def streams(self) -> int:
+        return len(self._sources)
+
+    def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
+        if limit < 1:
+            raise ValueError(f"limit={limit} records: at least 1 must be asked for")
+        at = _POSITION.unpack(position) if position else (0, 0)
+        frames = self._at(stream, *at).frames(limit)
+        chunk, faults = self._parse(stream, frames)
+        if faults and not self._bad.skip and min(faults) > 0:
+            # What stands before the bad record goes out now; it raises when it is the next one.
+            good = min(faults)
+            chunk, bad_at = chunk.take(slice(0, good)), chunk.origin
+            self._drop(stream)
+            assert bad_at.offset is not None
+            return chunk, _POSITION.pack(frames.first + good, int(bad_at.offset[good]))
+        _report(self._bad, chunk.origin, faults)
+        after = frames.first + len(chunk), frames.offset + frames.data.size
+        chunk = _without(chunk, faults)
+        if frames.damage is None:
+            if frames.ended:
+                self._drop(stream)
+                return chunk, None
+            return chunk, _POSITION.pack(*after)
+        if self._bad.skip or after == at:
+            where = f"{self._names[stream]}, record {after[0]}, byte {after[1]} decompressed"
+            text = f"{where}: {frames.damage}; the rest of the file can not be read. {_REMEDY}"
+            self._drop(stream)
+            self._bad.report(DataError(text), frames.reason)
+            return chunk, None
+        return chunk, _POSITION.pack(*after)
+
+    def _parse(self, stream: int, frames: Frames) -> tuple[Chunk, Faults]:
+        data, starts, lengths = frames.data, frames.starts, frames.lengths
+        columns, faults = self._parser.parse(data, starts, lengths)
+        if self._verify and starts.size:
+            wrong = bad_payloads(data, starts, lengths)
+            faults.update((int(row), _BAD_CHECKSUM) for row in wrong)
+        record = frames.first + np.arange(starts.size, dtype=np.int64)
+        file = np.full(starts.size, stream, np.int32)
+        origin = Origin(self._names, file, record, starts - HEAD + frames.offset)
+        return Chunk(columns, record, origin), faults
+
+    def _at(self, stream: int, record: int, offset: int) -> FrameStream:
+        """The stream, standing at a position: the one that is open, where it is not past it."""
+        found = self._open.get(stream)
+        if found is None or found.offset > offset:
+            self._drop(stream)
+            while len(self._open) >= _OPEN_STREAMS:
+                self._drop(next(iter(self._open)))
+            found = self._open[stream] = FrameStream(*self._sources[stream], self._verify)
+        self._open.move_to_end(stream)
+        if not found.seek(record, offset):
+            raise DataError(
+                f"{self._names[stream]} ends before byte {offset} decompressed, where record "
+                f"{record} is to be read: the position is of another file"
+            )
+        return found
+
+    def _drop(self, stream: int) -> None:
+        found = self._open.pop(stream, None)
+        if found is not None:
+            found.close()
+
+    def close(self) -> None:
+        for stream in list(self._open):
+            self._drop(stream)

@@ -1,0 +1,209 @@
+"""The border between chunks and user functions.
+
+    chunk ─► examples_of / columns_of ─► user function ─► given ─► learn ─► fields
+                                                            └────► collect ─► columns
+
+What a function sees are read-only views, since columns share buffers with mapped files and other
+chunks.  What it gives is one value per row and column: a list, an array, or a column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from headrace_proto import dtypes
+from headrace_proto.schema import Field
+
+from ..pipeline.examples import Misfit, cast, infer_field
+from .chunk import Chunk
+from .columns import Column, Ragged, RaggedStrings, Strings, column_from_rows, field_of, row_of
+
+__all__ = ["Given", "Report", "collect", "columns_of", "examples_of", "learn"]
+
+#: One value per row: a list, an array [n, …] (of objects: strings or arrays), or a column.
+Given = Any
+#: Called with row, column and what is wrong.  Returns only where the row is to be dropped.
+Report = Callable[[int, str, str], None]
+
+_COLUMNS = (Strings, Ragged, RaggedStrings)
+
+
+def _shown(column: Column) -> Any:
+    """A column as a vectorized function sees it."""
+    if isinstance(column, np.ndarray):
+        view = np.asarray(column).view()
+        view.flags.writeable = False
+        return view
+    if isinstance(column, Strings):
+        return column.to_objects()
+    if isinstance(column, Ragged):
+        raw = np.asarray(column.raw).view()
+        raw.flags.writeable = False
+        return replace(column, raw=raw)
+    return column
+
+
+def columns_of(chunk: Chunk) -> dict[str, Any]:
+    """Arrays (read-only), object arrays of bytes, Ragged and RaggedStrings, by name."""
+    return {name: _shown(column) for name, column in chunk.columns.items()}
+
+
+def examples_of(chunk: Chunk) -> list[dict[str, Any]]:
+    """The rows as dicts of numpy scalars, arrays (read-only) and bytes."""
+    listed = []
+    for shown in columns_of(chunk).values():
+        if isinstance(shown, np.ndarray):
+            listed.append(list(shown))
+        else:
+            listed.append([shown.row(i) for i in range(len(shown))])
+    names = list(chunk.columns)
+    return [dict(zip(names, row, strict=True)) for row in zip(*listed, strict=True)]
+
+
+def learn(
+    given: Mapping[str, Given], before: Mapping[str, Field], n: int, report: Report
+) -> tuple[dict[str, Field] | None, set[int]]:
+    """The fields that ``n`` rows show (None where no row is left), and the rows reported.
+
+    A dimension varies where rows differ in it, and where it varied in a field ``before`` of the
+    same name, dtype and rank.
+    """
+    fields: dict[str, Field] = {}
+    wrong: set[int] = set()
+    for name, value in given.items():
+        field = _told(value)
+        while field is None:
+            rows = [i for i in range(n) if i not in wrong]
+            if not rows:
+                return None, wrong
+            try:
+                field = infer_field([value[i] for i in rows])
+            except Misfit as misfit:
+                report(rows[misfit.row], name, str(misfit))
+                wrong.add(rows[misfit.row])
+        fields[name] = _widened(field, before.get(name))
+    return fields, wrong
+
+
+def _told(value: Given) -> Field | None:
+    """The field that a value tells as a whole; None where its rows must be looked at."""
+    if isinstance(value, _COLUMNS):
+        return field_of(value)
+    if isinstance(value, np.ndarray) and value.dtype.kind not in "SUO":
+        return Field(dtypes.canonical(value.dtype.newbyteorder("=")), value.shape[1:])
+    return None
+
+
+def _widened(field: Field, before: Field | None) -> Field:
+    if before is None or before.dtype != field.dtype or len(before.shape) != len(field.shape):
+        return field
+    pairs = zip(field.shape, before.shape, strict=True)
+    return Field(field.dtype, tuple(None if old is None else new for new, old in pairs))
+
+
+def collect(
+    given: Mapping[str, Given], fields: Mapping[str, Field], n: int, wrong: set[int], report: Report
+) -> tuple[dict[str, Column], np.ndarray | None]:
+    """The columns of the rows that fit the fields, and which they are (None: all).
+
+    Rows in ``wrong`` were reported before; others that do not fit are reported now.
+    """
+    columns: dict[str, Column] = {}
+    for name, field in fields.items():
+        try:
+            columns[name] = _fitted(given[name], field)
+        except (ValueError, TypeError, OverflowError):
+            for i in range(n):
+                if i not in wrong and (text := _misfit(given[name], i, field)):
+                    report(i, name, text)
+                    wrong.add(i)
+            if not wrong:
+                raise
+    if not wrong:
+        return columns, None
+    keep = [i for i in range(n) if i not in wrong]
+    columns = {
+        name: column_from_rows([_row(given[name], i) for i in keep], field)
+        for name, field in fields.items()
+    }
+    return columns, np.array(keep, np.int64)
+
+
+def _row(value: Given, i: int) -> Any:
+    return row_of(value, i) if isinstance(value, _COLUMNS) else value[i]
+
+
+def _misfit(value: Given, i: int, field: Field) -> str:
+    """What is wrong with a row, or nothing."""
+    try:
+        row = _row(value, i)
+    except (ValueError, TypeError, IndexError) as error:
+        return f"its row can not be taken out of its buffer: {error}"
+    try:
+        column_from_rows([row], field)
+    except (ValueError, TypeError, OverflowError) as error:
+        return f"{row!r:.60} {str(error).removeprefix('row 0: ')} (wanted {field})"
+    return ""
+
+
+def _fitted(value: Given, field: Field) -> Column:
+    if isinstance(value, _COLUMNS):
+        if _goes(value, field):
+            return value
+        return column_from_rows([value.row(i) for i in range(len(value))], field)
+    if isinstance(value, np.ndarray) and value.dtype.kind not in "SUO":
+        return _dense(value, field)
+    return column_from_rows(list(value), field)
+
+
+def _dense(value: np.ndarray, field: Field) -> Column:
+    """A numeric array [n, …] as a column: ragged where the field varies, whatever it shows."""
+    if field.dtype == dtypes.BYTES or not field.admits(value.shape[1:]):
+        raise ValueError(f"shape {list(value.shape[1:])} of {value.dtype} does not fit {field}")
+    array = np.ascontiguousarray(cast(value, field.dtype))
+    varying = field.ragged_dims
+    if not varying:
+        return array.reshape(value.shape)  # a 0-d array was made 1-d
+    n, row_bytes = len(array), array.dtype.itemsize * prod(array.shape[1:])
+    extents = np.tile(np.array(array.shape[1 : varying + 1], np.int64), (n, 1))
+    starts = np.arange(n, dtype=np.int64) * row_bytes
+    inner = array.shape[varying + 1 :]
+    return Ragged(array.reshape(-1).view(np.uint8), array.dtype, starts, extents, inner)
+
+
+def _goes(column: Strings | Ragged | RaggedStrings, field: Field) -> bool:
+    """Whether a column that a user made is sound, and of the field, as it is."""
+    shown = field_of(column)
+    if shown.dtype != field.dtype or len(shown.shape) != len(field.shape):
+        return False
+    if isinstance(column, Strings):
+        stops = column.starts + column.lengths
+        return shown == field and _inside(column.starts, stops, column.data.size)
+    varying = field.ragged_dims
+    extents = column.extents
+    if extents.shape[1] != varying or any(
+        d is not None and (extents[:, i] != d).any() for i, d in enumerate(field.shape[:varying])
+    ):
+        return False
+    if column.inner != field.shape[varying:] or (extents < 0).any():
+        return False
+    sizes = np.prod(extents, axis=1, dtype=np.int64)
+    if isinstance(column, Ragged):
+        return column.dtype.isnative and _inside(
+            column.starts, column.starts + sizes * column.item_bytes, column.raw.size
+        )
+    flat = column.flat
+    return _inside(
+        column.starts, column.starts + sizes * prod(column.inner), len(flat)
+    ) and _inside(flat.starts, flat.starts + flat.lengths, flat.data.size)
+
+
+def _inside(starts: np.ndarray, stops: np.ndarray, size: int) -> bool:
+    return not starts.size or bool(
+        starts.min() >= 0 and (starts <= stops).all() and stops.max() <= size
+    )

@@ -1,1 +1,0 @@
-"""Waits: processes, sockets, deadlines."""

@@ -1,0 +1,1 @@
+"""Keeps state on disk or in shared memory: journals, snapshots, the state directory."""

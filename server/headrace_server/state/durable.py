@@ -1,0 +1,159 @@
+"""State that outlives a server: its state directory and snapshots, and how a life begins there.
+
+    begin(config, tokens)              ─► the config of this life: epoch, generations of the feeds
+    prepare(feed, S), take_back(config, feed)
+                                       ─► that of the next life, which goes on from snapshot S
+
+The epoch is raised beyond that of every snapshot which is gone on from: tokens in it are never
+given out again.  Epochs also follow the clock, so the same holds for tokens that a state directory
+has forgotten because it was put back to an earlier state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from headrace_proto.token import Token
+
+from ..core.rewinding import BEGINNING
+from ..process.config import FeedConfig, RunConfig
+from .functions import Heard, noted_functions
+from .restoring import finish, prepare, resumption, take_back
+from .snapshots import Shelf
+from .statedir import StateDirectory
+
+__all__ = ["Durable"]
+
+
+#: 1 January 2026, in seconds since 1970: epochs by the clock count from there …
+_SINCE_S = 1_767_225_600
+#: … in steps of an eighth of a second: two starts of one directory are never as close.  31 bits of
+#: them last until 2034; after that an epoch is one more than the one before.
+_STEPS = 8
+
+
+def _by_clock() -> int:
+    """The least number of a start that begins now."""
+    return max(0, int(_STEPS * (time.time() - _SINCE_S)))
+
+
+class Durable:
+    """The state directory of one server, held until ``close``."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        durability: str,
+        snapshots: str | None = None,
+        keep: int | None = None,
+        allow_change: bool = False,
+    ) -> None:
+        self._durability = durability
+        self._keep = keep
+        self._allow_change = allow_change
+        self._state = StateDirectory(path)
+        try:
+            finish(self._state.path)
+            self.shelf = Shelf(self._state.path, snapshots, keep)
+            self.shelf.sweep()
+        except BaseException:
+            self._state.close()
+            raise
+
+    @property
+    def path(self) -> Path:
+        return self._state.path
+
+    def begin(
+        self, config: RunConfig, tokens: Mapping[str, Token], keep_partitions: bool = False
+    ) -> RunConfig:
+        """The first life of this server; ``tokens`` by feed are gone on from.
+
+        With ``keep_partitions`` a feed that has a state keeps the number of partitions of that.
+        """
+        found, epochs = {}, [0]
+        for name, token in tokens.items():
+            shelf = self.shelf
+            if token.url and not shelf.far:
+                shelf = Shelf(self.path, token.url)
+            found[name], epoch = shelf.fetch(name, token.snapshot)
+            epochs.append(epoch)
+        if keep_partitions:
+            feeds = (self._state.with_partitions(one, found.get(one.name)) for one in config.feeds)
+            config = dataclasses.replace(config, feeds=tuple(feeds))
+        for feed in config.feeds:
+            if feed.name in tokens:
+                snapshot = tokens[feed.name].snapshot
+                prepare(self._state, feed, found[feed.name], snapshot, self._allow_change)
+            else:
+                self._state.check_feed(feed, self._allow_change)
+        epoch = self._state.raise_epoch(max(epochs), _by_clock())
+        for name in tokens:
+            take_back(self._state, name)
+        return dataclasses.replace(
+            config,
+            feeds=tuple(self._noted(feed, feed.name in tokens) for feed in config.feeds),
+            state_directory=str(self.path),
+            durability=self._durability,
+            epoch=epoch,
+            starts=self._state.starts,
+            start=self._state.count,
+        )
+
+    def prepare(self, feed: FeedConfig, snapshot: str) -> int:
+        """See that a feed can be taken back; the epoch of the snapshot, 0 of the beginning."""
+        if snapshot == BEGINNING:
+            prepare(self._state, feed, None, snapshot, self._allow_change)
+            return 0
+        directory, epoch = self.shelf.fetch(feed.name, snapshot)
+        prepare(self._state, feed, directory, snapshot, self._allow_change)
+        return epoch
+
+    def take_back(self, config: RunConfig, feed: str, epoch: int) -> RunConfig:
+        """The next life, with one feed taken back to what was prepared.
+
+        No process may have its stores open.
+        """
+        epoch = self._state.raise_epoch(epoch, _by_clock())
+        take_back(self._state, feed)
+        return self._begun(config, epoch, feed)
+
+    def next_start(self, config: RunConfig) -> RunConfig:
+        """The config of the next life, which goes on from what is stored."""
+        return self._begun(config, self._state.raise_epoch(0, _by_clock()))
+
+    def next_epoch(self, config: RunConfig) -> RunConfig:
+        """The config of another owner of the same start, whose tokens are larger."""
+        epoch = self._state.raise_epoch(0, _by_clock())
+        starts, start = self._state.starts, self._state.count
+        return dataclasses.replace(config, epoch=epoch, starts=starts, start=start)
+
+    def _begun(self, config: RunConfig, epoch: int, untouched: str = "") -> RunConfig:
+        feeds = tuple(self._noted(one, one.name == untouched) for one in config.feeds)
+        starts, start = self._state.starts, self._state.count
+        return dataclasses.replace(config, feeds=feeds, epoch=epoch, starts=starts, start=start)
+
+    def _noted(self, feed: FeedConfig, untouched: bool) -> FeedConfig:
+        was = resumption(self.path, feed.name)
+        return dataclasses.replace(
+            feed,
+            generation=was.generation,
+            snapshot=was.snapshot,
+            untouched=untouched,
+            functions=noted_functions(self._of(feed.name)),
+            may_change=self._allow_change,
+        )
+
+    def note_functions(self, feed: str, heard: Heard) -> None:
+        """Keep what the functions of a feed do beside its state."""
+        heard.note(self._of(feed))
+
+    def _of(self, feed: str) -> Path:
+        return self.path / "feeds" / feed
+
+    def close(self) -> None:
+        self._state.close()

@@ -1,0 +1,97 @@
+"""The digests of a feed's functions, kept beside the state that was made with them.
+
+    worker: imports them ─► compared with what is noted ─► refused, or told ─► supervisor notes it
+
+Only a worker knows what it imported: the process that declared the pipeline may have imported it
+long before.  What a worker of a later life imports is compared with what the first one told.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace_proto.errors import ServerError
+
+from ..files.durable_file import write_durably
+from ..pipeline.fingerprint import PYTHON, changes
+from .statedir import ConfigChanged
+
+__all__ = ["FUNCTIONS", "Heard", "check_functions", "noted_functions"]
+
+logger = logging.getLogger("headrace.server")
+
+FUNCTIONS = "functions.json"
+_FORMAT = 1
+
+
+def noted_functions(directory: Path) -> Any:
+    """Return the digests that lie beside a feed's state; None where there are none."""
+    file = directory / FUNCTIONS
+    try:
+        known = json.loads(file.read_text())
+        if known["format"] != _FORMAT:
+            return None
+        return {"python": str(known["python"]), "functions": dict(known["functions"])}
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError) as error:
+        raise ServerError(
+            f"{file} is damaged: {error!r:.200}. Remove it to go on without a comparison of the "
+            "functions"
+        ) from None
+
+
+def check_functions(feed: str, known: Any, now: Mapping[str, Any], allow_change: bool) -> None:
+    """ConfigChanged where functions do something else than what is noted of them.
+
+    Nothing is compared where the state is of another version of Python.
+    """
+    if known is None:
+        return
+    if known["python"] != PYTHON:
+        logger.info(
+            "feed %r: its state was made under another version of Python, so it is not known "
+            "whether its functions were changed",
+            feed,
+        )
+        return
+    code, values = changes(known["functions"], now)
+    if values:
+        logger.warning("feed %r: since its state was made, %s", feed, _listed(values))
+    if code and not allow_change:
+        raise ConfigChanged(
+            f"feed {feed!r} is not what its state is of: {_listed(code)}.  Undo that, use another "
+            "state_dir, or give allow_config_change=True to go on with the states that there are"
+        )
+    if code:
+        logger.warning("feed %r goes on though %s", feed, _listed(code))
+
+
+def _listed(texts: list[str]) -> str:
+    more = f"; and {len(texts) - 5} more" if len(texts) > 5 else ""
+    return "; ".join(texts[:5]) + more
+
+
+@dataclass(slots=True)
+class Heard:
+    """The digests that the first worker of a feed sent, and how those of later ones differ."""
+
+    first: dict[str, Any]
+
+    def again(self, now: Mapping[str, Any]) -> str:
+        """In words, what is changed; "" where nothing is."""
+        code, values = changes(self.first, now)
+        return _listed([*code, *values])
+
+    def note(self, directory: Path) -> None:
+        """Write it beside the feed's state, if it is not there already."""
+        plain = {"format": _FORMAT, "python": PYTHON, "functions": self.first}
+        text = json.dumps(plain, indent=1, sort_keys=True)
+        file = directory / FUNCTIONS
+        if not file.exists() or file.read_text() != text:
+            write_durably(file, text)

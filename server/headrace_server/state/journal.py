@@ -1,0 +1,325 @@
+"""A file of records, written round and round in two halves: no commit makes it longer.
+
+    half 0   [ table, table, …, END ] [ commit ] [ commit ] … | what an earlier lap left
+    half 1   zeros, or an earlier lap; a copy has none, and gets a new file with its next lap
+
+A *lap* begins with a table of all that is live and goes on with commits.  When a half is full the
+next lap begins in the other one; the earlier lap stays whole until the END of the new table is on
+the disk, so at any moment one half holds everything.  Both halves were written once before they are
+used: an overwrite changes no size, so syncing it needs no second write for the file system.
+
+Each record names its lap, its place, the opening of the file that wrote it, and the checksum of the
+record before it.  So whatever an earlier lap or an earlier opening left behind is never taken for a
+record of this one.  With ``durable`` one write is on the disk before the next begins: a crash can
+tear the last record only, and a record that is not sound though a later one was begun is damage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+
+from ..files.durable_file import sync_directory
+from .journal_file import (
+    COMMIT,
+    END,
+    FILE,
+    FILE_MAGIC,
+    HEAD,
+    MAGIC,
+    MARK,
+    MARK_AT,
+    MARK_MAGIC,
+    OPENED,
+    RECORD,
+    START,
+    SUM,
+    TABLE,
+    VERSION,
+    JournalDamaged,
+    Record,
+    look_through,
+    padded,
+    record_bytes,
+    sound,
+)
+
+__all__ = ["Journal", "JournalDamaged", "NoRoom", "Record", "Table", "create", "record_bytes"]
+
+#: A half is made this large at first, and grows up to this; more only for a larger table.
+_LEAST_HALF, _USUAL_HALF = 1 << 20, 32 << 20
+#: A half has room for this many tables: so little is written beside commits.
+_TABLES = 4
+#: A table of more than these bytes has room for itself twice: what is written to a new file, and
+#: looked through by the next start, is many times as much.
+_LARGE_TABLE, _TABLES_IF_LARGE = 256 << 20, 2
+#: In shared memory others need the room more, and a lap costs no write to a disk: a half begins
+#: small, and grows while it has no room for so many tables.
+_LEAST_HALF_IN_MEMORY, _USUAL_HALF_IN_MEMORY, _TABLES_IN_MEMORY = 64 << 10, 8 << 20, 2
+_GROWS_BELOW_TABLES = 8
+_ZEROS = bytes(1 << 20)
+_MOST_PARTS = 1024  # of one write: IOV_MAX
+_NEW = ".new"
+
+
+class NoRoom(Exception):
+    """The half is full: the next lap has to begin."""
+
+
+class Journal:
+    """A journal that is open for writing.  One thread uses it."""
+
+    def __init__(self, path: Path, durable: bool, in_memory: bool = False) -> None:
+        """Open a journal that ``create`` made; JournalDamaged where it can not be trusted."""
+        self._path = path
+        self._durable = durable
+        self._in_memory = in_memory
+        self._usual_half = _USUAL_HALF_IN_MEMORY if in_memory else _USUAL_HALF
+        self._tables = _TABLES_IN_MEMORY if in_memory else _TABLES
+        self._half, walk, self._laps = look_through(path, durable)
+        #: The table and the commits of the lap that holds, in their order.
+        self.records = [r for r in walk.records if r.kind in (TABLE, COMMIT)]
+        self._fd, self._synced = _opened(path, durable)
+        self._lap, self._opening = walk.lap, walk.opening + 1
+        self._at, self._last = walk.end, walk.last
+        self._stop = walk.start + self._half
+        self._copy = os.fstat(self._fd).st_size == START + self._half
+        self._renamed = False  # whether the file has its name only until power is lost
+        try:
+            self._mark(bytes(MARK.size + SUM.size))
+            with contextlib.suppress(NoRoom):  # then the next lap begins before the next commit
+                self._write(OPENED, ())
+        except BaseException:
+            self._drop()
+            raise
+
+    def read(self, place: int, nbytes: int) -> bytes:
+        """A payload of the lap that holds; ValueError where it is not what was written."""
+        whole = os.pread(self._fd, HEAD + nbytes, place - HEAD)
+        found = sound(whole, 0, len(whole), place - HEAD)
+        if found is None or (found.lap, found.nbytes) != (self._lap, nbytes):
+            raise ValueError(f"the record at byte {place - HEAD} fails its checksum")
+        return whole[HEAD:]
+
+    def views(self) -> Callable[[int, int], memoryview]:
+        """What reads payloads as parts of the mapped file, without a copy.
+
+        They are not judged again: for records that were found when the file was opened.
+        """
+        data = memoryview(mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ))
+        return lambda place, nbytes: data[place : place + nbytes]
+
+    def append(self, parts: Sequence[Any]) -> int:
+        """Write a commit; the place of its payload.  NoRoom when the next lap has to begin first.
+
+        With ``durable`` it is on the disk.  After an OSError the same may be written again.
+        """
+        return self._write(COMMIT, parts)
+
+    @contextlib.contextmanager
+    def turn(self, table_bytes: int, next_bytes: int) -> Iterator[Table]:
+        """Begin the next lap: it holds once the block, which writes the table, has ended well.
+
+        It has room for a table of so many bytes, records' headers included, and the next commit.
+        """
+        self._laps += 1
+        needed = table_bytes + padded(next_bytes) + 4 * HEAD
+        half = self._half
+        if not self._in_memory or half < _GROWS_BELOW_TABLES * table_bytes:
+            half = min(self._usual_half, 4 * half)
+        half = max(self._half_for(table_bytes), half)
+        while half < needed:
+            half *= 2
+        new = self._path.with_name(self._path.name + _NEW)
+        fd = -1
+        if half > self._half or self._copy:
+            try:
+                fd = _new_file(new, half, 2)
+            except OSError:
+                if needed > self._half or self._copy:  # else the halves that there are do for now
+                    raise
+        if fd >= 0:
+            try:
+                table = Table(fd, self._laps, START, START + half)
+                yield table
+                table.end()
+                opened = _opened(new, self._durable)
+                try:
+                    os.replace(new, self._path)
+                except BaseException:
+                    _close(*opened)
+                    raise
+            finally:
+                os.close(fd)
+                new.unlink(missing_ok=True)
+            self._drop()
+            self._fd, self._synced = opened
+            self._renamed = True  # from here on nothing fails: the other file is gone
+            self._half, self._copy = half, False
+        else:
+            start = START + self._half * (self._stop == START + self._half)
+            table = Table(self._fd, self._laps, start, start + self._half)
+            yield table
+            table.end()
+        self._lap, self._opening = self._laps, 1
+        self._at, self._stop, self._last = table.at, table.stop, table.last
+
+    def close(self) -> None:
+        """Close the file.  All that was appended is in it.
+
+        A mark says where it ends: damage to the last commit is then no commit cut short.
+        """
+        if self._fd >= 0:
+            mark = MARK.pack(MARK_MAGIC, self._lap, self._at, self._last)
+            with contextlib.suppress(OSError):
+                if not self._durable:  # or the mark could outlive what it marks
+                    os.fdatasync(self._fd)
+                self._mark(mark + SUM.pack(google_crc32c.value(mark)))
+        self._drop()
+
+    def _half_for(self, table_bytes: int) -> int:
+        """Bytes of a half for such a table: a multiple of a page."""
+        tables = self._tables if table_bytes <= _LARGE_TABLE else _TABLES_IF_LARGE
+        return -(-tables * table_bytes // START) * START
+
+    def _mark(self, mark: bytes) -> None:
+        _write_all(self._synced if self._durable else self._fd, MARK_AT, [mark])
+
+    def _drop(self) -> None:
+        _close(self._fd, self._synced)
+        self._fd = self._synced = -1
+
+    def _write(self, kind: int, parts: Sequence[Any]) -> int:
+        place = self._at
+        end = place + HEAD + padded(sum(map(len, parts)))
+        if end > self._stop:
+            raise NoRoom
+        if self._renamed:
+            sync_directory(self._path.parent)
+            self._renamed = False
+        fd = self._synced if self._durable else self._fd
+        self._last = _put(fd, kind, self._lap, place, self._opening, self._last, parts)
+        self._at = end
+        return place + HEAD
+
+
+class Table:
+    """The table of a lap that begins."""
+
+    def __init__(self, fd: int, lap: int, start: int, stop: int) -> None:
+        self._fd, self._lap = fd, lap
+        self.at, self.stop, self.last = start, stop, 0
+
+    def write(self, parts: Sequence[Any]) -> int:
+        """Write one record of the table; the place of its payload."""
+        return self._write(TABLE, parts)
+
+    def end(self) -> None:
+        """The table is complete; it is on the disk when this returns."""
+        os.fdatasync(self._fd)
+        place = self._write(END, ()) - HEAD
+        try:
+            os.fdatasync(self._fd)
+        except OSError:
+            # The next attempt overwrites this table, and an END alone would be taken for damage.
+            with contextlib.suppress(OSError):
+                _write_all(self._fd, place, [bytes(HEAD)])
+            raise
+
+    def _write(self, kind: int, parts: Sequence[Any]) -> int:
+        place = self.at
+        end = place + HEAD + padded(sum(map(len, parts)))
+        if end > self.stop:
+            raise ValueError(f"the table is larger than was said: {self.stop} < {end}")
+        self.last = _put(self._fd, kind, self._lap, place, 0, self.last, parts)
+        self.at = end
+        return place + HEAD
+
+
+def create(
+    path: Path, table: Iterable[Sequence[Any]], table_bytes: int = 0, in_memory: bool = False
+) -> None:
+    """Make a journal that holds a table, whole and on the disk, or not at all.
+
+    One of more than no bytes is a copy: it has no room for more than the table.
+    """
+    new = path.with_name(path.name + _NEW)
+    half = _LEAST_HALF_IN_MEMORY if in_memory else _LEAST_HALF
+    if table_bytes:
+        half = -(-(table_bytes + record_bytes(0)) // START) * START
+    fd = _new_file(new, half, 1 if table_bytes else 2)
+    try:
+        first = Table(fd, 1, START, START + half)
+        for parts in table:
+            first.write(parts)
+        first.end()
+        os.replace(new, path)
+        sync_directory(path.parent)
+    finally:
+        os.close(fd)
+        new.unlink(missing_ok=True)
+
+
+def _opened(path: Path, durable: bool) -> tuple[int, int]:
+    """Two numbers of one file: through the second a write is on the disk when it returns."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    if not durable:
+        return fd, -1
+    try:
+        return fd, os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_DSYNC)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _close(*fds: int) -> None:
+    for fd in fds:
+        if fd >= 0:
+            os.close(fd)
+
+
+def _new_file(path: Path, half: int, halves: int) -> int:
+    """A file of halves of zeros, on the disk."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        head = FILE.pack(FILE_MAGIC, VERSION, half, halves)
+        _write_all(fd, 0, [head, SUM.pack(google_crc32c.value(head))])
+        for place in range(START, size := START + halves * half, len(_ZEROS)):
+            _write_all(fd, place, [_ZEROS[: size - place]])
+        os.fsync(fd)
+    except BaseException:
+        os.close(fd)
+        path.unlink(missing_ok=True)
+        raise
+    return fd
+
+
+def _put(
+    fd: int, kind: int, lap: int, place: int, opening: int, before: int, parts: Sequence[Any]
+) -> int:
+    """Write a record; its checksum, which is of header and payload."""
+    nbytes = sum(map(len, parts))
+    head = RECORD.pack(MAGIC, kind, lap, place, nbytes, opening, before)
+    crc = google_crc32c.value(head)
+    for part in parts:
+        crc = google_crc32c.extend(crc, part)
+    whole = (head + SUM.pack(crc)).ljust(HEAD, b"\0")
+    _write_all(fd, place, [whole, *parts, bytes(padded(nbytes) - nbytes)])
+    return int(crc)
+
+
+def _write_all(fd: int, place: int, parts: list[Any]) -> None:
+    while parts:
+        written = os.pwritev(fd, parts[:_MOST_PARTS], place)
+        place += written
+        while parts and written >= len(parts[0]):
+            written -= len(parts[0])
+            parts = parts[1:]
+        if written:
+            parts = [parts[0][written:], *parts[1:]]

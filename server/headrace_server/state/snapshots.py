@@ -1,0 +1,269 @@
+"""Snapshots of feeds: copies of all that a feed's state is, each as of one moment.
+
+    state directory: snapshots/FEED/ID/     snapshot.json   what it is, and checksums of the others
+                                            feed.json       what the feed was declared as
+                                            K.journal       partition K
+                                            quarantine.json rows that are left out, if any
+    anywhere else:   URL/FEED/ID/           the same, where copies are wanted
+
+A snapshot that is being made lies in ``ID.part``: one that has its name is whole.  At a URL it is
+whole once its ``snapshot.json`` is there, which comes last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from headrace_proto.errors import ServerError
+from headrace_proto.token import SNAPSHOT, Token
+
+from ..files.durable_file import sync_directory, write_durably, writing
+from ..files.extras import PackageMissing, require
+
+__all__ = ["Shelf", "SnapshotDamaged", "Stored"]
+
+_FORMAT = 1
+_LEAF = "snapshot.json"
+_BESIDE = ("feed.json", "functions.json", "quarantine.json")
+_PART = ".part"
+_REMEDY = "make room there, or keep fewer snapshots (keep_snapshots)"
+_STAMP = "%Y%m%dT%H%M%SZ"
+_READ_BYTES = 1 << 20
+
+
+class SnapshotDamaged(ServerError):
+    """A snapshot is not what was stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A snapshot that is there: its name, when it was made (UTC), its bytes."""
+
+    snapshot: str
+    made: str
+    nbytes: int
+
+
+class Shelf:
+    """The snapshots of one state directory, and their copies at a URL.
+
+    ``keep`` is how many of each feed stay; the oldest go first.  None: all.
+    """
+
+    def __init__(self, state: Path, url: str | None = None, keep: int | None = None) -> None:
+        self._state = state
+        self._root = state / "snapshots"
+        self._keep = keep
+        self._far = None if url is None else _Far(url)
+
+    @property
+    def far(self) -> bool:
+        """Whether there are copies at a URL."""
+        return self._far is not None
+
+    def sweep(self) -> None:
+        """Remove what an earlier server has begun and not finished."""
+        for part in self._root.glob(f"*/*{_PART}"):
+            shutil.rmtree(part, ignore_errors=True)
+
+    # Making one
+
+    def begin(self, feed: str) -> tuple[str, Path]:
+        """The name of a new snapshot, and the directory that its stores are to be copied into."""
+        stamp = datetime.now(UTC).strftime(_STAMP)
+        name = f"{stamp}-{secrets.token_hex(6)}"
+        part = self._root / feed / f"{name}{_PART}"
+        with writing(part, remedy=_REMEDY):
+            part.mkdir(parents=True)
+        return name, part
+
+    def finish(self, feed: str, name: str, epoch: int) -> Token:
+        """All stores are there: the snapshot is whole, and stays so after a power cut.
+
+        ``epoch`` is the server's: tokens in the stores are not of a later one.
+        """
+        part = self._root / feed / f"{name}{_PART}"
+        for beside in _BESIDE:
+            source = self._state / "feeds" / feed / beside
+            if source.exists():
+                with writing(part / beside, source.stat().st_size, _REMEDY):
+                    shutil.copyfile(source, part / beside)
+        files = {}
+        for path in sorted(part.iterdir()):
+            _sync(path)
+            files[path.name] = _sum(path)
+        leaf: dict[str, Any] = {
+            "format": _FORMAT,
+            "feed": feed,
+            "snapshot": name,
+            "epoch": epoch,
+            "files": files,
+        }
+        leaf["sum"] = _sum_of(leaf)
+        write_durably(part / _LEAF, json.dumps(leaf, indent=1))
+        whole = part.with_suffix("")
+        os.rename(part, whole)
+        sync_directory(whole.parent)
+        sync_directory(self._root)
+        sync_directory(self._state)
+        if self._far is not None:
+            self._far.put(feed, name, whole, [*files, _LEAF])
+        self._forget_old(feed)
+        return Token(feed, name, "" if self._far is None else self._far.url)
+
+    def abandon(self, feed: str, name: str) -> None:
+        """It can not be made."""
+        shutil.rmtree(self._root / feed / f"{name}{_PART}", ignore_errors=True)
+
+    def _forget_old(self, feed: str) -> None:
+        names = [stored.snapshot for stored in self.stored(feed)]
+        for name in names[: -self._keep] if self._keep else []:
+            shutil.rmtree(self._root / feed / name, ignore_errors=True)
+            if self._far is not None:
+                self._far.remove(feed, name)
+
+    # Finding one
+
+    def stored(self, feed: str) -> list[Stored]:
+        """The feed's snapshots in the state directory, the oldest first."""
+        found = []
+        for path in sorted((self._root / feed).glob("*")):
+            if SNAPSHOT.fullmatch(path.name) and (path / _LEAF).exists():
+                stamp = path.name.partition("-")[0]
+                made = datetime.strptime(stamp, _STAMP).replace(tzinfo=UTC).isoformat()
+                nbytes = sum(file.stat().st_size for file in path.iterdir())
+                found.append(Stored(path.name, made, nbytes))
+        return found
+
+    def fetch(self, feed: str, name: str) -> tuple[Path, int]:
+        """The directory of a snapshot, whole and checked, and the epoch that it was made in.
+
+        It is brought from the URL where it must be.
+        """
+        if not SNAPSHOT.fullmatch(name):
+            raise ServerError(f"{name!r:.80} is not the name of a snapshot")
+        whole = self._root / feed / name
+        if not (whole / _LEAF).exists():
+            part = self._root / feed / f"{name}{_PART}"
+            shutil.rmtree(part, ignore_errors=True)
+            try:
+                with writing(part, remedy=_REMEDY):
+                    part.mkdir(parents=True)
+                if self._far is None or not self._far.get(feed, name, part):
+                    raise ServerError(self._missing(feed, name))
+                epoch = _check(part, feed, name)
+                shutil.rmtree(whole, ignore_errors=True)
+                os.rename(part, whole)
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
+            return whole, epoch
+        return whole, _check(whole, feed, name)
+
+    def _missing(self, feed: str, name: str) -> str:
+        listed = ", ".join(stored.snapshot for stored in self.stored(feed)[-3:]) or "none"
+        places = str(self._root / feed)
+        if self._far is not None:
+            places += f" and {self._far.url}"
+        return f"there is no snapshot {name} of feed {feed!r} in {places}; the last ones: {listed}"
+
+
+def _check(directory: Path, feed: str, name: str) -> int:
+    """Whether a snapshot is what was stored; its epoch."""
+    try:
+        leaf = json.loads((directory / _LEAF).read_text())
+        made_by, files = leaf["format"], dict(leaf["files"])
+        named, epoch = (leaf["feed"], leaf["snapshot"]), int(leaf["epoch"])
+        expected_sum = leaf.pop("sum")
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise SnapshotDamaged(f"{directory / _LEAF} is damaged: {error!r:.200}") from None
+    if made_by != _FORMAT:
+        raise ServerError(
+            f"{directory} was written by another release of headrace (format {made_by!r:.40}, this "
+            f"one reads {_FORMAT})"
+        )
+    if expected_sum != _sum_of(leaf):
+        raise SnapshotDamaged(f"{directory / _LEAF} is damaged: it is not what was stored")
+    if named != (feed, name):
+        raise SnapshotDamaged(f"{directory} says that it is {named}, not {(feed, name)}")
+    for file, expected in files.items():
+        path = directory / file
+        if Path(file).name != file or not path.exists():
+            raise SnapshotDamaged(f"{path} is gone: the snapshot can not be used")
+        if _sum(path) != expected:
+            raise SnapshotDamaged(f"{path} is damaged: it is not what was stored")
+    return epoch
+
+
+def _sum_of(leaf: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(leaf, sort_keys=True).encode()).hexdigest()
+
+
+def _sum(path: Path) -> list[Any]:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while part := file.read(_READ_BYTES):
+            digest.update(part)
+    return [path.stat().st_size, digest.hexdigest()]
+
+
+def _sync(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+class _Far:
+    """Copies at a URL, by fsspec."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        fsspec = require("fsspec", "remote", url)
+        try:
+            self._system, self._path = fsspec.core.url_to_fs(self.url)
+        except ImportError as error:  # fsspec knows the protocol and lacks its package
+            raise PackageMissing(f"snapshots={url!r}: {error}") from None
+        except ValueError as error:
+            raise ValueError(f"snapshots={url!r}: {error}") from None
+
+    @contextlib.contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except ServerError:
+            raise
+        except Exception as error:  # each file system has errors of its own
+            raise ServerError(f"{what} {self.url}: {type(error).__name__}: {error}") from error
+
+    def put(self, feed: str, name: str, directory: Path, files: list[str]) -> None:
+        place = f"{self._path}/{feed}/{name}"
+        with self._named("the snapshot is in the state directory and could not be copied to"):
+            self._system.makedirs(place, exist_ok=True)
+            for file in files:
+                self._system.put_file(str(directory / file), f"{place}/{file}")
+
+    def get(self, feed: str, name: str, directory: Path) -> bool:
+        """Bring a snapshot.  False where there is none."""
+        place = f"{self._path}/{feed}/{name}"
+        with self._named("a snapshot could not be brought from"):
+            if not self._system.exists(f"{place}/{_LEAF}"):
+                return False
+            for path in self._system.ls(place, detail=False):
+                file = path.rsplit("/", 1)[-1]
+                with writing(directory / file, remedy=_REMEDY):
+                    self._system.get_file(path, str(directory / file))
+        return True
+
+    def remove(self, feed: str, name: str) -> None:
+        place = f"{self._path}/{feed}/{name}"
+        with self._named("an old snapshot could not be removed from"):
+            if self._system.exists(place):
+                self._system.rm(place, recursive=True)

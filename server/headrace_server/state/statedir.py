@@ -1,0 +1,296 @@
+"""The state directory: what a server finds again when it is started anew.
+
+LOCK                          flock while a server lives: a second one is refused
+epoch                         number of the last start (fences off earlier tokens), those before
+                              it, and how many there were
+index/                        indexes of record files
+feeds/NAME/feed.json          what the feed was declared as, its files, its partitions
+feeds/NAME/functions.json     what its functions did, see functions.py
+feeds/NAME/quarantine.json    examples that are left out: they killed their workers, or on purpose
+feeds/NAME/flight/            which rows went to whom, see flight.py
+feeds/NAME/K.lock             POSIX lock of the worker that has partition K
+feeds/NAME/K.journal          partition K, see store.py
+feeds/NAME/generation.json    to which snapshot it was taken back last, see restoring.py
+snapshots/NAME/ID/            copies of all that, see snapshots.py
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from headrace_proto.errors import ServerError
+
+from ..files.durable_file import write_durably, writing
+from ..pipeline.declaration import jsonable
+from ..pipeline.naming import stable_name
+from ..process.config import FeedConfig
+from .old_store import OLD_SUFFIX
+
+__all__ = [
+    "STATES",
+    "SUFFIX",
+    "ConfigChanged",
+    "StateDirectory",
+    "compare_feed",
+    "described",
+    "has_states",
+    "partition_path",
+]
+
+#: Suffix of a partition's file.
+SUFFIX = ".journal"
+#: … and what it may be instead, until it is opened.
+STATES = frozenset({SUFFIX, OLD_SUFFIX})
+_FORMAT = 1
+_FIELDS = frozenset({"format", "partitions", "pipeline", "files"})
+#: Tokens carry the epoch above 32 bits, and are below 2**63.
+_MOST_EPOCHS = 2**31 - 1
+#: A clock that is wrong may not use them up.
+_MOST_BY_CLOCK = _MOST_EPOCHS - 2**24
+#: Twice, so that a wrong digit does not become another number.
+_EPOCH = re.compile(r"([0-9]{1,10}) \1\s*")
+#: The last starts, which are noted in a line that is there twice, too.
+_STARTS = re.compile(r"[0-9]{1,10}( [0-9]{1,10})*")
+_MOST_STARTS = 1000
+_NEXT = "Resume from a snapshot, or move the state directory away to begin anew"
+
+
+class ConfigChanged(ServerError, ValueError):
+    """The state is of another pipeline, other data or another number of partitions."""
+
+
+def partition_path(directory: str | Path, feed: str, partition: int) -> Path:
+    """The file of one partition's state."""
+    return Path(directory) / "feeds" / feed / f"{partition}{SUFFIX}"
+
+
+def has_states(directory: Path) -> bool:
+    """Whether the state of a partition lies in a feed's directory."""
+    return any(path.suffix in STATES for path in directory.glob("*.*"))
+
+
+class StateDirectory:
+    """A state directory that this process holds."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """ServerError when another server holds it."""
+        self.path = Path(path).absolute()
+        self.starts: tuple[int, ...] = ()  # the last ones, this life's at the end
+        self.count = 0  # of all starts, this one included
+        try:
+            with writing(self.path):
+                self.path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise ServerError(f"state_dir={str(self.path)!r} is not a directory") from None
+        with writing(self.path / "LOCK"):
+            self._lock = os.open(self.path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise ServerError(
+                f"state_dir={str(self.path)!r} is in use by another server: one server owns a "
+                "state directory"
+            ) from None
+        except OSError:
+            self.close()
+            raise
+
+    def raise_epoch(self, beyond: int = 0, at_least: int = 0) -> int:
+        """The number of this life, greater than ``beyond``; on the disk before it is returned.
+
+        ``at_least`` goes by the clock, so a directory that was put back to an earlier state gives
+        numbers beyond those of the starts that it has forgotten.
+        """
+        file = self.path / "epoch"
+        try:
+            text = file.read_text()
+        except FileNotFoundError:
+            text = "" if any(map(has_states, self.path.glob("feeds/[!.]*"))) else "0 0"
+        except ValueError:
+            text = ""
+        first, *told = text.splitlines() or [""]
+        count = _EPOCH.fullmatch(told.pop()) if len(told) == 3 else None
+        found = _EPOCH.fullmatch(first)
+        before = max(int(found[1]), beyond) if found else _MOST_EPOCHS
+        if before >= _MOST_EPOCHS:
+            raise ServerError(
+                f"{file} is damaged or gone: it holds the number of starts so far, twice, below "
+                f"{_MOST_EPOCHS}.  Write a number larger than any before into it, twice, or resume "
+                "from a snapshot"
+            )
+        number = before + 1
+        if number < at_least <= _MOST_BY_CLOCK:
+            number = at_least
+        self.starts = (*_starts(told, int(found[1]) if found else 0), number)[-_MOST_STARTS:]
+        self.count = 1 + (int(count[1]) if count else int(found[1]) if found else 0)
+        line = " ".join(map(str, self.starts)) + "\n"
+        write_durably(file, f"{number} {number}\n{line}{line}{self.count} {self.count}\n")
+        return number
+
+    def check_feed(
+        self, feed: FeedConfig, allow_change: bool = False, directory: Path | None = None
+    ) -> None:
+        """Compare a feed with what its state is of, or note it where there is none.
+
+        ``directory`` is where that lies, if not in its place.  ConfigChanged says what differs.
+        """
+        file = (directory or self.path / "feeds" / feed.name) / "feed.json"
+        if compare_feed(self.path, feed, file, allow_change):
+            return
+        now = described(feed)
+        with writing(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(file, json.dumps(now, indent=1, sort_keys=True))
+
+    def with_partitions(self, feed: FeedConfig, directory: Path | None = None) -> FeedConfig:
+        """The feed with as many partitions as its state has, where there is one.
+
+        ``directory`` is where that lies, if not in its place.
+        """
+        known = _known((directory or self.path / "feeds" / feed.name) / "feed.json")
+        if known is None:
+            return feed
+        return dataclasses.replace(feed, partitions=int(known["partitions"]))
+
+    def close(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _starts(lines: list[str], last: int) -> tuple[int, ...]:
+    """The starts before this one; only the last where the file does not tell of others."""
+    if len(lines) == 2 and lines[0] == lines[1] and _STARTS.fullmatch(lines[0]):
+        starts = tuple(map(int, lines[0].split()))
+        if starts[-1] == last:
+            return starts
+    return (last,) if last else ()
+
+
+def compare_feed(state: Path, feed: FeedConfig, file: Path, allow_change: bool) -> bool:
+    """Whether a feed is what ``file`` says that its state is of; ConfigChanged says what differs.
+
+    False where nothing is noted, or where a change was allowed.
+    """
+    now = described(feed)
+    known = _known(file)
+    if known is None or known == now:
+        return known is not None
+    changes = [*_unlike(known, now), *_files_unlike(known["files"], now["files"])]
+    for change, why in _never(known, now):
+        raise ConfigChanged(
+            f"feed {feed.name!r} can not go on from the state in {state}: {change}, and {why}.  "
+            "Undo that or use another state_dir"
+        )
+    if not allow_change:
+        more = f"; and {len(changes) - 5} more" if len(changes) > 5 else ""
+        raise ConfigChanged(
+            f"feed {feed.name!r} is not what the state in {state} is of: "
+            f"{'; '.join(changes[:5])}{more}.  Undo that, use another state_dir, or give "
+            "allow_config_change=True to go on with the states that there are"
+        )
+    return False
+
+
+def described(feed: FeedConfig) -> dict[str, Any]:
+    """What the state of a feed depends on, as JSON data.
+
+    What is done about bad examples is not of it: they are never part of a state.
+    """
+    declared = feed.declaration
+    plain = declared.to_plain()
+    pipeline = {
+        "source": plain["source"],
+        "order": dataclasses.asdict(declared.order),
+        "stages": [{"stage": stage.kind, **stage.options} for stage in declared.stages],
+        "shape": {"kind": declared.shape.kind, **declared.shape.options},
+    }
+    whole = {
+        "format": _FORMAT,
+        "partitions": feed.partitions,
+        "pipeline": pipeline,
+        "files": [file.to_plain() for file in feed.files],
+    }
+    described: dict[str, Any] = json.loads(stable_name(json.dumps(whole, default=jsonable)))
+    return described
+
+
+def _known(file: Path) -> dict[str, Any] | None:
+    """What a state is of, as it was noted; None where there is none."""
+    try:
+        known = json.loads(file.read_text())
+    except FileNotFoundError:
+        if has_states(file.parent):
+            raise ServerError(f"{file} is gone, and states lie beside it. {_NEXT}") from None
+        return None
+    except ValueError as error:
+        raise ServerError(f"{file} is damaged: {error}. {_NEXT}") from None
+    if not isinstance(known, dict) or known.keys() != _FIELDS:
+        raise ServerError(f"{file} is damaged: it lacks fields. {_NEXT}")
+    if known["format"] != _FORMAT:
+        raise ServerError(
+            f"{file} was written by another release of headrace (format {known['format']!r}, this "
+            f"one reads {_FORMAT})"
+        )
+    return known
+
+
+def _never(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Changes with which stored states and positions would be taken for what they are not."""
+    for change in _differences(old["partitions"], new["partitions"], "partitions"):
+        yield change, "positions and states belong to partitions"
+    before, now = (tree["pipeline"]["shape"] for tree in (old, new))
+    for name in ("kind", "num_unroll"):
+        for change in _differences(before.get(name), now.get(name), f"pipeline.shape.{name}"):
+            yield change, "positions are counted in what that makes"
+    for change in _differences(_states(before), _states(now), "pipeline.shape.states"):
+        yield change, "states are stored as they were declared"
+
+
+def _states(shape: dict[str, Any]) -> dict[str, Any]:
+    return {state["name"]: [state["dtype"], state["shape"]] for state in shape.get("states", ())}
+
+
+def _unlike(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
+    for name in ("partitions", "pipeline"):
+        yield from _differences(old[name], new[name], name)
+
+
+def _files_unlike(old: list[Any], new: list[Any]) -> Iterator[str]:
+    """In words, what differs between two lists of path, size and stamp."""
+    before, now = ({path: rest for path, *rest in files} for files in (old, new))
+    for path, (size, stamp) in before.items():
+        if path not in now:
+            yield f"file {path} is not of the feed any more"
+        elif now[path][0] != size:
+            yield f"file {path} had {size} bytes and has {now[path][0]}"
+        elif now[path][1] != stamp:
+            yield f"file {path} was written anew (its stamp was {stamp} and is {now[path][1]})"
+    yield from (f"file {path} is new" for path in now if path not in before)
+    if before.keys() == now.keys() and list(before) != list(now):
+        yield "the files come in another order"
+
+
+def _differences(old: Any, new: Any, where: str) -> Iterator[str]:
+    """In words, what differs between two trees of JSON data."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(old.keys() | new.keys()):
+            yield from _differences(old.get(key), new.get(key), f"{where}.{key}")
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for i, (a, b) in enumerate(zip(old, new, strict=True)):
+            yield from _differences(a, b, f"{where}[{i}]")
+    elif old != new or type(old) is not type(new):
+        yield f"{where} was {_short(old)} and is {_short(new)}"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

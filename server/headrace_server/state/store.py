@@ -1,0 +1,350 @@
+"""The store of one partition: one journal, and one thread that writes it.
+
+    submit(change, ticket) ─► [ all that has gathered ─► one record ] ─► take_done()
+
+A ticket is done when its change is committed, which is when a trainer may be told.  While one
+record is written the next gathers, so the disk sets the delay and not the rate.  A full disk
+is waited out: nothing is told to be committed meanwhile, and nothing that was is lost.
+
+    durability "power"    a record is on the disk before it is told
+               "process"  outlives any process; power loss may take the last seconds back.  A write
+                          only fills memory then, so write() needs no thread while that has nothing
+                          to do; the thread begins laps, and waits for room
+               "worker"   the same for a file in shared memory, which is kept smaller
+
+Each record has a checksum, and a file is looked through whenever it is opened.  One that is empty,
+not ours or damaged is refused and left as it is.  Damage to the very last record can not be told
+from a commit that the end cut short: that one is as if it had not been.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import struct
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace_proto.clock import Deadline
+from headrace_proto.errors import ServerError
+
+from ..core.changes import Change, Saved
+from ..files.durable_file import FULL, room, writing
+from ..process.rundir import MORE_SHARED_MEMORY
+from .journal import Journal, NoRoom, create, record_bytes
+from .ledger import Ledger, decoded, encoded
+from .old_store import OLD_SUFFIX, read_old
+
+__all__ = ["DURABILITIES", "TOKENS", "WORKER", "Store", "StoreDamaged"]
+
+logger = logging.getLogger("headrace.store")
+
+DURABILITIES = ("power", "process")
+#: Of a journal in shared memory, which ends with its server.
+WORKER = "worker"
+#: Tokens of the last commits, by which a trainer that asks again is answered as before.
+TOKENS = 65_536
+#: Of a journal in shared memory, where every partition of every feed has one.
+TOKENS_IN_MEMORY = 4096
+_RETRY_S = 0.25
+_CLOSE_S = 10.0
+#: Errors that pass by themselves, or when somebody makes room.
+_PASSING = frozenset(
+    (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE)
+)
+
+
+class StoreDamaged(ServerError):
+    """A file of states can not be trusted."""
+
+
+@dataclass(slots=True, eq=False)
+class _Copy:
+    target: Path
+    finished: threading.Event = field(default_factory=threading.Event)
+    withdrawn: bool = False
+    error: BaseException | None = None
+
+
+class Store:
+    """One partition's file."""
+
+    def __init__(self, path: Path, durability: str, wake_fd: int = -1, begun: bool = False) -> None:
+        """Open the file, or make it.  StoreDamaged where it had ``begun`` and is gone."""
+        if durability not in (*DURABILITIES, WORKER):
+            raise ValueError(f"durability={durability!r} is none of {', '.join(DURABILITIES)}")
+        self.path = path
+        self._wake_fd = wake_fd
+        self._gathered: list[tuple[Change, Any]] = []
+        self._copies: list[_Copy] = []
+        self._done: list[Any] = []
+        self._changed = threading.Condition()
+        self._closing = False
+        self._working = False  # whether the thread has the file
+        self._used = False
+        self.fault = ""  # why nothing is committed at the moment
+        self.commits = 0  # transactions of this life …
+        self.committed_at = 0.0  # … and when the last one was done
+        self._failure: BaseException | None = None
+        self.tokens = TOKENS_IN_MEMORY if durability == WORKER else TOKENS
+        self._ledger = Ledger(self.tokens)
+        self._inline = durability != "power"
+        self.in_memory = durability == WORKER
+        self._journal = self._opened(durability == "power", begun)
+        self._thread = threading.Thread(target=self._run, name="headrace-store", daemon=True)
+
+    def _opened(self, durable: bool, begun: bool) -> Journal:
+        new = self.path.with_name(self.path.name + ".new")
+        old = self.path.with_suffix(OLD_SUFFIX)
+        with _named(self.path, self.in_memory):
+            if not self.path.exists():
+                if begun:  # an old store beside it would be of before
+                    raise ValueError("it is gone, and commits were stored in it")
+                if old.exists():
+                    parts = encoded(read_old(old))
+                    create(self.path, [parts], record_bytes(sum(map(len, parts))))
+                else:
+                    create(self.path, [], in_memory=self.in_memory)
+            for one in old.parent.glob(f"{old.name}*"):  # with what SQLite keeps beside it
+                one.unlink()
+            new.unlink(missing_ok=True)  # of a lap that an end cut short
+            journal = Journal(self.path, durable, self.in_memory)
+            try:
+                read = journal.views()
+                for record in journal.records:
+                    changes = decoded(read(record.place, record.nbytes))
+                    self._ledger.apply(changes, record.place, record.nbytes)
+            except BaseException:
+                journal.close()
+                raise
+        return journal
+
+    def load(self) -> Saved:
+        """What is there: examples by insertion index, tokens as they came.
+
+        To be asked for before anything is submitted.
+        """
+        if self._used:
+            raise ValueError("load() comes before the first submit()")
+        with _named(self.path, self.in_memory):
+            return self._ledger.saved(self._journal.views())
+
+    def submit(self, change: Change, ticket: Any = None) -> None:
+        """Commit a change, soon.  It belongs to the store from now on."""
+        with self._changed:
+            self._begin()
+            self._gathered.append((change, ticket))
+            self._start()
+
+    def write(self, changes: Sequence[Change]) -> bool:
+        """Commit changes at once, as one record.
+
+        False where that is for the thread to do, or to fail with: submit them then.
+        """
+        with self._changed:
+            self._begin()
+            return self._inline and self._written([change for change in changes if change])
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that was submitted is committed, and every ticket taken."""
+        with self._changed:
+            return not (self._working or self._gathered or self._done)
+
+    def _written(self, changes: Sequence[Change]) -> bool:
+        if self._working or self._gathered or self._copies:
+            return False
+        if changes:
+            try:
+                self._append(changes)
+            except (NoRoom, ValueError, TypeError, OSError, struct.error):
+                return False
+            self.commits += 1
+            self.committed_at = time.monotonic()
+        return True
+
+    def take_done(self) -> list[Any]:
+        """Tickets whose changes are committed, in the order of their submission."""
+        with self._changed:
+            done, self._done = self._done, []
+        if not done:
+            self.take_failure()
+        return done
+
+    def copy_to(self, target: Path) -> None:
+        """A consistent copy of what is committed, at least all that was submitted before.
+
+        Nothing is committed while it is made.  ServerError, and no file, when it can not be made
+        or commits wait for a disk.
+        """
+        copy = _Copy(target)
+        with self._changed:
+            self._begin()
+            self._copies.append(copy)
+            self._start()
+        while not copy.finished.wait(_RETRY_S):
+            with self._changed:
+                copy.withdrawn = bool(self.fault) and not copy.finished.is_set()
+            if copy.withdrawn:
+                raise ServerError(f"no copy to {target} can be made now: {self.fault}")
+        if copy.error is not None:
+            error = copy.error
+            if isinstance(error, OSError) and error.errno in FULL:
+                raise ServerError(f"{error.strerror}") from error  # it names the file
+            raise ServerError(f"{target}: {error}") from error
+
+    def take_failure(self) -> None:
+        """ServerError when the thread has ended for a reason that does not pass."""
+        if self._failure is not None:
+            raise ServerError(f"{self.path}: {self._failure}") from self._failure
+
+    def close(self) -> None:
+        """Commit what has gathered and close the file.
+
+        While a disk is full one more attempt is made; what fails then was told to nobody.
+        """
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread.ident is None:
+            self._journal.close()
+            return
+        if not Deadline(_CLOSE_S).join(self._thread):
+            logger.error("%s: the disk has not answered for %g s", self.path, _CLOSE_S)
+
+    def _begin(self) -> None:
+        self.take_failure()
+        if self._closing:
+            raise ServerError(f"{self.path} is closed")
+        self._used = True
+
+    def _start(self) -> None:
+        if self._thread.ident is None:
+            self._thread.start()
+        self._changed.notify()
+
+    # The thread
+
+    def _run(self) -> None:
+        copies: list[_Copy] = []
+        try:
+            while True:
+                with self._changed:
+                    self._working = False
+                    while not (self._gathered or self._copies or self._closing):
+                        self._changed.wait()
+                    batch, self._gathered = self._gathered, []
+                    copies, self._copies = self._copies, []
+                    self._working = True
+                if not batch and not copies:
+                    break
+                if batch:
+                    self._commit(batch)
+                for copy in copies:
+                    self._copy(copy)
+        except BaseException as error:
+            logger.error("%s: %s", self.path, error)
+            with self._changed:
+                self._failure = error
+                for copy in copies + self._copies:
+                    copy.error = error
+                    copy.finished.set()
+            self._wake()
+        finally:
+            self._journal.close()
+
+    def _commit(self, batch: list[tuple[Change, Any]]) -> None:
+        changes = [change for change, _ in batch if change]
+        while True:
+            last = self._closing
+            try:
+                with _named(self.path, self.in_memory):
+                    self._write(changes)
+                break
+            except _Passing as error:
+                if last:
+                    raise ServerError(
+                        f"closed with {len(batch)} changes unsaved: {error}"
+                    ) from None
+                if not self.fault:
+                    logger.error("%s; commits wait until that is over", error)
+                self.fault = str(error)
+                self._wake()
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closing, _RETRY_S)
+        if self.fault:
+            logger.warning("%s: commits go on", self.path)
+            self.fault = ""
+        self.commits += 1
+        self.committed_at = time.monotonic()
+        with self._changed:
+            self._done += [ticket for _, ticket in batch if ticket is not None]
+        self._wake()
+
+    def _write(self, changes: Sequence[Change]) -> None:
+        """Append what has gathered, in the next lap where this one is full."""
+        if changes:
+            try:
+                self._append(changes)
+            except NoRoom:
+                self._turn(sum(len(part) for change in changes for part in encoded(change)))
+                self._append(changes)
+
+    def _append(self, changes: Sequence[Change]) -> None:
+        parts = [part for change in changes for part in encoded(change)]
+        place = self._journal.append(parts)
+        self._ledger.apply(changes, place, sum(map(len, parts)))
+
+    def _turn(self, next_bytes: int) -> None:
+        journal, ledger = self._journal, Ledger(self.tokens)
+        with journal.turn(self._ledger.table_bytes(), next_bytes) as table:
+            for change in self._ledger.table(journal.read):
+                parts = encoded(change)
+                ledger.apply([change], table.write(parts), sum(map(len, parts)))
+        self._ledger = ledger
+
+    def _copy(self, copy: _Copy) -> None:
+        if not copy.withdrawn:
+            try:
+                if copy.target.exists():
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+                changes = self._ledger.table(self._journal.read)
+                nbytes = self._ledger.table_bytes()
+                with writing(copy.target, nbytes):
+                    create(copy.target, map(encoded, changes), nbytes)
+            except (ValueError, OSError) as error:
+                copy.error = error
+        copy.finished.set()
+
+    def _wake(self) -> None:
+        if self._wake_fd >= 0:
+            with contextlib.suppress(OSError):
+                os.eventfd_write(self._wake_fd, 1)
+
+
+class _Passing(ServerError):
+    """What is over when somebody makes room."""
+
+
+@contextlib.contextmanager
+def _named(path: Path, in_memory: bool) -> Iterator[None]:
+    """Errors with the file's name and what can be done."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _PASSING:
+            raise
+        where = room(path, MORE_SHARED_MEMORY) if in_memory else room(path)
+        more = f"; {where}" if error.errno in FULL else ""
+        raise _Passing(f"{path}: {error.strerror}{more}") from error
+    except (ValueError, struct.error) as error:
+        raise StoreDamaged(
+            f"{path} is damaged: {error}.  Nothing is guessed: resume from a snapshot, or move the "
+            "state directory away to begin anew"
+        ) from error

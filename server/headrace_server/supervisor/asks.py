@@ -1,0 +1,85 @@
+"""Questions of the supervisor to its owners, and to its front: whoever asks waits for the answers.
+
+    ask() ─► order with its number ─► owners ─► hear() by each ─► what all have answered
+                  ▲
+                  └── unanswered(): an owner's next life is asked again
+
+The lock is the supervisor's: it is held by whoever calls, but for ``ask``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from headrace_proto.errors import HeadraceError, ServerError
+
+from ..core.asking import Asking
+from ..process.child import Child
+
+__all__ = ["FRONT", "Asks"]
+
+#: The front, in the place of an owner's number.
+FRONT = -1
+
+
+class Asks:
+    """Questions that are not answered."""
+
+    def __init__(
+        self,
+        lock: Any,
+        wait_for: Callable[[Callable[[], bool], float | None], bool],
+        children: Callable[[], Mapping[int, Child | None]],
+        failure: Callable[[], HeadraceError | None],
+    ) -> None:
+        """``wait_for`` waits under the lock; ``children`` are those that live, by number.
+
+        ``failure``: why nothing is answered any more.
+        """
+        self._lock = lock
+        self._wait_for = wait_for
+        self._children = children
+        self._failure = failure
+        self._asking: Asking[int, Mapping[str, Any], dict[str, Any]] = Asking()
+
+    def ask(
+        self,
+        whom: Iterable[int],
+        order: str,
+        timeout_s: float | None,
+        failure: Callable[[], HeadraceError | None] = lambda: None,
+        **values: Any,
+    ) -> dict[int, Mapping[str, Any]]:
+        """The answers of all, by number.  ServerError where one gives none in time.
+
+        ``failure``: why this question is not answered any more.
+        """
+        with self._lock:
+            number = self._asking.ask(whom, {"order": order, **values})
+            asked = self._asking.open[number]
+            there = [self._children().get(one) for one in asked.waiting]
+        for child in there:  # a life that begins from now on is asked as one that has not answered
+            if child is not None:
+                child.order(order=order, request=number, **values)
+        with self._lock:
+            self._wait_for(
+                lambda: bool(not asked.waiting or self._failure() or failure()), timeout_s
+            )
+            del self._asking.open[number]
+            error = self._failure() or failure()
+            if error is not None:
+                raise error
+            if asked.waiting:
+                names = ["the front" if one == FRONT else f"worker {one}" for one in asked.waiting]
+                text = f"{' and '.join(names)} gave no answer ({order}) within {timeout_s:g} s"
+                raise ServerError(text)
+            return dict(sorted(asked.answers.items()))
+
+    def hear(self, who: int, event: Mapping[str, Any]) -> None:
+        """Take an answer."""
+        self._asking.answer(event["request"], who, event)
+
+    def unanswered(self, owner: int) -> list[dict[str, Any]]:
+        """Orders that the next life of an owner is given again."""
+        return [{"request": n, **order} for n, order in self._asking.unanswered(owner)]

@@ -1,0 +1,182 @@
+"""Workers' places: who is in each, whether it still makes progress, and how its life ended.
+
+    begin() ─► child at work ─► look(), look() … ─► dead, or hangs and is ended ─► end(code)
+       ▲                                                                              │
+       └────────────────────────────── the next life ◄──── forgiven() ◄──── vacate() ◄┘
+
+A worker hangs when no beat has come into its diary for a time, by a clock that counts only while
+its observer looks; it has longer while it opens its sources.  Deaths that nothing explains are
+forgiven a few times within a window.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..process.child import Child
+from ..process.diary import OPENING, STARTING, Entry, Notebook, Stillness
+from ..process.sheet import SheetReader, sheet_bytes
+from .casualties import kills_for_memory
+
+__all__ = ["FORGIVEN", "WINDOW_S", "Openings", "Patience", "Slot", "end_of", "obituary"]
+
+logger = logging.getLogger("headrace.server")
+
+#: Deaths of one worker that are forgiven within the window; the next one fails the feeds.
+FORGIVEN = 3
+WINDOW_S = 60.0
+#: The longest time between two looks at the workers' diaries.
+_LOOK_S = 1.0
+#: How long a worker that hangs may take to say where, before it is killed.
+_WORDS_S = 1.0
+
+
+class Openings:
+    """Whether workers get further with opening their sources: a large file takes its time."""
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self._slots = slots
+        self._last = [slot.opening for slot in slots]
+
+    def further(self) -> bool:
+        """Whether a worker, alive as it was, is at another place than when this was asked last."""
+        last, self._last = self._last, [slot.opening for slot in self._slots]
+        return any(
+            life == before and where not in ("", at)
+            for (before, at), (life, where) in zip(last, self._last, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a worker may make no progress."""
+
+    worker_timeout_s: float
+    opening_timeout_s: float
+
+    @property
+    def look_s(self) -> float:
+        """The time between two looks."""
+        return min(_LOOK_S, self.worker_timeout_s / 4)
+
+
+class Slot:
+    """One worker's place: who is in it, and how often it fell empty."""
+
+    def __init__(self, number: int, diary: Path, patience: Patience, partitions: int = 1) -> None:
+        self.number = number
+        self.sheet = SheetReader(diary.with_name(f"sheet-{number}"), sheet_bytes(partitions))
+        self.life = 0
+        self.child: Child | None = None
+        self._patience = patience
+        self._notebook = Notebook(diary)
+        self._stillness = Stillness()
+        self._deaths: collections.deque[float] = collections.deque()
+        self._hung = ""  # what is said of a worker that is ended because it hangs
+        self._killed_for_memory = 0  # processes of this machine, when the life began
+
+    @property
+    def name(self) -> str:
+        """Of the child of this life."""
+        return f"worker-{self.number}-{self.life}"
+
+    @property
+    def diary(self) -> str:
+        """The file of the worker's diary."""
+        return self._notebook.path
+
+    @property
+    def doing(self) -> str:
+        """What the worker is at, in words."""
+        if self.child is None:
+            return "it is dead, and will be started again"
+        return self._hung or self._notebook.read().describe()
+
+    @property
+    def opening(self) -> tuple[int, str]:
+        """Which life it is, and how far that is with what it opens."""
+        entry = self._notebook.read()
+        return self.life, entry.where if entry.doing == OPENING else ""
+
+    def begin(self) -> None:
+        """A life is about to begin."""
+        self._notebook.clear()
+        self.sheet.begin()
+        self._stillness, self._hung = Stillness(), ""
+        self._killed_for_memory = kills_for_memory()
+
+    def look(self, now: float) -> None:
+        """End a worker that has stopped to make progress."""
+        child, patience = self.child, self._patience
+        if child is None or self._hung:
+            return
+        still_s = self._stillness.look(self._notebook.beats(), now)
+        entry = self._notebook.read()
+        opens = entry.doing in (STARTING, OPENING)
+        if still_s < (patience.opening_timeout_s if opens else patience.worker_timeout_s):
+            return
+        option = "start_timeout_s" if opens and still_s > patience.worker_timeout_s else ""
+        self._hung = (
+            f"made no progress for {still_s:.0f} s "
+            f"({option or 'worker_timeout_s'} bounds that) and was ended; {entry.describe()}"
+        )
+        logger.warning("%s %s", child.name, self._hung)
+        child.kill(signal.SIGABRT)  # by which it says where it is, unless it is stopped
+        if child.wait(_WORDS_S) is None:
+            child.kill(signal.SIGKILL)
+
+    def end(self, code: int | None) -> str:
+        """How the worker ended, to be said after its name."""
+        if self._hung:
+            return self._hung
+        end = end_of(code)
+        if code == -signal.SIGKILL:
+            n = kills_for_memory() - self._killed_for_memory
+            if n > 0:
+                end += f", and the kernel killed {n} while it lived because memory had run out"
+        return end
+
+    def vacate(self) -> tuple[int, Entry]:
+        """The worker is dead: which life that was, and what it wrote last."""
+        self.child = None
+        life, self.life = self.life, self.life + 1
+        return life, self._notebook.read()
+
+    def explain(self) -> None:
+        """It is known what all deaths up to now were due to."""
+        self._deaths.clear()
+
+    def forgiven(self, now: float) -> bool:
+        """Whether the death at this moment is forgiven, too."""
+        self._deaths.append(now)
+        while self._deaths[0] < now - WINDOW_S:
+            self._deaths.popleft()
+        return len(self._deaths) <= FORGIVEN
+
+
+def end_of(code: int | None) -> str:
+    """How a child ended, to be said after its name."""
+    if code is not None and code < 0:
+        return f"was killed by {_signal_name(-code)}"
+    return f"ended with exit code {code}"
+
+
+def obituary(child: Child, end: str) -> str:
+    """How a child ended, and what it said before its end or else printed last."""
+    text = f"{child.name} {end}"
+    if child.said:
+        return f"{text}: {child.said}"
+    last = child.words()
+    return f"{text}; its last words were:\n{last}" if last else text
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name
+        return f"signal {number}"

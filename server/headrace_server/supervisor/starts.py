@@ -1,0 +1,69 @@
+"""The starts of a server's owners, each with an epoch of its own: no two give out the same token.
+
+begin_all() ─► of(owner) ─► … its death ─► begin(owner) ─► of(owner) ─► …
+
+With a state directory each start is stored there before it begins.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from dataclasses import replace
+from typing import Any
+
+from ..process.config import RunConfig
+from ..state.durable import Durable
+
+__all__ = ["Starts"]
+
+
+class Starts:
+    """``config`` is that of the last start."""
+
+    def __init__(self, config: RunConfig, durable: Durable | None) -> None:
+        if not config.epoch:  # tokens of its lives must differ
+            config = replace(config, epoch=secrets.randbits(30) + 1)
+        self.config = config
+        self._durable = durable
+        self._begun: dict[int, RunConfig] = {}  # by owner
+        self._storing = threading.Lock()
+
+    def of(self, owner: int | None) -> RunConfig:
+        """The config that an owner begins with; that of the last start for the front."""
+        return self.config if owner is None else self._begun.get(owner, self.config)
+
+    def change(self, **values: Any) -> None:
+        """Let all starts from now on have other values."""
+        self.config = replace(self.config, **values)
+
+    def begin_all(self) -> None:
+        """Begin all owners: the first with the epoch of the server's start."""
+        for number in range(self.config.workers):
+            if number:
+                self.config = self._next_epoch()
+            self._begun[number] = self.config
+
+    def begin_all_anew(self) -> None:
+        """Begin all owners again, while the server goes on."""
+        self.config = self._next_epoch()
+        self.begin_all()
+
+    def begin(self, owner: int) -> None:
+        """An owner has died: its next life goes on as after a start of the server."""
+        with self._storing:
+            if self._durable is not None:
+                self.config = self._durable.next_start(self.config)
+            else:
+                self.config = self._next_epoch()
+            self._begun[owner] = self.config
+
+    def take_back(self, feed: str, epoch: int) -> None:
+        """Begin a next life of the server, with a feed taken back to what was prepared."""
+        assert self._durable is not None
+        self.config = self._durable.take_back(self.config, feed, epoch)
+
+    def _next_epoch(self) -> RunConfig:
+        if self._durable is not None:
+            return self._durable.next_epoch(self.config)
+        return replace(self.config, epoch=self.config.epoch + 1)

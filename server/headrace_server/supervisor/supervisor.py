@@ -1,0 +1,398 @@
+"""The supervisor: starts front and workers, restarts workers, ends everything in order.
+
+    start ─► front ready ─► workers ready ─► feeds open ─► … ─► stop
+                 │               │
+              dies: the       dies, or hangs and is ended: told to the front, started again with
+              server fails    the next life, until the restart budget is spent; then feeds fail
+
+A death with rows in hand that were in hand at a death before is no case for the budget but for the
+quarantine, which finds the row that kills.
+
+It runs in the process that called ``hs.run`` or in ``headrace serve``.  The processes are in
+``crew.py``, their epochs in ``starts.py``, what becomes of feeds in ``fates.py``, and what children
+are asked in ``asks.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from headrace_proto.clock import Deadline
+from headrace_proto.errors import HeadraceError, ServerError, code_of
+
+from ..core.rewinding import BEGINNING, in_use
+from ..pipeline.by_source import write_sources
+from ..process.child import Child
+from ..process.config import FeedConfig, RunConfig
+from ..process.diary import Entry
+from ..process.rundir import RunDirectory, forget_journals
+from ..state.durable import Durable
+from .asks import FRONT, Asks
+from .crew import Crew
+from .fates import Fates
+from .gathering import gathered
+from .keeping import Keeping
+from .overview import overview
+from .posts import Patience, Slot
+from .reports import Reports
+from .starts import Starts
+
+__all__ = ["Supervisor"]
+
+logger = logging.getLogger("headrace.server")
+
+
+class Supervisor:
+    """One running server."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        directory: RunDirectory,
+        start_timeout_s: float,
+        worker_timeout_s: float = 60.0,
+        worker_memory_bytes: int = 0,
+        durable: Durable | None = None,
+    ) -> None:
+        self._pid = os.getpid()
+        self._born: list[Child] = []  # those that may live, for an end without stop()
+        self._finalizer = weakref.finalize(self, _abandon, directory, self._born, self._pid)
+        self._directory = directory
+        self._starts = Starts(replace(config, directory=str(directory.path)), durable)
+        self._worker_memory_bytes = worker_memory_bytes
+        self._lock = threading.Condition()
+        self._stopping = False
+        self._lives = threading.RLock()  # of whoever begins or ends one
+        self._start_timeout_s = start_timeout_s
+        self._durable = durable
+        self._keeping: Keeping | None = None
+        self.addresses: list[str] = []
+        self.draining = False  # whether nothing more is handed out
+        self._crew = Crew(
+            self._lock,
+            Patience(worker_timeout_s, max(worker_timeout_s, start_timeout_s)),
+            self._starts,
+            self._born,
+            begun=self._begun,
+            asked=lambda owner: self._asks.unanswered(owner),
+            on_event=self._on_event,
+            on_death=self._on_death,
+            give_up=lambda text: self._fates.give_up(text),
+        )
+        self._fates = Fates(self._lock, self._starts, self._crew.order, durable)
+        self._asks = Asks(self._lock, self._wait_for, self._crew.by_number, self._ended)
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def _config(self) -> RunConfig:
+        return self._starts.config
+
+    @property
+    def _reports(self) -> Reports:
+        return self._fates.reports
+
+    @property
+    def failure(self) -> HeadraceError | None:
+        """Why the server has failed; None while it runs."""
+        return self._fates.failure
+
+    # Start
+
+    def _start(self) -> None:
+        self._starts.begin_all()
+        if self._durable is not None:
+            told = self._ask_owners, self._crew.order, self._fates.chronicle.note, self.take_back
+            self._keeping = Keeping(self._durable, lambda: self._config.epoch, *told)
+        write_sources([feed.declaration for feed in self._config.feeds], self._directory.path)
+        self._crew.begin(self._start_timeout_s)
+        reports, ended = self._reports, self._ended
+        self._crew.wait_until(lambda: reports.ready, ended, "the front to start")
+        self.addresses = reports.addresses
+        opened, early = "the workers to open the sources", reports.failed_early
+        self._crew.wait_until(lambda: reports.open or early() is not None, ended, opened)
+        failure = early()
+        if failure is not None:
+            raise failure
+
+    def _begun(self, owner: int) -> dict[str, Any]:
+        """The message that a life of an owner begins with."""
+        return {
+            "marks": self._fates.casualties.marks(),
+            "memory_bytes": self._worker_memory_bytes,
+            "begun": {"paused": self.draining, **self._reports.begun(owner)},
+        }
+
+    # Events
+
+    def _on_event(self, child: Child, event: Mapping[str, Any]) -> None:
+        with self._lock:
+            kind, owner = event.get("event"), self._crew.number_of(child)
+            if kind == "passed":
+                self._fates.casualties.passed(event["feed"], event["rows"])
+            elif kind == "functions":
+                self._fates.hear_functions(child.name, event["feed"], event["functions"])
+            elif kind == "dying":
+                child.said = event["text"]
+            elif owner is None:
+                pass  # its next life says it again
+            elif kind == "answer":
+                self._asks.hear(owner, event)
+            elif kind == "take_back" and self._keeping is None:  # its beginning: else it is refused
+                asked = event["feed"], event["generation"], owner
+                threading.Thread(target=self._restart_for_trainer, args=asked, daemon=True).start()
+            elif self._keeping is None or not self._keeping.hear(event, owner):
+                self._fates.hear(event, owner)
+            self._lock.notify_all()
+
+    # Snapshots
+
+    def snapshot(self, feed: str | None, timeout_s: float) -> dict[str, Any]:
+        """Take one; its token.  No name is that of the only feed."""
+        feed = self._fates.named(feed)
+        if self._keeping is None:
+            raise ServerError(
+                f"feed {feed!r} has no state_dir: there is nothing to take a snapshot of"
+            )
+        try:
+            return self._keeping.snapshot(feed, timeout_s)
+        except ServerError:
+            if self.failure is not None:
+                raise self.failure from None
+            raise
+
+    # The end of a feed, and its beginning
+
+    def end(self, feed: str | None, cancel: bool = False) -> None:
+        """Close a feed's input for good; with ``cancel`` drop rows that are in no batch yet."""
+        self.ask("close", feed=self._fates.named(feed), cancel=cancel)
+
+    def restart(self, feed: str | None, force: bool = False) -> None:
+        """Start a feed from its beginning.  FeedInUse where trainers use it, unless forced."""
+        feed = self._fates.named(feed)
+        with self._lives:
+            if self._stopping:
+                raise ServerError("the server is stopping")
+            users = self.ask("users", feed=feed)["users"]
+            if users and not force:
+                raise in_use(feed, f"it is used by {', '.join(users)}")
+            if self._keeping is not None:
+                self._keeping.take_back(feed, BEGINNING)
+            else:
+                self._restart_in_memory(feed)
+            if self.failure is not None:
+                raise self.failure
+
+    def _restart_for_trainer(self, feed: str, generation: int, owner: int) -> None:
+        """A trainer has asked for it, and an owner has found that none uses the feed."""
+        try:
+            with self._lives:
+                if any(f.name == feed and f.generation == generation for f in self._config.feeds):
+                    self._restart_in_memory(feed)
+        except HeadraceError as error:
+            refusal = {"code": code_of(error), "text": str(error)}
+            self._crew.order(
+                owner, order="not_taken_back", feed=feed, snapshot=BEGINNING, **refusal
+            )
+
+    def _restart_in_memory(self, feed: str) -> None:
+        """Forget what is done of a feed, and replace all workers.
+
+        Other feeds go on as after the death of a worker.
+        """
+        if self._stopping or self.failure is not None:
+            return
+        logger.warning("feed %r is taken back to its beginning", feed)
+        self._fates.chronicle.note("taken back", f"feed {feed!r} to its beginning")
+        anew = {
+            one.name: replace(one, generation=one.generation + 1, snapshot=BEGINNING)
+            for one in self._config.feeds
+            if one.name == feed
+        }
+        self._starts.change(feeds=tuple(anew.get(one.name, one) for one in self._config.feeds))
+        with self._or_fail(feed):
+            with self._lock:
+                self._reports.begin_anew(feed)
+            self._crew.end_workers()
+            forget_journals(self._config.directory, feed)
+            self._reports.failed.clear()
+            self._starts.begin_all_anew()
+            self._crew.resume()
+
+    def take_back(self, feed: str, prepared: Callable[[FeedConfig], int]) -> None:
+        """Begin the next life of the server, with a feed as it was prepared.
+
+        What ``prepared`` raises comes before anything was ended.
+        """
+        with self._lives:
+            if self._stopping or self.failure is not None:
+                return
+            epoch = prepared(next(one for one in self._config.feeds if one.name == feed))
+            with self._or_fail(feed):
+                self._end_children(abruptly=True)
+                self._starts.take_back(feed, epoch)
+                self._begin_life()
+
+    @contextlib.contextmanager
+    def _or_fail(self, feed: str) -> Iterator[None]:
+        """Let the server fail where an error leaves it between two lives."""
+        try:
+            yield
+        except Exception as error:
+            logger.exception("the server could not begin anew")
+            with self._lock:
+                if not self._stopping:
+                    text = f"feed {feed!r} could not be taken back: {error}"
+                    self._fates.failure = self.failure or ServerError(text)
+                self._lock.notify_all()
+            self._end_children(abruptly=True)
+
+    def _begin_life(self) -> None:
+        """Start front and workers again, at the same addresses and in new shared memory."""
+        parent = str(self._directory.path.parent)
+        self._finalizer()
+        self._directory = RunDirectory(parent)
+        self._finalizer = weakref.finalize(self, _abandon, self._directory, self._born, self._pid)
+        self._starts.change(directory=str(self._directory.path), binds=tuple(self.addresses))
+        with self._lock:
+            self._fates.reports = Reports(self._config.workers)
+        self._start()
+
+    def _on_death(self, words: str, slot: Slot | None, entry: Entry | None) -> None:
+        """A worker has died, or the front."""
+        if slot is not None and entry is not None:
+            if self._fates.died(words, slot, entry, self._crew.clock()):
+                self._crew.begin_next(slot, words)
+            return
+        with self._lock:
+            self._fates.failure = ServerError(words)
+            self._close_keeping()
+
+    # While it runs, and the end
+
+    @property
+    def feeds(self) -> list[str]:
+        """The names of its feeds."""
+        return self._fates.names
+
+    @property
+    def stopped(self) -> bool:
+        """Whether ``stop`` was called."""
+        return self._stopping
+
+    @property
+    def over(self) -> bool:
+        """Whether every feed has ended or failed."""
+        with self._lock:
+            return len(self._reports.over) == len(self._config.feeds)
+
+    def outcome(self) -> dict[str, tuple[str, str, dict[str, int]]]:
+        """Of each feed that is over: error code (empty = well), text, rows dropped by reason."""
+        with self._lock:
+            return self._reports.outcome()
+
+    def ask(self, order: str, timeout_s: float = 10.0, **values: Any) -> dict[str, Any]:
+        """The answer to an order that has one, of all workers together."""
+        return gathered(order, [*self._ask_owners(order, timeout_s, **values).values()])
+
+    def _ask_owners(
+        self, order: str, timeout_s: float | None, *failure: Any, **values: Any
+    ) -> dict[int, Mapping[str, Any]]:
+        return self._asks.ask(range(self._config.workers), order, timeout_s, *failure, **values)
+
+    def _stats(self, timeout_s: float = 10.0) -> dict[str, Any]:
+        """The answer of all that have leases or trainers: so it is seen whether they live."""
+        told = self._asks.ask(range(FRONT, self._config.workers), "stats", timeout_s)
+        told.pop(FRONT)
+        return gathered("stats", self._reports.lasting(told))
+
+    def look(self, timeout_s: float = 10.0) -> dict[str, Any]:
+        """All that is known of the server, as of now."""
+        answer = self._stats(timeout_s)
+        with self._lock:
+            seen = overview(self._config, answer, self._crew.slots, self._fates.casualties.out())
+            return {**seen, "draining": self.draining, "events": self._fates.chronicle.told()}
+
+    def access(self) -> dict[str, Any]:
+        """Who is let in and who was refused, as of now."""
+        return dict(self._stats()["access"])
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until every feed is over, or the server has failed."""
+        with self._lock:
+            return self._wait_for(lambda: self.over or self.failure is not None, timeout_s)
+
+    def pids(self) -> dict[str, int]:
+        """The living children by name."""
+        return {child.name: child.pid for child in self._crew.children()}
+
+    def begin_drain(self) -> None:
+        """Hand out nothing more."""
+        self.draining = True
+        self._crew.order(order="pause")
+
+    def drain(self, timeout_s: float) -> bool:
+        """Hand out nothing more and wait for the commits of what is out.  Whether all came."""
+        self.draining = True
+        try:
+            self._ask_owners("pause", timeout_s)
+        except HeadraceError:
+            return self.failure is not None
+        return True
+
+    def _ended(self) -> HeadraceError | None:
+        """Why the server answers nothing any more."""
+        stopped = ServerError("the server was stopped") if self._stopping else None
+        return self.failure or stopped
+
+    def _wait_for(self, done: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait under the lock, for as long as it takes without a timeout."""
+        if timeout_s is None:
+            return self._lock.wait_for(done)
+        return Deadline(timeout_s).wait(lambda at_most_s: self._lock.wait_for(done, at_most_s))
+
+    def stop(self) -> None:
+        """End all children and remove the shared memory.  Harmless when repeated.
+
+        Nothing happens in a forked child of the process that started the server.
+        """
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            if self._stopping:
+                return
+            self._stopping = True
+            self._lock.notify_all()
+        with self._lives:
+            self._end_children()
+            self._crew.close()
+            self._finalizer()
+
+    def _end_children(self, abruptly: bool = False) -> None:
+        """End this life of the server."""
+        self._close_keeping()
+        self._crew.end(abruptly)
+
+    def _close_keeping(self) -> None:
+        with self._lock:
+            if self._keeping is not None:
+                self._keeping.close()
+            self._lock.notify_all()  # what it has asked is over
+
+
+def _abandon(directory: RunDirectory, children: list[Child], pid: int) -> None:
+    """The program ends: its children first, for they use what goes with the directory."""
+    if os.getpid() == pid:
+        for child in children:
+            child.kill()
+    directory.close()

@@ -1,0 +1,1 @@
+"""One worker process: it owns partitions, leases their batches and takes their commits."""

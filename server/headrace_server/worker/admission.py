@@ -1,0 +1,204 @@
+"""Admission: a greeting opens a session with a feed, resumes one, or is told why it does not.
+
+Hello ─► hear() ─► Welcome    a session is open, or goes on
+                ─► Refused    an error's code and text
+                ─► Pulse      not yet: the trainer greets again
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace_proto import __version__, limits
+from headrace_proto.clock import AwakeClock
+from headrace_proto.errors import (
+    HeadraceError,
+    NotAllowed,
+    ProtocolError,
+    UnknownFeed,
+    VersionMismatch,
+    code_of,
+)
+from headrace_proto.messages import Ended, Hello, Pulse, Refused, Welcome
+
+from ..core.handover import JoinRefused
+from ..core.rewinding import Member
+from ..process.config import RunConfig
+from ..process.descriptors import is_shortage
+from .desk import Desk
+from .outbox import Outbox
+from .rejoining import Later, wanted_by
+from .relay_door import RelayDoor
+from .sessions import Session, SessionTable
+
+__all__ = ["REVOKED", "Admission"]
+
+logger = logging.getLogger("headrace.trainers")
+
+REVOKED = "this trainer's public key is not, or no longer, in trainers/ of the server's keys"
+#: Refusals of a Hello that are counted.
+_COUNTED = {"limit": "trainers", "denied": "revoked"}
+#: Maximum length of the text that says where a trainer runs.
+_LONGEST_HOST = 100
+
+
+class Admission:
+    """To all feeds of one owner."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        owner: int,
+        gate: RelayDoor,
+        desks: Mapping[str, Desk],
+        sessions: SessionTable,
+        outbox: Outbox,
+        channels: Path,
+        clock: AwakeClock,
+        leave: Callable[[Session, Desk], None],
+    ) -> None:
+        """``channels``: where trainers of this host connect; ``leave`` ends a session."""
+        self._config = config
+        self._owner = owner
+        self._gate = gate
+        self._desks = desks
+        self._sessions = sessions
+        self._outbox = outbox
+        self._channels = channels
+        self._clock = clock
+        self._leave = leave
+
+    def hear(self, identity: bytes, hello: Hello, key: str) -> None:
+        """Answer a greeting: by Welcome, Refused, or a Pulse that says what is waited for."""
+        try:
+            if not self._desk_of(hello.feed).opened:
+                self._outbox.send(identity, Pulse(0, "the workers are opening the feed's source"))
+                return
+            session, resumed = self._admit(identity, hello, key)
+        except Later as error:
+            self._outbox.send(identity, Pulse(0, str(error)))
+            return
+        except (HeadraceError, JoinRefused) as error:
+            code = "protocol" if isinstance(error, JoinRefused) else code_of(error)
+            if code in _COUNTED:
+                text = f"refused a trainer: {error}"
+                self._gate.refusals.add(_COUNTED[code], "", text, self._clock())
+            self._outbox.send(identity, Refused(code, str(error)))
+            return
+        desk = self._desks[session.feed]
+        self._outbox.send(
+            identity,
+            Welcome(
+                limits.PROTOCOL[1],
+                __version__,
+                session.number,
+                desk.name,
+                desk.schema or [],
+                self._config.heartbeat_s,
+                self._config.lease_ttl_s,
+                self._config.max_credits,
+                self._config.directory,
+                str(session.path),
+                resumed,
+                desk.properties,
+                str(self._channels),
+                None if resumed else self._usage_told(session, desk, hello),
+                self._owner,
+                desk.owners,
+                desk.of_feed,
+                session.run,
+            ),
+        )
+        if desk.failure is not None:
+            self._outbox.send(identity, Ended(session.number, *desk.failure))
+        elif resumed:
+            # A trainer that never heard of this session counts in another.
+            ours = hello.known in ("", str(session.path))
+            desk.dispatcher.resend(session.number, hello.last_seq if ours else 0)
+
+    def _admit(self, identity: bytes, hello: Hello, key: str) -> tuple[Session, bool]:
+        oldest, newest = limits.PROTOCOL
+        if hello.newest < oldest or hello.oldest > newest:
+            raise VersionMismatch(
+                f"the trainer (headrace {hello.library}) speaks protocol {hello.oldest} to "
+                f"{hello.newest}, the server (headrace {__version__}) {oldest} to {newest}"
+            )
+        if not 0 < len(hello.nonce) <= 64:
+            raise ProtocolError("a Hello carries a nonce of 1 to 64 bytes")
+        name = self._gate.name_of(key)
+        if name is None:
+            raise NotAllowed(REVOKED)
+        desk = self._desk_of(hello.feed)
+        if hello.owner not in (-1, self._owner) and hello.owner < desk.owners:
+            raise ProtocolError(
+                f"a Hello names owner {hello.owner}; feed {desk.name!r} has {desk.owners}, and "
+                f"this is owner {self._owner}"
+            )
+        now = self._clock()
+        session = self._sessions.resume(hello.nonce, desk.name, identity, key)
+        if session is not None:
+            session.seen = now
+            desk.dispatcher.seen(session.number, now)
+            desk.claim(session.number, hello)
+            return session, True
+        members = (
+            Member(s.process, s.resumed, s.seen, s.uses and not desk.over)
+            for s in self._sessions.of_feed(desk.name)
+            if s.present
+        )
+        desk.rejoining.admit(hello, members, now)
+        run = desk.run_of(hello, now)
+        other = self._sessions.of_connection(identity)
+        if other is not None:
+            self._leave(other, self._desks[other.feed])
+        try:
+            session = self._sessions.open(hello.nonce, desk.name, identity, key, name)
+        except OSError as error:
+            if not is_shortage(error):
+                raise
+            raise Later(f"the server can open no file for a new trainer now: {error}") from None
+        session.seen, session.process, session.resumed = now, hello.process, wanted_by(hello)
+        session.host = hello.host[:_LONGEST_HOST]
+        desk.farewell.back(hello.nonce)
+        try:
+            desk.dispatcher.join(session.number, now, hello.rank, hello.world_size, run)
+        except JoinRefused:
+            self._sessions.leave(session)
+            raise
+        if run:
+            session.run = run
+            desk.runs.joined(hello.nonce, hello.rank, hello.world_size, run)
+        logger.info("%s joined feed %r", session.described, desk.name)
+        # Commits that were not answered are said again: what they are of is not to go out before.
+        tokens = dict.fromkeys((*hello.held, *(place.token for place in hello.batches)))
+        desk.dispatcher.adopt(session.number, tuple(tokens), now)
+        desk.on_hello(session.number, hello)
+        if desk.flight is not None:
+            desk.flight.joined(session.number, hello)
+        return session, False
+
+    def _usage_told(self, session: Session, desk: Desk, hello: Hello) -> tuple[Any, ...] | None:
+        """How far others have used a feed, where a trainer that is new to it has to know."""
+        usage = desk.usage()
+        told = usage.finished, usage.batches, usage.since, usage.until
+        if desk.failure is not None or hello.known:
+            return None
+        at_work = any(  # an earlier cell of a notebook is not, though it may not have left
+            s.uses and s.process != session.process for s in self._sessions.of_feed(desk.name)
+        )
+        if usage.finished or (usage.batches and not wanted_by(hello) and not at_work):
+            return told
+        return None
+
+    def _desk_of(self, name: str) -> Desk:
+        if not name and len(self._desks) == 1:
+            return next(iter(self._desks.values()))
+        desk = self._desks.get(name)
+        if desk is None:
+            listed = ", ".join(sorted(map(repr, self._desks)))
+            what = f"there is no feed {name!r}" if name else "feed= is needed"
+            raise UnknownFeed(f"{what}; this server has {listed}")
+        return desk

@@ -1,0 +1,108 @@
+"""Batches of a moment, announced together: what a worker has made since it last spoke.
+
+add(partition, batch) … ─► tell() ─► Made, one for each partition
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from headrace_proto.errors import ProtocolError
+from headrace_proto.layout import Slot
+from headrace_proto.messages import FROM_SERVER, Deliver, Delivery
+
+from ..making.partition_feed import MadeBatch
+from ..making.slab import Slab
+from .events import Made, Placed, Removed
+
+__all__ = ["Announcer"]
+
+#: When a slab is this full, trainers are asked to copy batches out instead of holding them.
+_CROWDED = 0.5
+#: So many batches are announced, however recent they are.
+_BATCHES = 16
+#: A description with more columns is checked against the limit of a message's header.
+_MANY_COLUMNS = 64
+#: Lists of slots whose columns are remembered: most batches of a feed have one of a few.
+_MOST_KNOWN = 64
+
+_Name = tuple[str, int]
+
+
+class _Run(Protocol):
+    def dropped(self) -> dict[str, int]: ...
+
+    def stats(self) -> dict[str, Any] | None: ...
+
+    def announced(self) -> None: ...
+
+
+class Announcer:
+    """The announcements of one worker."""
+
+    def __init__(self, slab: Slab, send: Callable[..., None]) -> None:
+        self._slab = slab
+        self._send = send
+        self._ready: dict[_Name, tuple[_Run, list[MadeBatch]]] = {}
+        self._batches = 0
+        self._known: dict[int, tuple[list[Slot], list[Any]]] = {}  # columns by identity of slots
+
+    def add(self, name: _Name, run: _Run, made: MadeBatch) -> None:
+        """A partition has made a batch."""
+        if name not in self._ready:
+            self._ready[name] = run, []
+        self._ready[name][1].append(made)
+        self._batches += 1
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time to tell, however recent all is."""
+        return self._batches >= _BATCHES
+
+    def tell(self) -> list[tuple[_Name, ProtocolError]]:
+        """Announce all; the partitions whose batches fit no message to a trainer, and why."""
+        if not self._ready:
+            return []
+        ready, self._ready = self._ready, {}
+        self._batches = 0
+        failed = []
+        for name, (run, batches) in ready.items():
+            try:
+                message = self._message(name, run, batches)
+                run.announced()
+                self._send(message)
+            except ProtocolError as error:  # of a great many columns, say
+                failed.append((name, error))
+        if self._slab.removed:
+            self._send(Removed(tuple(self._slab.removed)))
+            self._slab.removed.clear()
+        return failed
+
+    def _message(self, name: _Name, run: _Run, batches: Sequence[MadeBatch]) -> Made:
+        return Made(
+            *name,
+            [self._placed(made) for made in batches],
+            run.dropped(),
+            self._slab.fraction_used > _CROWDED,
+            run.stats(),
+        )
+
+    def _placed(self, made: MadeBatch) -> Placed:
+        block = made.block
+        place = self._slab.name_of(block), block.offset, made.nbytes
+        columns = self._columns_of(made.slots)
+        return Placed(made.number, made.rows, *place, columns, dict(made.meta))
+
+    def _columns_of(self, slots: list[Slot]) -> list[Any]:
+        """Slots as a message has them: of the same list of slots it is the same list again."""
+        known = self._known.get(id(slots))
+        if known is None or known[0] is not slots:
+            known = slots, [[slot.offset, slot.nbytes, list(slot.shape)] for slot in slots]
+            if len(slots) > _MANY_COLUMNS:
+                described = Delivery(0, 0, 0, 0, 0, 0, known[1], {})
+                FROM_SERVER.encode(Deliver(0, (described,)))
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[id(slots)] = known
+        return known[1]

@@ -1,0 +1,82 @@
+"""What trainers bring back to one worker's partitions, and when they are told that it is kept.
+
+saves ─► partition ─► its store has written it, or there is none ─► Kept
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..making.partition_feed import PartitionFeed
+from ..making.sequence_feed import SequenceFeed
+from .events import Flush, Flushed, Kept
+from .stores import Stores
+
+__all__ = ["Commits"]
+
+_Name = tuple[str, int]
+
+
+class Commits:
+    """Saves of one worker's partitions, and those that are to be answered."""
+
+    def __init__(self, stores: Stores, send: Callable[[object], None]) -> None:
+        self._stores = stores
+        self._send = send
+        self._done: dict[_Name, list[tuple[int, int, int]]] = {}
+
+    def save(
+        self,
+        name: _Name,
+        run: SequenceFeed,
+        number: int,
+        token: int,
+        columns: Any,
+        states: bytes,
+    ) -> None:
+        """A trainer is done with a batch of segments, and these are its states."""
+        code, text = "", ""
+        if not self._stores.knows(name, token):
+            code, text = run.saved(number, states, columns)
+            self._stores.keep(name, run, () if code else (token,))
+        self._stores.tell(name, Kept(*name, [[number, code, text]]))
+
+    def add(self, name: _Name, number: int, rows: int, token: int) -> None:
+        """A trainer is done with a batch without states; ``take_done`` has what has gathered."""
+        self._done.setdefault(name, []).append((number, rows, token))
+
+    def take_done(self) -> dict[_Name, list[tuple[int, int, int]]]:
+        """Numbers, rows and tokens of what has gathered, by partition."""
+        done, self._done = self._done, {}
+        return done
+
+    def done(
+        self, name: _Name, run: PartitionFeed, batches: Iterable[tuple[int, int, int]]
+    ) -> None:
+        """Store that batches without states are done, as one change, and have it told."""
+        tokens: list[int] = []
+        kept: list[list[Any]] = []
+        of_all = 0
+        for number, rows, token in batches:
+            if not self._stores.knows(name, token):
+                run.saved(number)
+                tokens.append(token)
+                of_all += rows
+            kept.append([number, "", ""])
+        self._stores.keep(name, run, tokens, of_all)
+        self._stores.tell(name, Kept(*name, kept))
+
+    def flush(
+        self,
+        name: _Name,
+        run: PartitionFeed | SequenceFeed | None,
+        flush: Flush,
+        states: bytes,
+    ) -> None:
+        """States of lanes whose trainer lets go of them; the last message of them is answered."""
+        if isinstance(run, SequenceFeed) and flush.rows:
+            run.flushed(flush.number, list(flush.rows), states, flush.columns)
+            self._stores.keep(name, run)
+        if not flush.more:
+            self._stores.tell(name, Flushed(name[0], flush.session, flush.request))

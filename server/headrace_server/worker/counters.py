@@ -1,0 +1,149 @@
+"""What one feed has counted so far, as plain data.
+
+    dispatcher: batches, rows, expired …  ─────────────────┐
+    workers: rows dropped, padding, classes …; a total of  ├─► told(), dropped(), bad()
+             each partition, of which the last word stands ┤
+    each batch: its rows and bytes, added up ──────────────┘
+    sent to a trainer, answered to it: its Tally
+
+A worker's totals are its partition's and not its life's, so a death loses none and counts none
+twice.  Counting takes no clock and no lock: it happens where a thing is heard of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+from ..core.dispatch import Dispatcher
+from ..core.handover import Answer
+from .events import Finished, Made
+
+__all__ = ["Counters", "Tally"]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Of one trainer's session."""
+
+    batches: int = 0  # sent to it, with what went again
+    rows: int = 0
+    nbytes: int = 0
+    committed: int = 0
+    stale: int = 0
+    refused: dict[str, int] = field(default_factory=dict)  # saves, by code
+    blocked_s: float = 0.0  # as the trainer says …
+    busy_s: float = 0.0
+
+    def sent(self, rows: int, nbytes: int) -> None:
+        """A batch goes to it."""
+        self.batches += 1
+        self.rows += rows
+        self.nbytes += nbytes
+
+    def answered(self, answer: Answer) -> None:
+        """It is told what became of commits."""
+        self.committed += len(answer.committed)
+        self.stale += len(answer.stale)
+        for _, code, _ in answer.faults:
+            self.refused[code] = self.refused.get(code, 0) + 1
+
+
+class Counters:
+    """Of one feed."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._dropped: dict[int, dict[str, int]] = {}  # by partition
+        self._stats: dict[int, dict[str, Any]] = {}  # of partitions that have classes or segments
+        self._padding: dict[int, list[list[int]]] = {}  # by partition: bucket, padded, real
+        self._made = [0, 0, 0]  # batches, rows, bytes
+        self._refused: dict[str, int] = {}  # saves that were not stale, by code
+        #: Batches and rows that were committed before this server started, by partition.
+        self.before: dict[int, list[int]] = {}
+
+    def go_on(self, partition: int, batches: int, rows: int, earlier_server: bool) -> int:
+        """Count on from what is committed of a partition.
+
+        Returns how many batches were committed before this server started: all of them where
+        an ``earlier_server`` may have stored them and this life is the first of this one.
+        """
+        first = [batches, rows] if earlier_server else [0, 0]
+        before = self.before.setdefault(partition, first)
+        self._dispatcher.counts["batches"] += batches - before[0]
+        self._dispatcher.counts["rows"] += rows - before[1]
+        return before[0]
+
+    def on_made(self, message: Made) -> None:
+        """Batches were made."""
+        counts = self._made
+        for made in message.batches:
+            counts[0] += 1
+            counts[1] += made.rows
+            counts[2] += made.nbytes
+        self._dropped[message.partition] = message.dropped
+        self.on_stats(message.partition, message.stats)
+
+    def on_stats(self, partition: int, stats: dict[str, Any] | None) -> None:
+        """Classes, segments or buckets of a partition, where it has them."""
+        if stats is not None:
+            self._stats[partition] = {n: told for n, told in stats.items() if n != "padding"}
+            self._padding[partition] = stats.get("padding", [])
+
+    def on_finished(self, message: Finished) -> None:
+        """A partition has said its last word."""
+        self._dropped[message.partition] = message.dropped
+        self.on_stats(message.partition, message.stats)
+
+    def on_answer(self, answer: Answer) -> None:
+        """A trainer is told what became of commits."""
+        for _, code, _ in answer.faults:
+            self._refused[code] = self._refused.get(code, 0) + 1
+
+    def dropped(self) -> dict[str, int]:
+        """Rows dropped by reason, over all partitions."""
+        total = dict(self._dispatcher.dropped)
+        for counts in self._dropped.values():
+            for reason, n in counts.items():
+                total[reason] = total.get(reason, 0) + n
+        return total
+
+    def bad(self) -> dict[str, int]:
+        """Bad examples by what was wrong with them."""
+        return {r[4:]: n for r, n in self.dropped().items() if r.startswith("bad:")}
+
+    def told(self) -> dict[str, Any]:
+        """All of them."""
+        classes = _added([self._stats[partition] for partition in sorted(self._stats)])
+        segments = {"segments": classes.pop("segments")} if "segments" in classes else {}
+        padding: dict[int, list[int]] = {}  # bucket → elements with padding, and without
+        for bucket, padded, real in chain.from_iterable(self._padding.values()):
+            counts = padding.setdefault(bucket, [0, 0])
+            counts[0] += padded
+            counts[1] += real
+        return {
+            **self._dispatcher.counts,
+            "made": dict(zip(("batches", "rows", "bytes"), self._made, strict=True)),
+            "refused": dict(self._refused),
+            "dropped": self.dropped(),
+            "padding": {str(bucket): counts for bucket, counts in sorted(padding.items())},
+            "classes": classes,
+            **segments,
+        }
+
+
+def _added(stats: list[dict[str, Any]]) -> dict[str, Any]:
+    """Counters by class, over partitions; where targets changed, each partition's own list."""
+    total: dict[str, Any] = {}
+    for of_partition in stats:
+        for name, counts in of_partition.items():
+            if name == "changes":
+                total.setdefault(name, []).append(counts)
+            elif name == "segments":
+                before = total.get(name, {})
+                total[name] = {what: n + before.get(what, 0) for what, n in counts.items()}
+            else:
+                before = total.get(name) or [0] * len(counts)
+                total[name] = [a + b for a, b in zip(before, counts, strict=True)]
+    return total

@@ -1,0 +1,349 @@
+"""The desk of one feed: its dispatcher, and what partitions and trainers have told of it.
+
+Turns what partitions and trainers say into events of the machine.  Payload is never looked at: a
+batch is a place in a segment.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from dataclasses import dataclass
+from math import inf, isfinite
+from typing import Any
+
+from headrace_proto.messages import Delivery, Hello
+from headrace_proto.schema import Field
+
+from ..core.dispatch import Dispatcher
+from ..core.farewell import Farewell
+from ..core.handover import Batch, Send
+from ..core.recalls import Acknowledged
+from ..core.redealing import DealtRounds
+from ..core.runs import Runs
+from ..flight.recorder import LeaseRecorder
+from ..process.config import FeedConfig, RunConfig
+from ..process.relay import Place
+from .counters import Counters
+from .events import Failed, Finished, Flush, Kept, Made, Opened, Waiting
+from .rejoining import Later, Rejoining
+from .state_blocks import StateBlocks
+
+__all__ = ["Desk", "Usage", "delivery_of"]
+
+logger = logging.getLogger("headrace.trainers")
+
+#: Of an error's text: it must fit a message's header, in any script.
+_LONGEST_TEXT = 8000
+_LANES_LOST = (
+    "the states of lanes were not handed over: the lease of their last batch had ended.  These "
+    "sequences go on from the states that the server has, and what was done since is done again"
+)
+
+
+def delivery_of(effect: Send, frame: int | None) -> Delivery:
+    """The message for a batch: a reference, or the number of the frame that carries it."""
+    batch = effect.batch
+    place: Place = batch.body
+    inline = frame is not None
+    return Delivery(
+        effect.seq,
+        effect.token,
+        batch.partition,
+        batch.number,
+        batch.rows,
+        place.nbytes,
+        place.columns,
+        dict(batch.meta) if batch.round < 0 else {**batch.meta, "round": batch.round},
+        "" if inline else place.segment,
+        0 if inline else place.offset,
+        frame or 0,
+        place.crowded and not inline,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How far a feed was used: times are Unix times, 0 where nothing was committed."""
+
+    finished: bool
+    batches: int
+    since: float
+    until: float
+
+
+def _known(at: float) -> float:
+    return at if isfinite(at) else 0.0
+
+
+class Desk:
+    """One feed."""
+
+    def __init__(self, config: FeedConfig, run: RunConfig, owner: int = 0) -> None:
+        """``owner``: the worker whose partitions these are."""
+        self.name = config.name
+        self.partitions = run.partitions_of(config, owner)
+        self.owners = run.owners_of(config)
+        self.of_feed = config.partitions  # at all owners
+        # Tokens of an earlier server on this address must not be taken for ours.
+        self.epoch = epoch = run.epoch
+        self.durable = run.state_directory is not None  # beyond the server
+        order = config.order if config.stateful else ""
+        if order and run.replay is not None:  # in the order of hand-out, whosever lanes they were
+            order = "arrival"
+        self.dispatcher = Dispatcher(
+            self.partitions,
+            run.lease_ttl_s,
+            run.max_credits,
+            epoch,
+            order=order,
+            shared=self.owners > 1,
+        )
+        self.schema: Any = None
+        self.properties: Any = {}  # what trainers are told beside the schema
+        self.states = StateBlocks([], run.max_state_bytes)
+        self.states_stay = False  # whether states stay with the trainers
+        self._waits_on: dict[int, int] = {}  # partition → number of the batch that it waits for
+        self.failure: tuple[str, str] | None = None
+        self.closing: bool | None = None  # the input is to end; whether to drop what is read
+        self.rejoining = Rejoining(config, self.durable, run.starts, self.owners == 1)
+        self.farewell = Farewell(run.lease_ttl_s)
+        self.counters = Counters(self.dispatcher)
+        self._bad: dict[str, int] = {}  # examples, where other owners have others …
+        self.bad_news: dict[str, int] | None = None  # … and what is not told of them
+        self._policy = config.declaration.policy
+        self.flight: LeaseRecorder | None = None
+        if run.record != "off":
+            self.flight = LeaseRecorder(run, config.name, owner, not config.stateful)
+        self._run = run
+        self.runs = Runs(epoch)
+        self._opened: set[int] = set()
+        self._usages: list[tuple[int, float, float]] = []  # of earlier servers, by partition
+        self._used_from, self._used_upto = inf, -inf  # when, by this one (Unix time)
+        self._finished: set[int] = set()
+        self._waits: dict[int, str] = {}  # what a partition lacks for its next batch
+
+    @property
+    def opened(self) -> bool:
+        """Whether all partitions are open (or done, or the feed has failed)."""
+        return self.failure is not None or len(self._opened) == len(self.partitions)
+
+    @property
+    def over(self) -> bool:
+        return self.failure is not None or self.dispatcher.ended
+
+    # What workers say
+
+    def on_opened(self, message: Opened) -> None:
+        self.schema = self.schema or message.schema
+        self.properties = dict(message.properties)
+        if self.durable:
+            self.properties.update(durable=True, epoch=self._run.epoch)
+        else:
+            self.properties["recovers"] = True
+        self.properties["generation"] = self.rejoining.generation
+        self.states_stay = message.properties.get("placement") == "trainer"
+        states = message.properties.get("states", ())
+        fields = [Field(dtype, tuple(shape)) for _, dtype, shape in states]
+        # What trainers hand over of theirs is stored however large it is: it was promised a place.
+        most = sys.maxsize if self.states_stay else self._run.max_state_bytes
+        self.states = StateBlocks(fields, most)
+        if message.partition not in self._opened:
+            self._opened.add(message.partition)
+            # Batches that were done under an earlier server are not made again: the first one, say.
+            self.dispatcher.started(message.partition, message.next)
+            self._load_rounds(message)
+            batches, since, until, *rows = message.used or (0, inf, -inf)
+            before = self.counters.go_on(message.partition, batches, sum(rows), self.durable)
+            if message.used:
+                self._usages.append((before, since, until))
+                if not self.durable:  # by an owner before this one, under the same server
+                    self.rejoining.touched()
+            if len(self._opened) == len(self.partitions):
+                self.rejoining.opened(bool(self._usages))
+
+    def _load_rounds(self, message: Opened) -> None:
+        """Go on with what an owner before this one has dealt to ranks and nobody has done."""
+        if message.rounds:
+            dealt = DealtRounds(*message.rounds)
+            left = dealt.left(message.next, frozenset(message.done))
+            self.dispatcher.load_rounds(message.partition, left)
+            self.runs.goes_on(dealt.run)
+
+    def touched(self) -> None:
+        """A trainer commits something."""
+        self.rejoining.touched()
+        self._used_upto = time.time()
+        self._used_from = min(self._used_from, self._used_upto)
+
+    def usage(self) -> Usage:
+        """How far this and earlier servers have come with the feed."""
+        of_others = [(self.dispatcher.counts["batches"], self._used_from, self._used_upto)]
+        batches, since, until = zip(*self._usages, *of_others, strict=True)
+        ended = self.failure is None and self.dispatcher.ended
+        return Usage(ended, sum(batches), _known(min(since)), _known(max(until)))
+
+    def on_made(self, message: Made) -> None:
+        self._waits.pop(message.partition, None)
+        self.counters.on_made(message)
+        self._check_bad()
+        crowded = message.crowded
+        for made in message.batches:
+            place = Place(made.segment, made.offset, made.nbytes, made.columns, crowded)
+            self.dispatcher.made(Batch(message.partition, made.number, made.rows, place, made.meta))
+
+    def on_finished(self, message: Finished) -> None:
+        self._finished.add(message.partition)
+        self._waits.pop(message.partition, None)
+        self.counters.on_finished(message)
+        self._check_bad()
+        self.dispatcher.partition_ended(message.partition)
+
+    def on_waiting(self, message: Waiting) -> None:
+        self._waits[message.partition] = message.text
+        self._waits_on[message.partition] = message.batch
+
+    def on_kept(self, message: Kept) -> None:
+        self._waits.pop(message.partition, None)
+        self._on_kept(message.partition, message.batches)
+
+    def _on_kept(self, partition: int, batches: Any) -> None:
+        for number, code, text in batches:
+            self.dispatcher.kept(partition, number, code, text)
+
+    def run_of(self, hello: Hello, now: float) -> int:
+        """The run that a new trainer is of, 0 without a rank.  Later: that is not known yet."""
+        if hello.rank < 0:
+            return 0
+        dispatcher, runs = self.dispatcher, self.runs
+        run = runs.judge(
+            hello.nonce,
+            hello.rank,
+            hello.world_size,
+            named=hello.run,
+            present=dispatcher.ranked,
+            now=now,
+        )
+        ends = run != runs.current and not dispatcher.present and dispatcher.in_doubt
+        if run is None or ends:
+            raise Later("it is not known yet whether trainers of an earlier run are at work")
+        return run
+
+    def on_hello(self, session: int, hello: Hello) -> None:
+        """A new session has batches of an earlier server; those not held were saved.
+
+        It knows of commits that were acknowledged, which must be in the state.
+        """
+        last = dict(zip(hello.committed[::2], hello.committed[1::2], strict=False))
+        for partition, token in last.items():  # one question for each partition, not more
+            if partition in self.partitions and token >> 32 != self.epoch:
+                self.dispatcher.recall(session, Acknowledged(token, partition))
+        self.claim(session, hello)
+
+    def claim(self, session: int, hello: Hello) -> None:
+        """Set the batches that a trainer has of an earlier server aside for it.
+
+        A session that goes on may tell of more than it did when it was opened: a trainer greets in
+        the groups of the earlier owners before it knows that there are more or fewer.
+        """
+        for place in sorted(hello.batches, key=lambda place: place.token):
+            if place.partition in self.partitions:
+                self.dispatcher.claim(session, place, place.token not in hello.held)
+
+    def on_flush(self, session: int, message: Any, block: bytes) -> tuple[str, str]:
+        """A trainer hands over states of its lanes.
+
+        An error's code and text; empty where the worker answers.
+        """
+        dispatcher = self.dispatcher
+        if not dispatcher.stateful:
+            return "state", "this feed has no states"
+        token, rows = message.token, message.rows
+        batch = dispatcher.last_saved(session, token)
+        if batch is None and dispatcher.lost_lanes(session, token):
+            return "stale", _LANES_LOST
+        if batch is None:
+            return "state", f"{token} is not the last batch that trainer {session} has saved"
+        if not rows or max(rows) >= batch.rows or len(set(rows)) < len(rows):
+            text = f"the rows of a flush are not different ones of {batch.rows}: {rows!s:.80}"
+            return "state", text
+        fault = self.states.fault_of_block(len(rows), message.columns, block)
+        if fault:
+            return "state", fault
+        order = batch.number, session, message.request
+        flush = Flush(*order, rows, message.columns, message.more)
+        dispatcher.flush(batch, (flush, block))
+        return "", ""
+
+    def describe(self, now: float) -> str:
+        """What a trainer waits for, for the text of its deadline error."""
+        waits = []
+        for partition, text in sorted(self._waits.items())[:3]:
+            holder = self.dispatcher.holder(partition, self._waits_on.get(partition, -1))
+            if holder is not None:
+                session, since = holder
+                text += f", leased to trainer {session} for {now - since:.0f} s"
+            waits.append(f"partition {partition}: {text}")
+        return "; ".join([*waits, self.dispatcher.describe(now)])
+
+    def on_failed(self, message: Failed) -> None:
+        self.fail(message.code, message.text)
+
+    def fail(self, code: str, text: str) -> None:
+        """The feed stops; the first reason stands."""
+        if self.failure is None:
+            self.failure = (code, text[:_LONGEST_TEXT])
+            logger.error("feed %r failed: %s", self.name, text)
+
+    def close(self, cancel: bool) -> bool:
+        """Close the input, where it is not; a cancel after a plain close still cancels."""
+        if self.closing is not None and self.closing >= cancel:
+            return False
+        self.closing = cancel
+        return True
+
+    def _check_bad(self) -> None:
+        if self._policy.max_bad_examples is None:
+            return
+        bad = self.counters.bad()
+        if text := self._policy.too_bad(bad):
+            self.fail("data", text)
+        elif self.owners > 1 and bad != self._bad:
+            self._bad = self.bad_news = bad
+
+    def state(self) -> str:
+        """In a word."""
+        if self.failure is not None:
+            return "failed"
+        if self.over:
+            return "ended"
+        if not self.opened:
+            return "opening"
+        return "closing" if self.closing is not None else "open"
+
+    def example_told(self, found: Any, now: float) -> dict[str, Any]:
+        """An example as its worker has it, and in whose hands it is."""
+        partition, epoch, segment, segments, where, number = found
+        told = {"partition": partition, "epoch": epoch, "segment": segment, "segments": segments}
+        if where != "out":
+            return {**told, "where": where}
+        holder = self.dispatcher.holder(partition, number)
+        if holder is None:
+            return {**told, "where": "in a batch that nobody has", "batch": number}
+        session, since = holder
+        held = {"batch": number, "trainer": session, "since_s": round(now - since, 3)}
+        return {**told, "where": "leased", **held}
+
+    def partitions_told(self) -> list[dict[str, Any]]:
+        """Of each partition whether it is open, or all its batches were made, and what it lacks."""
+        return [
+            {
+                "partition": partition,
+                "worker": self._run.worker_of(partition),
+                "open": partition in self._opened,
+                "done": partition in self._finished,
+                "waits": self._waits.get(partition, ""),
+            }
+            for partition in self.partitions
+        ]

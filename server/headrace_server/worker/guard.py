@@ -1,0 +1,322 @@
+"""A reader that notes what it reads, leaves out what kills, and tries suspects alone.
+
+    read ─► rows that are out: bad examples ─► suspects, alone: a rehearsal ─► diary ─► reader
+
+A rehearsal takes one row through every function of the user's, alone, and throws the result away:
+a row that kills then does so with its own name in the diary.  The stages see the same rows in the
+same chunks as without a guard, less those that are out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from headrace_proto.errors import DataError
+from headrace_proto.schema import Field
+
+from ..making.sequencing import Sequencing
+from ..making.shaping import Shaping
+from ..pipeline.declaration import Declaration
+from ..pipeline.forks import OwnProcess
+from ..process.diary import Diary
+from ..reading.chunk import Chunk
+from ..reading.order import ORDINAL_BITS
+from ..reading.reader import BadRecords, IndexedReader, Reader, StreamReader
+from ..reading.sampling import SAMPLERS
+from ..reading.stages import RowStages
+
+__all__ = ["Guard", "Rehearsal"]
+
+Passed = Callable[[str, list[int]], None]
+
+
+class Rehearsal:
+    """Every function of a pipeline, for one row at a time."""
+
+    def __init__(self, declaration: Declaration, fields: Mapping[str, Field]) -> None:
+        self._shape = declaration.shape
+        self._quiet = BadRecords(skip=True, logged=1 << 62)
+        before: list[Any] = []
+        ways = []
+        for stage in declaration.stages:
+            if stage.kind in SAMPLERS:  # what it would drop by chance is to come to the others too
+                ways.append((*before, stage))
+            else:
+                before.append(stage)
+        self._ways = [RowStages(way, fields) for way in (*ways, tuple(before))]
+        for way in self._ways:
+            for sampler in way.samplers:
+                sampler.announces = False
+
+    def row(self, chunk: Chunk) -> None:
+        """Take a chunk of one row through them.  What they raise is told when it is in earnest."""
+        for number, way in enumerate(self._ways):
+            try:
+                after = way.apply(chunk, self._quiet)
+                if number == len(self._ways) - 1 and len(after):
+                    self._shaped(after, way.fields or {})
+            except MemoryError:
+                raise
+            except Exception:
+                continue
+
+    def _shaped(self, chunk: Chunk, fields: Mapping[str, Field]) -> None:
+        if self._shape.kind == "sequences":
+            Sequencing(self._shape, fields, 0).offer(chunk, self._quiet, 0)
+        else:
+            Shaping(self._shape, 0).facts(chunk, self._quiet)
+
+
+class Guard:
+    """The reading of one feed in one life of a worker."""
+
+    def __init__(
+        self,
+        feed: str,
+        declaration: Declaration,
+        partitions: int,
+        diary: Diary,
+        bad: BadRecords,
+        marks: Mapping[str, Any],
+        passed: Passed,
+    ) -> None:
+        self._feed = feed
+        self._declaration = declaration
+        self._partitions = partitions
+        self.diary = diary
+        self._bad = bad
+        self._out = {int(row): str(text) for row, text in marks.get("out", ())}
+        self._suspect = set(marks.get("suspect", ()))
+        self._watched = set(marks.get("watched", ()))
+        self._reached = {int(row): int(n) for row, n in marks.get("reached", ())}
+        self._passed = passed
+        self._rehearsal: Rehearsal | None = None
+        self._partition = 0
+        self._opening = False
+        self._touched: set[int] = set()
+        self._windowed = False  # whether rows stay in hand for steps that read nothing
+        self._in_window: dict[int, tuple[np.ndarray, str]] = {}  # by partition
+        self.needed = False  # whether what is read now was read before, and is counted on
+        self._step = _Step(self)
+        paths = declaration.source.paths
+        self.source = paths[0] if len(paths) == 1 else f"the source ({declaration.source.kind})"
+
+    def around(self, reader: Reader) -> Reader:
+        """The same reader, guarded."""
+        if isinstance(reader, IndexedReader):
+            return _Indexed(reader, self)
+        few = reader.streams < self._partitions
+        self._windowed = few or self._declaration.order.seed is not None
+        return _Streamed(reader, self)
+
+    def step(self, partition: int, opening: bool = False) -> _Step:
+        """A step of work.  One that raises has not passed, and stays in the diary."""
+        self._partition, self._opening, self.needed = partition, opening, False
+        self.diary.begin(self._feed, partition, opening)
+        if partition in self._in_window:
+            rows, where = self._in_window[partition]
+            self.diary.reading(rows, where, needed=self._moves)
+        return self._step
+
+    def step_passed(self) -> None:
+        """It is over, and went well."""
+        self.needed = False
+        if self._touched and not self._windowed:
+            self._tell()
+        self.diary.idle()
+
+    @property
+    def _moves(self) -> bool:
+        """Whether leaving out a row would move others: a shuffled window of a stream."""
+        return self.needed or (self._windowed and self._declaration.order.seed is not None)
+
+    def _tell(self) -> None:
+        if not self._opening:  # which takes rows through some of the functions only
+            self._passed(self._feed, sorted(self._touched))
+            self._watched -= self._touched
+            self._suspect -= self._touched
+        self._touched = set()
+
+    def kept(self, rows: np.ndarray) -> np.ndarray | None:
+        """Which of the rows are not out, as a mask; None: all.  The others are bad examples."""
+        if not self._out:
+            return None
+        out = np.isin(rows, np.fromiter(self._out, np.int64))
+        if not out.any():
+            return None
+        for row in rows[out].tolist():
+            self._bad.report(DataError(self._out[row]), "quarantined")
+        return ~out
+
+    def suspects(self, rows: np.ndarray) -> Iterator[tuple[int, int]]:
+        """Place and number of those rows that are to be tried alone."""
+        if self._suspect:
+            for place in np.flatnonzero(np.isin(rows, np.fromiter(self._suspect, np.int64))):
+                yield int(place), int(rows[place])
+
+    def alone(self, row: int, where: str = "", upto: int = 0) -> None:
+        """One row is tried."""
+        text = where or f"{self.source}, example {row}"
+        self.diary.reading(np.array([row]), text, alone=True, needed=self._moves, upto=upto)
+
+    def rehearse(self, chunk: Chunk, fields: Mapping[str, Field]) -> None:
+        """Take the row that is tried through all functions."""
+        if not len(chunk):
+            return
+        self.diary.at(chunk.origin.describe(0))
+        if self._rehearsal is None:
+            self._rehearsal = Rehearsal(self._declaration, fields)
+        self._rehearsal.row(chunk)
+
+    def reading(self, rows: np.ndarray, where: str = "", upto: int = 0) -> None:
+        """These rows are taken together; of a stream it is read up to this number of its rows."""
+        if not where and len(rows):
+            where = f"{self.source}, {len(rows)} examples from {rows[0]} on"
+        self.diary.reading(rows, where, needed=self._moves, upto=upto)
+        if self._windowed and self._touched:
+            self._tell()  # the window before is done with
+        if self._watched:
+            touched = self._watched.intersection(rows.tolist())
+            self._touched |= {row for row in touched if row >= 0}  # of streams see stream_passed
+
+    def read(self, rows: np.ndarray, chunk: Chunk) -> None:
+        """They were read; the stages come next."""
+        if len(chunk):
+            where = chunk.origin.describe(0)
+            if len(chunk) > 1:
+                where += f" … {chunk.origin.describe(len(chunk) - 1)} ({len(chunk)} examples)"
+            self.diary.at(where)
+            if self._windowed:
+                self._in_window[self._partition] = rows, where
+
+    def is_suspect(self, row: int) -> bool:
+        return row in self._suspect
+
+    def stream_passed(self, row: int, reached: int) -> None:
+        """A stream could be read on: so many rows are read.
+
+        A life that goes on from earlier rows has passed once it is beyond the reads that killed.
+        """
+        beyond = reached >= self._reached.get(row, 0)
+        if row in self._watched and not self._opening and beyond:
+            self._passed(self._feed, [row])
+            self._watched.discard(row)
+            self._suspect.discard(row)
+
+
+class _Step:
+    """The context of a step: a class, for there is one with every batch."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._own = OwnProcess()
+
+    def __enter__(self) -> None:
+        self._own.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self._own.__exit__()
+        if kind is None:
+            self._guard.step_passed()
+
+
+class _Indexed:
+    """An IndexedReader under guard."""
+
+    def __init__(self, reader: IndexedReader, guard: Guard) -> None:
+        self._reader, self._guard = reader, guard
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        return self._reader.fields
+
+    @property
+    def length(self) -> int:
+        return self._reader.length
+
+    def slice(self, start: int, stop: int) -> Chunk:
+        rows = np.arange(start, stop)
+        kept = self._admitted(rows)
+        whole = len(kept) == len(rows)
+        chunk = self._reader.slice(start, stop) if whole else self._reader.take(kept)
+        self._guard.read(kept, chunk)
+        return chunk
+
+    def take(self, ordinals: np.ndarray) -> Chunk:
+        kept = self._admitted(np.asarray(ordinals, np.int64))
+        chunk = self._reader.take(kept)
+        self._guard.read(kept, chunk)
+        return chunk
+
+    def _admitted(self, rows: np.ndarray) -> np.ndarray:
+        mask = self._guard.kept(rows)
+        kept = rows if mask is None else rows[mask]
+        for _, row in self._guard.suspects(kept):
+            self._guard.alone(row)
+            self._guard.rehearse(self._reader.take(np.array([row])), self.fields)
+        self._guard.reading(kept)
+        return kept
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class _Streamed:
+    """A StreamReader under guard."""
+
+    def __init__(self, reader: StreamReader, guard: Guard) -> None:
+        self._reader, self._guard = reader, guard
+        self._at: dict[int, int] = {}  # rows of each stream that this life has read
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        return self._reader.fields
+
+    @property
+    def streams(self) -> int:
+        return self._reader.streams
+
+    def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
+        itself = -1 - stream
+        where = f"{self._guard.source}, stream {stream}"
+        if self._guard.is_suspect(itself):
+            chunk, after = self._slowly(stream, position, limit, where)
+        else:
+            self._guard.reading(np.array([itself]), where, self._at.get(stream, 0) + limit)
+            chunk, after = self._reader.read(stream, position, limit)
+        if len(chunk):
+            self._at[stream] = int(chunk.ordinals[-1]) + 1
+        self._guard.stream_passed(itself, self._at.get(stream, 0))
+        rows = chunk.ordinals | (stream << ORDINAL_BITS)
+        mask = self._guard.kept(rows)
+        if mask is not None:
+            rows, chunk = rows[mask], chunk.take(np.flatnonzero(mask))
+        for place, row in self._guard.suspects(rows):
+            one = chunk.take(np.array([place]))
+            self._guard.alone(row, one.origin.describe(0))
+            self._guard.rehearse(one, self.fields)
+        self._guard.reading(rows)
+        self._guard.read(rows, chunk)
+        return chunk, after
+
+    def _slowly(
+        self, stream: int, position: bytes, limit: int, where: str
+    ) -> tuple[Chunk, bytes | None]:
+        """The same, one by one: so that the one that can not be read is known."""
+        parts: list[Chunk] = []
+        at: bytes | None = position
+        while at is not None and len(parts) < limit:
+            self._guard.alone(-1 - stream, where, self._at.get(stream, 0) + 1)
+            chunk, at = self._reader.read(stream, at, 1)
+            parts.append(chunk)
+            if len(chunk):
+                self._at[stream] = int(chunk.ordinals[-1]) + 1
+                where = f"what follows {chunk.origin.describe(0)}"
+        full = [part for part in parts if len(part)]
+        return Chunk.join(full or parts[:1]), at
+
+    def close(self) -> None:
+        self._reader.close()

@@ -1,0 +1,324 @@
+"""Desks, trainers and partitions of one worker: what one side does becomes calls to the others.
+
+    trainers    ─► reception ─┐                          ┌─► outbox ─► trainers
+    supervisor  ─► orders    ─┼─► desks (one per feed) ──┤
+    partitions  ─► events    ─┘      effects             └─► partitions
+
+Nothing here waits.  Partitions may be at work, in another thread, while trainers are heard: ``do``
+calls them once they are not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headrace_proto.clock import AwakeClock
+from headrace_proto.messages import Answered
+
+from ..core.handover import (
+    Answer,
+    Claim,
+    Dealt,
+    Finish,
+    Flush,
+    Freed,
+    Full,
+    Idle,
+    Leave,
+    Passed,
+    Release,
+    Rewound,
+    Save,
+    Send,
+    Taken,
+    Want,
+)
+from ..core.rewinding import TOUCHED, USED
+from ..process.child import ParentPipe
+from ..process.config import RunConfig
+from ..process.exchange import TrainersExchange
+from ..process.relay import Ready
+from .dealing import Dealing
+from .desk import Desk
+from .events import (
+    Claimed,
+    Dry,
+    Failed,
+    Finished,
+    Flushed,
+    Kept,
+    Made,
+    Opened,
+    Removed,
+    Replied,
+    Starved,
+    Waiting,
+)
+from .outbox import Outbox
+from .partitions import Partitions
+from .reception import Reception
+from .relay_door import RelayDoor
+from .requests import Requests
+from .sessions import SessionTable
+from .telling import feeds_told, users_told
+
+__all__ = ["House"]
+
+logger = logging.getLogger("headrace.trainers")
+
+
+class House:
+    """All feeds of a worker."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        worker: int,
+        partitions: Partitions,
+        pipe: ParentPipe,
+        clock: AwakeClock,
+        door: RelayDoor,
+        sessions: SessionTable,
+        near: TrainersExchange,
+        outbox: Outbox,
+        do: Callable[..., None],
+    ) -> None:
+        self._partitions = partitions
+        self._pipe = pipe
+        self._clock = clock
+        self._door = door
+        self._outbox = outbox
+        self._do = do
+        self.dealing = Dealing(partitions.stores, outbox)
+        self.desks = {feed.name: Desk(feed, config, worker) for feed in config.feeds}
+        self._sessions = sessions
+        self._requests = Requests(partitions, do, outbox, pipe, clock)
+        self.reception = Reception(
+            *(config, door, self.desks, sessions, outbox, near, clock, self._requests, worker)
+        )
+        self._taken = dict.fromkeys(self.desks, 0)
+        self._told_open = False
+        self._told_over: set[str] = set()
+        self._noted_over: set[str] = set()  # feeds whose end is in the log
+        self._paused = False  # whether nothing more is handed out …
+        self._pausing: list[int] = []  # requests of the supervisor, answered when all is back
+        self.stopping = False
+
+    def begin(self, begun: Mapping[str, Any]) -> None:
+        """Begin as the supervisor says.
+
+        "paused", "failed" (code and text of a failure, by feed), "all_opened" (as in the order
+        of that name, if it was given before) and "before" (as the first life told with "open").
+        """
+        self._paused = bool(begun["paused"])
+        for desk in self.desks.values():
+            desk.dispatcher.wait_for_others(True)
+            desk.dispatcher.paused = True
+            desk.counters.before = {of[0]: of[1:] for of in begun["before"].get(desk.name, ())}
+            if desk.name in begun["failed"]:
+                desk.fail(*begun["failed"][desk.name])
+        if begun["all_opened"] is not None:
+            self._all_opened(begun["all_opened"])
+
+    def all_are_back(self) -> None:
+        """All trainers of the life before have greeted this one, or never will."""
+        for desk in self.desks.values():
+            desk.dispatcher.wait_for_others(False)
+            desk.dispatcher.paused = self._paused
+
+    def hear(self, event: Any) -> None:
+        """Take what partitions tell."""
+        if isinstance(event, Removed):
+            for segment in event.segments:
+                self._outbox.retire(segment)
+            return
+        desk = self.desks[event.feed]
+        if desk.failure is not None:
+            return
+        if isinstance(event, Made):
+            desk.on_made(event)
+        elif isinstance(event, Opened):
+            desk.on_opened(event)
+        elif isinstance(event, Finished):
+            desk.on_finished(event)
+        elif isinstance(event, Failed):
+            desk.on_failed(event)
+        elif isinstance(event, Waiting):
+            desk.on_waiting(event)
+        elif isinstance(event, Kept):
+            desk.on_kept(event)
+        elif isinstance(event, Starved):
+            desk.dispatcher.starved(event.partition)
+        elif isinstance(event, Dry):
+            desk.dispatcher.dry(event.stripe)
+        elif isinstance(event, Claimed):
+            desk.dispatcher.claimed(event.token, event.verdict, event.number)
+        elif isinstance(event, Replied):
+            desk.counters.on_stats(event.partition, event.stats)
+            self._requests.answered(event)
+        elif isinstance(event, Flushed):
+            self._outbox.answered(Answered(event.session, event.request))
+
+    # The supervisor
+
+    def obey(self, order: Mapping[str, Any]) -> None:
+        """Do what the supervisor says."""
+        kind = order["order"]
+        if kind == "fail":
+            for desk in self.desks.values():
+                if not desk.over and order.get("feed", desk.name) == desk.name:
+                    desk.fail(order["code"], order["text"])
+        elif kind == "pause":
+            for desk in self.desks.values():
+                desk.dispatcher.paused = True
+            self._paused = True
+            self._pausing += [order["request"]] if "request" in order else []
+        elif kind == "stats":
+            now = self._clock()
+            feeds = feeds_told(self.desks, self._sessions, now)
+            self._answer(order, feeds=feeds, **self.reception.told())
+        elif kind == "inspect":
+            desk = self.desks[order["feed"]]
+            self._requests.inspect(desk, order["request"], bytes.fromhex(order["key"]))
+        elif kind == "copy":
+            desk = self.desks[order["feed"]]
+            self._requests.copy(desk, order["request"], order["directory"])
+        elif kind == "snapshotted":
+            told = [order[name] for name in ("session", "request", "token", "code", "text")]
+            self._outbox.snapshotted(Answered(*told))
+        elif kind == "not_taken_back":
+            desk = self.desks[order["feed"]]
+            desk.rejoining.refuse(order["snapshot"], order["code"], order["text"])
+        elif kind == "all_opened":
+            self._all_opened(order)
+        elif kind == "close":
+            desk = self.desks[order["feed"]]
+            self._requests.close(desk, order["cancel"], lambda: self._answer(order))
+        elif kind == "users":
+            self._answer(order, users=users_told(self.desks[order["feed"]], self._sessions))
+        elif kind == "stop":
+            self.stopping = True
+
+    def _answer(self, order: Mapping[str, Any], **values: Any) -> None:
+        self._pipe.tell("answer", request=order["request"], **values)
+
+    def _all_opened(self, order: Mapping[str, Any]) -> None:
+        """All owners have opened the feeds: what they know of them."""
+        for desk in self.desks.values():
+            named = [desk.name, desk.rejoining.generation]
+            desk.rejoining.all_opened(named in order[USED], named in order[TOUCHED])
+
+    # Effects
+
+    def act(self) -> None:
+        """Do what the desks have decided; one that an action brings news is looked at again."""
+        for desk in self.desks.values():
+            while self._act_on(desk):
+                pass
+        self._report()
+
+    def _act_on(self, desk: Desk) -> bool:
+        """Do what one desk has decided, or else what is asked of it.  Whether it had decided."""
+        effects = desk.dispatcher.take_effects()
+        if desk.flight is not None:
+            desk.flight.note(effects)
+        if not effects:
+            self._requests.act(desk)
+            self._tell_news(desk)
+            self._act_on_end(desk)
+            return False
+        for effect in effects:
+            if isinstance(effect, Send):
+                self.dealing.deliver(desk, effect)
+            elif isinstance(effect, Answer):
+                desk.counters.on_answer(effect)
+                self._outbox.answer(effect)
+            elif isinstance(effect, Taken):
+                self._taken[desk.name] += 1
+                self._do(self._partitions.taken, desk.name, self._taken[desk.name])
+            elif isinstance(effect, Freed):
+                batch = effect.batch
+                if batch.body is not None:  # else its bytes were an earlier life's
+                    self._do(self._partitions.free, desk.name, batch.partition, batch.number)
+            elif isinstance(effect, Finish):
+                self._outbox.finish(effect.session)
+            elif isinstance(effect, (Full, Idle, Passed)):
+                self._outbox.tell_turn(effect)
+            elif isinstance(effect, (Save, Want, Leave, Claim, Release)):
+                self._tell_partition(desk, effect)
+            elif isinstance(effect, Dealt):
+                self.dealing.dealt(desk, effect)
+            elif isinstance(effect, Rewound):
+                self.reception.rewound(effect.session)
+        return True
+
+    def _tell_partition(self, desk: Desk, effect: Save | Want | Leave | Claim | Release) -> None:
+        """A partition is to do something."""
+        do, partitions, feed = self._do, self._partitions, desk.name
+        if isinstance(effect, Flush):
+            do(partitions.flush, feed, effect.batch.partition, *effect.payload)
+        elif isinstance(effect, Save):
+            batch = effect.batch
+            about = feed, batch.partition, batch.number
+            if desk.dispatcher.stateful:
+                columns, states = effect.payload
+                do(partitions.save, *about, effect.token, columns, states or b"")
+            else:
+                do(partitions.done, *about, batch.rows, effect.token)
+        elif isinstance(effect, Want):
+            do(partitions.want, feed, effect.partition, effect.upto, effect.stripe)
+        elif isinstance(effect, Leave):
+            do(partitions.leave, feed, effect.partition, effect.stripe)
+        elif isinstance(effect, Claim):
+            do(partitions.claim, feed, effect.partition, effect.place)
+        else:
+            do(partitions.release, feed, effect.partition, effect.number)
+
+    def _tell_news(self, desk: Desk) -> None:
+        """Tell the supervisor what it is to know, or to do, of a feed."""
+        if desk.bad_news is not None:
+            self._pipe.tell("bad", feed=desk.name, bad=desk.bad_news)
+            desk.bad_news = None
+        for snapshot in desk.rejoining.asks:
+            generation = desk.rejoining.generation
+            self._pipe.tell("take_back", feed=desk.name, snapshot=snapshot, generation=generation)
+        desk.rejoining.asks.clear()
+        for news in desk.rejoining.news if desk.owners > 1 else ():
+            self._pipe.tell(news, feed=desk.name, generation=desk.rejoining.generation)
+        desk.rejoining.news.clear()
+
+    def _act_on_end(self, desk: Desk) -> None:
+        """Tell of a feed that is to end, or is over."""
+        if desk.failure is not None and desk.name not in self._told_over:
+            self._outbox.end(desk.name, *desk.failure)
+            self._do(self._partitions.abandon, desk.name)
+        if not desk.over:
+            return
+        if desk.name not in self._noted_over:
+            self._noted_over.add(desk.name)
+            if desk.failure is None:
+                logger.info("feed %r has ended after %d batches", desk.name, desk.usage().batches)
+        if desk.name not in self._told_over and self._has_said_goodbye(desk):
+            self._told_over.add(desk.name)
+            code, text = desk.failure or ("", "")
+            self._pipe.tell(
+                "over", feed=desk.name, code=code, text=text, dropped=desk.counters.dropped()
+            )
+
+    def _has_said_goodbye(self, desk: Desk) -> bool:
+        """Whether trainers know of the end of a feed.  A failure is reported at once."""
+        return desk.failure is not None or self.reception.all_heard(desk, self._clock())
+
+    def _report(self) -> None:
+        if not self._told_open and all(desk.opened for desk in self.desks.values()):
+            self._told_open = True
+            self._door.tell(Ready())  # before anybody learns the address
+            desks = self.desks.items()
+            before = {n: [[p, *of] for p, of in d.counters.before.items()] for n, d in desks}
+            self._pipe.tell("open", before=before)
+        if self._pausing and not any(d.dispatcher.leased for d in self.desks.values()):
+            for request in self._pausing:
+                self._pipe.tell("answer", request=request)
+            self._pausing.clear()

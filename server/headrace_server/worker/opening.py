@@ -1,0 +1,163 @@
+"""How a worker opens its partitions: one guarded reader a feed, each partition as it was left.
+
+    reader of the feed, guarded ─► partition ─► what its store holds
+
+A large file is indexed for minutes.  How far that is stands in the diary, whose beats say that the
+worker lives, and in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from headrace_proto.errors import HeadraceError, ServerError
+
+from ..files.index_cache import IndexCache
+from ..files.manifest import DataFile
+from ..flight.replaying import Replay, ReplayedBatches, ReplayedSegments
+from ..making.leaving_out import LeftOut
+from ..making.partition_feed import PartitionFeed
+from ..making.sequence_feed import SequenceFeed
+from ..making.slab import Slab
+from ..pipeline.fingerprint import fingerprints
+from ..process.config import FeedConfig
+from ..process.diary import Diary
+from ..reading.reader import BadRecords, IndexedReader, Reader
+from ..reading.sources import open_reader
+from ..state.functions import check_functions
+from .guard import Guard, Passed
+from .stores import Stores
+
+__all__ = ["Opener"]
+
+logger = logging.getLogger("headrace.data")
+
+#: How often the log is told how far an index is.
+_TELL_S = 10.0
+
+
+class Opener:
+    """The readers of one worker, and the way to a partition."""
+
+    def __init__(
+        self,
+        slab: Slab,
+        stores: Stores,
+        index_directory: str,
+        diary: Diary,
+        marks: Mapping[str, Any],
+        passed: Passed,
+        max_state_bytes: int,
+        record: str = "off",
+        replay: Any = None,
+        feeds: Iterable[FeedConfig] = (),
+        told: Callable[[str, Any], None] = lambda feed, functions: None,
+        compares: bool = True,
+    ) -> None:
+        self._slab = slab
+        self._stores = stores
+        self._cache = IndexCache(index_directory, self._indexed, read_only=replay is not None)
+        self._told = time.monotonic()  # of the log
+        self._diary = diary
+        self._marks = marks  # by feed: rows that killed earlier lives, or may have
+        self._passed = passed
+        self._max_state_bytes = max_state_bytes
+        self._record = record
+        self._replay = None if replay is None else Replay.from_plain(replay)
+        self._feeds = tuple(feeds)
+        self._tell = told
+        self._compares = compares  # functions with what the state was made with
+        self._functions: dict[str, Any] | None = None  # by feed
+        self._readers: dict[str, Reader] = {}
+        self._bad: dict[str, BadRecords] = {}
+        self.guards: dict[str, Guard] = {}
+
+    def open(self, config: FeedConfig, partition: int) -> PartitionFeed | SequenceFeed:
+        """A partition, as it was left by an earlier life."""
+        reader = self._reader(config)
+        if partition:  # damage that shows when a file is opened is partition 0's to count
+            self._bad[config.name].counts.clear()
+        elif isinstance(reader, IndexedReader) and not reader.length:
+            logger.warning("feed %r: the source has no example", config.name)
+        with self.guards[config.name].step(partition, opening=True):
+            try:
+                return self._run_of(config, partition, reader)
+            except HeadraceError:
+                raise
+            except ImportError as error:  # a function that is named and is not there
+                raise ServerError(str(error)) from error
+
+    def _indexed(self, file: DataFile, done: int) -> None:
+        at = f"{file.path}, of which {done:,} of {file.size:,} bytes are indexed"
+        self._diary.at(at)
+        self._diary.beat()
+        if time.monotonic() - self._told > _TELL_S:
+            self._told = time.monotonic()
+            logger.info("opening %s", at)
+
+    def _reader(self, config: FeedConfig) -> Reader:
+        reader = self._readers.get(config.name)
+        if reader is None:
+            self._check_functions(config)
+            skips = config.declaration.policy.on_bad_example == "skip"
+            bad = BadRecords(skips, progress=self._diary.beat)
+            source = config.declaration.source
+            marks = self._marks.get(config.name, {})
+            about = config.declaration, config.partitions, self._diary
+            guard = Guard(config.name, *about, bad, marks, self._passed)
+            try:
+                opened = open_reader(source, config.files, bad, self._cache)
+            except HeadraceError:
+                raise
+            except (ValueError, OSError) as error:  # the words of a source for a wrong declaration
+                raise ServerError(str(error)) from error
+            reader = guard.around(opened)
+            self.guards[config.name] = guard
+            self._readers[config.name] = reader
+            self._bad[config.name] = bad
+        return reader
+
+    def _check_functions(self, config: FeedConfig) -> None:
+        """ConfigChanged where they are not those of the feed's state."""
+        if self._functions is None:  # of all feeds: none has run yet and changed a value of theirs
+            every = (config, *self._feeds)
+            self._functions = {one.name: fingerprints(one.declaration) for one in every}
+        functions = self._functions[config.name]
+        if functions:
+            if self._compares:
+                check_functions(config.name, config.functions, functions, config.may_change)
+            self._tell(config.name, functions)
+
+    def _run_of(
+        self, config: FeedConfig, partition: int, reader: Reader
+    ) -> PartitionFeed | SequenceFeed:
+        bad = self._bad[config.name]
+        run: PartitionFeed | SequenceFeed
+        if self._replay is not None:
+            about = reader, config.declaration, self._slab, bad, self._replay
+            run = (ReplayedSegments if config.stateful else ReplayedBatches)(*about)
+        else:
+            args = reader, config.declaration, partition, config.partitions, self._slab
+            run = (SequenceFeed if config.stateful else PartitionFeed)(*args, bad)
+        if self._record != "off":
+            run.record(states=self._record == "states")
+        skipped = self._marks.get(config.name, {}).get("skipped")
+        if skipped:
+            run.leave_out(LeftOut(map(tuple, skipped)))
+        self.guards[config.name].needed = True  # what is read from here on was read before
+        if isinstance(run, SequenceFeed):
+            run.check_state_bytes(self._max_state_bytes)
+        self._resume(run, (config.name, partition))
+        return run
+
+    def _resume(self, run: PartitionFeed | SequenceFeed, name: tuple[str, int]) -> None:
+        """Go on from what is in a partition's store."""
+        saved = self._stores.open(name)
+        if isinstance(run, PartitionFeed) or "base" in saved.meta:
+            run.resume(saved)
+        closing = saved.meta.get("closing")
+        if closing is not None:
+            run.close(closing == b"cancel")

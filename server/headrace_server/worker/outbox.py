@@ -1,0 +1,244 @@
+"""What trainers are sent: batches, answers to commits, words on their feed.
+
+    Send to this host    ─► reference ─┐
+    Answer               ─► answers ───┴─ gathered over a round ─► flush() ─► Deliver, Outcome
+    Send to another host ─► Deliver with the answers so far, and the block's bytes as a frame
+
+Answers that only say that commits are kept go along with the trainer's next batch, where that comes
+in a moment: nobody waits for them but who has no batch to wait for.
+
+A trainer is reached by the connection that it came by: a channel (``near``), or the front's socket.
+
+The memory of a batch is pinned for as long as its trainer maps it, or its frame is being sent.
+What can not be sent now is dropped: the lease, or the trainer's next Hello, brings it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from headrace_proto import messages
+from headrace_proto.errors import ProtocolError
+from headrace_proto.messages import (
+    FROM_SERVER,
+    Answered,
+    Deliver,
+    Delivery,
+    Ended,
+    Outcome,
+)
+
+from ..core.handover import Answer, Full, Idle, Passed, Send
+from ..process.exchange import TrainersExchange, is_near
+from ..process.relay import Retired
+from .desk import Desk, delivery_of
+from .relay_door import RelayDoor
+from .sessions import Session, SessionTable
+
+__all__ = ["Outbox"]
+
+logger = logging.getLogger("headrace.trainers")
+
+#: Items in one Deliver; more would not fit a header when batches have many columns.
+_PER_MESSAGE = 16
+#: Answers to commits that are gathered for one message, and faults among them, …
+_ANSWERS_PER_MESSAGE = 64
+_FAULTS_PER_MESSAGE = 8
+#: … whose texts are cut: whatever a trainer says at once, its answers fit headers.
+_LONGEST_FAULT = 1000
+#: So long they wait for a batch to go along with.
+_MOMENT_S = 0.005
+
+_Answers = tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, str, str], ...]]
+_NOTHING: _Answers = ((), (), ())
+
+
+class Outbox:
+    """To all trainers of all feeds."""
+
+    def __init__(
+        self,
+        door: RelayDoor,
+        directory: Path,
+        sessions: SessionTable,
+        near: TrainersExchange,
+    ) -> None:
+        self._door = door
+        self._directory = directory
+        self._near = near
+        self._sessions = sessions
+        self._out: dict[int, list[Delivery]] = {}  # references to be sent, by session
+        self._answers: dict[int, _Answers] = {}  # to commits, by session …
+        self._told_by = inf  # … and when the first of them goes by itself
+        self._sending: list[tuple[Any, Desk, Send, tuple[str, int]]] = []
+        self._sends = 0
+
+    def send(self, identity: bytes, message: Any) -> bool:
+        """Send, or find that the connection is gone.  False then."""
+        header = FROM_SERVER.encode(message)
+        if is_near(identity):
+            return self._near.tell(identity, [header])
+        return self._door.say(identity, header)
+
+    # Batches, and answers to commits
+
+    def deliver(self, desk: Desk, effect: Send) -> None:
+        """Send a batch: as a reference to memory that the trainer maps, or as its bytes."""
+        session = self._sessions.get(effect.session)
+        if session is None:
+            return
+        session.tally.sent(effect.batch.rows, effect.batch.body.nbytes)
+        if session.local:
+            session.mapped[effect.token] = (effect.seq, effect.batch)
+            desk.dispatcher.pin(effect.batch, (session.number, effect.token))
+            self._out.setdefault(session.number, []).append(delivery_of(effect, None))
+            return
+        told = self._answers.pop(session.number, _NOTHING)
+        header = FROM_SERVER.encode(Deliver(session.number, (delivery_of(effect, 1),), *told))
+        tracker = self._door.send_block(session.identity, header, effect.batch.body)
+        self._sends += 1
+        desk.dispatcher.pin(effect.batch, ("send", self._sends))
+        self._sending.append((tracker, desk, effect, ("send", self._sends)))
+
+    def answer(self, effect: Answer) -> None:
+        """What became of commits; it goes along with the next batch of this round."""
+        session = self._sessions.get(effect.session)
+        if session is not None:
+            session.tally.answered(effect)
+        size = _ANSWERS_PER_MESSAGE
+        for i in range(0, len(effect.committed), size):
+            self._gather(effect.session, (effect.committed[i : i + size], (), ()))
+        for i in range(0, len(effect.stale), size):
+            self._gather(effect.session, ((), effect.stale[i : i + size], ()))
+        for token, code, text in effect.faults:
+            self._gather(effect.session, ((), (), ((token, code, text[:_LONGEST_FAULT]),)))
+
+    def _gather(self, number: int, more: _Answers) -> None:
+        told = self._answers.get(number, _NOTHING)
+        tokens = sum(map(len, told + more))
+        faults = len(told[2]) + len(more[2])
+        if told is not _NOTHING and (tokens > _ANSWERS_PER_MESSAGE or faults > _FAULTS_PER_MESSAGE):
+            session = self._sessions.get(number)
+            if session is not None:
+                self.send(session.identity, Outcome(session.number, *told))
+            told = _NOTHING
+        self._answers[number] = (told[0] + more[0], told[1] + more[1], told[2] + more[2])
+        hasty = more[1] or more[2]
+        self._told_by = min(self._told_by, 0.0 if hasty else time.monotonic() + _MOMENT_S)
+
+    @property
+    def due_in_s(self) -> float:
+        """Seconds until ``flush`` has something to send that waits now."""
+        return max(0.0, self._told_by - time.monotonic()) if self._answers else inf
+
+    def flush(self) -> None:
+        """Send references that have gathered, several to a message, and answers that are due."""
+        for number, items in self._out.items():
+            session = self._sessions.get(number)
+            if session is None:
+                continue
+            for i in range(0, len(items), _PER_MESSAGE):
+                part = tuple(items[i : i + _PER_MESSAGE])
+                told = self._answers.pop(number, _NOTHING)
+                try:
+                    self.send(session.identity, Deliver(number, part, *told))
+                except ProtocolError:  # many columns: the header would be too long
+                    self._answers[number] = told
+                    for item in part:
+                        self.send(session.identity, Deliver(number, (item,)))
+        self._out.clear()
+        if self._answers and time.monotonic() >= self._told_by:
+            for number in list(self._answers):
+                self._tell_answers(number)
+        if not self._answers:
+            self._told_by = inf
+        if self._sending:
+            self._sweep_sends()
+
+    def _tell_answers(self, number: int) -> None:
+        told, session = self._answers.pop(number, None), self._sessions.get(number)
+        if told is not None and session is not None:
+            self.send(session.identity, Outcome(number, *told))
+
+    def _sweep_sends(self) -> None:
+        still = []
+        for entry in self._sending:
+            tracker, desk, effect, holder = entry
+            if tracker.done:
+                desk.dispatcher.unpin(effect.batch, holder)
+            else:
+                still.append(entry)
+        self._sending = still
+
+    def forget(self, number: int) -> None:
+        """A trainer is gone: nothing more is for it."""
+        self._out.pop(number, None)
+        self._answers.pop(number, None)
+
+    # Words
+
+    def finish(self, number: int) -> None:
+        """Tell one trainer that its feed is done."""
+        self._tell_answers(number)
+        session = self._sessions.get(number)
+        if session is not None:
+            self.send(session.identity, Ended(number))
+
+    def tell_turn(self, effect: Full | Idle | Passed) -> None:
+        """Tell a trainer of several owners what comes of this one: after what it was given."""
+        self.flush()
+        session = self._sessions.get(effect.session)
+        if session is None:
+            return
+        told: messages.Full | messages.Idle | messages.Passed
+        if isinstance(effect, Full):
+            told = messages.Full(effect.session, effect.number, effect.partition)
+        elif isinstance(effect, Idle):
+            told = messages.Idle(effect.session, effect.seq)
+        else:
+            told = messages.Passed(effect.session, effect.seq, effect.partition)
+        self.send(session.identity, told)
+
+    def answered(self, answer: Answered) -> None:
+        """Answer a trainer's request."""
+        session = self._sessions.get(answer.session)
+        if session is not None:
+            self.send(session.identity, answer)
+
+    def snapshotted(self, answer: Answered) -> None:
+        """A snapshot that a trainer asked for is made, or is not."""
+        session = self._sessions.get(answer.session)
+        if session is not None and session.snapshot == answer.request:
+            session.snapshotted = answer
+            self.send(session.identity, answer)
+
+    def end(self, feed: str, code: str, text: str) -> None:
+        """Tell all trainers of a feed that it stops, and why."""
+        for session in self._sessions.present():
+            if feed == session.feed:
+                self._tell_answers(session.number)
+                self.send(session.identity, Ended(session.number, code, text[:8000]))
+
+    def stop(self, session: Session, desk: Desk, returns: bool) -> None:
+        """Tell a trainer that the server stops, and whether another will go on with the feed.
+
+        A trainer of a feed that is over is told its end again.
+        """
+        self._tell_answers(session.number)
+        if desk.over:
+            code, text = desk.failure or ("", "")
+            self.send(session.identity, Ended(session.number, code, text[:8000]))
+        text = "the server was stopped"
+        self.send(session.identity, Ended(session.number, "lost", text, returns and not desk.over))
+
+    def retire(self, segment: str) -> None:
+        """A segment holds nothing any more: it goes from here, and trainers unmap it."""
+        (self._directory / segment).unlink(missing_ok=True)
+        self._door.tell(Retired(segment))
+        for session in self._sessions.present():
+            if session.local:
+                self.send(session.identity, messages.Retired(session.number, (segment,)))

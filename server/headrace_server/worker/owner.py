@@ -1,0 +1,266 @@
+"""A worker that owns its feeds: it makes their batches, leases them, and takes commits and states.
+
+    trainers of this host ══ channels ══► ┌─ reception ─► desks ─┐
+    trainers elsewhere ══ front, relay ══► │                      ├─► outbox ─► trainers
+    supervisor ── orders ────────────────► └─ partitions ◄────────┘
+
+One thread, one poll, one loop: hear trainers, do what the desks decide, make the batch that is
+wanted next.  So a save is judged, kept and answered in one place, and its answer goes out together
+with the batch that it allows.
+
+A step that takes long, in a function of the user or in a slow read, must not make the server deaf.
+During a step the desks belong to nobody: a second thread, the *porter*, hears trainers and orders
+when the step has taken 20 ms, hands out batches that are ready, and accepts commits.  Actions on
+partitions wait until the step has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import resource
+import select
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Set
+from pathlib import Path
+from typing import Any
+
+from headrace_proto.channel import Channel
+from headrace_proto.clock import AwakeClock
+from headrace_proto.cores import cores
+from headrace_proto.spin import Spin
+
+from ..process.child import ParentPipe
+from ..process.config import RunConfig
+from ..process.exchange import TrainersExchange
+from ..process.relay import Began
+from .house import House
+from .outbox import Outbox
+from .partitions import Life, Partitions
+from .relay_door import RelayDoor
+from .sessions import SessionTable, remove_files
+
+__all__ = ["Owner"]
+
+logger = logging.getLogger("headrace.trainers")
+
+_TICK_S = 0.1
+#: The front starts at the same time.
+_FRONT_S = 600.0
+#: Messages by way of the front that are handled before those of this host get their turn.
+_BURST = 256
+#: Descriptors that one trainer needs: its session's file and its channel …
+_OF_TRAINER = 2
+#: … and those that files of data and everything else need, but no more than half of all.
+_OTHERS = 256
+#: A step that has taken so long is late …
+_LATE_S = 0.02
+#: … and the time between two looks whether one is.
+_LOOK_S = 0.05
+#: What trainers say to an answer is heard at once, for so many rounds of one look.
+_ROUNDS = 8
+
+
+class Owner:
+    """One life of the owner of some partitions of a server's feeds."""
+
+    def __init__(self, life: Life, pipe: ParentPipe, begun: Mapping[str, Any]) -> None:
+        """``begun``: how the feeds stand, see ``House.begin``."""
+        config = life.config
+        logger.setLevel(config.log_level)
+        directory = Path(config.directory)
+        _remove_traces(config, life)
+        who = b"%d-%d" % (life.worker, life.number)
+        self._door = RelayDoor(Channel.connect(directory / "workers", [who], _FRONT_S))
+        trainers, why = _bound(config.max_trainers)
+        if why and not life.worker and not life.number:
+            logger.warning("fewer trainers can have a session with a worker: %s", why)
+        sessions = SessionTable(directory, trainers, why, life.worker, config.workers)
+        near = TrainersExchange(
+            directory / f"trainers-{life.worker}",
+            trainers,
+            lambda identity: sessions.of_connection(identity) is not None,
+        )
+        self._sessions, self._near, self._pipe = sessions, near, pipe
+        self._outbox = Outbox(self._door, directory, sessions, near)
+        self._clock = AwakeClock(2 * _TICK_S)
+        self._partitions = Partitions(life, self._hear_partition)
+        self._house = House(
+            *(config, life.worker, self._partitions, pipe, self._clock, self._door),
+            *(sessions, near, self._outbox, self._do),
+        )
+        self._next_tick = 0.0
+        self._numbers = near.fileno(), self._door.fileno(), pipe.fileno()
+        self._poller = select.epoll()
+        self._spin = Spin(cores() - config.workers + 1)  # a core for each owner, and one
+        self._lock = threading.RLock()  # of all but the partitions
+        self._working_since = 0.0  # when the step of now has begun
+        self._deferred: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._house.begin(begun)
+        self._all_back = False
+
+    def filenos(self) -> Iterator[int]:
+        """Numbers of files that a child of this process must not have."""
+        yield self._door.fileno()
+        yield from self._near.filenos()
+
+    def run(self) -> None:
+        """Open the feeds, and serve them until told to stop."""
+        self._door.tell(Began())
+        house, partitions, poller = self._house, self._partitions, self._poller
+        stores = partitions.stores.fileno()
+        for fileno in (*self._numbers, stores):
+            if fileno >= 0:
+                poller.register(fileno, select.EPOLLIN)
+        threading.Thread(target=self._attend, name="headrace-porter", daemon=True).start()
+
+        def rest(at_most_s: float) -> list[tuple[int, int]]:
+            # A thread that writes would wait for the interpreter while this one polls.
+            expects = self._near.anybody and not partitions.stores.writing
+            return self._spin.wait(poller.poll, at_most_s, expects)
+
+        with self._lock:
+            for desk in house.desks.values():
+                for partition in desk.partitions if desk.failure is None else ():
+                    self._step(partitions.open, desk.name, partition)
+            busy = True
+            while not house.stopping:
+                if busy:
+                    events = poller.poll(0)
+                else:
+                    events = partitions.rest(rest, min(_TICK_S, self._outbox.due_in_s))
+                ready = {fileno for fileno, _ in events}
+                if stores in ready:
+                    partitions.tell_committed()
+                self._hear(ready)
+                name = partitions.turn()
+                busy = name is not None or self._door.waits() or self._near.waits
+                if name is None:
+                    partitions.tell_of_rest()
+                else:
+                    if partitions.takes_long(name):
+                        self._send_out()
+                    self._step(partitions.work, name)
+                    house.act()
+                self._send_out()
+
+    def _send_out(self) -> None:
+        """Send batches; then store what trainers have done, and answer it."""
+        house = self._house
+        house.dealing.deliver_stored()
+        self._outbox.flush()
+        self._partitions.keep()
+        if self._partitions.store():
+            house.act()
+            house.dealing.deliver_stored()
+            self._outbox.flush()
+
+    def _hear(self, ready: Set[int]) -> None:
+        """Hear trainers and orders, and do what the desks decide."""
+        house, (near, door, pipe) = self._house, self._numbers
+        heard = bool(ready) or self._near.waits or self._door.waits()
+        if near in ready or self._near.waits:
+            house.reception.hear_near()
+        if door in ready and not self._door.is_full:
+            self._door.hear()
+        house.reception.hear(_BURST)
+        if pipe in ready:
+            for order in self._pipe.read_orders():
+                house.obey(order)
+        now = self._clock()
+        if now >= self._next_tick:
+            heard = True
+            self._next_tick = now + _TICK_S
+            house.reception.tick(now)
+            self._near.tick()
+            self._pipe.check_parent()
+        if self._door.all_back and not self._all_back:
+            self._all_back = True
+            house.all_are_back()
+            heard = True
+        if heard:
+            house.act()
+
+    def _step(self, step: Callable[..., None], *values: Any) -> None:
+        """Let the partitions work; the porter may use everything else meanwhile."""
+        self._working_since = time.monotonic()
+        self._lock.release()
+        try:
+            step(*values)
+        finally:
+            self._lock.acquire()
+            self._working_since = 0.0
+        while self._deferred:
+            action, arguments = self._deferred.popleft()
+            action(*arguments)
+
+    def _attend(self) -> None:
+        """The porter: serve trainers while a step takes long."""
+        try:
+            while True:
+                time.sleep(_LOOK_S)
+                since = self._working_since
+                if not since or time.monotonic() - since < _LATE_S:
+                    continue
+                with self._lock:
+                    for _ in range(_ROUNDS):
+                        ready = {fileno for fileno, _ in self._poller.poll(0)}
+                        if self._working_since:
+                            self._hear(ready)
+                            self._outbox.flush()
+                        if not ready:
+                            break
+                    if self._house.stopping:  # nobody knows when the step ends
+                        self.close()
+                        os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+
+    def close(self) -> None:
+        """Tell all trainers that the server stops, and close what this process has open."""
+        self._house.reception.close()
+        self._near.close()
+        self._sessions.close()
+
+    def _hear_partition(self, event: Any) -> None:
+        with self._lock:
+            self._house.hear(event)
+
+    def _do(self, action: Callable[..., object], *arguments: Any) -> None:
+        """Call the partitions, after the step of now."""
+        if self._working_since:
+            self._deferred.append((action, arguments))
+        else:
+            action(*arguments)
+
+
+def _bound(max_trainers: int) -> tuple[int, str]:
+    """Trainers that there may be at once, and why where these are fewer than the option allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    fit = max(1, (limit - min(_OTHERS, limit // 2)) // _OF_TRAINER)
+    if fit >= max_trainers:
+        return max_trainers, ""
+    return fit, (
+        f"the limit of open files ({limit}, RLIMIT_NOFILE) allows {fit}, "
+        f"and max_trainers={max_trainers}"
+    )
+
+
+def _remove_traces(config: RunConfig, life: Life) -> None:
+    """Remove what earlier lives have left in shared memory; trainers' mappings stay valid."""
+    if not life.number:
+        return
+    directory = Path(config.directory)
+    for pattern in (f"slab-{life.worker}-*", f"trainers-{life.worker}"):
+        for path in directory.glob(pattern):
+            path.unlink(missing_ok=True)
+    remove_files(directory, life.worker, config.workers)

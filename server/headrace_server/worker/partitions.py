@@ -1,0 +1,432 @@
+"""The partitions of one worker at work: each step makes a batch, or says what it lacks.
+
+    calls ─► [ the partition whose turn it is: a step ] × n ─► events
+
+How a partition comes to be is in ``opening.py``, whose turn it is in ``core/ahead.py``, how its
+batches are told in ``announcing.py``, what its trainers bring back in ``commits.py``, and what
+outlives the worker in ``stores.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headrace_proto.errors import HeadraceError, code_of
+from headrace_proto.schema import schema_to_wire
+
+from ..core.ahead import Ahead
+from ..core.arena import Block
+from ..flight.recorder import RowsRecorder
+from ..making.partition_feed import Blocked, Busy, Done, MadeBatch, PartitionFeed
+from ..making.sequence_feed import Resting, SequenceFeed
+from ..making.slab import Slab
+from ..process.config import RunConfig
+from ..process.diary import Diary
+from ..process.sheet import Sheet
+from .announcing import Announcer
+from .commits import Commits
+from .events import Claimed, Dry, Failed, Finished, Flush, Opened, Replied, Starved, Waiting
+from .guard import Passed
+from .opening import Opener
+from .reporter import Reporter
+from .stores import Stores
+
+__all__ = ["Life", "Partitions"]
+
+logger = logging.getLogger("headrace.worker")
+
+#: A partition that has made nothing for so long says what it lacks, and once more after as long.
+_SILENT_S = 1.0
+#: A batch that is ready waits no longer than this for others that are announced with it.
+_GATHER_S = 0.001
+
+_Name = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One life of a worker, as the supervisor begins it."""
+
+    config: RunConfig
+    worker: int
+    number: int
+    diary: Diary
+    sheet: Sheet
+    marks: Mapping[str, Any]
+    passed: Passed
+    functions: Callable[[str, Any], None]
+
+
+class Partitions:
+    """Those of one life of one worker."""
+
+    def __init__(self, begun: Life, send: Callable[[Any], None]) -> None:
+        """``send`` takes events to the desks."""
+        config, worker, life, diary = begun.config, begun.worker, begun.number, begun.diary
+        self._diary = diary
+        self._send = send
+        self._feeds = {feed.name: feed for feed in config.feeds}
+        self._worker = worker
+        self._life = life
+        directory = Path(config.directory)
+        self._slab = Slab(directory, worker, life, config.slab_bytes, config.segment_bytes)
+        self._stores = Stores(*config.journals, self._send, config.epoch)
+        self._reporter = Reporter(begun.sheet, self._slab, self._stores.progress)
+        self._commits = Commits(self._stores, self._send)
+        self._announcer = Announcer(self._slab, send)
+        index = config.index_directory or str(directory / "index")
+        about = (
+            diary,
+            begun.marks,
+            begun.passed,
+            config.max_state_bytes,
+            config.record,
+            config.replay,
+        )
+        self._opener = Opener(
+            self._slab,
+            self._stores,
+            index,
+            *about,
+            feeds=config.feeds,
+            told=begun.functions,
+            compares=not life,  # later ones are compared with the first by the supervisor
+        )
+        self._flight = {
+            feed.name: RowsRecorder(config, feed.name, worker, life)
+            for feed in (config.feeds if config.record != "off" else ())
+        }
+        self._guards = self._opener.guards
+        self._running: dict[_Name, PartitionFeed | SequenceFeed] = {}
+        self._resting: set[_Name] = set()  # those that wait for trainers
+        self._starved: set[_Name] = set()  # of these: those that have said so
+        self._spoke: dict[_Name, float] = {}  # when a partition last made or said something
+        self._failed: set[str] = set()
+        self._made: dict[_Name, PartitionFeed | SequenceFeed] = {}  # those that make no more
+        self._full = False  # whether the slab has no room for the next batch
+        self._told_full: set[str] = set()  # feeds that were told so since they made a batch
+        self._blocks: dict[tuple[str, int, int], Block] = {}
+        bounds = config.max_ahead, config.max_ahead_bytes, config.slab_bytes
+        self._ahead = Ahead(self._feeds, *bounds)
+
+    @property
+    def stores(self) -> Stores:
+        """The stores of its partitions."""
+        return self._stores
+
+    def turn(self) -> _Name | None:
+        """The partition that makes the next batch; None where the worker has to wait."""
+        self._diary.idle()
+        name = None if self._full else self._ahead.turn(self._running, self._resting)
+        self._reporter.look(self._running, self._made)
+        return name
+
+    def rest(self, poll: Callable[[float], Any], at_most_s: float) -> Any:
+        """Do what can be done ahead, wait by ``poll``, and note what for; what that returns."""
+        for name in self._resting:
+            run = self._running[name]
+            assert isinstance(run, SequenceFeed)
+            if run.prepare() and (heard := poll(0)):  # others can be prepared later
+                return heard
+        what_for = "slab" if self._full else "states" if self._starved else "trainers"
+        self._full = False
+        return self._reporter.rest(what_for, poll, at_most_s)
+
+    def tell_committed(self) -> None:
+        """Tell what the stores have written."""
+        for failed, error in self._stores.tell_committed():
+            self._fail(*failed, error)
+
+    def store(self) -> bool:
+        """Store what trainers have done, and tell that it is; whether there was anything.
+
+        To be called when what they wait for is sent.
+        """
+        if not self._stores.gathers:
+            return False
+        for failed, error in self._stores.write():
+            self._fail(*failed, error)
+        return True
+
+    def takes_long(self, name: _Name) -> bool:
+        """Whether the next step of a partition may read, or call a function of the user."""
+        run = self._running[name]
+        return not isinstance(run, SequenceFeed) or run.reads_next
+
+    def work(self, name: _Name) -> None:
+        """Steps in turn, as long as each makes a batch and the first can wait for the others."""
+        until = time.monotonic() + _GATHER_S
+        turn: _Name | None = name
+        while turn is not None:
+            made = self._step(turn)
+            if made is None:
+                break
+            run = self._running[turn]
+            self._note_made(turn, run, made)
+            self._spoke[turn] = now = time.monotonic()
+            if now >= until or self._announcer.full or not isinstance(run, PartitionFeed):
+                break
+            turn = self._ahead.turn(self._running, self._resting)
+        self._announce()
+
+    def _step(self, name: _Name) -> MadeBatch | None:
+        """One step of a partition, and the batch that it has made."""
+        feed, partition = name
+        run = self._running[name]
+        try:
+            with self._guards[feed].step(partition):
+                step = run.advance()
+        except MemoryError:
+            raise  # the next life has all of it again, and it is known what was read
+        except Exception as error:
+            self._announce()
+            self._fail(feed, partition, error)
+            return None
+        if isinstance(run, SequenceFeed):
+            self._note_rest(name, run, step is Resting)
+        if isinstance(step, MadeBatch):
+            return step
+        self._announce()
+        if name not in self._running:  # what was announced did not fit, and its feed has failed
+            return None
+        if step is Busy:
+            if self._is_silent(name, time.monotonic()):
+                self._tell_what_lacks(name, run.waits_for())
+        elif step is Done:
+            self._made[name] = self._running.pop(name)
+            self._stores.keep(name, run)
+            self._stores.tell(name, Finished(feed, partition, run.dropped(), run.stats()))
+        elif step is Blocked:
+            full = f"the slab of worker {self._worker} is full: {self._slab.used_bytes} bytes wait "
+            if self._is_silent(name, time.monotonic()):
+                self._tell_what_lacks(name, f"{full}for trainers (slab_bytes bounds it)")
+            self._full = True  # only trainers can free a block
+            self._tell_full()
+        return None
+
+    def _tell_full(self) -> None:
+        """No plain feed gets another batch before trainers commit some: desks are told once."""
+        for (feed, partition), run in self._running.items():
+            if feed not in self._told_full and isinstance(run, PartitionFeed):
+                self._told_full.add(feed)
+                self._send(Starved(feed, partition))
+
+    def _note_rest(self, name: _Name, run: SequenceFeed, rests: bool) -> None:
+        """A partition of segments may have to wait for trainers, who are to know."""
+        if rests:
+            self._resting.add(name)
+            if run.starved and name not in self._starved:
+                self._starved.add(name)
+                self._send(Starved(*name))
+        else:
+            self._starved.discard(name)
+        for stripe in run.take_dry():
+            self._send(Dry(name[0], stripe))
+
+    def tell_of_rest(self) -> None:
+        """Tell what partitions lack that wait for trainers."""
+        now = time.monotonic()
+        for name in self._resting:
+            if self._is_silent(name, now):
+                run = self._running[name]
+                assert isinstance(run, SequenceFeed)
+                self._tell_what_lacks(name, run.waits_for(), run.oldest_out())
+
+    def _is_silent(self, name: _Name, now: float) -> bool:
+        """Whether a partition has said nothing for so long that it is to say what it lacks."""
+        if now - self._spoke.setdefault(name, now) < _SILENT_S:
+            return False
+        self._spoke[name] = now
+        return True
+
+    def _tell_what_lacks(self, name: _Name, text: str, batch: int | None = None) -> None:
+        if text:
+            self._send(Waiting(*name, text[:1000], -1 if batch is None else batch))
+
+    def _note_made(self, name: _Name, run: PartitionFeed | SequenceFeed, made: MadeBatch) -> None:
+        """It is to be announced."""
+        feed, partition = name
+        if made.trace is not None:
+            self._flight[feed].made(partition, made.number, made.rows, made.trace)
+        self._blocks[feed, partition, made.number] = made.block
+        self._told_full.discard(feed)
+        if isinstance(run, PartitionFeed):  # others make what is wanted
+            self._ahead.made(name, made.nbytes)
+        self._announcer.add(name, run, made)
+
+    def _announce(self) -> None:
+        """Tell of all batches that are ready."""
+        for name, error in self._announcer.tell():
+            self._fail(*name, error)
+
+    # The desks
+
+    def open(self, feed: str, partition: int) -> None:
+        """Open a partition as an earlier life has left it."""
+        if feed in self._failed:
+            return
+        name = feed, partition
+        try:
+            self._diary.begin(feed, partition, opening=True)
+            run = self._opener.open(self._feeds[feed], partition)
+            opened = Opened(
+                feed,
+                partition,
+                schema_to_wire(run.schema),
+                dict(run.properties),
+                used=self._stores.used(name),
+            )
+            if isinstance(run, PartitionFeed):
+                rounds = self._stores.rounds(name)
+                opened = replace(opened, next=run.next_number, rounds=rounds, done=run.done_numbers)
+            self._send(opened)
+        except MemoryError:
+            raise
+        except Exception as error:
+            self._fail(feed, partition, error)
+            return
+        self._running[name] = run
+
+    def taken(self, feed: str, taken: int) -> None:
+        """So many batches of a feed were taken in this life."""
+        self._ahead.taken(feed, taken)
+
+    def free(self, feed: str, partition: int, number: int) -> None:
+        """Nobody needs the bytes of a batch any more."""
+        self._slab.free(self._blocks.pop((feed, partition, number)))
+        run = self._running.get((feed, partition))
+        if run is not None:
+            run.committed(number)
+
+    def done(self, feed: str, partition: int, number: int, rows: int, token: int) -> None:
+        """A trainer is done with a batch without states; ``keep`` has it stored."""
+        self._commits.add((feed, partition), number, rows, token)
+
+    def keep(self) -> None:
+        """Store which batches are done since this was called, one record for each partition."""
+        for name, batches in self._commits.take_done().items():
+            run = self._running.get(name) or self._made.get(name)
+            if isinstance(run, PartitionFeed):
+                self._commits.done(name, run, batches)
+
+    def save(
+        self, feed: str, partition: int, number: int, token: int, columns: Any, states: bytes
+    ) -> None:
+        """A trainer is done with a batch of segments."""
+        name = feed, partition
+        run = self._running.get(name) or self._made.get(name)
+        if isinstance(run, SequenceFeed):
+            self._commits.save(name, run, number, token, columns, states)
+            self._resting.discard(name)
+
+    def flush(self, feed: str, partition: int, flush: Flush, states: bytes) -> None:
+        """A trainer lets go of lanes."""
+        name = feed, partition
+        self._commits.flush(name, self._running.get(name), flush, states)
+
+    def want(self, feed: str, partition: int, upto: int, stripe: int) -> None:
+        """Trainers want batches of segments up to this number, of these lanes."""
+        self._ask(feed, partition, lambda run: run.want(upto, stripe))
+
+    def leave(self, feed: str, partition: int, stripe: int) -> None:
+        """The trainer of these lanes is gone."""
+        self._ask(feed, partition, lambda run: run.leave(stripe))
+
+    def release(self, feed: str, partition: int, number: int) -> None:
+        """A batch that was claimed is nobody's any more."""
+        self._ask(feed, partition, lambda run: run.release(number))
+
+    def _ask(self, feed: str, partition: int, of: Callable[[SequenceFeed], object]) -> None:
+        run = self._running.get((feed, partition))
+        if isinstance(run, SequenceFeed):
+            of(run)
+            self._resting.discard((feed, partition))
+
+    def claim(self, feed: str, partition: int, place: Any) -> None:
+        """Say whether a trainer still has a batch of an earlier life.
+
+        Where the number of its place is -1 the trainer has committed it.
+        """
+        name, token = (feed, partition), place.token
+        run = self._running.get(name) or self._made.get(name)
+        if run is None:
+            return
+        self._resting.discard(name)
+        known: int | None = None
+        if self._stores.knows(name, token):
+            verdict = "done"
+        elif place.number < 0:
+            verdict = "no" if self._stores.lacks(name, token) else "done"
+        else:
+            if isinstance(run, PartitionFeed):
+                known = run.claim(place.number)
+            elif name in self._running:
+                with self._guards[feed].step(partition):
+                    known = run.claim(place.segments)
+            verdict = "no" if known is None else "yes"
+        self._send(Claimed(*name, token, verdict, known or 0))
+
+    def close(self, feed: str, cancel: bool) -> None:
+        """Read no more for a feed: give out what was read, or with ``cancel`` drop it."""
+        for name, run in self._running.items():
+            if name[0] == feed:
+                run.close(cancel)
+                if isinstance(run, PartitionFeed):
+                    self._stores.keep(name, run)
+                else:
+                    self._stores.note(name, "closing", b"cancel" if cancel else b"close")
+        self.store()
+        self._resting = {name for name in self._resting if name[0] != feed}
+
+    def abandon(self, feed: str) -> None:
+        """Make nothing more of a feed, which has failed."""
+        self._failed.add(feed)
+        for name in [name for name in self._running if name[0] == feed]:
+            del self._running[name]
+            self._resting.discard(name)
+
+    def retarget(self, feed: str, question: int, probs: Sequence[float]) -> None:
+        """Draw classes in other proportions from now on."""
+        for of, partition in self._made:
+            if of == feed:
+                self._send(Replied(feed, partition, question))
+        for (of, partition), run in self._running.items():
+            if of != feed:
+                continue
+            fault = ""
+            try:
+                since = run.set_target_probs(list(probs))
+                if isinstance(run, PartitionFeed):
+                    self._stores.keep((feed, partition), run)
+                    self.store()
+            except Exception as error:  # whatever a trainer's numbers bring out
+                since, fault = 0, str(error)
+            self._send(Replied(feed, partition, question, since, fault, run.stats()))
+
+    def seek(self, feed: str, key: bytes) -> list[list[Any]]:
+        """Where examples of a key are: [partition, epoch, segment, of how many, where, batch]."""
+        return [
+            [partition, *example]
+            for (of, partition), run in {**self._running, **self._made}.items()
+            if of == feed and isinstance(run, SequenceFeed)
+            for example in run.seek(key)
+        ]
+
+    def copy(self, feed: str, partition: int, question: int, directory: str) -> None:
+        """Copy a partition's store, with all that was kept so far; its end is told."""
+        self._stores.copy((feed, partition), question, directory)
+
+    def _fail(self, feed: str, partition: int, error: Exception) -> None:
+        """A feed can not go on.  Only what nobody foresaw brings its traceback along."""
+        text = str(error)
+        if not isinstance(error, HeadraceError):
+            text = f"{type(error).__name__}: {text}"
+            logger.error("%s", "".join(traceback.format_exception(error)))
+        self._send(Failed(feed, partition, code_of(error), text[:8000]))
+        self.abandon(feed)

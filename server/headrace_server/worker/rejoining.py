@@ -1,0 +1,155 @@
+"""Trainers of one feed that bring the token of a snapshot, and those of before it was taken back.
+
+    Hello ─► admit() ─► the trainer is let in
+                      ─► Later(why)           asked again with its next Hello
+                      ─► FeedRewound, FeedInUse, ServerError
+
+Having a feed taken back is the supervisor's: its processes are ended, and a next life begins.  What
+is to be said to it waits in ``asks``.  Of several owners of a feed none judges a token before it
+knows what the others have, which comes by way of the supervisor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace_proto.errors import (
+    FeedRewound,
+    HeadraceError,
+    ServerError,
+    from_code,
+)
+from headrace_proto.messages import Hello
+
+from ..core.rewinding import BEGINNING, TOUCHED, USED, Judgement, Member, Rewinding, in_use
+from ..process.config import FeedConfig
+
+__all__ = ["PUT_BACK", "Later", "Rejoining", "wanted_by"]
+
+PUT_BACK = (
+    "the state directory is another one, or was put back to an earlier state (a backup, a copy).  "
+    "What this trainer did since is undone, and its rows go out again.  Begin anew from a model of "
+    "that state, or connect again to go on with the feed as it is"
+)
+
+
+class Later(Exception):
+    """Not now; the text says what is waited for."""
+
+
+def wanted_by(hello: Hello) -> str:
+    """The snapshot that a trainer wants the feed to go on from; "" if it joins as the feed is."""
+    return BEGINNING if hello.restart else hello.resume
+
+
+class Rejoining:
+    """One feed's."""
+
+    def __init__(
+        self, feed: FeedConfig, durable: bool, starts: tuple[int, ...] = (), alone: bool = True
+    ) -> None:
+        """``alone``: no other process has partitions of this feed."""
+        self._feed = feed.name
+        self._knows_others = alone
+        self._told: set[str] = set()
+        self._durable = durable
+        untouched = feed.untouched or not durable
+        known = starts if durable else ()
+        self._machine = Rewinding(feed.generation, feed.snapshot, untouched, known)
+        self._asked = ""  # the snapshot that the supervisor was asked for
+        self._refused: dict[str, HeadraceError] = {}  # by snapshot
+        self.asks: list[str] = []
+        self.news: list[str] = []  # that other owners are to know: USED, TOUCHED
+
+    @property
+    def generation(self) -> int:
+        return self._machine.generation
+
+    def opened(self, used: bool) -> None:
+        """All partitions are open; ``used``: an earlier server saw something of them done."""
+        if used:
+            self._tell(USED)
+        elif self._knows_others:
+            self._unused()
+
+    def all_opened(self, used: bool, touched: bool) -> None:
+        """The other owners have opened theirs: something was done before, or has been since."""
+        known, self._knows_others = self._knows_others, True
+        if touched:
+            self._machine.untouched = False
+        elif not used and not known and TOUCHED not in self._told:
+            self._unused()
+
+    def _unused(self) -> None:
+        self._machine.untouched = self._machine.snapshot == BEGINNING
+
+    def rewound(self) -> FeedRewound:
+        """Return the error for trainers of the earlier state."""
+        if self._machine.snapshot == BEGINNING:
+            return FeedRewound(
+                f"feed {self._feed!r} was started again from its beginning: what this trainer did "
+                "is undone.  Connect again to train on it"
+            )
+        return FeedRewound(
+            f"feed {self._feed!r} was taken back to snapshot {self._machine.snapshot}: what this "
+            "trainer did since then is undone.  Begin anew from the model of that snapshot"
+        )
+
+    def touched(self) -> None:
+        """Something was committed."""
+        self._machine.untouched = False
+        self._tell(TOUCHED)
+
+    def _tell(self, news: str) -> None:
+        if news not in self._told:
+            self._told.add(news)
+            self.news.append(news)
+
+    def admit(self, hello: Hello, members: Iterable[Member], now: float) -> None:
+        """Whether a trainer that has no session here is let in."""
+        if self._machine.of_another_generation(hello.generation):
+            raise self.rewound()
+        tokens = (*hello.held, *(place.token for place in hello.batches))
+        start = self._machine.unknown_start([hello.epoch, *(token >> 32 for token in tokens)])
+        if start is not None:
+            raise FeedRewound(
+                f"the state of feed {self._feed!r} does not know start {start} of the server, "
+                f"under which this trainer has worked: {PUT_BACK}"
+            )
+        wanted = wanted_by(hello)
+        if not wanted or hello.generation >= 0:
+            return
+        if not self._durable and wanted != BEGINNING:
+            raise ServerError(
+                f"feed {self._feed!r} has no state directory (state_dir, --state-dir): there is no "
+                "snapshot to go on from"
+            )
+        if not self._knows_others:
+            raise Later("the workers are opening the feed's source")
+        if wanted in self._refused:
+            raise self._refused.pop(wanted)
+        judgement = self._machine.judge(hello.nonce, hello.process, wanted, members, now)
+        if judgement is Judgement.REFUSE:
+            raise in_use(self._feed, "other trainers use it")
+        if judgement is Judgement.WAIT and wanted == BEGINNING:
+            raise Later(
+                "other trainers may use the feed: it is started from its beginning once they are "
+                "given up"
+            )
+        if judgement is Judgement.WAIT:
+            raise Later(
+                "another trainer that goes on from the same snapshot may be at work: it is joined "
+                "once it is heard of, and otherwise the feed is taken back"
+            )
+        if judgement is Judgement.TAKE_BACK:
+            if self._asked != wanted:
+                self._asked = wanted
+                self.asks.append(wanted)
+            if wanted == BEGINNING:
+                raise Later("the feed is being started from its beginning")
+            raise Later(f"the feed is being taken back to snapshot {wanted}")
+
+    def refuse(self, snapshot: str, code: str, text: str) -> None:
+        """The supervisor can not take the feed back."""
+        self._asked = ""
+        self._refused[snapshot] = from_code(code, text)

@@ -1,0 +1,83 @@
+"""What a worker writes on its sheet, and when: how far its partitions are, and what it waited for.
+
+    rest("trainers" | "states" | "slab") ── a wait of the worker ──► seconds, by what was waited for
+    look() ── a moment later ──► [ all of it on the sheet ]
+
+Looking takes a clock and no more until it is time again, and that is bounded so that writing takes
+a hundredth of the worker's time at most, however many partitions it has.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from ..process.sheet import Sheet
+
+__all__ = ["Reporter"]
+
+_EVERY_S = 0.25
+#: The part of a worker's time that may go into telling of it, inverted.
+_PART = 100
+
+_Name = tuple[str, int]
+
+
+class _Partition(Protocol):
+    @property
+    def next_number(self) -> int: ...
+
+    def progress(self) -> dict[str, Any]: ...
+
+
+class Reporter:
+    """Of one life of one worker."""
+
+    def __init__(
+        self,
+        sheet: Sheet,
+        slab: Any,
+        store_of: Callable[[_Name], list[Any] | None],
+    ) -> None:
+        self._sheet = sheet
+        self._slab = slab
+        self._store_of = store_of
+        self._begun = time.monotonic()
+        self._due = 0.0
+        self._rests = {"trainers": 0.0, "states": 0.0, "slab": 0.0}
+
+    def look(self, *runs: Mapping[_Name, _Partition]) -> None:
+        """Tell how things are, where it is time."""
+        now = time.monotonic()
+        if now >= self._due:
+            self._write(runs, now)
+            spent = time.monotonic() - now
+            self._due = now + max(_EVERY_S, _PART * spent)
+
+    def rest(self, what_for: str, poll: Callable[[float], Any], at_most_s: float) -> Any:
+        """Wait for something, and note for how long."""
+        begun = time.monotonic()
+        heard = poll(at_most_s)
+        self._rests[what_for] += time.monotonic() - begun
+        return heard
+
+    def _write(self, runs: tuple[Mapping[_Name, _Partition], ...], now: float) -> None:
+        partitions = []
+        totals: dict[str, dict[str, float]] = {"rests": dict(self._rests)}
+        totals["rests"]["life"] = now - self._begun
+        for running in runs:
+            for name, run in running.items():
+                feed, partition = name
+                progress = run.progress()
+                store = self._store_of(name)
+                of_feed = totals.setdefault(f"feed:{feed}", {"read": 0, "commits": 0})
+                of_feed["read"] += progress["read"]
+                of_feed["commits"] += store[0] if store else 0
+                entry = {"feed": feed, "partition": partition, "number": run.next_number}
+                if store is not None:
+                    entry |= {"committed_at": store[1], "fault": store[2]}
+                partitions.append(entry | progress)
+        told = {"slab": self._slab.used_bytes, "totals": totals, "partitions": partitions}
+        if not self._sheet.write(told):
+            self._sheet.write({**told, "partitions": []})

@@ -1,0 +1,177 @@
+"""Requests that concern a whole feed, of its trainers and of the supervisor.
+
+    trainer     ─ Retarget, Drain ───────┐
+    supervisor  ─ copy, inspect, close ──┴─► all partitions ─► answered() by each ─► one answer
+    trainer     ─ Snapshot ─► supervisor, which asks all owners for copies
+    trainer     ─ Flush    ─► the partition of its lanes
+
+Partitions are called once all is done that the desk has decided before.  A question to the
+partitions of a feed that fails is answered with what is known.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from math import inf
+from typing import Any
+
+from headrace_proto.clock import AwakeClock
+from headrace_proto.messages import Answered, Drain, Flush, Retarget, Snapshot
+
+from ..core.asking import Asking
+from ..process.child import ParentPipe
+from ..process.config import MOST_FOUND
+from .desk import Desk
+from .events import Replied
+from .outbox import Outbox
+from .partitions import Partitions
+from .sessions import Session
+
+__all__ = ["Requests"]
+
+#: So long partitions that are in user code are waited for; then they are told as unheard.
+_PATIENCE_S = 3.0
+_TOO_LATE = "all batches of the feed were made before"
+
+_Then = Callable[[dict[int, Any], list[int]], object]  # with answers, and who has not answered
+
+
+class Requests:
+    """Those of all feeds of one owner."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        do: Callable[..., None],
+        outbox: Outbox,
+        pipe: ParentPipe,
+        clock: AwakeClock,
+    ) -> None:
+        self._partitions = partitions
+        self._do = do
+        self._outbox = outbox
+        self._pipe = pipe
+        self._clock = clock
+        self._calls: defaultdict[str, list[Callable[[], object]]] = defaultdict(list)  # by feed
+        self._asking: defaultdict[str, Asking[int, Any, _Then]] = defaultdict(Asking)  # by feed
+
+    # Trainers
+
+    def hear(self, session: Session, desk: Desk, message: Any, frames: list[bytes]) -> None:
+        """Take a request of a trainer."""
+        if isinstance(message, Flush):
+            self._flush(session, desk, message, frames)
+        elif isinstance(message, Snapshot):
+            self._snapshot(session, desk, message.request)
+        elif isinstance(message, Retarget):
+            self._retarget(session.number, desk, message)
+        elif isinstance(message, Drain):
+            drained = Answered(session.number, message.request)
+            self.close(desk, message.cancel, partial(self._outbox.answered, drained))
+
+    def _flush(self, session: Session, desk: Desk, flush: Flush, frames: list[bytes]) -> None:
+        """A trainer hands over the states of its lanes."""
+        code, text = "", ""
+        if flush.rows:
+            code, text = desk.on_flush(session.number, flush, frames[0] if frames else b"")
+        if code or not (flush.rows or flush.more):
+            self._outbox.answered(Answered(session.number, flush.request, None, code, text))
+
+    def _snapshot(self, session: Session, desk: Desk, request: int) -> None:
+        """A trainer wants all that is kept to be copied; one that asks again is answered again."""
+        if session.snapshot == request:
+            if session.snapshotted is not None:
+                self._outbox.send(session.identity, session.snapshotted)
+            return
+        session.snapshot, session.snapshotted = request, None
+        failure = desk.failure
+        if failure is None and not desk.durable:
+            text = (
+                f"feed {desk.name!r} has no state directory (state_dir, --state-dir): there is "
+                "nothing to take a snapshot of"
+            )
+            failure = "server", text
+        if failure is not None:
+            self._outbox.snapshotted(Answered(session.number, request, None, *failure))
+        else:
+            about = {"feed": desk.name, "session": session.number, "request": request}
+            self._pipe.tell("snapshot", **about)
+
+    def _retarget(self, session: int, desk: Desk, message: Retarget) -> None:
+        """A trainer wants other proportions of classes."""
+
+        def answer(told: dict[int, Replied], unheard: list[int]) -> None:
+            if desk.failure is None:  # which all trainers hear of
+                since = [[p, one.value] for p, one in told.items() if one.value is not None]
+                fault = next((one.fault for one in told.values() if one.fault), "")
+                fault = fault[:1000] if since else _TOO_LATE
+                code = "server" if fault else ""
+                answered = Answered(session, message.request, sorted(since), code, fault)
+                self._outbox.answered(answered)
+
+        question = self._asking[desk.name].ask(desk.partitions, answer)
+        retarget = partial(self._partitions.retarget, desk.name, question, message.probs)
+        self._calls[desk.name].append(retarget)
+
+    def close(self, desk: Desk, cancel: bool, answer: Callable[[], object]) -> None:
+        """Close a feed's input; answer when its partitions have been told."""
+        calls = self._calls[desk.name]
+        if desk.close(cancel):
+            calls.append(partial(self._partitions.close, desk.name, cancel))
+        calls.append(answer)
+
+    # The supervisor
+
+    def copy(self, desk: Desk, request: int, directory: str) -> None:
+        """Copy the stores of all partitions."""
+
+        def answer(told: dict[int, Replied], unheard: list[int]) -> None:
+            faults = [f"partition {p}: {one.fault}" for p, one in told.items() if one.fault]
+            code, text = desk.failure or (("server", faults[0]) if faults else ("", ""))
+            self._pipe.tell("answer", request=request, code=code, text=text)
+
+        question = self._asking[desk.name].ask(desk.partitions, answer)
+        for partition in desk.partitions:
+            about = desk.name, partition, question, directory
+            self._calls[desk.name].append(partial(self._partitions.copy, *about))
+
+    def inspect(self, desk: Desk, request: int, key: bytes) -> None:
+        """Tell where the examples of a key are, and in whose hands."""
+
+        def answer(told: dict[int, list[Any]], unheard: list[int]) -> None:
+            now = self._clock()
+            found = [example for examples in told.values() for example in examples]
+            found = [desk.example_told(example, now) for example in found[:MOST_FOUND]]
+            self._pipe.tell("answer", request=request, found=found, unheard=unheard)
+
+        if desk.over:
+            answer({}, [])
+            return
+        asking = self._asking[desk.name]
+        question = asking.ask(desk.partitions, answer, self._clock() + _PATIENCE_S)
+
+        def seek() -> None:
+            found = self._partitions.seek(desk.name, key)
+            for partition in desk.partitions:
+                mine = [example for example in found if example[0] == partition]
+                asking.answer(question, partition, mine)
+
+        self._calls[desk.name].append(seek)
+
+    # Partitions
+
+    def answered(self, event: Replied) -> None:
+        """A partition answers a question."""
+        self._asking[event.feed].answer(event.question, event.partition, event)
+
+    def act(self, desk: Desk) -> None:
+        """Call the partitions of a feed, and answer what they have answered."""
+        if desk.name in self._calls:
+            for call in self._calls.pop(desk.name):
+                self._do(call)
+        asking = self._asking[desk.name]
+        if asking.open:
+            for done in asking.take_done(self._clock() if desk.failure is None else inf):
+                done.then(done.answers, done.waiting)

@@ -1,0 +1,225 @@
+"""Trainers' sessions, and how it is found out that a trainer on this host is dead.
+
+A session outlives a connection: the nonce that a trainer chose names it across reconnections.  Its
+file holds random bytes; a trainer that can tell them sees the same memory as the server, whatever
+containers lie between.  It holds a shared flock on the file for as long as it, or a tensor of its,
+uses the memory, so a free lock means that nothing of the trainer is left.  The server keeps the
+file open, for it looks at the lock ten times a second.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace_proto.errors import LimitExceeded
+from headrace_proto.messages import Answered
+
+from ..core.handover import Batch
+from ..files.durable_file import writing
+from ..process.descriptors import aside, own
+from ..process.rundir import MORE_SHARED_MEMORY, is_held
+from .counters import Tally
+
+__all__ = ["Session", "SessionTable", "remove_files"]
+
+logger = logging.getLogger("headrace.trainers")
+
+#: Name of a session's file, before its number.
+_FILE = "trainer-"
+
+
+@dataclass(slots=True)
+class Session:
+    """One trainer, present or past; a past one may still have memory mapped."""
+
+    number: int
+    nonce: bytes
+    feed: str
+    identity: bytes
+    proof: bytes
+    path: Path
+    file: int = -1  # its open file, as long as the table has the session
+    key: str = ""  # the public key that it came by, where the server has keys …
+    name: str = ""  # … and whose that is
+    local: bool = False
+    present: bool = True
+    seen: float = 0.0
+    process: bytes = b""  # names the trainer's process
+    resumed: str = ""  # the snapshot that it goes on from
+    snapshot: int = 0  # its last request for one
+    snapshotted: Answered | None = None  # the answer
+    host: str = ""  # where the trainer says that it runs
+    tally: Tally = field(default_factory=Tally)
+    # By token: number of the delivery, and the batch that the trainer may be reading.
+    mapped: dict[int, tuple[int, Batch]] = field(default_factory=dict)
+    messages: int = 0  # in this second
+    run: int = 0  # of a trainer that has a rank
+    heard_end: bool = False  # whether the trainer has acknowledged the end of its feed
+
+    @property
+    def who(self) -> str:
+        """How it is called in a log."""
+        return f"trainer {self.number} ({self.name})" if self.name else f"trainer {self.number}"
+
+    @property
+    def uses(self) -> bool:
+        """Whether the trainer still uses the feed: it has not heard its end."""
+        return self.present and not self.heard_end
+
+    @property
+    def described(self) -> str:
+        """The trainer and where it runs, in words."""
+        return f"{self.who} at {self.host}" if self.host else self.who
+
+
+class SessionTable:
+    """All sessions of a server.
+
+    Of ``max_trainers`` there may be so many at once, past ones that have memory mapped included.
+    Sessions of several owners in one run directory differ in number.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        max_trainers: int = 4096,
+        why: str = "",
+        owner: int = 0,
+        owners: int = 1,
+    ) -> None:
+        """``why`` says what bounds them where it is not the option max_trainers."""
+        self._max_trainers = max_trainers
+        self._why = why
+        self._directory = directory
+        self._by_number: dict[int, Session] = {}
+        self._by_nonce: dict[bytes, Session] = {}
+        self._by_identity: dict[bytes, Session] = {}
+        self._next = 1 + owner
+        self._owners = owners
+
+    def open(
+        self, nonce: bytes, feed: str, identity: bytes, key: str = "", name: str = ""
+    ) -> Session:
+        """A new session with its file.  LimitExceeded when there are too many."""
+        if len(self._by_number) >= self._max_trainers:
+            raise LimitExceeded(
+                f"this server has {len(self._by_number)} trainers, and takes no more: "
+                f"{self._why or f'max_trainers={self._max_trainers}'}"
+            )
+        number, self._next = self._next, self._next + self._owners
+        proof = secrets.token_bytes(16)
+        path = self._directory / f"{_FILE}{number}"
+        with writing(path, len(proof), MORE_SHARED_MEMORY):
+            with own():
+                fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(fd, proof)
+            except OSError:
+                os.close(fd)
+                raise
+        session = Session(number, nonce, feed, identity, proof, path, aside(fd), key, name)
+        self._by_number[number] = session
+        self._by_nonce[nonce] = session
+        self._by_identity[identity] = session
+        return session
+
+    def resume(self, nonce: bytes, feed: str, identity: bytes, key: str = "") -> Session | None:
+        """The present session of a nonce, from now on reached by this connection."""
+        session = self._by_nonce.get(nonce)
+        if session is None or session.feed != feed or session.key != key:
+            return None
+        self._move(session, identity)
+        return session
+
+    def _move(self, session: Session, identity: bytes) -> None:
+        """Reach a session by another connection."""
+        if self._by_identity.get(session.identity) is session:
+            del self._by_identity[session.identity]
+        session.identity = identity
+        self._by_identity[identity] = session
+
+    def of_connection(self, identity: bytes) -> Session | None:
+        """The present session of a connection: there is at most one."""
+        return self._by_identity.get(identity)
+
+    def find(self, number: int, identity: bytes) -> Session | None:
+        """The present session of a message: number and connection must belong together."""
+        session = self._by_number.get(number)
+        if session is None or not session.present or session.identity != identity:
+            return None
+        return session
+
+    def get(self, number: int) -> Session | None:
+        """The session of a number, present or not."""
+        return self._by_number.get(number)
+
+    def attach(self, session: Session, proof: bytes) -> None:
+        """Believe that a trainer shares the host when it can tell what is in its file."""
+        session.local = _proves(session, proof) and is_held(session.file)
+
+    def come_near(self, number: int, proof: bytes, identity: bytes) -> Session | None:
+        """The session of a trainer that comes by a channel, from now on reached by that."""
+        session = self._by_number.get(number)
+        if session is None or not session.present or not _proves(session, proof):
+            return None
+        session.local = is_held(session.file)
+        self._move(session, identity)
+        return session
+
+    def leave(self, session: Session) -> None:
+        """The trainer is gone; its memory may still be mapped."""
+        session.present = False
+        if not session.local:
+            _close(session)
+        if self._by_nonce.get(session.nonce) is session:
+            del self._by_nonce[session.nonce]
+        if self._by_identity.get(session.identity) is session:
+            del self._by_identity[session.identity]
+
+    def dead(self) -> Iterator[Session]:
+        """Sessions of which nothing is left, once each: nobody reads what they had mapped."""
+        for session in list(self._by_number.values()):
+            gone = not is_held(session.file) if session.local else not session.present
+            if gone:
+                del self._by_number[session.number]
+                session.path.unlink(missing_ok=True)
+                _close(session)
+                yield session
+
+    def close(self) -> None:
+        """Close the files of all sessions."""
+        for session in self._by_number.values():
+            _close(session)
+        self._by_number.clear()
+
+    def of_feed(self, feed: str) -> list[Session]:
+        """The sessions of a feed, present or not."""
+        return [session for session in self._by_number.values() if session.feed == feed]
+
+    def present(self) -> list[Session]:
+        return [session for session in self._by_number.values() if session.present]
+
+
+def _proves(session: Session, proof: bytes) -> bool:
+    """Whether a trainer can tell what is in the file of its session."""
+    return hmac.compare_digest(proof, session.proof)
+
+
+def _close(session: Session) -> None:
+    if session.file >= 0:
+        os.close(session.file)
+        session.file = -1
+
+
+def remove_files(directory: Path, owner: int, owners: int) -> None:
+    """Remove the files of all sessions that earlier lives of an owner have opened."""
+    for path in directory.glob(f"{_FILE}*"):
+        number = path.name.removeprefix(_FILE)
+        if number.isdecimal() and (int(number) - 1 - owner) % owners == 0:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,271 @@
+"""The stores of one worker's partitions: what waits for a commit is told after it.
+
+    open(partition) ─► its file is ours ─► what earlier lives have stored
+    keep(partition, changes) ─┐               ┌► written at once ─────────────────────┐
+    tell(partition, message) ─┴► write() ─► [ Store ] ─► fileno() ─► tell_committed() ┴► desk
+
+A message that is to be told follows everything that was kept of its partition before.  So what is
+kept may gather for a moment: whoever is told nothing of it loses nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgpack
+
+from headrace_proto.errors import ServerError
+
+from ..core.changes import Change, Saved
+from ..files.durable_file import writing
+from ..state.statedir import SUFFIX, partition_path
+from ..state.store import Store
+from .events import Replied, Waiting
+
+__all__ = ["Stores"]
+
+logger = logging.getLogger("headrace.worker")
+
+_Name = tuple[str, int]
+
+
+class _Changing(Protocol):
+    def take_changes(self) -> list[Change]: ...
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """All that waits to be written of a partition."""
+
+    run: _Changing | None = None
+    tokens: list[int] = field(default_factory=list)  # of commits …
+    rows: int = 0  # … and their rows
+    notes: dict[str, bytes] = field(default_factory=dict)
+    messages: list[object] = field(default_factory=list)  # to be told once it is written
+
+
+class Stores:
+    """The stores that are open, and what trainers had done in earlier lives."""
+
+    def __init__(
+        self, directory: str, durability: str, send: Callable[[object], None], epoch: int = 0
+    ) -> None:
+        """``epoch``: of this life, which is in the tokens of batches that it hands out."""
+        self._epoch = epoch
+        self._directory = directory
+        self._durability = durability
+        self._send = send
+        self._stores: dict[_Name, Store] = {}
+        self._locks: list[int] = []  # of their files, for as long as this process lives
+        self._used: dict[_Name, list[float]] = {}
+        self._rounds: dict[_Name, list[Any]] = {}
+        self._tokens: dict[_Name, set[int]] = {}  # of commits of what earlier lives handed out
+        self._gathered: dict[_Name, _Gathered] = {}  # since the last write()
+        self._copied: deque[Replied] = deque()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def fileno(self) -> int:
+        """Readable when something can be told."""
+        return self._wake_fd
+
+    def open(self, name: _Name) -> Saved:
+        """Take over a partition's store, and what is in it."""
+        path = partition_path(self._directory, *name)
+        with writing(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        lock = _owned(path)
+        self._locks.append(lock)
+        begun = os.fstat(lock).st_size > 0
+        store = self._stores[name] = Store(path, self._durability, self._wake_fd, begun)
+        saved = store.load()
+        os.ftruncate(lock, 1)  # from now on a journal that is gone was there
+        self._tokens[name] = set(saved.tokens)
+        if "dealt" in saved.meta:
+            self._rounds[name] = msgpack.unpackb(saved.meta["dealt"])
+        if "used" in saved.meta:
+            self._used[name] = msgpack.unpackb(saved.meta["used"])
+        return saved
+
+    def used(self, name: _Name) -> list[float] | None:
+        """Commits of all lives, when the first and the last were, and rows; None if none."""
+        return self._used.get(name)
+
+    def rounds(self, name: _Name) -> list[Any] | None:
+        """What an earlier owner has dealt of this partition to ranks."""
+        return self._rounds.pop(name, None)
+
+    def progress(self, name: _Name) -> list[Any] | None:
+        """Transactions of this life, when the last one was, and what keeps others from being."""
+        store = self._stores.get(name)
+        if store is None or store.in_memory:
+            return None
+        return [store.commits, store.committed_at, store.fault[:500]]
+
+    def knows(self, name: _Name, token: int) -> bool:
+        """Whether this commit of what an earlier life handed out is kept already."""
+        return token in self._tokens.get(name, ())
+
+    def lacks(self, name: _Name, token: int) -> bool:
+        """Whether this commit never was kept.  Of many commits the first ones are forgotten."""
+        tokens = self._tokens.get(name, set())
+        if token in tokens:
+            return False
+        return len(tokens) < self._stores[name].tokens or token > max(tokens)
+
+    def keep(self, name: _Name, run: _Changing, tokens: Sequence[int] = (), rows: int = 0) -> None:
+        """Have stored what has changed of a partition, by these commits of so many rows.
+
+        Their tokens are stored with the last change, and not before.
+        """
+        gathered = self._of(name)
+        gathered.run = run
+        gathered.tokens += tokens
+        gathered.rows += rows
+
+    def _of(self, name: _Name) -> _Gathered:
+        found = self._gathered.get(name)
+        if found is None:
+            found = self._gathered[name] = _Gathered()
+        return found
+
+    def _count(self, name: _Name, commits: int, rows: int) -> bytes:
+        """So many more commits, at this time."""
+        now = time.time()
+        count, since, _, *before = self._used.get(name, (0, now, now, 0))
+        self._used[name] = [count + commits, since, now, sum(before) + rows]
+        return bytes(msgpack.packb(self._used[name]))
+
+    def note(self, name: _Name, key: str, value: bytes) -> None:
+        """Keep one value of a partition beside its examples."""
+        if name in self._stores:
+            self._of(name).notes[key] = value
+
+    @property
+    def gathers(self) -> bool:
+        """Whether anything waits for ``write``."""
+        return bool(self._gathered)
+
+    def write(self) -> list[tuple[_Name, Exception]]:
+        """Have written what has gathered; what is written at once is told at once.
+
+        Returns the partitions that can not go on, and why.
+        """
+        failed: list[tuple[_Name, Exception]] = []
+        gathered, self._gathered = self._gathered, {}
+        for name, of_it in gathered.items():
+            store, changes = self._stores[name], self._changes_of(name, of_it)
+            try:
+                if store.write(changes):
+                    for message in of_it.messages:
+                        self._send(message)
+                else:
+                    for change in changes:
+                        store.submit(change)
+                    for message in of_it.messages:
+                        store.submit(Change(), message)
+            except ServerError as error:
+                failed.append((name, error))
+        return failed
+
+    def _changes_of(self, name: _Name, gathered: _Gathered) -> list[Change]:
+        changes = [] if gathered.run is None else gathered.run.take_changes()
+        if gathered.tokens and changes:
+            changes[-1].tokens += gathered.tokens
+            earlier = (token for token in gathered.tokens if token >> 32 != self._epoch)
+            self._tokens[name].update(earlier)  # a trainer that greets again may ask for them
+            changes[-1].meta["used"] = self._count(name, len(gathered.tokens), gathered.rows)
+        if gathered.notes:
+            changes.append(Change(meta=gathered.notes))
+        return changes
+
+    def settled(self, name: _Name) -> bool:
+        """Whether everything kept before is committed and told, or the store is not open."""
+        store = self._stores.get(name)
+        return store is None or (store.settled and name not in self._gathered)
+
+    @property
+    def writing(self) -> bool:
+        """Whether anything that was kept is not committed and told yet."""
+        return not all(store.settled for store in self._stores.values())
+
+    def tell(self, name: _Name, message: object) -> None:
+        """Send a message when everything kept before is committed."""
+        if self.settled(name):
+            self._send(message)
+        else:
+            self._of(name).messages.append(message)
+
+    def copy(self, name: _Name, question: int, directory: str) -> None:
+        """Copy a partition's store, with all that was kept so far; its end is told."""
+        self.write()
+        about = name, question, Path(directory, f"{name[1]}{SUFFIX}")
+        threading.Thread(target=self._copy, args=about, name="headrace-copy", daemon=True).start()
+
+    def _copy(self, name: _Name, question: int, target: Path) -> None:
+        fault = ""
+        try:
+            if name not in self._stores:
+                raise ServerError("it is not open")
+            target.unlink(missing_ok=True)  # what an earlier life began
+            self._stores[name].copy_to(target)
+        except Exception as error:
+            fault = str(error)[:1000] or type(error).__name__
+        self._copied.append(Replied(*name, question, None, fault))
+        with contextlib.suppress(OSError):  # closed meanwhile
+            os.eventfd_write(self._wake_fd, 1)
+
+    def tell_committed(self) -> list[tuple[_Name, Exception]]:
+        """Send what waited for commits that are there now.
+
+        Returns the partitions that can not go on, and why.
+        """
+        os.eventfd_read(self._wake_fd)
+        while self._copied:
+            self._send(self._copied.popleft())
+        failed: list[tuple[_Name, Exception]] = []
+        for name, store in self._stores.items():
+            try:
+                for message in store.take_done():
+                    self._send(message)
+                if store.fault:
+                    text = f"nothing can be committed to {store.path}: {store.fault}"
+                    self._send(Waiting(*name, text[:1000]))
+            except Exception as error:
+                failed.append((name, error))
+        return failed
+
+    def close(self) -> None:
+        """Commit what has gathered, and leave the files to others."""
+        self.write()
+        for store in self._stores.values():
+            store.close()
+        for fd in (*self._locks, self._wake_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._stores, self._locks, self._wake_fd = {}, [], -1
+
+
+def _owned(path: Path) -> int:
+    """The lock of a store, when nobody else has it.
+
+    A worker that was asleep when its server was killed may write its last once it wakes, after
+    another server has begun.  A lock of this kind is no child's, whatever user code forks.
+    """
+    with writing(path.with_suffix(".lock")):
+        lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        logger.warning("%s: waits for the end of a worker of an earlier server", path)
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+    return lock

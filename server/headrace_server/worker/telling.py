@@ -1,0 +1,69 @@
+"""What an owner knows of its feeds, for somebody who asks: plain data, gathered now.
+
+    desk, its dispatcher, its counters ─┐
+    sessions of its trainers ───────────┴► feeds_told() ─► answer to the supervisor
+
+Nothing of it is kept up to date while nobody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..process.config import MOST_TRAINERS
+from .desk import Desk
+from .sessions import Session, SessionTable
+
+__all__ = ["feed_told", "feeds_told", "users_told"]
+
+_LONGEST_TEXT = 1000
+
+
+def feed_told(desk: Desk, sessions: Iterable[Session], now: float) -> dict[str, Any]:
+    """One feed; keys as in ``Server.stats``."""
+    mine = sorted((s for s in sessions if s.feed == desk.name), key=lambda s: s.number)
+    return {
+        **desk.counters.told(),
+        "state": desk.state(),
+        "failure": list(desk.failure) if desk.failure is not None else None,
+        "waiting": desk.describe(now)[:_LONGEST_TEXT],
+        "standing": desk.dispatcher.standing(),
+        "partitions": desk.partitions_told(),
+        "trainers": [_trainer(desk, session, now) for session in mine[:MOST_TRAINERS]],
+        "trainers_more": len(mine[MOST_TRAINERS:]),
+    }
+
+
+def _trainer(desk: Desk, session: Session, now: float) -> dict[str, Any]:
+    tally = session.tally
+    return {
+        "trainer": session.number,
+        "nonce": session.nonce.hex(),  # the same at all owners
+        "host": session.host,
+        "name": session.name,
+        "local": session.local,
+        "silent_s": round(max(0.0, now - session.seen), 3),
+        **desk.dispatcher.standing_of(session.number),
+        "batches": tally.batches,
+        "rows": tally.rows,
+        "bytes": tally.nbytes,
+        "committed": tally.committed,
+        "stale": tally.stale,
+        "refused": dict(tally.refused),
+        "blocked_s": round(tally.blocked_s, 3),
+        "busy_s": round(tally.busy_s, 3),
+    }
+
+
+def feeds_told(
+    desks: Mapping[str, Desk], sessions: SessionTable, now: float
+) -> dict[str, dict[str, Any]]:
+    """All feeds, by name."""
+    present = sessions.present()
+    return {name: feed_told(desk, present, now) for name, desk in desks.items()}
+
+
+def users_told(desk: Desk, sessions: SessionTable) -> list[str]:
+    """The trainers that use a feed."""
+    return [s.described for s in sessions.of_feed(desk.name) if s.uses and not desk.over]

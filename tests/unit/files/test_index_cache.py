@@ -1,0 +1,195 @@
+"""Entries of the index cache: made once, mapped, never trusted when damaged."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace_server.files.index_cache import IndexCache
+from headrace_server.files.manifest import DataFile
+from tests.nursery import WarmPopen
+from tests.patience import PATIENCE_S
+
+FILE = DataFile("/data/a", 10, "1")
+ARRAYS = {"bounds": np.arange(100, dtype=np.int64), "damage": np.zeros((0, 2), np.int32)}
+
+
+class Builder:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self) -> dict[str, np.ndarray]:
+        self.calls += 1
+        return {name: array.copy() for name, array in ARRAYS.items()}
+
+
+def assert_same(got: dict[str, np.ndarray]) -> None:
+    assert list(got) == list(ARRAYS)
+    for name, array in ARRAYS.items():
+        assert got[name].dtype == array.dtype
+        np.testing.assert_array_equal(got[name], array)
+        assert not got[name].flags.writeable
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_an_entry_is_built_once_and_is_read_only(tmp_path: Path, on_disk: bool) -> None:
+    cache, build = IndexCache(str(tmp_path / "deep" / "er") if on_disk else None), Builder()
+    for _ in range(3):
+        assert_same(cache.get(FILE, "frames", build))
+    assert build.calls == 1
+
+
+def test_another_object_finds_what_was_stored(tmp_path: Path) -> None:
+    IndexCache(str(tmp_path)).get(FILE, "frames", Builder())
+    build = Builder()
+    assert_same(IndexCache(str(tmp_path)).get(FILE, "frames", build))
+    assert build.calls == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [
+        (DataFile("/data/b", 10, "1"), "frames"),
+        (DataFile("/data/a", 11, "1"), "frames"),
+        (DataFile("/data/a", 10, "2"), "frames"),
+        (FILE, "other"),
+    ],
+)
+def test_another_file_version_or_kind_has_an_entry_of_its_own(
+    tmp_path: Path, file: DataFile, kind: str
+) -> None:
+    IndexCache(str(tmp_path)).get(FILE, "frames", Builder())
+    build = Builder()
+    IndexCache(str(tmp_path)).get(file, kind, build)
+    assert build.calls == 1
+
+
+def entry_of(directory: Path) -> Path:
+    (path,) = directory.glob("*.idx")
+    return path
+
+
+def test_an_entry_changed_in_any_byte_that_counts_is_built_again(tmp_path: Path) -> None:
+    IndexCache(str(tmp_path)).get(FILE, "frames", Builder())
+    path = entry_of(tmp_path)
+    sound = path.read_bytes()
+    header = 16 + int.from_bytes(sound[8:12], "little")
+    start = -(-header // 64) * 64
+    counts = {*range(header), *range(start, start + ARRAYS["bounds"].nbytes)}
+    for at in range(0, len(sound), 5):
+        path.write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
+        build = Builder()
+        assert_same(IndexCache(str(tmp_path)).get(FILE, "frames", build))
+        assert build.calls == (at in counts), at
+
+
+def test_an_entry_cut_off_anywhere_is_built_again(tmp_path: Path) -> None:
+    IndexCache(str(tmp_path)).get(FILE, "frames", Builder())
+    path = entry_of(tmp_path)
+    sound = path.read_bytes()
+    for size in range(0, len(sound), 31):
+        path.write_bytes(sound[:size])
+        build = Builder()
+        assert_same(IndexCache(str(tmp_path)).get(FILE, "frames", build))
+        assert build.calls == 1
+
+
+def test_an_entry_that_claims_to_be_of_another_file_is_not_used(tmp_path: Path) -> None:
+    IndexCache(str(tmp_path)).get(FILE, "frames", Builder())
+    first = entry_of(tmp_path)
+    other = DataFile("/data/b", 10, "1")
+    IndexCache(str(tmp_path)).get(other, "frames", Builder())
+    for path in tmp_path.glob("*.idx"):
+        if path != first:
+            path.write_bytes(first.read_bytes())
+    build = Builder()
+    IndexCache(str(tmp_path)).get(other, "frames", build)
+    assert build.calls == 1
+
+
+def test_a_directory_that_can_not_be_written_costs_only_the_reuse(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a directory")
+    cache, build = IndexCache(str(blocked)), Builder()
+    assert_same(cache.get(FILE, "frames", build))
+    assert_same(cache.get(FILE, "frames", build))
+    assert build.calls == 1
+
+
+def test_a_build_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    def fails() -> dict[str, np.ndarray]:
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        IndexCache(str(tmp_path)).get(FILE, "frames", fails)
+    assert not list(tmp_path.glob("*.idx")) and not list(tmp_path.glob("*.tmp"))
+
+
+CHILD = """
+import os, sys
+import numpy as np
+from headrace_server.files.index_cache import IndexCache
+from headrace_server.files.manifest import DataFile
+
+def build():
+    with open(sys.argv[2], "a") as log:
+        log.write("built")
+    return {"bounds": np.arange(100)}
+
+print("ready", flush=True)
+sys.stdin.readline()
+print(IndexCache(sys.argv[1]).get(DataFile("/data/a", 10, "1"), "frames", build)["bounds"].sum())
+"""
+
+
+def test_of_several_processes_only_one_builds(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    command = [sys.executable, "-c", CHILD, str(tmp_path / "cache"), str(log)]
+    children = [
+        WarmPopen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    for child in children:
+        assert child.stdout is not None and child.stdout.readline() == "ready\n"
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    assert [child.communicate(timeout=PATIENCE_S)[0] for child in children] == ["4950\n"] * 3
+    assert log.read_text() == "built"
+
+
+def test_a_builder_says_how_far_it_is_and_at_the_end_all_is_done():
+    told: list[tuple[str, int]] = []
+    cache = IndexCache(None, lambda file, done: told.append((file.path, done)))
+
+    def build() -> dict[str, np.ndarray]:
+        cache.told(FILE)(4)
+        return {name: array.copy() for name, array in ARRAYS.items()}
+
+    cache.get(FILE, "frames", build)
+    cache.get(FILE, "frames", build)
+    assert told == [("/data/a", 4), ("/data/a", 10)]
+
+
+def test_who_waits_for_another_builder_says_that_it_lives(tmp_path: Path):
+    IndexCache(str(tmp_path)).get(FILE, "frames", Builder())
+    (entry,) = tmp_path.glob("*.idx")
+    entry.unlink()
+    (lock,) = tmp_path.glob("*.lock")
+    told: list[int] = []
+    with open(lock) as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+
+        def heard(file: DataFile, done: int) -> None:
+            told.append(done)
+            if len(told) == 3:
+                fcntl.flock(other, fcntl.LOCK_UN)
+
+        assert_same(IndexCache(str(tmp_path), heard).get(FILE, "frames", Builder()))
+    assert told == [0, 0, 0, FILE.size]

@@ -1,0 +1,138 @@
+"""Patterns resolve to files, and files that change are refused."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from headrace_proto.errors import FilesMissing
+from headrace_server.files.manifest import DataFile, is_remote, open_map, open_stream, resolve
+
+
+def written(path: Path, content: bytes = b"abc") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def test_files_come_in_the_order_of_patterns_sorted_within_each_and_once(tmp_path: Path) -> None:
+    for name in ("b-2", "b-1", "a", "sub/b-3"):
+        written(tmp_path / name)
+    files = resolve([f"{tmp_path}/b-*", str(tmp_path / "a"), f"{tmp_path}/**/*"])
+    names = [os.path.relpath(file.path, tmp_path) for file in files]
+    assert names == ["b-1", "b-2", "a", "sub/b-3"]
+    assert all(file.size == 3 and file.stamp for file in files)
+
+
+def test_a_name_with_magic_in_it_is_taken_as_it_is_when_it_exists(tmp_path: Path) -> None:
+    written(tmp_path / "a[1].txt")
+    written(tmp_path / "a1.txt")
+    assert [f.path for f in resolve([f"{tmp_path}/a[1].txt"])] == [f"{tmp_path}/a[1].txt"]
+
+
+def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path / "a")
+    monkeypatch.chdir(tmp_path)
+    assert resolve(["a"])[0].path == str(tmp_path / "a")
+
+
+def test_a_pattern_without_files_is_named(tmp_path: Path) -> None:
+    written(tmp_path / "a")
+    with pytest.raises(FilesMissing, match=r"b\*' matches no file"):
+        resolve([f"{tmp_path}/a", f"{tmp_path}/b*"])
+    with pytest.raises(FilesMissing, match="nothing' does not exist"):
+        resolve([f"{tmp_path}/nothing"])
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(FilesMissing, match="link to nothing"):
+        resolve([f"{tmp_path}/lin*"])
+
+
+def test_content_is_mapped_read_only_and_streams_seek(tmp_path: Path) -> None:
+    (file,) = resolve([str(written(tmp_path / "a", b"0123456789"))])
+    data = open_map(file)
+    assert data.tobytes() == b"0123456789"
+    with pytest.raises(ValueError, match="read-only"):
+        data[0] = 1
+    with open_stream(file) as stream:
+        stream.seek(7)
+        assert stream.read() == b"789"
+    (empty,) = resolve([str(written(tmp_path / "empty", b""))])
+    assert open_map(empty).size == 0
+
+
+@pytest.mark.parametrize("opener", [open_map, open_stream])
+def test_a_file_that_was_replaced_or_removed_is_refused(tmp_path: Path, opener: object) -> None:
+    assert callable(opener)
+    path = written(tmp_path / "a")
+    (file,) = resolve([str(path)])
+    written(path, b"longer")
+    with pytest.raises(FilesMissing, match=r"was replaced .* it had 3 bytes .* has 6"):
+        opener(file)
+    written(path)
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(FilesMissing, match="was replaced"):
+        opener(file)
+    path.unlink()
+    with pytest.raises(FilesMissing, match="went away"):
+        opener(file)
+
+
+def test_remote_files_resolve_and_read_like_local_ones() -> None:
+    folder = f"memory://{uuid.uuid4().hex}"
+    for name in ("b", "a"):
+        with fsspec.open(f"{folder}/{name}", "wb") as stream:
+            stream.write(name.encode() * 3)
+    with fsspec.open(f"{folder}/sub/x", "wb") as stream:
+        stream.write(b"x")
+    files = resolve([f"{folder}/*"])
+    assert [file.path.rpartition("/")[2] for file in files] == ["a", "b"]
+    assert all(is_remote(file.path) for file in files)
+    assert open_map(files[1]).tobytes() == b"bbb"
+    with open_stream(files[0]) as stream:
+        assert stream.read() == b"aaa"
+    with fsspec.open(files[0].path, "wb") as stream:
+        stream.write(b"longer")
+    with pytest.raises(FilesMissing, match="was replaced"):
+        open_stream(files[0])
+    with pytest.raises(FilesMissing, match="does not exist"):
+        resolve([f"{folder}/nothing"])
+    with pytest.raises(FilesMissing, match="matches no file"):
+        resolve([f"{folder}/nothing*"])
+
+
+def test_a_chain_of_urls_keeps_its_links(tmp_path: Path) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        archive.writestr("one.txt", "1")
+        archive.writestr("two.txt", "22")
+    files = resolve([f"zip://*.txt::file://{tmp_path}/all.zip"])
+    assert [file.path for file in files] == [
+        f"zip://{name}.txt::file://{tmp_path}/all.zip" for name in ("one", "two")
+    ]
+    assert open_map(files[1]).tobytes() == b"22"
+
+
+def test_an_unknown_protocol_is_named() -> None:
+    with pytest.raises(FilesMissing, match="nosuch"):
+        resolve(["nosuch://a/b"])
+
+
+def test_a_file_travels_as_plain_data() -> None:
+    file = DataFile("/a", 3, "7")
+    assert DataFile(*file.to_plain()) == file
+
+
+def test_a_file_that_is_there_and_can_not_be_read_is_told_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(FilesMissing, match=r"folder' is a directory: .* as '.*/folder/\*'"):
+        resolve([f"{tmp_path}/folder"])
+    written(tmp_path / "a")
+    with pytest.raises(FilesMissing, match="a/b' can not be reached: Not a directory"):
+        resolve([f"{tmp_path}/a/b"])
+    with pytest.raises(FilesMissing, match="folder can not be opened: Is a directory"):
+        open_stream(DataFile(f"{tmp_path}/folder", 1, "1"))

@@ -1,0 +1,272 @@
+"""What recorders wrote is put together again: rows, hand-outs, ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace_proto.errors import ServerError
+from headrace_proto.messages import Hello
+from headrace_server.core.handover import Answer, Batch, Effect, Reclaimed, Returned, Send
+from headrace_server.core.plan import Part, Read
+from headrace_server.core.slots import Segments
+from headrace_server.flight.choice import ByTrainer
+from headrace_server.flight.history import History, feed_of
+from headrace_server.flight.leases import Leases
+from headrace_server.flight.recorder import LeaseRecorder, RowsRecorder, flight_directory
+from headrace_server.flight.rows import BatchId, Recorded
+from headrace_server.process.config import RunConfig
+from headrace_server.reading.chunk import Origin
+from headrace_server.reading.trace import Source, Trace
+
+
+def config(state: Path, start: int = 1, nbytes: int = 1 << 20) -> RunConfig:
+    about = {"state_directory": str(state), "start": start, "record": "rows"}
+    return RunConfig((), "", (), record_bytes=nbytes, **about)  # type: ignore[arg-type]
+
+
+def source(chunk: int, *examples: int, keys: tuple[bytes, ...] = ()) -> Source:
+    numbers = np.array(examples, np.int64)
+    origin = Origin(("a\udcff", "b"), (numbers % 2).astype(np.int32), numbers // 2, 10 * numbers)
+    return Source(Read(chunk, 3, [0, b"\0", 1], 64), {"mean": 0.5}, numbers, origin, keys)
+
+
+def hello(rank: int = -1, world: int = 0, nonce: bytes = b"n") -> Hello:
+    return Hello(2, 2, "t", "f", nonce, rank, world, host="node:5", process=b"p")
+
+
+def sent(token: int, number: int, session: int = 1, seq: int = 1) -> Send:
+    return Send(session, seq, token, Batch(0, number, 3))
+
+
+def test_the_rows_of_a_batch_are_named_as_errors_name_them(tmp_path: Path) -> None:
+    recorder = RowsRecorder(config(tmp_path), "f", 0, 0)
+    sources = {4: source(4, 7, 5, 6), 9: source(9, 1, 2)}
+    parts = (Part(4, np.array([0, 2])), Part(9, slice(0, 2)))
+    recorder.made(2, 17, 4, Trace(sources, parts, meta={"bucket": 1}))
+    made = Recorded(flight_directory(tmp_path, "f")).get(BatchId(1, 2, 17))
+    assert made is not None and made.meta == {"bucket": 1} and made.rows == 4
+    assert [(row.example, row.epoch, row.place) for row in made.listed()] == [
+        (7, 3, "b, record 3, byte 70"),
+        (6, 3, "a\udcff, record 3, byte 60"),
+        (1, 3, "b, record 0, byte 10"),
+        (2, 3, "a\udcff, record 1, byte 20"),
+    ]
+    stored, _ = made.places()[0]
+    assert (stored.read, stored.stages) == (Read(4, 3, [0, b"\0", 1], 64), {"mean": 0.5})
+    recorder.close()
+
+
+def test_segments_are_named_by_key_and_number(tmp_path: Path) -> None:
+    recorder = RowsRecorder(config(tmp_path), "f", 0, 0)
+    column = np.array([1, 0], np.int64)
+    none = np.empty(0, np.int64)
+    batch = Segments(
+        *(column, np.array([4, 4]), column, column + 2, column + 5, column, column),
+        *(0, none, none),
+    )
+    states = {"state:h": ((2, 1), b"\1\2")}
+    trace = Trace({4: source(4, 7, 5, keys=(b"k7", b"k5"))}, segments=batch, states=states)
+    recorder.made(0, 0, 2, trace)
+    recorded = Recorded(flight_directory(tmp_path, "f"))
+    made = recorded.get(BatchId(1, 0, 0))
+    assert made is not None and recorded.has_states(made.id)
+    assert [(r.key, r.segment, r.segments, r.example) for r in made.listed()] == [
+        (b"k5", 3, 6, 5),
+        (b"k7", 2, 5, 7),
+    ]
+    assert made.has_key(b"k5") and not made.has_key(b"k6")
+    assert made.states == {"state:h": [[2, 1], b"\1\2"]}
+    recorder.close()
+
+
+def test_every_file_stands_for_itself(tmp_path: Path) -> None:
+    recorder = RowsRecorder(config(tmp_path), "f", 0, 0)
+    one = source(0, *np.random.default_rng(1).permutation(9000).tolist())
+    for number in range(400):  # of each file the source is a part
+        at = np.random.default_rng(number).permutation(9000)[:600]
+        recorder.made(0, number, 600, Trace({0: one}, (Part(0, at),)))
+    recorder.close()
+    directory = flight_directory(tmp_path, "f")
+    oldest = sorted(directory.glob("rows-*"))
+    assert len(oldest) > 2
+    oldest[0].unlink()
+    recorded = Recorded(directory)
+    numbers = sorted(batch.number for batch in recorded)
+    assert numbers == list(range(numbers[0], 400)) and numbers[0] > 0
+    for number in numbers:
+        at = np.random.default_rng(number).permutation(9000)[:600]
+        made = recorded.get(BatchId(1, 0, number))
+        assert made is not None
+        assert [row.example for row in made.listed()] == one.ordinals[at].tolist()
+
+
+def test_of_two_records_of_one_batch_the_later_life_of_its_worker_counts(tmp_path: Path) -> None:
+    for life, example in ((0, 5), (1, 6)):
+        recorder = RowsRecorder(config(tmp_path), "f", 0, life)
+        recorder.made(0, 0, 1, Trace({0: source(0, example)}, (Part(0, slice(0, 1)),)))
+        recorder.close()
+    made = Recorded(flight_directory(tmp_path, "f")).get(BatchId(1, 0, 0))
+    assert made is not None and [row.example for row in made.listed()] == [6]
+
+
+def fates(tmp_path: Path, *rounds: list[Effect]) -> list[tuple[int, str]]:
+    recorder = LeaseRecorder(config(tmp_path), "f")
+    recorder.joined(1, hello(2, 4))
+    for effects in rounds:
+        recorder.note(effects)
+    recorder.close()
+    return [(le.token, le.fate) for le in Leases(flight_directory(tmp_path, "f"))]
+
+
+def test_each_lease_has_its_end(tmp_path: Path) -> None:
+    sends: list[Effect] = [sent(token, token, seq=token) for token in range(1, 8)]
+    assert fates(
+        tmp_path,
+        sends,
+        [Answer(1, (1,), ()), Returned(2, "expired"), Returned(4, "left"), sent(3, 3)],
+        [Answer(1, (1,), (2,)), Returned(5, "voided"), Returned(6, "expired")],
+        [Answer(1, (6,), (), ((7, "state", "wrong"),))],
+    ) == [
+        *((1, "committed"), (2, "stale"), (3, "out"), (4, "left")),
+        *((5, "voided"), (6, "committed"), (7, "refused")),
+    ]
+    leases = list(Leases(flight_directory(tmp_path, "f")))
+    assert [event.fate for event in leases[5].events] == ["expired", "committed"]
+    assert leases[6].events[0].text == "state: wrong"
+    assert str(leases[0].trainer) == "1/1 (node:5, rank 2 of 4)" and leases[4].step == 5
+
+
+def test_who_a_trainer_is_stands_in_every_file(tmp_path: Path) -> None:
+    recorder = LeaseRecorder(config(tmp_path), "f")
+    recorder.joined(1, hello())
+    token = 0
+    while len(list(flight_directory(tmp_path, "f").glob("leases-*"))) < 2:
+        batch: list[Effect] = [sent(token := token + 1, token) for _ in range(200)]
+        recorder.note(batch)
+    recorder.close()
+    sorted(flight_directory(tmp_path, "f").glob("leases-*"))[0].unlink()
+    leases = list(Leases(flight_directory(tmp_path, "f")))
+    assert leases and {lease.trainer.host for lease in leases} == {"node:5"}
+
+
+class Life:
+    """One life of an owner, which has the partition of its number."""
+
+    def __init__(
+        self, state: Path, start: int, owner: int, trainer: Hello, by_number: bool = True
+    ) -> None:
+        self._recorder = LeaseRecorder(config(state, start), "f", owner, by_number)
+        self._recorder.joined(start, trainer)
+        self._session, self._partition, self._sent = start, owner, 0
+
+    def gives(self, *numbers: int) -> None:
+        """Hand these batches to the trainer; tokens are 100 times the life, and count from 1."""
+        for number in numbers:
+            self._sent += 1
+            token = 100 * self._session + self._sent
+            batch = Batch(self._partition, number, 3)
+            self._recorder.note([Send(self._session, self._sent, token, batch)])
+
+    def notes(self, *effects: Effect) -> None:
+        self._recorder.note(effects)
+
+
+def told(state: Path) -> list[tuple[int, int, str]]:
+    """Token, step and fate of all that is recorded."""
+    found = Leases(flight_directory(state, "f"))
+    return [(lease.token, lease.step, lease.fate) for lease in found]
+
+
+def test_batches_of_several_owners_are_one_trainers_in_the_order_of_the_feed(
+    tmp_path: Path,
+) -> None:
+    lives = [Life(tmp_path, 1 + owner, owner, hello()) for owner in range(3)]
+    lives[2].gives(0, 1)
+    lives[0].gives(0)
+    lives[1].gives(0, 1)
+    lives[0].gives(1)
+    steps = [(101, 1), (201, 2), (301, 3), (102, 4), (202, 5), (302, 6)]
+    assert told(tmp_path) == [(token, step, "out") for token, step in steps]
+    leases = list(Leases(flight_directory(tmp_path, "f")))
+    assert {str(lease.trainer) for lease in leases} == {"1/1 (node:5)"}
+    for text in ("1", "3", "2/2"):
+        assert ByTrainer(text, range(2, 4)).of(leases) == leases[1:3]
+
+
+def test_rounds_of_several_owners_are_in_their_order_whatever_their_batches_are(
+    tmp_path: Path,
+) -> None:
+    one, two = (Life(tmp_path, 1 + owner, owner, hello(1, 2)) for owner in range(2))
+    two.gives(1, 2)
+    one.gives(1, 9)
+    assert [token for token, _, _ in told(tmp_path)] == [101, 201, 102, 202]
+
+
+def test_segments_of_several_owners_are_in_the_order_of_the_hand_out(tmp_path: Path) -> None:
+    one, two = (Life(tmp_path, 1 + owner, owner, hello(), by_number=False) for owner in range(2))
+    two.gives(0)
+    one.gives(0)
+    two.gives(1)
+    assert [token for token, _, _ in told(tmp_path)] == [201, 101, 202]
+
+
+@pytest.mark.parametrize("by_number", [True, False])
+def test_batches_that_were_out_when_their_owner_died_have_an_end(
+    tmp_path: Path, by_number: bool
+) -> None:
+    before, other = (Life(tmp_path, 1 + owner, owner, hello(), by_number) for owner in range(2))
+    before.gives(0, 1, 2)
+    before.notes(Answer(1, (101,), ()))
+    after = Life(tmp_path, 3, 0, hello(), by_number)
+    after.notes(Reclaimed(102))
+    assert [fate for _, _, fate in told(tmp_path)] == ["committed", "out", "out"]
+    after.gives(2, 3)
+    end = "lost" if by_number else "voided"
+    fates = [(token, fate) for token, _, fate in told(tmp_path)]
+    assert fates == [
+        *((101, "committed"), (102, "out"), (103, end), (301, "out"), (302, "out")),
+    ]
+    if by_number:  # it was not used, so the next has its number
+        assert [step for _, step, _ in told(tmp_path)] == [1, 2, 3, 3, 4]
+    other.gives(9)
+    Life(tmp_path, 4, 1, hello(nonce=b"another"), by_number).gives(9)
+    assert {token: fate for token, _, fate in told(tmp_path)}[201] == "left"
+
+
+def test_hand_outs_and_rows_are_joined(tmp_path: Path) -> None:
+    rows = RowsRecorder(config(tmp_path), "f", 0, 0)
+    for number in range(3):
+        keys = (b"k%d" % number,)
+        rows.made(
+            0,
+            number,
+            1,
+            Trace({number: source(number, number, keys=keys)}, (Part(number, slice(0, 1)),)),
+        )
+    assert fates(tmp_path, [sent(1, 0), sent(2, 1)], [Returned(1, "left"), sent(3, 0, 2)])
+    rows.close()
+    history = History(tmp_path, feed_of(tmp_path, None))
+    assert [one.id.number for one in history.last(2)] == [1, 0]
+    again = history.of_batch(BatchId(1, 0, 0))
+    assert [one.lease.token for one in again if one.lease] == [1, 3]
+    assert [row.example for one in again if one.made for row in one.made.listed()] == [0, 0]
+    (never,) = history.of_key(b"k2")
+    assert never.lease is None and never.made is not None
+    assert [one.id.number for one in history.of_trainer(ByTrainer("2"))] == [0]
+    assert history.of_batch(BatchId(1, 0, 9)) == []
+
+
+def test_a_feed_without_a_record_is_refused_with_those_that_have_one(tmp_path: Path) -> None:
+    fates(tmp_path, [sent(1, 0)])
+    with pytest.raises(ServerError, match=r"no flight of feed 'g'; .* has recorded f"):
+        feed_of(tmp_path, "g")
+    with pytest.raises(ServerError, match="recorded of none"):
+        feed_of(tmp_path / "feeds", None)
+    with pytest.raises(FileNotFoundError, match="elsewhere"):
+        feed_of(tmp_path / "elsewhere", None)
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="file"):
+        feed_of(tmp_path / "file", None)

@@ -1,0 +1,77 @@
+"""A recorder that fails tells it once, and goes on when it can."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace_server.core.handover import Batch, Send
+from headrace_server.core.plan import Part, Read
+from headrace_server.flight import recorder as flight
+from headrace_server.flight.leases import Leases
+from headrace_server.flight.recorder import LeaseRecorder, RowsRecorder, flight_directory
+from headrace_server.flight.rows import Recorded
+from headrace_server.process.config import RunConfig
+from headrace_server.reading.chunk import Origin
+from headrace_server.reading.trace import Source, Trace
+
+
+def config(state: Path) -> RunConfig:
+    return RunConfig((), "", (), state_directory=str(state), start=1, record="rows")
+
+
+def trace() -> Trace:
+    numbers = np.arange(2)
+    one = Source(Read(0, 0, 0, 2), None, numbers, Origin.single("file", numbers))
+    return Trace({0: one}, (Part(0, slice(0, 2)),))
+
+
+def test_a_directory_that_can_not_be_made_is_told_once_and_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "feeds"
+    blocked.write_text("a file where a directory should be")
+    rows, leases = RowsRecorder(config(tmp_path), "f", 0, 0), LeaseRecorder(config(tmp_path), "f")
+    monkeypatch.setattr(flight, "_PAUSE_S", 0.0)
+    with caplog.at_level(logging.ERROR, "headrace.flight"):
+        for number in range(3):
+            rows.made(0, number, 2, trace())
+            leases.note([Send(1, number, 1 + number, Batch(0, number, 2))])
+    assert [record.message.count("told once") for record in caplog.records] == [1, 1]
+    blocked.unlink()
+    rows.made(0, 3, 2, trace())
+    leases.note([Send(1, 3, 4, Batch(0, 3, 2))])
+    rows.close()
+    leases.close()
+    directory = flight_directory(tmp_path, "f")
+    assert [batch.number for batch in Recorded(directory)] == [3]
+    assert [lease.token for lease in Leases(directory)] == [4]
+
+
+def test_after_a_fault_nothing_is_tried_for_a_while(tmp_path: Path) -> None:
+    blocked = tmp_path / "feeds"
+    blocked.write_text("")
+    rows = RowsRecorder(config(tmp_path), "f", 0, 0)
+    rows.made(0, 0, 2, trace())
+    blocked.unlink()
+    rows.made(0, 1, 2, trace())
+    assert not blocked.exists()
+
+
+def test_what_can_not_be_packed_is_a_gap_and_no_error(tmp_path: Path) -> None:
+    rows = RowsRecorder(config(tmp_path), "f", 0, 0)
+    of = trace()
+    rows.made(0, 0, 2, Trace(of.sources, of.parts, meta={"what": object()}))
+    rows.close()
+
+
+def test_a_batch_that_is_sent_once_more_was_handed_out_once(tmp_path: Path) -> None:
+    leases = LeaseRecorder(config(tmp_path), "f")
+    for _ in range(2):
+        leases.note([Send(1, 1, 7, Batch(0, 0, 2))])
+    leases.close()
+    (lease,) = Leases(flight_directory(tmp_path, "f"))
+    assert lease.token == 7 and lease.events == []

@@ -1,0 +1,171 @@
+"""Which connections end when there are too many: the oldest that no session uses."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from headrace_server.front.connections import Connections, Strangers
+from headrace_server.process.sockets import public_router
+from tests.patience import PATIENCE_S
+
+
+def crowd(most: int, *numbers: int) -> Strangers:
+    strangers = Strangers(most)
+    for number in numbers:
+        strangers.accepted(number, number / 100)
+    return strangers
+
+
+def test_nobody_is_spared_while_there_are_few():
+    strangers = crowd(4, 1, 2, 3, 4)
+    assert strangers.spare(100.0) == [] and len(strangers) == 4
+
+
+def test_the_older_half_ends_when_there_are_too_many():
+    strangers = crowd(4, 1, 2, 3, 4, 5)
+    assert strangers.spare(100.0) == [1, 2, 3]
+    assert len(strangers) == 2 and strangers.spare(100.0) == []
+
+
+def test_a_connection_has_some_time_for_its_hello():
+    strangers = crowd(2, 1, 2, 30)
+    assert strangers.spare(0.3) == [1, 2]
+    strangers.accepted(31, 0.31)
+    strangers.accepted(32, 0.32)
+    assert strangers.spare(0.32) == []
+    assert strangers.spare(10.0) == [30, 31]
+
+
+def test_a_connection_of_a_session_stays_and_is_a_strangers_again_after_it():
+    strangers = crowd(2, 1, 2, 3)
+    strangers.belongs(1, 7, 1.0)
+    assert strangers.spare(100.0) == [2]
+    strangers.left(7, 100.0)
+    strangers.accepted(4, 100.5)
+    assert strangers.spare(200.0) == [3, 1]
+
+
+def test_a_session_protects_one_connection_and_a_connection_one_session():
+    strangers = crowd(0, 1, 2)
+    strangers.belongs(1, 7, 1.0)
+    strangers.belongs(2, 7, 2.0)  # it came by another
+    strangers.belongs(2, 8, 3.0)  # another session came by that
+    strangers.left(7, 4.0)
+    assert strangers.spare(100.0) == [1]
+    strangers.left(8, 101.0)
+    assert strangers.spare(200.0) == [2] and len(strangers) == 0
+
+
+def test_a_number_that_is_used_again_is_another_connection():
+    strangers = crowd(0, 1)
+    strangers.belongs(1, 7, 1.0)
+    strangers.accepted(1, 5.0)
+    assert strangers.spare(100.0) == [1]
+    strangers.left(7, 100.0)
+    strangers.belongs(9, 8, 100.0)  # it has ended meanwhile
+    strangers.ended(9)
+    assert len(strangers) == 0
+
+
+class Port:
+    """A public socket that echoes, and its connections."""
+
+    def __init__(self, most: int, address: str) -> None:
+        self.context: Any = zmq.Context()
+        self.public = public_router(self.context)
+        self.public.handshake_ivl = 0  # ZeroMQ ends nothing by itself
+        self.connections = Connections(self.context, self.public, most)
+        self.public.bind(address)
+        self.address = self.public.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        self.ends: list[Any] = []
+
+    def knock(self) -> socket.socket:
+        scheme, _, place = self.address.partition("://")
+        if scheme == "ipc":
+            end = socket.socket(socket.AF_UNIX)
+            end.connect(place)
+        else:
+            host, _, port = place.rpartition(":")
+            end = socket.create_connection((host, int(port)))
+        end.settimeout(PATIENCE_S)
+        self.ends.append(end)
+        return end
+
+    def until(self, done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not done():
+            assert time.monotonic() < deadline, (len(self.connections), self.ends)
+            self.connections.hear(time.monotonic())
+            self.public.poll(5)
+
+    def close(self) -> None:
+        for end in self.ends:
+            end.close()
+        self.connections.close()
+        self.public.close()
+        self.context.term()
+
+
+@pytest.fixture(params=["tcp", "ipc"])
+def port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Port]:
+    found = Port(4, "tcp://127.0.0.1:*" if request.param == "tcp" else f"ipc://{tmp_path}/s")
+    yield found
+    found.close()
+
+
+def test_a_trainers_connection_outlives_any_number_of_silent_ones(port: Port):
+    trainer = port.context.socket(zmq.DEALER)
+    trainer.linger = 0
+    port.ends.append(trainer)
+    trainer.connect(port.address)
+    trainer.send(b"hello")
+    port.until(lambda: bool(port.public.poll(0)))
+    last = port.public.recv_multipart(copy=False)[-1]
+    port.connections.belongs(int(last.get(zmq.SRCFD)), 1, time.monotonic())
+    silent = [port.knock() for _ in range(8)]
+    port.until(lambda: len(port.connections) == 9)
+    port.connections.end_surplus(time.monotonic() + PATIENCE_S)
+    assert port.connections.take_ended() == 4 and port.connections.take_ended() == 0
+    for end in silent[:4]:  # the oldest
+        with contextlib.suppress(ConnectionResetError):
+            while end.recv(100):
+                pass
+    assert silent[-1].recv(1)
+    trainer.send(b"still there")
+    port.until(lambda: bool(port.public.poll(0)))
+    assert port.public.recv_multipart()[-1] == b"still there"
+
+
+def test_only_connections_of_the_port_are_ended_whatever_has_their_number(port: Port, tmp_path):
+    ours, theirs = socket.socketpair()
+    file = os.open(tmp_path / "file", os.O_CREAT | os.O_RDWR)
+    for number in (ours.fileno(), file, 9999):
+        port.connections._strangers.accepted(number, 0.0)
+    for _ in range(4):
+        port.connections._strangers.accepted(10_000 + len(port.connections), 0.0)
+    port.connections.end_surplus(100.0)
+    assert port.connections.take_ended() == 0
+    ours.send(b"x")
+    assert theirs.recv(1) == b"x" and os.write(file, b"x") == 1
+    for end in (ours, theirs):
+        end.close()
+    os.close(file)
+
+
+def test_a_storm_is_read_in_turns(port: Port, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("headrace_server.front.connections._BURST", 5)
+    for _ in range(20):
+        port.knock()
+    port.public.poll(200)
+    port.connections.hear(0.0)
+    assert len(port.connections) <= 5 and port.connections.more
+    port.until(lambda: len(port.connections) == 20 and not port.connections.more)

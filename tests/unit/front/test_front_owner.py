@@ -1,0 +1,118 @@
+"""A front holds greetings until their owner is ready; trainers of a dead owner greet again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from headrace_proto.messages import FROM_SERVER, Unknown
+from headrace_server.core.farewell import RETURN_S
+from headrace_server.front.front_owner import FrontOwner, life_of, number_of
+from headrace_server.process.exchange import Exchange
+from headrace_server.process.relay import FROM_FRONT, AllBack, Heard, Known, Sent
+
+KNOWN = Known(None, {})
+
+
+class World:
+    """An owner, what it was told by life, and what trainers were told."""
+
+    def __init__(self, number: int = 1) -> None:
+        self.told: list[tuple[bytes, object]] = []
+        self.said: list[tuple[bytes, object]] = []
+        self.gone: set[bytes] = set()
+        self.owner = FrontOwner(number, cast(Exchange, self), self._say)
+
+    def tell(self, name: bytes, frames: Sequence[bytes]) -> bool:
+        self.told.append((name, FROM_FRONT.decode(frames[0])))
+        return True
+
+    def unsent_bytes(self, name: bytes) -> int:
+        return 0
+
+    def _say(self, connection: bytes, header: bytes) -> bool:
+        self.said.append((connection, FROM_SERVER.decode(header)))
+        return connection not in self.gone
+
+    def take_told(self) -> list[Any]:
+        told, self.told = [message for _, message in self.told], []
+        return told
+
+    def begin(self, name: bytes = b"1-0", now: float = 0.0) -> None:
+        self.owner.begin_life(name, KNOWN)
+        self.owner.open(now)
+
+
+def test_a_name_tells_number_and_life():
+    assert (number_of(b"12-3"), life_of(b"12-3")) == (12, 3)
+
+
+def test_greetings_are_held_until_the_owner_is_ready():
+    w = World()
+    w.owner.hold(b"a", 5, "key", [b"hello"])
+    assert b"a" in w.owner and b"b" not in w.owner and w.owner.load == 1
+    w.owner.begin_life(b"1-0", KNOWN)
+    assert w.take_told() == [KNOWN, AllBack()]
+    w.owner.open(0.0)
+    assert w.take_told() == [Heard(b"a", "key")]
+    assert w.owner.greets(b"a") and w.owner.forget(b"a") == 5
+
+
+def test_trainers_of_a_life_that_ended_greet_again_and_the_next_life_learns_when_all_have():
+    w = World()
+    w.begin()
+    for connection, session in ((b"a", 2), (b"b", 5), (b"c", 8)):
+        assert w.owner.opened(connection, session) == b""
+    w.gone.add(b"c")
+    assert sorted(w.owner.end_life()) == [2, 5, 8]
+    assert dict(w.said) == {b"a": Unknown(2), b"b": Unknown(5), b"c": Unknown(8)}
+    assert b"a" in w.owner and b"c" not in w.owner and w.owner.load == 0
+    w.take_told()
+    w.begin(b"1-1")
+    assert AllBack() not in w.take_told()
+    w.owner.opened(b"a", 2)
+    assert w.take_told() == []
+    w.owner.opened(b"b", 5)
+    assert w.take_told() == [AllBack()]
+
+
+def test_trainers_that_do_not_come_back_are_waited_for_a_moment_only():
+    w = World()
+    w.begin()
+    w.owner.opened(b"a", 2)
+    w.owner.end_life()
+    w.begin(b"1-1", now=10.0)
+    w.take_told()
+    w.owner.tick(10.0 + RETURN_S / 2, KNOWN)
+    assert w.take_told() == []
+    w.owner.tick(10.0 + RETURN_S, KNOWN)
+    assert w.take_told() == [AllBack()]
+
+
+def test_a_session_that_comes_by_another_connection_leaves_the_first():
+    w = World()
+    w.begin()
+    w.owner.opened(b"a", 2)
+    assert w.owner.opened(b"b", 2) == b"a"
+    assert w.owner.sessions == {b"b": 2}
+    assert w.owner.left(2) == b"b" and w.owner.sessions == {}
+    assert w.owner.left(2) == b""
+
+
+def test_it_is_told_of_other_keys_and_of_blocks_that_are_sent():
+    class Tracker:
+        done = False
+
+    w = World()
+    w.begin()
+    w.take_told()
+    tracker = Tracker()
+    w.owner.sending.append((tracker, 7))
+    w.owner.sweep()
+    assert w.take_told() == []
+    tracker.done = True
+    w.owner.sweep()
+    assert w.take_told() == [Sent(7)] and w.owner.sending == []
+    other = Known({"k": "name"}, {})
+    w.owner.tick(0.0, other), w.owner.tick(0.0, other)
+    assert w.take_told() == [other]

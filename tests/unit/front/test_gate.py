@@ -1,0 +1,218 @@
+"""The gate lets in who has a key, and counts why others are not let in.  Real sockets."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from headrace.keys import load_keys
+from headrace_server.cli.keygen import make_pair
+from headrace_server.front.connections import Connections
+from headrace_server.front.gate import Gate
+from headrace_server.process.sockets import public_router
+from tests.patience import PATIENCE_S
+
+
+def greeting(mechanism: bytes) -> bytes:
+    """How a connection of ZeroMQ begins."""
+    return b"\xff" + bytes(8) + b"\x7f\x03\x01" + mechanism.ljust(20, b"\0") + bytes(32)
+
+
+class House:
+    """A public socket behind its gate, in this thread, and the trainers that knock."""
+
+    def __init__(self, keys: Path | None) -> None:
+        self.context: Any = zmq.Context()
+        self.outside: Any = zmq.Context()
+        self.public = public_router(self.context)
+        self.connections = Connections(self.context, self.public, 100)
+        at = None if keys is None else str(keys)
+        self.gate = Gate(self.context, self.public, at, self.connections)
+        self.port = self.public.bind_to_random_port("tcp://127.0.0.1")
+        self._trainers: list[Any] = []
+
+    def knock(self, keys: Path | None = None) -> Any:
+        """A trainer that says "hi"."""
+        trainer = self.outside.socket(zmq.DEALER)
+        trainer.linger = 0
+        if keys is not None:
+            load_keys(keys).lock(trainer)
+        trainer.connect(f"tcp://127.0.0.1:{self.port}")
+        trainer.send(b"hi")
+        self._trainers.append(trainer)
+        return trainer
+
+    def knock_raw(self, opening: bytes) -> socket.socket:
+        """A connection that begins so, and says nothing more."""
+        raw = socket.create_connection(("127.0.0.1", self.port))
+        raw.sendall(opening)
+        return raw
+
+    def heard(self, until: Callable[[], bool] = lambda: False) -> tuple[str, list[bytes]] | None:
+        """What comes by which key, or None when that is so that the test waits for."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            if self.gate.questions is not None:
+                self.gate.answer(time.monotonic())
+            self.connections.hear(time.monotonic())
+            self.gate.tick(time.monotonic())
+            if self.public.poll(10):
+                key, _, frames = self.gate.receive()
+                return key, frames
+            if until():
+                return None
+        raise AssertionError(f"neither heard nor refused: {self.gate.told()}")
+
+    def refuses(self, reason: str) -> bool:
+        """Whether what comes next is a refusal for this reason, and no message."""
+        return self.heard(lambda: self.gate.refusals.counts[reason] > 0) is None
+
+    def close(self) -> None:
+        for trainer in self._trainers:
+            trainer.close()
+        self.outside.term()
+        self.gate.close()
+        self.connections.close()
+        self.public.close()
+        self.context.term()
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    """Of a server, with alice's beside them."""
+    make_pair(tmp_path / "keys", None)
+    make_pair(tmp_path / "keys", "alice")
+    return tmp_path / "keys"
+
+
+@pytest.fixture
+def stranger(tmp_path: Path, keys: Path) -> Path:
+    """Bob's, who knows the server; it does not know him."""
+    make_pair(tmp_path / "bob", "bob")
+    (tmp_path / "bob" / "server.public").write_text((keys / "server.public").read_text())
+    return tmp_path / "bob"
+
+
+@pytest.fixture
+def locked(keys: Path) -> Iterator[House]:
+    house = House(keys)
+    yield house
+    house.close()
+
+
+@pytest.fixture
+def free() -> Iterator[House]:
+    house = House(None)
+    yield house
+    house.close()
+
+
+def test_who_has_a_key_is_heard_and_known(locked: House, keys: Path):
+    locked.knock(keys)
+    heard = locked.heard()
+    assert heard is not None
+    assert heard == (load_keys(keys).public, [b"hi"])
+    assert locked.gate.name_of(heard[0]) == "alice"
+    assert locked.gate.told() == {"keys": True, "known": ["alice"], "refused": {}}
+
+
+def test_without_keys_everybody_is_heard_and_nothing_is_asked(free: House):
+    free.knock()
+    assert free.heard() == ("", [b"hi"])
+    assert free.gate.questions is None and free.gate.name_of("") == ""
+
+
+def test_a_key_that_is_not_known_is_refused_and_told_with_address_and_key(
+    locked: House, stranger: Path, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.WARNING)
+    locked.knock(stranger)
+    assert locked.refuses("unknown_key")
+    (line,) = caplog.messages
+    assert "127.0.0.1" in line and load_keys(stranger).public in line
+
+
+def test_a_key_that_came_a_moment_ago_is_known_at_once(locked: House, keys: Path, stranger: Path):
+    now = time.monotonic()
+    locked.gate.tick(now)  # looked a moment ago, and will not look again for a second
+    (keys / "trainers" / "bob.public").write_text((stranger / "bob.public").read_text())
+    while time.monotonic() < now + 0.11:
+        locked.public.poll(10)
+    locked.knock(stranger)
+    heard = locked.heard()
+    assert heard is not None and locked.gate.name_of(heard[0]) == "bob"
+
+
+def test_a_trainer_without_keys_is_refused(locked: House):
+    with locked.knock_raw(greeting(b"NULL")):
+        assert locked.refuses("no_keys")
+
+
+def test_a_trainer_with_keys_is_refused_where_there_are_none(free: House):
+    with free.knock_raw(greeting(b"CURVE")):
+        assert free.refuses("keys_not_used")
+
+
+def test_who_takes_the_server_for_another_is_refused(locked: House, keys: Path, tmp_path: Path):
+    make_pair(tmp_path / "other", None)
+    (keys / "server.public").write_text((tmp_path / "other" / "server.public").read_text())
+    locked.knock(keys)
+    assert locked.refuses("other_server_key")
+
+
+def test_what_is_no_handshake_is_counted_and_fills_no_log(
+    locked: House, caplog: pytest.LogCaptureFixture
+):
+    locked.knock_raw(greeting(b"CURVE")[:5]).close()
+    assert locked.refuses("handshake")
+    assert not caplog.messages
+
+
+def test_a_change_of_keys_is_told_once(locked: House, keys: Path):
+    now = time.monotonic()
+    assert not locked.gate.tick(now)
+    alice = load_keys(keys).public
+    (keys / "trainers" / "alice.public").unlink()
+    assert not locked.gate.tick(now + 0.5)
+    assert locked.gate.tick(now + 1.5)
+    assert not locked.gate.tick(now + 3)
+    assert locked.gate.name_of(alice) is None
+
+
+def test_a_storm_of_broken_handshakes_is_read_in_turns_and_holds_up_nobody(
+    locked: House, keys: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headrace_server.front.connections._BURST", 10)
+    for _ in range(200):
+        locked.knock_raw(greeting(b"CURVE")[:5]).close()
+    locked.connections.hear(time.monotonic())
+    locked.gate.tick(time.monotonic())
+    assert locked.gate.refusals.counts.total() <= 10
+    locked.knock(keys)
+    assert locked.heard() == (load_keys(keys).public, [b"hi"])
+    assert locked.heard(lambda: locked.gate.refusals.counts["handshake"] >= 200) is None
+
+
+def test_a_key_that_comes_right_after_a_refusal_is_let_in_at_the_next_look(
+    locked: House, keys: Path, stranger: Path
+):
+    locked.gate.tick(time.monotonic())
+    locked.gate.answer(looked := time.monotonic())
+    locked.gate._looked = looked + 1000  # so that no look is due when it knocks
+    (keys / "trainers" / "bob.public").write_text((stranger / "bob.public").read_text())
+    locked.knock(stranger)
+    deadline = time.monotonic() + PATIENCE_S
+    while not locked.gate._unanswered:
+        assert time.monotonic() < deadline
+        locked.public.poll(10)
+        locked.gate.answer(time.monotonic())
+    locked.gate._looked = looked
+    heard = locked.heard()
+    assert heard is not None and locked.gate.name_of(heard[0]) == "bob"

@@ -1,0 +1,80 @@
+"""Stores of a worker over real files, and what they send; its partitions, for tests."""
+
+from __future__ import annotations
+
+import select
+from pathlib import Path
+from typing import Any
+
+from headrace_server.files.manifest import resolve
+from headrace_server.making.partition_feed import Busy
+from headrace_server.making.slab import Slab
+from headrace_server.pipeline.builder import Pipeline
+from headrace_server.process.config import FeedConfig
+from headrace_server.process.diary import Diary, Notebook
+from headrace_server.worker.opening import Opener
+from headrace_server.worker.stores import Stores
+
+PATIENCE_S = 30
+
+
+class Keeping:
+    """One worker's stores, and what they send."""
+
+    def __init__(self, directory: Path, durability: str = "power") -> None:
+        self.sent: list[Any] = []
+        self.stores = Stores(str(directory), durability, self.sent.append)
+
+    def until_sent(self, n: int) -> list[Any]:
+        """What has been sent, once it is so much."""
+        assert self.stores.write() == []
+        while len(self.sent) < n:
+            self.wait()
+            assert self.stores.tell_committed() == []
+        assert len(self.sent) == n
+        return self.sent
+
+    def wait(self) -> None:
+        """Until the stores have something to tell."""
+        assert self.stores.write() == []
+        ready, _, _ = select.select([self.stores], [], [], PATIENCE_S)
+        assert ready, "the stores say nothing"
+
+
+class House(Keeping):
+    """One life of a worker with one feed, "f", of two partitions."""
+
+    def __init__(
+        self, pipeline: Pipeline, here: Path, directory: Path | None, durability: str = "power"
+    ) -> None:
+        """Without a state directory journals end with this life."""
+        life = f"life{len(list(here.iterdir()))}"
+        journals = (
+            (here / life / "journals", "worker") if directory is None else (directory, durability)
+        )
+        super().__init__(*journals)
+        declaration = pipeline.declaration()
+        self.feed = FeedConfig("f", declaration, resolve(declaration.source.paths), 2)
+        here = here / life
+        here.mkdir()
+        self.notebook = Notebook(here / "diary")
+        self.passed: list[int] = []
+        self.opener = Opener(
+            Slab(here, 0, 0, 1 << 20, 1 << 16),
+            self.stores,
+            str(here / "index"),
+            Diary(self.notebook.path),
+            {},
+            lambda feed, rows: self.passed.extend(rows),
+            1 << 20,
+        )
+
+    def open(self, partition: int = 0) -> Any:
+        return self.opener.open(self.feed, partition)
+
+
+def step(run: Any) -> Any:
+    """The next thing that is not Busy."""
+    while (result := run.advance()) is Busy:
+        pass
+    return result

@@ -1,0 +1,265 @@
+"""Whenever a partition dies, what its keeper had stored is enough to go on exactly there."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace_server.core.changes import Change, Example, Examples, Saved
+from headrace_server.core.plan import Read
+from headrace_server.core.segments import SegmentQueue
+from headrace_server.core.sequences import FIRST_INDEX
+from headrace_server.core.slots import Segments
+from headrace_server.making.keeper import Keeper
+
+
+class Stored:
+    """What a store makes of changes."""
+
+    def __init__(self) -> None:
+        self.examples: dict[int, Example] = {}
+        self.chunks: dict[int, bytes] = {}
+        self.meta: dict[str, bytes] = {}
+        self.marks: set[int] = set()
+
+    def apply(self, change: Change) -> None:
+        self.examples.update((e.line, e) for e in change.put.listed())
+        for line in change.drop:
+            del self.examples[line]
+        self.chunks.update(change.chunks)
+        for number in change.drop_chunks:
+            del self.chunks[number]
+        assert not self.marks & set(change.done)
+        self.marks.update(change.done)
+        if change.base is not None:
+            self.marks = {mark for mark in self.marks if mark >= change.base}
+        self.meta.update(change.meta)
+        assert {e.chunk for e in self.examples.values()} == set(self.chunks)
+
+    @property
+    def saved(self) -> Saved:
+        examples = sorted(self.examples.values(), key=lambda e: e.index)
+        return Saved(self.meta, Examples.of(examples), self.chunks, sorted(self.marks), [])
+
+
+class Truth:
+    """What really became of each line, by what is committed."""
+
+    def __init__(self) -> None:
+        self.segments: dict[int, int] = {}  # line → segments that are done
+        self.index: dict[int, int] = {}
+        self.refused: set[int] = set()
+
+
+class World:
+    """A partition with the real machine, over lines whose facts are known."""
+
+    def __init__(self, seed: int) -> None:
+        chance = self.chance = random.Random(seed)
+        n = self.lines = chance.randrange(5, 80)
+        self.counts = [chance.choice([1, 1, 2, 3, 5]) for _ in range(n)]
+        self.keys = [b"%d" % line for line in range(n)]
+        for line in range(1, n):
+            if self.counts[line - 1] > 1 and chance.random() < 0.15:
+                self.keys[line] = self.keys[line - 1]
+        self.batch_size = chance.randrange(1, 5)
+        self.capacity = chance.choice([None, self.batch_size, 12])
+        self.stored, self.truth = Stored(), Truth()
+        self.pending: list[tuple[Change, Truth]] = []
+        self.begin()
+
+    # Lives
+
+    def begin(self) -> None:
+        """A life, from what is stored."""
+        self.keeper = Keeper()
+        self.machine = SegmentQueue(self.batch_size, self.capacity, True)
+        self.out: list[Segments] = []
+        self.position = self.chunk = 0
+        self.seen = copy.deepcopy(self.truth)
+        self.known = set(self.truth.segments) | self.truth.refused  # of earlier lives
+        self.firsts: dict[int, int] = {}
+        if "base" not in self.stored.meta:
+            assert not self.truth.segments and not self.truth.refused
+            return
+        saved = copy.deepcopy(self.stored.saved)
+        cursor, begun = self.keeper.resume(saved)
+        self.position = cursor["position"]
+        self.chunk = max([cursor["chunk"], *saved.chunks]) + 1
+        assert cursor["stages"] == ["as of", cursor["line"]]
+        assert self.position == cursor["line"]
+        going = {n: s for n, s in self.truth.segments.items() if s < self.counts[n]}
+        order = sorted(going, key=self.truth.index.__getitem__)
+        assert begun.lines.tolist() == order
+        assert begun.segments.tolist() == [going[line] for line in order]
+        assert begun.counts.tolist() == [self.counts[line] for line in order]
+        assert begun.indices.tolist() == [self.truth.index[line] for line in order]
+        assert list(begun.keys) == [(0, self.keys[line]) for line in order]
+        assert saved.examples.packed() == [b"%d after %d" % (line, going[line]) for line in order]
+        for chunk, row, line in zip(begun.chunks.tolist(), begun.rows.tolist(), order, strict=True):
+            read, stages = self.keeper.reread(chunk)
+            assert read == Read(chunk, 0, read.position, read.limit)
+            assert read.position + row == line and row < read.limit
+            assert stages == ["as of", read.position]
+        self.machine.resume(begun)
+        self.machine.start_from(cursor["index"])
+
+    def crash(self) -> None:
+        """Die; of what is not committed a part is, and in its order."""
+        self.commit(self.chance.randint(0, len(self.pending)))
+        self.pending.clear()
+        self.begin()
+
+    def submit(self, change: Change) -> None:
+        self.pending.append((change, copy.deepcopy(self.seen)))
+
+    def commit(self, n: int) -> None:
+        for change, truth in self.pending[:n]:
+            self.stored.apply(change)
+            self.truth = truth
+        del self.pending[:n]
+
+    # Work
+
+    def step(self) -> None:
+        self.machine.want(10**9)
+        what = self.chance.random()
+        if what < 0.3 and self.machine.hungry:
+            self.read()
+        elif what < 0.6:
+            batch = self.machine.next_draft()
+            if batch is not None:
+                self.out.append(batch)
+            self.refused()
+            self.forget()
+        elif what < 0.9 and self.out:
+            self.save(self.out.pop(self.chance.randrange(len(self.out))))
+        else:
+            self.commit(self.chance.randint(0, len(self.pending)))
+        # Chunks can be read again while a line of theirs is not done, and are known for no longer.
+        done = self.seen.segments
+        lines = (set(range(self.position)) | done.keys()) - self.seen.refused
+        going = [n for n in lines if done.get(n, 0) < self.counts[n]]
+        reads = [self.keeper.reread(chunk)[0] for chunk in self.keeper._reads]
+        there = {n for r in reads for n in range(r.position, r.position + r.limit)}
+        assert there >= set(going)
+        assert len(reads) <= len(going)
+
+    def read(self) -> None:
+        if self.position == self.lines:
+            self.machine.finish()
+            self.refused()
+            return
+        limit = self.chance.randrange(1, 9)
+        rows = 0 if self.chance.random() < 0.1 else min(limit, self.lines - self.position)
+        read = Read(self.chunk, 0, self.position, limit)
+        cursor = {"position": self.position, "index": self.machine.next_index}
+        line, marks = self.keeper.read(read, rows, ["as of", self.position], cursor)
+        assert line == self.position
+        lines = range(line, line + rows)
+        for row, n in enumerate(lines):
+            assert bool(marks is not None and marks[row]) == (n in self.known)
+        facts: Any = {
+            "key": [(0, self.keys[n]) for n in lines],
+            "count": [self.counts[n] for n in lines],
+            "line": line,
+            "known": marks,
+        }
+        self.machine.offer(read.chunk, rows, facts)
+        self.position += rows
+        self.chunk += 1
+        self.firsts[read.chunk] = line
+        self.refused()
+        self.forget()
+
+    def refused(self) -> None:
+        for chunk, row in self.machine.take_refused():
+            self.seen.refused.add(self.firsts[chunk] + row)
+            self.submit(self.keeper.refused(chunk, row))
+
+    def save(self, batch: Segments) -> None:
+        rows = self.machine.saved(batch)
+        assert rows is not None
+        for line, segment, index in zip(
+            batch.lines.tolist(), batch.segments.tolist(), batch.indices.tolist(), strict=True
+        ):
+            assert self.seen.segments.get(line, 0) == segment
+            assert self.seen.index.setdefault(line, index) == index
+            self.seen.segments[line] = segment + 1
+        lines, segments = batch.lines[rows].tolist(), batch.segments[rows].tolist()
+        keys = [(0, self.keys[line]) for line in lines]
+        states = [b"%d after %d" % (n, s + 1) for n, s in zip(lines, segments, strict=True)]
+        self.submit(self.keeper.saved(batch, rows, keys, [states]))
+        self.refused()
+        self.forget()
+
+    def forget(self) -> None:
+        for chunk in self.keeper._first.keys() - self.machine.chunks():
+            self.keeper.forget(chunk)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_every_line_ends_once_however_often_the_partition_dies(seed: int):
+    world = World(seed)
+    crashes = world.chance.randrange(12)
+    for _ in range(crashes):
+        for _ in range(world.chance.randrange(60)):
+            world.step()
+        world.crash()
+    for _ in range(10_000):
+        if world.machine.done:
+            break
+        world.step()
+    world.commit(len(world.pending))
+    truth = world.truth
+    assert truth.segments.keys() | truth.refused == set(range(world.lines))
+    assert not truth.segments.keys() & truth.refused
+    assert all(world.counts[line] == done for line, done in truth.segments.items())
+    # As if nothing had happened: indices without gaps, in the order of the lines.
+    ordered = [truth.index[line] for line in sorted(truth.segments)]
+    assert ordered == list(range(FIRST_INDEX, FIRST_INDEX + len(ordered)))
+    assert not world.stored.examples and not world.stored.chunks
+    world.begin()
+    while world.position < world.lines:
+        world.read()
+    world.machine.finish()
+    assert world.machine.done and world.machine.next_draft() is None
+
+
+def batch_of(machine: SegmentQueue, keeper: Keeper, rows: int, count: int) -> Segments:
+    """The first batch of a chunk of examples."""
+    keeper.read(Read(3, 0, 0, rows), rows, None, {"position": 0})
+    facts: Any = {"key": list(range(rows)), "count": [count] * rows}
+    machine.offer(3, rows, facts)
+    machine.want(100)
+    batch = machine.next_draft()
+    assert batch is not None
+    return batch
+
+
+def test_states_that_come_by_themselves_end_nothing():
+    keeper, machine = Keeper(), SegmentQueue(2)
+    batch = batch_of(machine, keeper, 2, 2)
+    assert not len(keeper.saved(batch, np.array([], np.int64), [], []).put)
+    machine.saved(batch)
+    change = keeper.flushed(batch, np.array([0, 1]), [(0, b"a"), (0, b"b")], [[b"x", b"y"]])
+    assert [(e.line, e.segment, e.state) for e in change.put.listed()] == [
+        (0, 1, b"x"),
+        (1, 1, b"y"),
+    ]
+    last = machine.next_draft()
+    assert last is not None and last.last.all()
+    with pytest.raises(ValueError, match="has ended: it has no state to keep"):
+        keeper.flushed(last, np.array([0]), [(0, b"a")], [[b"x"]])
+    assert keeper.saved(last, np.array([], np.int64), [], []).drop == [0, 1]
+
+
+def test_a_chunk_without_lines_is_not_remembered():
+    keeper = Keeper()
+    for number in range(5):
+        keeper.read(Read(number, 0, number, 1), 0, None, {"position": number})
+    assert not keeper._reads and not keeper._first

@@ -1,0 +1,315 @@
+"""Batches of segments as they lie in memory: windows, padding, contexts and what tells of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace_proto.dtypes import BYTES, numpy_dtype
+from headrace_proto.layout import aligned_bytes, arrange, strings_at
+from headrace_proto.schema import Field
+from headrace_server import pipeline as hs
+from headrace_server.core.sequences import FIRST_INDEX
+from headrace_server.making.partition_feed import Done
+from headrace_server.making.segment_block import BlockLayout, write_strings
+from headrace_server.pipeline.builder import Pipeline
+from tests.examples import some
+from tests.unit.segment_player import Player, Taken, same_states
+
+STATES = {"s": hs.zeros((2,))}
+DTYPES = [
+    "float32",
+    "float64",
+    "float16",
+    "int64",
+    "int8",
+    "uint16",
+    "bool",
+    "complex64",
+    "complex128",
+    "bfloat16",
+    "bytes",
+]
+
+
+def texts(shape: tuple[int, ...], seed: int) -> np.ndarray:
+    out = np.empty(shape, object)
+    flat = [b"%d\0" % (seed + i) * ((seed + i) % 4) for i in range(out.size)]
+    out.reshape(-1)[:] = flat
+    return out
+
+
+def values(dtype: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    if dtype == BYTES:
+        return texts(shape, seed)
+    numbers = np.arange(seed + 1, seed + 1 + int(np.prod(shape))).reshape(shape) % 100
+    if dtype.startswith("complex"):
+        return (numbers + 1j * seed).astype(dtype)
+    return numbers.astype(numpy_dtype(dtype))
+
+
+def window(sequence: np.ndarray, segment: int, unroll: int) -> np.ndarray:
+    """The steps of a segment by definition, filled up with what is zero."""
+    part = sequence[segment * unroll : (segment + 1) * unroll]
+    shape = (unroll - len(part), *sequence.shape[1:])
+    if sequence.dtype == object:
+        return np.concatenate([part, np.full(shape, b"", object)])
+    return np.concatenate([part, np.zeros(shape, sequence.dtype)])
+
+
+def assert_same(got: np.ndarray, want: Any) -> None:
+    assert got.dtype == np.asarray(want).dtype and got.shape == np.shape(want)
+    assert np.array_equal(got, want)
+
+
+def check(
+    batches: list[Taken],
+    examples: list[Mapping[str, Any]],
+    unroll: int,
+    sequences: list[str],
+    context: list[str],
+    length: str | None = None,
+) -> None:
+    """Every row is what the definition says, and every segment came once, in its turn."""
+    numbers = {example["k"]: i for i, example in enumerate(examples)}
+    seen: dict[bytes, int] = {}
+    for taken in batches:
+        for row, (key, segment, count) in enumerate(taken.rows):
+            example = examples[numbers[key]]
+            steps = len(example[sequences[0]])
+            total = steps if length is None else int(example[length])
+            assert segment == seen.get(key, 0)
+            seen[key] = segment + 1
+            assert count == -(-steps // unroll)
+            assert taken["@total_length"][row] == total
+            assert taken["@length"][row] == min(unroll, max(0, total - segment * unroll))
+            assert taken["@insertion_index"][row] == FIRST_INDEX + numbers[key]
+            for name in sequences:
+                want = window(np.asarray(example[name]), segment, unroll)
+                assert_same(taken["sequences:" + name][row], want)
+            for name in context:
+                want = np.asarray([example[name]], object if name == "text" else None)
+                assert_same(taken["context:" + name][row : row + 1], want)
+    assert seen == {e["k"]: -(-len(e[sequences[0]]) // unroll) for e in examples}
+
+
+def played(pipeline: Pipeline, directory: Path) -> tuple[Player, list[Taken]]:
+    player = Player(pipeline, directory)
+    batches, end = player.play(same_states)
+    assert end is Done and player.slab.used_bytes == 0
+    return player, batches
+
+
+@pytest.mark.parametrize("inner", [(), (3,), (2, 2)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_windows_of_every_dtype_are_exact_and_filled_up_with_zeros(
+    dtype: str, inner: tuple[int, ...], tmp_path: Path
+):
+    steps = [1, 7, 3, 12, 4, 9, 2]
+    examples = [
+        {"k": b"key\0%d" % i, "x": values(dtype, (t, *inner), 10 * i)} for i, t in enumerate(steps)
+    ]
+    features = {"k": hs.scalar("bytes"), "x": hs.sequence(dtype, inner)}
+    pipeline = hs.from_examples(examples, features).batch_sequences_with_states(
+        "k", ["x"], [], None, STATES, 4, 3
+    )
+    player, batches = played(pipeline, tmp_path)
+    assert player.feed.schema["sequences:x"] == Field(dtype, (None, 4, *inner))
+    assert [len(taken) for taken in batches] == [3, 3, 3, 2, 1]
+    for taken in batches:
+        assert not taken["state:s"].any()
+    check(batches, examples, 4, ["x"], [])
+
+
+def test_several_sequences_of_fixed_and_of_varying_length_go_side_by_side(tmp_path: Path):
+    examples = [
+        {
+            "k": b"%d" % i,
+            "fixed": np.arange(i, i + 14, dtype=np.int16).reshape(7, 2),
+            "named": texts((7, 2), i),
+            "vary": np.full((7, 3), i + 0.5),
+            "also": np.full(7, i % 2 == 0),
+        }
+        for i in range(9)
+    ]
+    features = {
+        "k": hs.scalar("bytes"),
+        "fixed": hs.fixed("int16", (7, 2)),
+        "named": hs.fixed("bytes", (7, 2)),
+        "vary": hs.sequence("float64", (3,)),
+        "also": hs.sequence("bool"),
+    }
+    names = ["also", "fixed", "named", "vary"]
+    pipeline = hs.from_examples(examples, features).shuffle(seed=3)
+    shuffled = pipeline.batch_sequences_with_states(
+        "k", names[::-1], [], None, STATES, 3, 4, capacity=5
+    )
+    _, batches = played(shuffled, tmp_path)
+    order = [key for taken in batches for key, segment, _ in taken.rows if not segment]
+    assert order != sorted(order)
+    by_key = {example["k"]: example for example in examples}
+    check(batches, [by_key[key] for key in order], 3, names, [])
+
+
+def test_contexts_of_every_kind_are_repeated_in_each_segment(tmp_path: Path):
+    examples = [
+        {
+            "k": b"%d" % i,
+            "x": np.zeros(5, np.float32),
+            "n": np.int32(i),
+            "flag": bool(i % 2),
+            "m": np.full((2, 3), i, np.float16),
+            "b": np.full(2, i, ml_dtypes.bfloat16),
+            "text": b"t" * i,
+            "many": texts((2, 2), i),
+        }
+        for i in range(7)
+    ]
+    features = {
+        "k": hs.scalar("bytes"),
+        "x": hs.sequence("float32"),
+        "n": hs.scalar("int32"),
+        "flag": hs.scalar("bool"),
+        "m": hs.fixed("float16", (2, 3)),
+        "b": hs.fixed("bfloat16", (2,)),
+        "text": hs.scalar("bytes"),
+        "many": hs.fixed("bytes", (2, 2)),
+    }
+    context = ["b", "flag", "m", "many", "n", "text"]
+    pipeline = hs.from_examples(examples, features).batch_sequences_with_states(
+        "k", ["x"], context, None, STATES, 2, 3
+    )
+    player, batches = played(pipeline, tmp_path)
+    assert list(player.feed.schema) == [
+        *("@key", "@sequence", "@sequence_count", "@length", "@total_length"),
+        *("@insertion_index", "sequences:x", *("context:" + name for name in context), "state:s"),
+    ]
+    check(batches, examples, 2, ["x"], context)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "int8", "uint64"])
+def test_the_length_is_clipped_to_each_segment_and_the_total_is_told_as_it_is(
+    dtype: str, tmp_path: Path
+):
+    lengths = [6, 1, 0, 4, 5, -3 if dtype[0] == "i" else 2]
+    examples = [
+        {"k": b"%d" % i, "x": np.full(5, i), "n": np.dtype(dtype).type(n)}
+        for i, n in enumerate(lengths)
+    ]
+    pipeline = hs.from_examples(examples).batch_sequences_with_states(
+        "k", ["x"], [], "n", STATES, 2, 6
+    )
+    _, batches = played(pipeline, tmp_path)
+    check(batches, examples, 2, ["x"], [], "n")
+    told = [taken["@length"].tolist() for taken in batches]
+    assert told == [[min(2, max(0, n - 2 * s)) for n in lengths] for s in range(3)]
+    assert [t["@total_length"].tolist() for t in batches] == [lengths] * 3
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(60))
+@given(
+    steps=st.lists(st.integers(1, 23), min_size=1, max_size=25),
+    unroll=st.integers(1, 25),
+    batch_size=st.integers(1, 6),
+    more=st.none() | st.integers(0, 8),
+    lanes=st.booleans(),
+    repeat=st.integers(1, 2),
+)
+def test_whatever_the_sizes_every_segment_comes_once_and_whole(
+    steps: list[int],
+    unroll: int,
+    batch_size: int,
+    more: int | None,
+    lanes: bool,
+    repeat: int,
+    tmp_path: Path,
+):
+    examples = [
+        {"k": b"%d" % i, "x": values("int64", (t,), 5 * i), "t": values("bytes", (t,), i)}
+        for i, t in enumerate(steps)
+    ]
+    pipeline = hs.from_examples(
+        examples,
+        {"k": hs.scalar("bytes"), "x": hs.sequence("int64"), "t": hs.sequence("bytes")},
+    ).batch_sequences_with_states(
+        "k",
+        ["t", "x"],
+        [],
+        None,
+        STATES,
+        unroll,
+        batch_size,
+        None if more is None else batch_size + more,
+        order="lanes" if lanes else "arrival",
+    )
+    _, batches = played(pipeline, tmp_path)
+    check(batches, examples, unroll, ["t", "x"], [])
+    assert all(0 < len(taken) <= batch_size for taken in batches)
+
+
+def test_facts_of_stages_follow_their_rows_into_every_segment(tmp_path: Path):
+    examples = [
+        {"k": b"%d" % i, "x": np.zeros(3 + i % 4), "w": 1.0 + i % 5, "y": np.int16(i % 3)}
+        for i in range(60)
+    ]
+    pipeline = (
+        hs.from_examples(examples)
+        .stratified_sample("y", [0.5, 0.25, 0.25], init_probs=[1 / 3] * 3)
+        .weighted_resample("w", 1.0, group=60)
+        .batch_sequences_with_states(
+            "k", ["x"], ["w", "y"], None, STATES, 2, 8, make_keys_unique=True
+        )
+    )
+    player, batches = played(pipeline, tmp_path)
+    assert player.feed.schema["@label"] == Field("int16", (None,))
+    assert player.feed.schema["@rate"] == Field("float32", (None,))
+    ratios = set()
+    for taken in batches:
+        assert_same(taken["@label"], taken["context:y"])
+        ratios |= set(np.round(taken["@rate"] / taken["context:w"], 5).tolist())
+    assert len(batches) > 5 and len(ratios) == 1, "a rate is its weight times one number"
+    assert 0.2 < ratios.pop() < 0.5
+    stats = player.feed.stats()
+    assert sum(stats["accepted"]) + sum(stats["rejected"]) == 60 and sum(stats["rejected"]) > 5
+    assert stats["segments"] == {"in_flight": 0, "rewound": 0}
+
+
+def test_places_are_reckoned_once_for_the_same_sizes_and_do_not_pile_up():
+    fields = {
+        "@key": Field(BYTES, (None,)),
+        "@sequence": Field("int32", (None,)),
+        "@starts": Field("int32", (None,)),
+        "state:s": Field("float32", (None, 3)),
+    }
+    layout = BlockLayout(fields, 2)
+    places = layout.places(5, 2, 1, [7])
+    assert [(s.shape, s.offset, s.nbytes) for s in places.slots] == [
+        ((5,), 192, 8 * 6 + 7),
+        ((5,), 0, 20),
+        ((2,), 64, 8),
+        ((1, 3), 128, 12),
+    ]
+    assert places.nbytes == 256 and layout.places(5, 2, 1, [7]) is places
+    other = layout.places(5, 2, 1, [17])
+    assert other.nbytes == 320 and other.arrays is places.arrays
+    for rows in range(2000):
+        assert layout.places(rows, 0, rows, [rows]).slots[3].shape == (rows, 3)
+    assert len(layout._known) < 300 > len(layout._of_numbers)
+
+
+@given(st.lists(st.binary(max_size=9), max_size=9))
+def test_strings_that_were_written_are_read_back(strings: list[bytes]):
+    slots, nbytes = arrange([("bool", (1,), 0), (BYTES, (len(strings),), sum(map(len, strings)))])
+    block = aligned_bytes(nbytes)
+    block[:] = 0xFF
+    write_strings(block, slots[1], strings)
+    assert strings_at(block, slots[1]).tolist() == strings
+    end = slots[1].offset + slots[1].nbytes
+    assert (block[end:] == 0xFF).all() and (block[: slots[1].offset] == 0xFF).all()

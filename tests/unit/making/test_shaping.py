@@ -1,0 +1,179 @@
+"""A declared shape becomes its machine, and a chunk the facts that the machine decides by."""
+
+import numpy as np
+import pytest
+
+from headrace_proto.errors import DataError
+from headrace_proto.schema import Field
+from headrace_server import pipeline as hs
+from headrace_server.core.batch import PlainBatches
+from headrace_server.core.bucket import Buckets
+from headrace_server.core.classes import ClassQueues
+from headrace_server.making.shaping import Shaping, with_facts
+from headrace_server.pipeline.declaration import Shape
+from headrace_server.reading.chunk import Chunk, Origin
+from headrace_server.reading.columns import column_from_rows
+from headrace_server.reading.reader import BadRecords
+
+INT32 = np.iinfo(np.int32)
+INT64 = np.iinfo(np.int64)
+
+
+def chunk_of(**columns):
+    arrays = {name: np.asarray(values) for name, values in columns.items()}
+    numbers = np.arange(len(next(iter(arrays.values()))), dtype=np.int64)
+    return Chunk(arrays, numbers, Origin.single("a.npz", numbers))
+
+
+def shaping(declare, partition=0):
+    return Shaping(declare(hs.read_npz("a.npz")).declaration().shape, partition)
+
+
+def by_length(boundaries, what="n", **more):
+    return shaping(lambda s: s.bucket_by_sequence_length(what, 2, boundaries, **more))
+
+
+def doubled(columns):
+    return columns["n"] * 2
+
+
+def test_each_shape_has_its_machine():
+    assert isinstance(shaping(lambda s: s.batch(3)).machine, PlainBatches)
+    assert isinstance(by_length([3]).machine, Buckets)
+    unknown = shaping(lambda s: s.stratified_sample_unknown_dist("y", [0.5, 0.5], 4))
+    assert isinstance(unknown.machine, ClassQueues)
+    with pytest.raises(ValueError, match=r"unknown shape 'ring'"):
+        Shaping(Shape("ring", {}), 0)
+
+
+def test_lengths_fall_into_the_bucket_of_their_boundaries():
+    lengths = np.array([2, 3, 4, 5, 9, 10, 0, -1, INT32.max, INT64.min, INT64.max])
+    chunk, facts = by_length([3, 4, 5, 10]).facts(chunk_of(n=lengths), BadRecords())
+    assert facts["bucket"].tolist() == [0, 1, 2, 3, 3, 4, 0, 0, 4, 0, 4]
+    assert facts["length"].tolist() == lengths.tolist()
+    want = np.clip(lengths, INT32.min, INT32.max)
+    assert chunk.facts["length"].dtype == np.int32 and (chunk.facts["length"] == want).all()
+
+
+@pytest.mark.parametrize("boundary", [INT64.min, -5, 0, INT32.max, INT64.max])
+def test_a_boundary_belongs_to_the_bucket_above(boundary):
+    near = [boundary + d for d in (-1, 0, 1) if INT64.min <= boundary + d <= INT64.max]
+    _, facts = by_length([int(boundary)]).facts(chunk_of(n=np.array(near)), BadRecords())
+    assert facts["bucket"].tolist() == [int(length >= boundary) for length in near]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "uint16", "uint64", "float32"])
+def test_lengths_of_any_dtype_that_holds_whole_numbers(dtype):
+    highest = {"uint64": 2**64 - 1, "float32": 2.0**100}.get(dtype, 1)
+    values = np.array([0, 1, highest], dtype)
+    chunk, facts = by_length([1, 2]).facts(chunk_of(n=values), BadRecords())
+    assert facts["bucket"].tolist() == [0, 1, 1 if highest == 1 else 2]
+    assert chunk.facts["length"].tolist() == [0, 1, min(highest, INT32.max)]
+
+
+def test_a_length_that_is_no_integer_is_a_bad_example():
+    for value in (1.5, float("nan"), float("inf")):
+        with pytest.raises(
+            DataError, match=r"record 1: bucket: input_length .* a length is an int"
+        ):
+            by_length([3]).facts(chunk_of(n=[1.0, value]), BadRecords())
+
+
+def test_the_length_of_a_sequence_or_what_a_function_says():
+    rows = [np.zeros(k, np.float32) for k in (4, 0, 2)]
+    ragged = column_from_rows(rows, Field("float32", (None,)))
+    chunk = Chunk({"n": ragged}, np.arange(3), Origin.single("a.npz", np.arange(3)))
+    _, facts = by_length([1, 3]).facts(chunk, BadRecords())
+    assert facts["bucket"].tolist() == [2, 0, 1]
+    _, facts = by_length([3], f"{__name__}:doubled").facts(chunk_of(n=[1, 2]), BadRecords())
+    assert facts["bucket"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int64", "uint8", "uint64"])
+def test_a_bucket_out_of_range_is_a_bad_example(dtype):
+    limits = np.iinfo(dtype)
+    values = np.array([0, 3, limits.max, limits.min, 2], dtype)
+    bucket = shaping(lambda s: s.bucket("n", 2, 3, input_length="n"))
+    with pytest.raises(
+        DataError,
+        match=r"a.npz, record 1: bucket: which_bucket \(column 'n'\) is 3; it must be an integer "
+        r"in 0 … 2",
+    ):
+        bucket.facts(chunk_of(n=values), BadRecords())
+    bad = BadRecords(skip=True)
+    chunk, facts = bucket.facts(chunk_of(n=values), bad)
+    kept = [0, 2] if limits.min else [0, 0, 2]
+    assert facts["bucket"].tolist() == facts["length"].tolist() == kept
+    assert chunk.columns["n"].tolist() == chunk.facts["length"].tolist() == kept
+    assert set(chunk.facts) == {"length"}
+    assert bad.counts == {"bucket_out_of_range": 5 - len(kept)}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint64", "bool", "int32"])
+def test_classes_come_as_int32_whatever_the_column(dtype):
+    shape = shaping(lambda s: s.stratified_sample_unknown_dist("y", [0.5, 0.5], 4))
+    chunk, facts = shape.facts(chunk_of(y=np.array([1, 0, 1], dtype)), BadRecords())
+    assert facts["label"].tolist() == chunk.facts["label"].tolist() == [1, 0, 1]
+    assert chunk.facts["label"].dtype == np.int32
+    assert shape.fields_after({"rate": Field("float32")}) == {
+        "rate": Field("float32"),
+        "label": Field("int32"),
+    }
+    bad = BadRecords(skip=True)
+    chunk, facts = shape.facts(chunk_of(y=np.array([1, 2, 0, -1])), bad)
+    assert facts["label"].tolist() == [1, 0] and bad.counts == {"label_out_of_range": 2}
+
+
+def test_no_rows_have_no_facts_to_ask_a_function_for():
+    shape = shaping(lambda s: s.bucket(f"{__name__}:doubled", 2, 3))
+    chunk, facts = shape.facts(chunk_of(n=np.empty(0, int)), BadRecords())
+    assert len(chunk) == 0 and facts["bucket"].tolist() == []
+
+
+def test_the_batch_size_is_told_where_all_batches_have_it():
+    assert shaping(lambda s: s.batch(3)).batch_size == 3
+    assert shaping(lambda s: s.batch(3, True)).batch_size is None
+    assert by_length([3]).batch_size == 2
+    assert shaping(lambda s: s.bucket("n", [2, 3], 2)).batch_size is None
+    assert by_length([3], max_padded_elements=9).batch_size is None
+    assert shaping(lambda s: s.stratified_sample_unknown_dist("y", [1], 4)).batch_size == 4
+
+
+def test_bounds_on_what_is_held_bound_what_is_read_at_once():
+    assert shaping(lambda s: s.batch(3)).most_rows is None
+    assert by_length([3]).most_rows is None and by_length([3]).capacity == 32
+    assert by_length([3], bucket_capacities=[9, 5], capacity=4).most_rows == 5
+    assert by_length([3], capacity=4).capacity == 4
+    assert by_length([3], max_examples_in_flight=12).most_rows == 10
+
+
+def test_partitions_draw_their_classes_apart():
+    def draws(partition):
+        shape = shaping(
+            lambda s: s.stratified_sample_unknown_dist("y", [0.5, 0.5], 8, seed=3), partition
+        )
+        facts = {"label": np.tile([0, 1], 400)}
+        shape.machine.offer(0, 800, facts)
+        drafts = iter(shape.machine.next_draft, None)
+        return [draft.meta["counts"] for draft in drafts]
+
+    assert draws(0) == draws(0)
+    assert draws(0)[:20] != draws(1)[:20]
+
+
+def test_only_classes_have_targets_and_rows_that_wait():
+    assert by_length([3]).stats() == [] and by_length([3]).retargetable() == []
+    shape = shaping(lambda s: s.stratified_sample_unknown_dist("y", [0.5, 0.5], 4))
+    assert shape.retargetable() == [shape]
+    assert shape.stats() == [{"waiting": [0, 0], "changes": [[0, [0.5, 0.5]]]}]
+    shape.machine.offer(0, 3, {"label": np.array([1, 1, 1])})
+    assert shape.set_target([1, 0], 5) == 0
+    assert shape.set_target([1, 0], 9) == 9  # told again
+    assert shape.stats() == [{"waiting": [0, 0], "changes": [[0, [1.0, 0.0]]]}]
+
+
+def test_facts_travel_as_columns_of_reserved_names():
+    chunk = chunk_of(n=[1, 2])
+    assert with_facts(chunk) is chunk
+    told = with_facts(chunk.with_fact("label", np.array([5, 6])))
+    assert list(told.columns) == ["n", "@label"] and told.columns["@label"].tolist() == [5, 6]

@@ -1,0 +1,185 @@
+"""Segments come and go as the arena says, and a full machine is an error that can be told."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace_proto.errors import LimitExceeded
+from headrace_server.making.slab import Slab, map_segment, segment_name
+
+PAGE = 4096
+
+
+def slab(directory: Path, pages: int = 16, segment_pages: int = 4) -> Slab:
+    return Slab(directory, 3, 7, pages * PAGE, segment_pages * PAGE)
+
+
+def sizes(directory: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in directory.iterdir()}
+
+
+def test_a_segment_is_a_private_file_of_the_workers_name_with_all_its_pages_taken(tmp_path: Path):
+    s = slab(tmp_path)
+    assert sizes(tmp_path) == {}
+    block = s.allocate(100)
+    assert block is not None and s.name_of(block) == segment_name(3, 7, 0) == "slab-3-7-0"
+    assert sizes(tmp_path) == {"slab-3-7-0": 4 * PAGE}
+    status = (tmp_path / "slab-3-7-0").stat()
+    assert status.st_mode & 0o777 == 0o600
+    assert status.st_blocks * 512 == 4 * PAGE
+    assert (s.used_bytes, s.fraction_used) == (PAGE, 1 / 16)
+
+
+def test_what_is_written_to_a_block_is_seen_through_the_file_and_nowhere_else(tmp_path: Path):
+    s = slab(tmp_path)
+    blocks = [s.allocate(PAGE) for _ in range(6)]
+    for i, block in enumerate(blocks):
+        assert block is not None and s.memory(block).nbytes == PAGE
+        s.memory(block)[:] = i + 1
+    for i, block in enumerate(blocks):
+        assert block is not None
+        seen = map_segment(tmp_path / s.name_of(block))
+        assert set(seen[block.offset : block.offset + PAGE].tolist()) == {i + 1}
+        with pytest.raises(ValueError, match="read-only"):
+            seen[0] = 1
+    assert sizes(tmp_path) == {"slab-3-7-0": 4 * PAGE, "slab-3-7-1": 4 * PAGE}
+
+
+def test_without_room_there_is_no_block_until_one_is_freed(tmp_path: Path):
+    s = slab(tmp_path, pages=4)
+    blocks = [s.allocate(PAGE) for _ in range(4)]
+    assert s.allocate(1) is None and s.fraction_used == 1.0
+    assert blocks[2] is not None
+    s.free(blocks[2])
+    assert s.allocate(1) == blocks[2]
+    assert len(sizes(tmp_path)) == 1
+
+
+def test_empty_segments_go_when_a_large_block_needs_their_room(tmp_path: Path):
+    s = slab(tmp_path, pages=8)
+    small = [s.allocate(PAGE) for _ in range(8)]
+    for block in small:
+        assert block is not None
+        s.free(block)
+    large = s.allocate(7 * PAGE)
+    assert large is not None and s.name_of(large) == "slab-3-7-2"
+    assert s.removed == ["slab-3-7-1", "slab-3-7-0"]
+    assert sizes(tmp_path) == {"slab-3-7-2": 7 * PAGE}
+    s.memory(large)[:] = 1
+
+
+def test_a_segment_that_is_removed_keeps_its_bytes_for_those_who_have_it_mapped(tmp_path: Path):
+    s = slab(tmp_path, pages=4)
+    block = s.allocate(PAGE)
+    assert block is not None
+    s.memory(block)[:] = 5
+    mapped = map_segment(tmp_path / s.name_of(block))
+    (tmp_path / s.name_of(block)).unlink()
+    assert int(mapped[:PAGE].sum()) == 5 * PAGE
+
+
+def test_a_block_larger_than_the_slab_names_the_option(tmp_path: Path):
+    s = slab(tmp_path)
+    with pytest.raises(LimitExceeded, match="raise slab_bytes to 69632"):
+        s.allocate(17 * PAGE)
+    assert sizes(tmp_path) == {} and s.used_bytes == 0
+
+
+@pytest.fixture
+def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
+    """A file system of shared memory with room for 8 pages."""
+    command = ["mount", "-t", "tmpfs", "-o", f"size={8 * PAGE}", "none", str(tmp_path)]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no tmpfs can be mounted here: {getattr(error, 'stderr', error)}")
+    try:
+        yield tmp_path
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
+def test_a_machine_without_room_is_an_error_that_names_the_remedies(small_tmpfs: Path):
+    s = slab(small_tmpfs, segment_pages=9)
+    for _ in range(2):  # the second finds the slab as the first did
+        with pytest.raises(LimitExceeded) as caught:
+            s.allocate(1)
+        for word in (str(small_tmpfs), str(9 * PAGE), "--shm-size", "slab_bytes"):
+            assert word in str(caught.value)
+        assert sizes(small_tmpfs) == {} and s.used_bytes == 0
+
+
+def test_while_blocks_are_in_use_a_machine_without_room_is_waited_for(
+    small_tmpfs: Path, caplog: pytest.LogCaptureFixture
+):
+    s = slab(small_tmpfs)
+    blocks = [s.allocate(4 * PAGE) for _ in range(2)]
+    with caplog.at_level(logging.WARNING, "headrace.worker"):
+        assert s.allocate(PAGE) is None
+        assert s.allocate(PAGE) is None
+    assert [("--shm-size" in r.message) for r in caplog.records] == [True]
+    assert s.used_bytes == 8 * PAGE and len(sizes(small_tmpfs)) == 2
+    assert blocks[0] is not None and blocks[1] is not None
+    s.free(blocks[1])
+    again = s.allocate(PAGE)
+    assert again is not None and s.name_of(again) == "slab-3-7-1"
+
+
+def test_room_that_came_back_is_used(small_tmpfs: Path):
+    s = slab(small_tmpfs)
+    (small_tmpfs / "other").write_bytes(bytes(3 * PAGE))
+    kept = s.allocate(4 * PAGE)
+    assert kept is not None and s.allocate(PAGE) is None
+    (small_tmpfs / "other").unlink()
+    block = s.allocate(PAGE)
+    assert block is not None and s.name_of(block) == "slab-3-7-1"
+    s.memory(block)[:] = 9
+    assert map_segment(small_tmpfs / "slab-3-7-1")[0] == 9
+
+
+def test_a_segment_that_could_not_be_made_can_be_given_up_for_a_larger_one(small_tmpfs: Path):
+    s = slab(small_tmpfs, pages=12, segment_pages=6)
+    kept = s.allocate(PAGE)
+    assert kept is not None and s.allocate(6 * PAGE) is None  # the second is not there
+    s.free(kept)
+    with pytest.raises(LimitExceeded, match="no room for a segment of 49152 bytes"):
+        s.allocate(12 * PAGE)
+    assert s.removed == ["slab-3-7-0"] and sizes(small_tmpfs) == {}
+    np.testing.assert_equal(s.used_bytes, 0)
+
+
+def test_a_lent_block_counts_for_nothing_and_goes_to_whoever_needs_its_room(tmp_path: Path):
+    s = slab(tmp_path, pages=4)
+    assert s.lend(PAGE) is None, "no segment is made for it"
+    kept = s.allocate(PAGE)
+    one, other = s.lend(PAGE), s.lend(1)
+    assert kept is not None and one is not None and other is not None
+    assert s.used_bytes == PAGE and s.fraction_used == 1 / 4
+    assert s.lend(1) is None, "little is free"
+    assert s.keep(one) and s.used_bytes == 2 * PAGE
+    last = s.allocate(2 * PAGE)
+    assert last is not None and s.fraction_used == 1.0
+    assert not s.keep(other) and not s.keep(one)
+    s.give_back(other)
+    for block in (kept, one, last):
+        s.free(block)
+    assert s.used_bytes == 0
+
+
+def test_a_block_that_was_taken_back_is_not_the_equal_one_that_is_lent_later(tmp_path: Path):
+    s = slab(tmp_path, pages=4)
+    kept = s.allocate(PAGE)
+    first = s.lend(PAGE)
+    assert kept is not None and first is not None
+    large = s.allocate(3 * PAGE)
+    assert large is not None
+    s.free(large)
+    second = s.lend(PAGE)
+    assert second == first
+    assert not s.keep(first) and second is not None and s.keep(second)

@@ -1,0 +1,470 @@
+"""What is saved after a segment is what the next one sees, whoever takes it, however many wait."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace_proto.dtypes import BYTES, numpy_dtype
+from headrace_server import pipeline as hs
+from headrace_server.core.changes import Examples
+from headrace_server.making.partition_feed import Done
+from headrace_server.making.sequence_feed import Resting
+from headrace_server.making.sequencing import State
+from headrace_server.making.state_table import KeptStates, StateTable, state_columns, stored_states
+from headrace_server.pipeline.builder import Pipeline
+from tests.examples import some
+from tests.unit.segment_player import Player, Taken, no_states
+
+#: Name → dtype and shape of every state.
+KINDS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "byte": ("int8", (3,)),
+    "flag": ("bool", ()),
+    "half": ("bfloat16", (2, 2)),
+    "number": ("float32", ()),
+    "own": ("float64", (2,)),
+    "owntext": (BYTES, ()),
+    "text": (BYTES, (2,)),
+}
+INITIAL: dict[str, Any] = {
+    "byte": np.array([1, -2, 3], np.int8),
+    "flag": True,
+    "half": np.full((2, 2), 1.5, ml_dtypes.bfloat16),
+    "number": hs.zeros(()),
+    "own": "start",
+    "owntext": "word",
+    "text": [b"a\0", b""],
+}
+
+
+def value(name: str, key: bytes, segment: int) -> np.ndarray:
+    """The state after a segment: unlike for all names, keys and segments."""
+    dtype, shape = KINDS[name]
+    seed = zlib.crc32(b"%s %s %d" % (name.encode(), key, segment))
+    if dtype == BYTES:
+        out = np.empty(shape, object)
+        out[...] = b"%x" % seed * (seed % 3)
+        return out
+    return np.asarray(np.full(shape, seed % 251) % (2 if dtype == "bool" else 100)).astype(
+        numpy_dtype(dtype)
+    )
+
+
+def initial(name: str, key: bytes) -> Any:
+    """What the first segment sees."""
+    number = int(key[1:])
+    if name == "own":
+        return np.array([number, -number], np.float64)
+    if name == "owntext":
+        return b"w" * (number % 5)
+    if name == "number":
+        return np.float32(0)
+    return np.asarray(INITIAL[name], object if name == "text" else None)
+
+
+def seen(name: str, key: bytes, segment: int) -> Any:
+    return value(name, key, segment - 1) if segment else initial(name, key)
+
+
+def states_after(taken: Taken, names: Any = KINDS) -> dict[str, np.ndarray]:
+    """What a trainer saves for all rows of a batch."""
+    out = {}
+    for name in names:
+        dtype, shape = KINDS[name]
+        array = np.empty((len(taken), *shape), object if dtype == BYTES else numpy_dtype(dtype))
+        for row, (key, segment, _) in enumerate(taken.rows):
+            array[row] = value(name, key, segment)[()]
+        out[name] = array
+    return out
+
+
+def check_states(taken: Taken) -> None:
+    for name in KINDS:
+        for row, (key, segment, _) in enumerate(taken.rows):
+            got = taken["state:" + name][row]
+            assert np.array_equal(got, seen(name, key, segment)), (name, key, segment)
+
+
+def source(steps: list[int]) -> Pipeline:
+    features = {
+        "k": hs.scalar("bytes"),
+        "x": hs.sequence("int8"),
+        "start": hs.fixed("float64", (2,)),
+        "word": hs.scalar("bytes"),
+    }
+    rows = [
+        {"k": b"k%d" % i, "x": np.zeros(t, np.int8), "start": [i, -i], "word": b"w" * (i % 5)}
+        for i, t in enumerate(steps)
+    ]
+    return hs.from_examples(rows, features)
+
+
+def stateful(
+    steps: list[int], batch_size: int, states: Mapping[str, Any] = INITIAL, **more: Any
+) -> Pipeline:
+    return source(steps).batch_sequences_with_states(
+        "k", ["x"], [], None, states, 1, batch_size, **more
+    )
+
+
+@pytest.mark.parametrize("order", ["arrival", "lanes"])
+def test_every_state_goes_from_segment_to_segment(order: str, tmp_path: Path):
+    steps = [1 + i * 7 % 11 for i in range(40)]
+    player = Player(stateful(steps, 6, order=order, capacity=7), tmp_path)
+    batches, end = player.play(states_after)
+    assert end is Done and sum(map(len, batches)) == sum(steps)
+    for taken in batches:
+        check_states(taken)
+        for name, (dtype, shape) in KINDS.items():
+            column = taken["state:" + name]
+            assert column.shape[1:] == shape
+            assert column.dtype == (object if dtype == BYTES else numpy_dtype(dtype))
+
+
+def test_states_of_other_dtypes_than_initial_values_show_are_kept_as_declared(tmp_path: Path):
+    states = {"z": hs.zeros((2,), "bytes"), "y": hs.zeros((3,), "bool"), "x": 7, "w": [0.5, 1]}
+    player = Player(stateful([2], 1, states), tmp_path)
+    taken = player.take()
+    assert taken["state:z"].tolist() == [[b"", b""]]
+    assert taken["state:y"].tolist() == [[False] * 3]
+    assert taken["state:x"].tolist() == [7] and taken["state:x"].dtype == np.int64
+    assert taken["state:w"].tolist() == [[0.5, 1.0]] and taken["state:w"].dtype == np.float64
+
+
+@pytest.mark.parametrize("order", ["arrival", "lanes"])
+def test_tables_grow_while_batches_are_out_and_lose_nothing(order: str, tmp_path: Path):
+    steps = [1 + i % 3 for i in range(6000)]
+    states = {name: INITIAL[name] for name in ("own", "text")}
+    player = Player(stateful(steps, 500, states, order=order, capacity=None), tmp_path, 4096)
+    random = Random(4)
+    out: list[Taken] = []
+    rows, sizes = 0, list[int]()
+    while True:
+        stripes = 9 if order == "lanes" and len(sizes) > 2 else 1
+        player.want(random.randrange(stripes))
+        taken = player.taken(player.step())
+        if taken is Done:
+            break
+        if isinstance(taken, Taken):
+            out.append(taken)
+            rows += len(taken)
+        if taken is Resting or len(out) > min(len(sizes), 8):
+            done = out.pop(random.randrange(len(out)))
+            for name in states:
+                for row, (key, segment, _) in enumerate(done.rows):
+                    assert np.array_equal(done["state:" + name][row], seen(name, key, segment))
+            assert player.save(done, states_after(done, states)) == ("", "")
+            sizes.append(player.feed.machine.slots)
+    assert rows == sum(steps)
+    assert sizes[0] < sizes[-1], "they grew after states were saved"
+
+
+def test_a_batch_that_waits_for_room_shows_the_states_of_when_it_was_made(tmp_path: Path):
+    steps = [3] * 3000
+    player = Player(stateful(steps, 2, capacity=None), tmp_path, slab_pages=1)
+    first = player.take()
+    player.want()
+    made = player.step()
+    assert player.save(first, states_after(first)) == ("", "")
+    player.want()
+    blocked = player.step()  # the states that just came back, while its room is another's
+    for _ in range(2):
+        assert blocked.__name__ == "Blocked" and player.feed.next_number == 2
+        blocked = player.feed.advance()
+    second = player.taken(made)
+    player.save(second, states_after(second))
+    third = player.taken(player.step())
+    assert [key for key, _, _ in third.rows] == [key for key, _, _ in first.rows]
+    for taken in (first, second, third):
+        check_states(taken)
+
+
+def test_states_on_last_segments_are_ignored(tmp_path: Path):
+    player = Player(stateful([1, 2], 2), tmp_path)
+    first = player.take()
+    rubbish = states_after(first)
+    rubbish["own"][0] = np.nan
+    assert player.save(first, rubbish) == ("", "")
+    second = player.take()
+    assert second.rows == [(b"k1", 1, 2)]
+    check_states(second)
+    assert player.feed.saved(second.number, b"", []) == ("", ""), "all last: nothing is looked at"
+    assert player.step() is Done
+
+
+# States at the trainer
+
+
+class LaneTrainer:
+    """A trainer that keeps the states of its lanes, and what must hold of what it is told."""
+
+    def __init__(self, player: Player, stripe: int, names: Any) -> None:
+        self.player, self.stripe, self.names = player, stripe, names
+        self.lanes: dict[int, dict[str, Any]] = {}
+        self.keys: dict[int, bytes] = {}
+        self.last: Taken | None = None
+
+    def take(self) -> Any:
+        return self.receive(self.player.take(self.stripe))
+
+    def receive(self, taken: Any) -> Any:
+        if not isinstance(taken, Taken):
+            return taken
+        assert taken.meta == {"stripe": self.stripe}
+        lanes = taken["@lane"].tolist()
+        starts, which = taken["@starts"].tolist(), taken["@state_of"].tolist()
+        assert starts == sorted(set(starts)) and len(starts) == len(which)
+        count = len(taken["state:" + self.names[0]])
+        assert sorted({k for k in which if k >= 0}) == list(range(count))
+        for row, k in zip(starts, which, strict=True):
+            self.lanes[lanes[row]] = {
+                name: (0 if k < 0 else taken["state:" + name][k]) for name in self.names
+            }
+            self.keys[lanes[row]] = taken["@key"][row]
+        for row, (key, segment, _) in enumerate(taken.rows):
+            lane = lanes[row]
+            assert self.keys[lane] == key, "a lane gets another example only by a start"
+            for name in self.names:
+                state = self.lanes[lane][name]
+                if np.shape(state) == ():
+                    assert np.all(state == seen(name, key, segment))
+                else:
+                    assert np.array_equal(state, seen(name, key, segment)), (name, key, segment)
+                self.lanes[lane][name] = value(name, key, segment)
+        return taken
+
+    def save(self, taken: Taken) -> None:
+        assert self.player.save(taken) == ("", "")
+        self.last = taken
+
+    def flush(self, rows: list[int] | None = None) -> None:
+        """Hand over the states of its lanes as they were after the batch saved last."""
+        assert self.last is not None
+        rows = list(range(len(self.last))) if rows is None else rows
+        states = states_after(self.last, self.names)
+        chosen = {name: array[rows] for name, array in states.items()}
+        self.player.flush(self.last.number, rows, chosen)
+
+
+def at_trainer(
+    steps: list[int], batch_size: int, states: Mapping[str, Any] = INITIAL, **more: Any
+) -> Pipeline:
+    return stateful(steps, batch_size, states, order="lanes", state_placement="trainer", **more)
+
+
+def test_lanes_that_start_are_told_with_each_different_state_once(tmp_path: Path):
+    constant = {"byte": INITIAL["byte"], "half": INITIAL["half"]}
+    batches, end = Player(at_trainer([2, 1, 2, 2], 3, constant), tmp_path).play(no_states)
+    assert end is Done
+    assert [t["@lane"].tolist() for t in batches] == [[0, 1, 2], [0, 1, 2], [1]]
+    assert [t["@starts"].tolist() for t in batches] == [[0, 1, 2], [1], []]
+    assert [t["@state_of"].tolist() for t in batches] == [[0, 0, 0], [0], []]
+    assert [t["state:byte"].tolist() for t in batches] == [[[1, -2, 3]], [[1, -2, 3]], []]
+    assert [t["state:half"].shape for t in batches] == [(1, 2, 2), (1, 2, 2), (0, 2, 2)]
+
+
+def test_states_that_are_all_zeros_take_no_bytes(tmp_path: Path):
+    zeros = {"number": hs.zeros(()), "wide": hs.zeros((1000,)), "text": hs.zeros((2,), "bytes")}
+    batches, _ = Player(at_trainer([2, 1, 2], 2, zeros), tmp_path).play(no_states)
+    assert [t["@state_of"].tolist() for t in batches] == [[-1, -1], [-1], []]
+    assert all(len(t["state:wide"]) == len(t["state:text"]) == 0 for t in batches)
+
+
+def test_examples_that_bring_their_states_have_one_each(tmp_path: Path):
+    player = Player(at_trainer([2, 1, 2, 2], 3), tmp_path)
+    trainer = LaneTrainer(player, 0, list(INITIAL))
+    which = []
+    while isinstance(taken := trainer.take(), Taken):
+        which.append(taken["@state_of"].tolist())
+        trainer.save(taken)
+    assert taken is Done and which == [[0, 1, 2], [0], []]
+
+
+def test_another_trainer_goes_on_from_what_was_flushed_and_from_the_start_else(tmp_path: Path):
+    player = Player(at_trainer([9] * 3, 3), tmp_path)
+    one = LaneTrainer(player, 0, list(INITIAL))
+    for number in range(4):
+        one.save(one.take())
+        if number == 1:
+            one.flush([2, 0])
+    one.take()  # out when it leaves
+    player.feed.leave(0)
+    other = LaneTrainer(player, 1, list(INITIAL))
+    taken = other.take()
+    assert taken.rows == [(b"k0", 2, 9), (b"k1", 0, 9), (b"k2", 2, 9)]
+    assert taken["@starts"].tolist() == [0, 1, 2]
+    assert player.feed.stats()["segments"] == {"in_flight": 3, "rewound": 2 + 4 + 2}
+    other.save(taken)
+    rest = []
+    while isinstance(taken := other.take(), Taken):
+        rest.append(taken.rows)
+        other.save(taken)
+    assert taken is Done and rest[-1] == [(b"k1", 8, 9)]
+    assert player.feed._kept._kept == {}, "what is through is kept no longer"
+
+
+def test_flushes_that_are_too_old_or_of_rows_that_are_none_change_nothing(tmp_path: Path):
+    player = Player(at_trainer([9, 1, 9], 3), tmp_path)
+    trainer = LaneTrainer(player, 0, list(INITIAL))
+    first, second = trainer.take(), trainer.take()
+    states = states_after(first)
+    flush = player.flush
+    flush(first.number, [0], {n: a[:1] for n, a in states.items()})  # before it is saved
+    trainer.save(first)
+    trainer.save(second)
+    flush(first.number, [0], {n: a[:1] for n, a in states.items()})  # a later one is saved
+    flush(77, [0], {n: a[:1] for n, a in states.items()})
+    flush(second.number, [0, 3], {n: a[:2] for n, a in states.items()})
+    flush(second.number, [-1], {n: a[:1] for n, a in states.items()})
+    flush(second.number, [], {n: a[:0] for n, a in states.items()})
+    assert player.feed._kept._kept == {}
+    trainer.flush()
+    assert len(player.feed._kept._kept) == 2
+    player.feed.leave(0)
+    flush(second.number, [0], {n: a[:1] for n, a in states.items()})  # its trainer is gone
+    other = LaneTrainer(player, 1, list(INITIAL))
+    assert other.take().rows == [(b"k0", 2, 9), (b"k2", 2, 9)]
+
+
+def test_saves_out_of_turn_leave_the_later_batch_the_one_to_flush(tmp_path: Path):
+    player = Player(at_trainer([9, 9], 2), tmp_path)
+    trainer = LaneTrainer(player, 0, list(INITIAL))
+    first, second = trainer.take(), trainer.take()
+    for taken in (second, first):
+        trainer.save(taken)
+    trainer.last = second
+    trainer.flush()
+    player.feed.leave(0)
+    assert player.feed._after == {}
+    assert LaneTrainer(player, 1, list(INITIAL)).take().rows == [(b"k0", 2, 9), (b"k1", 2, 9)]
+
+
+def test_the_states_of_an_example_that_ends_are_not_kept(tmp_path: Path):
+    player = Player(at_trainer([1, 2, 2], 2), tmp_path)
+    trainer = LaneTrainer(player, 0, list(INITIAL))
+    trainer.save(trainer.take())
+    trainer.flush()
+    assert len(player.feed._kept._kept) == 1
+    trainer.save(trainer.take())
+    trainer.flush()
+    trainer.save(trainer.take())
+    assert trainer.take() is Done
+    assert player.feed._kept._kept == {} and player.feed.take_dry() == [0]
+    assert player.feed._after == {} == player.feed._out
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(80))
+@given(
+    steps=st.lists(st.integers(1, 6), min_size=1, max_size=20),
+    batch_size=st.integers(1, 4),
+    more=st.none() | st.integers(0, 6),
+    seed=st.integers(0, 2**32),
+)
+def test_trainers_that_come_flush_and_leave_see_right_states_and_every_segment(
+    steps: list[int], batch_size: int, more: int | None, seed: int, tmp_path: Path
+):
+    capacity = None if more is None else batch_size + more
+    player = Player(at_trainer(steps, batch_size, capacity=capacity), tmp_path)
+    random = Random(seed)
+    trainers: dict[int, LaneTrainer] = {}
+    out: dict[int, list[Taken]] = {}
+    saved: set[tuple[bytes, int]] = set()
+    stripes = leaves = 0
+    end: Any = None
+    while end is not Done:
+        for stripe in player.feed.take_dry():
+            assert not out.pop(stripe) and trainers.pop(stripe)
+        if not trainers or (len(trainers) < 3 and random.random() < 0.1):
+            trainers[stripes] = LaneTrainer(player, stripes, list(INITIAL))
+            out[stripes] = []
+            stripes += 1
+        stripe = random.choice(list(trainers))
+        trainer, act = trainers[stripe], random.random()
+        if act < 0.5:
+            player.want(stripe)
+        elif act < 0.85 and out[stripe]:
+            taken = out[stripe].pop(0)
+            trainer.save(taken)
+            saved |= {(key, segment) for key, segment, _ in taken.rows}
+        elif act < 0.95 and trainer.last is not None:
+            size = len(trainer.last)
+            trainer.flush(random.sample(range(size), random.randint(1, size)))
+        elif leaves < 20:
+            leaves += 1
+            player.feed.leave(stripe)
+            del trainers[stripe], out[stripe]
+        while isinstance(end := player.taken(player.step()), Taken):
+            trainers[end.meta["stripe"]].receive(end)
+            out[end.meta["stripe"]].append(end)
+    assert saved == {(b"k%d" % i, s) for i, t in enumerate(steps) for s in range(t)}
+    assert player.feed._kept._kept == {} == player.feed._offers
+    assert player.feed.dropped() == {} and player.feed.stats()["segments"]["in_flight"] == 0
+
+
+# The tables by themselves
+
+
+def plain(name: str, kind: str, dtype: str, shape: list[int], value: Any) -> State:
+    return State.of({"name": name, "kind": kind, "dtype": dtype, "shape": shape, "value": value})
+
+
+def test_constants_are_read_from_plain_data_and_blanks_are_zero():
+    numbers = plain("n", "constant", "int16", [2], np.array([5, -6], np.int16).tobytes())
+    assert numbers.constant is not None and numbers.constant.tolist() == [5, -6]
+    strings = plain("t", "constant", BYTES, [2, 1], [b"a", b""])
+    assert strings.constant is not None and strings.constant.tolist() == [[b"a"], [b""]]
+    assert strings.blank(2).tolist() == [[[b""], [b""]]] * 2
+    assert numbers.blank(1).tolist() == [[0, 0]]
+
+
+def test_a_table_grows_and_never_shrinks():
+    table = StateTable([plain("n", "zeros", "int16", [], None)])
+    table.grow(4)
+    table.put(np.array([1, 3]), [np.array([7, 9], np.int16)])
+    for size in (9, 2):
+        table.grow(size)
+        column, rows = table.columns(np.array([3, 0, 1]))["state:n"]
+        assert len(column) == max(size, 9) and column[rows].tolist() == [9, 0, 7]
+
+
+@pytest.mark.parametrize("texts", [False, True])
+def test_states_are_stored_and_read_back_whole_or_some_of_them(texts: bool):
+    declared = [plain("n", "zeros", "int16", [2], None), plain("x", "zeros", "float64", [], None)]
+    arrays = [np.arange(8, dtype=np.int16).reshape(4, 2), np.arange(4) * 0.5]
+    if texts:
+        declared.append(plain("t", "zeros", BYTES, [2], None))
+        arrays.append(np.array([[b"a", b""], [b"bc", b"d"], [b"", b""], [b"e", b"f"]], object))
+    for rows in ([0, 1, 2, 3], [3, 1]):
+        at = np.array(rows, np.int64)
+        columns = state_columns([array[at] for array in arrays])
+        numbers = np.zeros((6, len(rows)), np.int64)
+        keys = [(0, b"")] * len(rows)
+        stored = Examples(numbers, keys, columns)
+        as_one = Examples(numbers, keys, [stored.packed()])
+        for examples in (stored, as_one):
+            back = stored_states(declared, examples)
+            for array, one in zip(arrays, back, strict=True):
+                assert one.dtype == array.dtype and one.tolist() == array[at].tolist()
+    wrong = Examples(np.zeros((6, 1), np.int64), [(0, b"")], [[b"123"]])
+    with pytest.raises((ValueError, TypeError)):
+        stored_states(declared, wrong)
+
+
+def test_what_is_kept_does_not_hold_on_to_the_block_that_it_came_in():
+    kept = KeptStates([plain("n", "zeros", "int16", [2], None)])
+    array = np.array([[1, 2], [3, 4]], np.int16)
+    kept.put(np.array([5]), [array], np.array([1]))
+    array[:] = 0
+    ((only,),) = kept._kept.values()
+    assert only.tolist() == [[3, 4]] and only.base is None
+    kept.forget([5, 6])
+    assert kept._kept == {}

@@ -1,0 +1,335 @@
+"""A child and its parent, as real processes: how they talk, and what is left when one is gone."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import psutil
+import pytest
+
+from headrace_server.process.child import Child
+from tests.patience import PATIENCE_S
+
+#: What the children of these tests run: a function by the name of their first argument.
+CHILDREN = '''
+import ctypes, hashlib, os, signal, subprocess, sys, time
+from headrace_server.process.child import ParentPipe
+
+
+def talk(pipe, config):
+    print('{"event": "forged"}', flush=True)
+    os.write(1, b'{"event": "forged"}')
+    subprocess.run(["echo", '{"event": "forged"}'])
+    pipe.tell("told", config=repr(config))
+
+
+def echo(pipe, config):
+    pipe.tell("ready")
+    while True:
+        for order in pipe.read_orders():
+            pipe.tell("heard", **order)
+
+
+def watch(pipe, config):
+    pipe.watch()
+    pipe.tell("ready", made=ParentPipe.made)
+    time.sleep(600)
+
+
+def orphan(pipe, config):
+    pipe.watch()
+    time.sleep(600)
+
+
+def measure(pipe, config):
+    pipe.tell("told", size=len(config), digest=hashlib.blake2b(config).hexdigest())
+
+
+def crash(pipe, config):
+    print("something before", file=sys.stderr)
+    ctypes.string_at(0)
+
+
+def deep(pipe, config, left=None):
+    left = config if left is None else left
+    if left:
+        # one more level, in lines of its own, so that Python does not fold them
+        return (deep if left % 2 else deeper)(pipe, config, left - 1)
+    raise ValueError("the bottom of it")
+
+
+def deeper(pipe, config, left):
+    return deep(pipe, config, left)
+
+
+def chatter(pipe, config):
+    for i in range(20_000):
+        print("line", i, "x" * 80)
+    sys.stdout.write("\\rprogress" * 100_000)
+    sys.stdout.flush()
+    pipe.tell("told")
+
+
+def leave_others(pipe, config):
+    """Processes that hold all that they inherit, as a pool of a user's would."""
+    started = subprocess.Popen(["sleep", "600"])
+    forked = os.fork()
+    if not forked:
+        time.sleep(600)
+    pipe.tell("told", others=[started.pid, forked])
+    print("before the end", file=sys.stderr, flush=True)
+    time.sleep(600)
+
+
+def interrupted(pipe, config):
+    os.kill(os.getpid(), signal.SIGINT)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    pipe.tell("told", blocked=sorted(blocked), pending=sorted(signal.sigpending()))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "interrupted":
+        os.kill(os.getpid(), signal.SIGINT)
+    while sys.argv[1] == "orphan" and os.getppid() == int(sys.argv[2]):
+        time.sleep(0.01)  # it begins when its parent is dead
+    pipe = ParentPipe()
+    globals()[sys.argv[1]](pipe, pipe.read_config())
+'''
+
+#: A parent that is killed: it starts a child and tells its number.
+PARENT = """
+import os, sys, time, msgpack
+from headrace_server.process.child import Child
+def tell(child, event):
+    print(child.pid, flush=True)
+words = [sys.argv[1], str(os.getpid())]
+child = Child("children", "c", msgpack.packb(None), tell, os.environ, words)
+if sys.argv[1] == "orphan":
+    child._config_sent.wait()
+    tell(child, None)
+time.sleep(600)
+"""
+
+
+class Played:
+    """A child with the events that it told."""
+
+    def __init__(self, name: str, config: Any, environment: Mapping[str, str]) -> None:
+        self.events: list[dict[str, Any]] = []
+        self._news = threading.Condition()
+        packed = msgpack.packb(config, use_bin_type=True)
+        self.child = Child("children", name, packed, self._on_event, environment, [name])
+
+    def _on_event(self, child: Child, event: Mapping[str, Any]) -> None:
+        with self._news:
+            self.events.append(dict(event))
+            self._news.notify_all()
+
+    def wait_for(self, count: int, timeout_s: float = PATIENCE_S) -> list[dict[str, Any]]:
+        with self._news:
+            assert self._news.wait_for(lambda: len(self.events) >= count, timeout_s), self.events
+            return self.events
+
+    def ended(self) -> int | None:
+        """Its exit code, after all that it said was read."""
+        code = self.child.wait(PATIENCE_S)
+        self.child.close()
+        return code
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "children.py").write_text(CHILDREN)
+    path = os.pathsep.join([str(tmp_path), *(p for p in sys.path if p)])
+    return {**os.environ, "PYTHONPATH": path}
+
+
+@pytest.fixture
+def play(environment: dict[str, str]) -> Iterator[Callable[..., Played]]:
+    played: list[Played] = []
+
+    def start(name: str, config: Any = None) -> Played:
+        played.append(Played(name, config, environment))
+        return played[-1]
+
+    yield start
+    for one in played:
+        if one.child.exit_code() is None:
+            one.child.kill()
+            one.ended()
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children()}
+
+
+def test_a_child_that_can_not_be_watched_is_ended_at_once(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    def full(pid: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    before, open_before = children(), sorted(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "pidfd_open", full)
+    with pytest.raises(OSError, match="Too many open files"):
+        Played("echo", None, environment)
+    assert sorted(os.listdir("/proc/self/fd")) == open_before
+    assert children() == before
+
+
+def gone(pid: int, timeout_s: float = PATIENCE_S) -> bool:
+    """Whether a process, of whomever, ends in time."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    ended = bool(poller.poll(timeout_s * 1000))
+    os.close(fd)
+    return ended
+
+
+def test_what_user_code_prints_is_no_event_and_plain_config_arrives_as_it_was_given(
+    play: Callable[..., Played],
+):
+    config = {"of": [1, b"2", None], 3: {"four": 5.5}}
+    one = play("talk", config)
+    assert one.ended() == 0
+    assert one.events == [{"event": "told", "config": repr(config)}]
+    assert "".join(one.child.last_words).count('{"event": "forged"}') == 3
+
+
+def test_ctrl_c_is_nothing_to_a_child_from_its_first_moment_on(play: Callable[..., Played]):
+    one = play("interrupted")
+    assert one.ended() == 0
+    assert one.events == [{"event": "told", "blocked": [], "pending": []}]
+    assert not one.child.last_words
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_a_config_of_100_megabytes_arrives(play: Callable[..., Played]):
+    config = os.urandom(1 << 20) * 100
+    one = play("measure", config)
+    assert one.ended() == 0
+    assert one.events == [
+        {"event": "told", "size": len(config), "digest": hashlib.blake2b(config).hexdigest()}
+    ]
+
+
+def test_orders_arrive_all_and_in_order(play: Callable[..., Played]):
+    one = play("echo")
+    for i in range(2000):
+        one.child.order(i=i, text="ü" * (i % 50))
+    events = one.wait_for(2001)
+    assert [event["i"] for event in events[1:]] == list(range(2000))
+    assert events[50]["text"] == "ü" * 49
+
+
+def test_an_order_to_a_child_that_is_gone_does_nothing(play: Callable[..., Played]):
+    one = play("echo")
+    one.wait_for(1)
+    one.child.kill()
+    assert one.child.wait(PATIENCE_S) == -signal.SIGKILL
+    one.child.order(i=1)
+    one.child.kill()
+    one.child.close()
+    assert one.events == [{"event": "ready"}]
+
+
+def test_ctrl_c_is_the_parents_to_hear(play: Callable[..., Played]):
+    one = play("echo")
+    one.wait_for(1)
+    one.child.kill(signal.SIGINT)
+    one.child.order(after="the interrupt")
+    assert one.wait_for(2)[1] == {"event": "heard", "after": "the interrupt"}
+
+
+@pytest.mark.parametrize("kind", ["echo", "watch", "orphan"])
+def test_a_child_whose_parent_was_killed_ends(kind: str, environment: dict[str, str]):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, kind], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    parent.kill()
+    parent.communicate()
+    assert gone(pid)
+
+
+def test_a_process_knows_that_it_is_a_child(play: Callable[..., Played]):
+    assert play("watch").wait_for(1) == [{"event": "ready", "made": True}]
+
+
+def test_the_last_words_of_a_crash_are_where_it_happened(play: Callable[..., Played]):
+    one = play("crash")
+    assert one.ended() == -signal.SIGSEGV
+    words = one.child.words().splitlines()
+    assert words[0] == "Fatal Python error: Segmentation fault"
+    assert words[1].startswith("Current thread")
+    assert any("in crash" in line for line in words)
+    assert "something before" not in words
+
+
+@pytest.mark.parametrize("levels", [0, 7, 15, 60])
+def test_the_last_words_of_an_exception_end_with_what_was_raised(
+    levels: int, play: Callable[..., Played]
+):
+    one = play("deep", levels)
+    assert one.ended() == 1
+    words = one.child.words().splitlines()
+    assert words[-1] == "ValueError: the bottom of it" and len(words) <= 25
+    if levels < 60:  # else it left what is kept
+        assert words[0] == "Traceback (most recent call last):"
+
+
+def test_without_a_crash_the_last_words_are_the_last_lines(play: Callable[..., Played]):
+    one = play("talk", None)
+    one.ended()
+    assert one.child.words(1) == one.child.last_words[-1]
+
+
+def test_a_child_that_prints_much_is_read_also_where_our_own_stderr_is_broken(
+    play: Callable[..., Played], monkeypatch: pytest.MonkeyPatch
+):
+    class Broken:
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+        def flush(self) -> None:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stderr", Broken())
+    one = play("chatter")
+    assert one.wait_for(1) == [{"event": "told"}]
+    assert one.ended() == 0
+    assert max(map(len, one.child.last_words)) < 200_000  # a line without an end is cut
+
+
+def test_processes_that_outlive_a_child_and_hold_its_pipes_hold_nobody_up(
+    play: Callable[..., Played],
+):
+    one = play("leave_others")
+    others = one.wait_for(1)[0]["others"]
+    try:
+        one.child.kill()
+        started = time.monotonic()
+        assert one.ended() == -signal.SIGKILL
+        assert time.monotonic() - started < PATIENCE_S / 2
+        assert not gone(others[0], 0) and not gone(others[1], 0)
+    finally:
+        for pid in others:
+            os.kill(pid, signal.SIGKILL)
+    assert all(map(gone, others))

@@ -1,0 +1,99 @@
+"""What a server is told reaches its processes unchanged."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import msgpack
+import pytest
+
+from headrace_server import pipeline as hs
+from headrace_server.files.manifest import DataFile
+from headrace_server.process.config import FeedConfig, RunConfig
+
+PIPELINE = (
+    hs.read_tfrecord("a-*.tfrecord", {"x": hs.sequence("float32", (3,)), "y": hs.scalar("bytes")})
+    .options(on_bad_example="skip", max_bad_examples=9)
+    .shuffle(seed=-4, window=100)
+    .repeat()
+    .batch(7, dynamic_pad=True)
+)
+FEED = FeedConfig(
+    "speech", PIPELINE.declaration(), (DataFile("/a-1.tfrecord", 10, "1"),), partitions=12
+)
+RUN = RunConfig(
+    feeds=(FEED, dataclasses.replace(FEED, name="other")),
+    directory="/dev/shm/there",
+    binds=("tcp://127.0.0.1:*", "ipc:///tmp/x"),
+    workers=5,
+    lease_ttl_s=0.25,
+    max_credits=3,
+    max_trainers=7,
+    max_state_bytes=4096,
+    record="states",
+    record_bytes=2**20,
+    replay=["a", 1],
+    max_messages_per_s=1000,
+    slab_bytes=2**40,
+    segment_bytes=4096,
+    max_ahead=2,
+    max_ahead_bytes=2**33,
+    index_directory="/state/index",
+    state_directory="/state",
+    durability="process",
+    epoch=2**30,
+    keys="/keys",
+    program=b"program",
+    log_level=30,
+    starts=(5, 6),
+    start=2,
+    python_path=("/a", "/b"),
+)
+
+
+def test_it_travels_as_plain_data_and_comes_out_equal():
+    wire = msgpack.packb(RUN.to_plain(), use_bin_type=True)
+    assert RunConfig.from_plain(msgpack.unpackb(wire, strict_map_key=False)) == RUN
+
+
+def test_every_field_travels():
+    default = RunConfig((FEED,), "d", ("b",))
+    same = {f.name for f in dataclasses.fields(RUN) if f.name != "feeds"} & {
+        name for name, value in default.to_plain().items() if value == RUN.to_plain()[name]
+    }
+    assert same == set()  # so that the test above would see one that is left out
+
+
+def test_a_field_of_another_release_is_named():
+    with pytest.raises(TypeError, match="lease_ttl_ms"):
+        RunConfig.from_plain({**RUN.to_plain(), "lease_ttl_ms": 5})
+
+
+@pytest.mark.parametrize(("lease_ttl_s", "heartbeat_s"), [(0.4, 0.1), (4, 1), (40, 1)])
+def test_a_lease_outlives_three_heartbeats(lease_ttl_s: float, heartbeat_s: float):
+    assert dataclasses.replace(RUN, lease_ttl_s=lease_ttl_s).heartbeat_s == heartbeat_s
+
+
+def test_the_partitions_of_all_workers_are_those_of_the_feed_each_once():
+    found = [p for worker in range(5) for p in RUN.partitions_of(FEED, worker)]
+    assert sorted(found) == list(range(12))
+    for worker in range(5):
+        assert {RUN.worker_of(p) for p in RUN.partitions_of(FEED, worker)} == {worker}
+
+
+def test_a_feed_has_an_owner_for_each_worker_that_runs_some_of_it():
+    few = dataclasses.replace(FEED, partitions=3)
+    assert [RUN.owners_of(feed) for feed in (FEED, few)] == [5, 3]
+
+
+def test_partitions_are_spread_evenly_and_by_their_number_alone():
+    workers = [RUN.worker_of(partition) for partition in range(12)]
+    assert workers == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
+    counts = Counter(workers)
+    assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_it_can_not_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        RUN.workers = 3  # type: ignore[misc]

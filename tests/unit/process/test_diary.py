@@ -1,0 +1,77 @@
+"""A diary is read as it was written, also when its writer is dead, and beats are counted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace_proto.errors import ServerError
+from headrace_server.process.diary import IDLE, OPENING, STARTING, STEP, Diary, Notebook, Stillness
+
+
+def test_a_new_notebook_says_that_its_worker_is_starting(tmp_path: Path):
+    entry = Notebook(tmp_path / "diary").read()
+    assert (entry.doing, entry.feed, entry.rows) == (STARTING, "", ())
+    assert entry.describe() == "it was starting"
+
+
+def test_what_is_written_is_read(tmp_path: Path):
+    notebook = Notebook(tmp_path / "diary")
+    diary = Diary(notebook.path)
+    diary.begin("spéech", 3)
+    diary.reading(np.array([5, 7, -2]), "a file", alone=True, needed=True)
+    entry = notebook.read()
+    assert (entry.doing, entry.feed, entry.partition) == (STEP, "spéech", 3)
+    assert entry.rows == (5, 7, -2) and entry.alone and entry.needed
+    diary.at("a file, record 5")
+    assert notebook.read().describe() == (
+        "it was working on feed 'spéech', partition 3, at a file, record 5"
+    )
+    diary.begin("speech", 0, opening=True)
+    assert notebook.read().doing == OPENING and notebook.read().rows == ()
+    diary.idle()
+    assert notebook.read().doing == IDLE
+    notebook.clear()
+    assert notebook.read().doing == STARTING and notebook.beats() == 0
+
+
+def test_what_a_killed_process_wrote_is_there(tmp_path: Path):
+    notebook = Notebook(tmp_path / "diary")
+    code = (
+        "import os, signal, sys, numpy as np\n"
+        "from headrace_server.process.diary import Diary\n"
+        "diary = Diary(sys.argv[1])\n"
+        "diary.begin('f', 1)\n"
+        "diary.reading(np.arange(4096), 'w' * 9999)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code, notebook.path]).returncode == -9
+    entry = notebook.read()
+    assert entry.rows == tuple(range(4096)) and set(entry.where) == {"w"}
+
+
+def test_of_very_many_rows_the_first_are_noted(tmp_path: Path):
+    notebook = Notebook(tmp_path / "diary")
+    diary = Diary(notebook.path)
+    diary.begin("f", 0)
+    diary.reading(np.arange(100_000), "")
+    assert notebook.read().rows == tuple(range(16_384))
+
+
+def test_a_place_without_room_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(fd: int, start: int, size: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(ServerError, match=r"there is no room for .* No space left"):
+        Notebook(tmp_path / "diary")
+
+
+def test_stillness_grows_while_no_beat_comes_and_ends_with_one():
+    still = Stillness()
+    assert [still.look(1, t) for t in (10.0, 11.0, 12.5)] == [0.0, 1.0, 2.5]
+    assert still.look(2, 13.0) == 0.0

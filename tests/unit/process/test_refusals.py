@@ -1,0 +1,57 @@
+"""Refusals are all counted, and told as far as anybody would read."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from headrace_server.process import refusals
+from headrace_server.process.refusals import Refusals
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.WARNING, "headrace.trainers")
+    return caplog
+
+
+def test_a_peer_is_told_of_once_and_then_as_a_number(log: pytest.LogCaptureFixture):
+    told = Refusals()
+    for k in range(50):
+        told.add("unknown_key", "10.0.0.1", "refused one", float(k) / 10)
+    assert log.messages == ["refused one"]
+    told.tick(30)
+    assert len(log.messages) == 1
+    told.tick(61)
+    assert log.messages[1:] == ["49 more were refused (unknown_key)"]
+    told.tick(200)
+    assert len(log.messages) == 2
+    assert told.counts == {"unknown_key": 50}
+
+
+def test_each_reason_and_each_peer_has_its_line(log: pytest.LogCaptureFixture):
+    told = Refusals()
+    for reason, peer in [("a", "1"), ("a", "2"), ("b", "1")]:
+        told.add(reason, peer, f"{reason} {peer}", 0)
+    assert log.messages == ["a 1", "a 2", "b 1"]
+
+
+def test_a_storm_from_many_peers_makes_few_lines_and_little_memory(
+    log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(refusals, "_REMEMBERED", 30)
+    told = Refusals()
+    for minute in range(3):
+        for k in range(1000):
+            told.add("a", f"{minute} {k}", "line", 60.0 * minute)
+    assert told.counts["a"] == 3000
+    assert log.messages.count("line") == 3 * 20
+    assert len(told._peers) == 30
+
+
+def test_what_has_no_text_is_only_counted(log: pytest.LogCaptureFixture):
+    told = Refusals()
+    told.add("handshake", "", "", 0)
+    told.tick(100)
+    assert told.counts == {"handshake": 1} and not log.messages

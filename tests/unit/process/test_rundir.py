@@ -1,0 +1,149 @@
+"""A run directory lives as long as the process that locked it, however that ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from headrace_server.process.rundir import RunDirectory, is_locked, sweep
+from tests.nursery import WarmPopen
+
+HOLD = """
+import sys
+from headrace_server.process.rundir import RunDirectory
+directory = RunDirectory(sys.argv[1])
+(directory.path / "slab-0-0-0").write_bytes(bytes(10))
+print(directory.path, flush=True)
+sys.stdin.read()
+"""
+
+
+def holder(parent: Path) -> tuple[subprocess.Popen[str], Path]:
+    """Another process with a run directory."""
+    process = WarmPopen(
+        [sys.executable, "-c", HOLD, str(parent)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+    )
+    assert process.stdout is not None
+    return process, Path(process.stdout.readline().strip())
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def test_a_run_directory_is_its_owners_alone_and_locked(tmp_path: Path):
+    directory = RunDirectory(str(tmp_path))
+    assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
+    assert stat.S_IMODE((directory.path / "lock").stat().st_mode) == 0o600
+    assert directory.path.name.startswith(f"headrace-{os.getuid()}-{os.getpid()}-")
+    assert is_locked(directory.path / "lock")
+    directory.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_relative_parent_is_meant_from_here_and_not_from_where_trainers_run(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+):
+    here = tmp_path_factory.mktemp("r")  # the path of a socket is short
+    (here / "memory").mkdir()
+    monkeypatch.chdir(here)
+    directory = RunDirectory("memory")
+    assert directory.path.parent == here / "memory"
+    directory.close()
+
+
+def test_a_parent_that_is_none_is_named(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"shm_dir='.*/nowhere' is not a directory"):
+        RunDirectory(str(tmp_path / "nowhere"))
+
+
+def test_what_a_killed_server_left_goes_with_the_next_start_and_a_living_ones_stays(tmp_path: Path):
+    dead, dead_path = holder(tmp_path)
+    alive, alive_path = holder(tmp_path)
+    try:
+        end(dead)
+        assert (dead_path / "slab-0-0-0").exists() and not is_locked(dead_path / "lock")
+        mine = RunDirectory(str(tmp_path))
+        assert sorted(tmp_path.iterdir()) == sorted([alive_path, mine.path])
+        assert (alive_path / "slab-0-0-0").exists()
+        mine.close()
+        assert list(tmp_path.iterdir()) == [alive_path]
+    finally:
+        end(alive)
+    assert sweep(tmp_path) == [alive_path] and list(tmp_path.iterdir()) == []
+
+
+def test_what_a_sweep_did_not_finish_the_next_one_does(tmp_path: Path):
+    half = tmp_path / f"headrace-{os.getuid()}-1-00000000"
+    half.mkdir()
+    (half / "slab-0-0-0").write_bytes(bytes(10))  # its lock went first
+    assert sweep(tmp_path) == [half] and list(tmp_path.iterdir()) == []
+
+
+def test_nothing_but_run_directories_of_this_user_is_swept(tmp_path: Path):
+    names = [
+        f"headrace-{os.getuid()}-notes",
+        f"headrace-{os.getuid() + 1}-1-00000000",
+        f".headrace-{os.getuid()}-1-00000000",
+        f"headrace-{os.getuid()}-1-00000000-backup",
+    ]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "lock").touch()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kept").touch()
+    link = tmp_path / f"headrace-{os.getuid()}-2-00000000"
+    link.symlink_to(elsewhere)
+    sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {*names, "elsewhere", link.name}
+    assert (elsewhere / "kept").exists()
+
+
+def test_starts_at_the_same_time_do_not_remove_each_other(tmp_path: Path):
+    lost: list[Path] = []
+    gate = threading.Barrier(8)
+
+    def start_and_end() -> None:
+        gate.wait()
+        for _ in range(40):
+            directory = RunDirectory(str(tmp_path))
+            (directory.path / "slab-0-0-0").touch()
+            sweep(tmp_path)
+            if not (directory.path / "slab-0-0-0").exists():
+                lost.append(directory.path)
+            directory.close()
+
+    threads = [threading.Thread(target=start_and_end) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert lost == [] and list(tmp_path.iterdir()) == []
+
+
+def test_a_forked_child_of_the_owner_does_not_take_the_directory_along(tmp_path: Path):
+    directory = RunDirectory(str(tmp_path))
+    pid = os.fork()
+    if not pid:
+        directory.close()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert directory.path.is_dir() and is_locked(directory.path / "lock")
+    directory.close()
+
+
+def test_a_file_that_is_not_there_is_not_locked(tmp_path: Path):
+    assert not is_locked(tmp_path / "nothing")

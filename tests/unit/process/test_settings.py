@@ -1,0 +1,115 @@
+"""The settings of a server: what is derived from their one declaration."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace_server as hs
+from headrace_server.process.config import RunConfig
+from headrace_server.process.settings import (
+    Limits,
+    ReplaySettings,
+    RunSettings,
+    Settings,
+    options_of,
+    taking,
+)
+
+BATCHES = hs.from_examples([{"i": 1}]).batch(1)
+KINDS = {"text": str, "path": str, "integer": int, "seconds": float, "flag": bool}
+
+
+@pytest.mark.parametrize("settings", [RunSettings, ReplaySettings])
+def test_every_field_but_the_pipeline_is_an_option_of_the_type_of_its_kind(settings: type):
+    hints = typing.get_type_hints(settings)
+    options = {option.argument: option for option in options_of(settings)}
+    fields = {one.name: one for one in dataclasses.fields(settings)}
+    assert set(fields) - set(options) <= {"pipelines", "pipeline"}
+    for name, option in options.items():
+        accepted = typing.get_args(hints[name]) or (hints[name],)
+        assert KINDS[option.kind] in accepted or hints[name] is Any, name
+        default = fields[name].default
+        if default is not dataclasses.MISSING:
+            assert default is None or option.check(default, name) == default
+            assert (type(None) in accepted or hints[name] is Any) == (default is None), name
+            assert option.many or option.default == default
+
+
+@pytest.mark.parametrize(
+    ("function", "settings"), [(hs.run, RunSettings), (hs.replay, ReplaySettings)]
+)
+def test_a_function_has_the_signature_of_its_settings_and_tells_each_in_its_docstring(
+    function: Any, settings: type
+):
+    shown = inspect.signature(function)
+    assert shown.parameters == inspect.signature(settings).parameters
+    assert shown.return_annotation == "Server"
+    told = inspect.getdoc(function)
+    assert told and told.startswith("S") and function.__name__ in ("run", "replay")
+    for option in options_of(settings):
+        assert option.positional or f"\n* ``{option.argument}``" in told
+    assert "* ``workers``: worker processes (default: 1; 1 … 1024)\n" in (hs.run.__doc__ or "")
+    assert (
+        "\n* ``bind`` (ADDRESS): where" in told and "free one\n* ``keys``" in told
+    )  # what the command line binds to is not said here
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "words"),
+    [
+        ((BATCHES,), {"wrkers": 2}, r"hs\.run\(\): got an unexpected keyword argument 'wrkers'"),
+        ((), {}, r"hs\.run\(\): missing a required argument: 'pipelines'"),
+        ((BATCHES, 2), {}, r"hs\.run\(\): too many positional arguments"),
+        ((BATCHES,), {"insecure": None}, "insecure=None is not true or false, but a NoneType"),
+    ],
+)
+def test_an_argument_that_is_none_is_refused(
+    arguments: tuple[Any, ...], options: dict[str, Any], words: str
+):
+    with pytest.raises(TypeError, match=words):
+        hs.run(*arguments, **options)
+
+
+def test_a_function_is_given_its_settings_checked(tmp_path: Path):
+    @taking(RunSettings)
+    def served(settings: RunSettings) -> RunSettings:
+        """Serve."""
+        return settings
+
+    found = served(BATCHES, lease_ttl_s=3, state_dir=tmp_path)
+    assert (found.pipelines, found.lease_ttl_s, found.workers) == (BATCHES, 3.0, 1)
+    assert found.state_dir == str(tmp_path) and found.keys is None
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.workers = 2  # type: ignore[misc]
+
+
+def test_limits_go_to_the_processes_as_they_were_given():
+    given = RunSettings(BATCHES, workers=3, max_credits=5, max_trainers=7).limits()
+    run = RunConfig((), "", (), **given)
+    assert (run.workers, run.max_credits, run.max_trainers) == (3, 5, 7)
+    assert set(given) == {one.name for one in dataclasses.fields(Limits)}
+    assert RunConfig((), "", ()).lease_ttl_s == Settings.lease_ttl_s == 30.0
+
+
+def test_what_needs_a_state_directory_is_refused_where_it_is_given_and_no_other():
+    RunSettings(BATCHES, durability="off", record="off", workers=2).refuse_state()
+    for given in ({"record": "rows"}, {"keep_snapshots": 3}, {"resume": json.dumps({})}):
+        ((name, value),) = given.items()
+        with pytest.raises(ValueError, match=f"^{name}={value!r} needs a state_dir"):
+            RunSettings(BATCHES, **given).refuse_state()  # type: ignore[arg-type]
+
+
+def test_names_on_the_command_line_are_without_the_unit():
+    names = {option.argument: option.name for option in options_of(RunSettings)}
+    assert names["lease_ttl_s"] == "lease_ttl" and names["worker_timeout_s"] == "worker_timeout"
+    assert names["max_messages_per_s"] == "max_messages_per_s"
+    replay = options_of(ReplaySettings)
+    assert replay[0].name == "state_dir"  # positional ones come first
+    assert {"from", "to"} <= {option.name for option in replay}

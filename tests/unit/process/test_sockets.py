@@ -1,0 +1,150 @@
+"""The options of the sockets do what they are there for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import zmq
+
+from headrace_proto import limits
+from headrace_server.process.sockets import public_router
+from tests.patience import PATIENCE_S
+
+
+class Sockets:
+    """A context whose sockets are closed, as they are set, when the test ends."""
+
+    def __init__(self) -> None:
+        self.context: Any = zmq.Context()
+        self._open: list[Any] = []
+
+    def keep(self, socket: Any) -> Any:
+        self._open.append(socket)
+        return socket
+
+    def close(self) -> None:
+        for socket in self._open:
+            socket.close()
+        self.context.term()
+
+
+@pytest.fixture
+def at() -> Iterator[Sockets]:
+    sockets = Sockets()
+    yield sockets
+    started = time.monotonic()
+    sockets.close()
+    assert time.monotonic() - started < PATIENCE_S / 2
+
+
+def test_a_message_for_a_trainer_that_is_gone_is_an_error_and_not_silence(at: Sockets):
+    router = at.keep(public_router(at.context))
+    router.bind("tcp://127.0.0.1:*")
+    with pytest.raises(zmq.ZMQError) as caught:
+        router.send_multipart([b"nobody", b"x"], zmq.NOBLOCK)
+    assert caught.value.errno == zmq.EHOSTUNREACH
+
+
+def test_a_trainer_that_does_not_read_makes_an_error_and_not_a_wait(at: Sockets):
+    router = at.keep(public_router(at.context))
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    dealer = at.keep(at.context.socket(zmq.DEALER))
+    dealer.rcvhwm = 1
+    dealer.rcvbuf = 4096
+    dealer.connect(f"tcp://127.0.0.1:{port}")
+    dealer.send(b"hello")
+    assert router.poll(1000 * int(PATIENCE_S))
+    identity, _ = router.recv_multipart()
+    sent = 0
+    while sent < 100_000:
+        try:
+            router.send_multipart([identity, bytes(64 * 1024)], zmq.NOBLOCK)
+        except zmq.Again:
+            break
+        sent += 1
+    assert 0 < sent < 100_000
+
+
+def test_a_frame_beyond_the_limit_ends_the_connection_and_is_not_taken(at: Sockets):
+    router = at.keep(public_router(at.context))
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    dealer = at.keep(at.context.socket(zmq.DEALER))
+    dealer.linger = 0
+    watch = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    dealer.connect(f"tcp://127.0.0.1:{port}")
+    dealer.send(bytes(limits.MAX_UPLOAD_BYTES + 1))
+    assert watch.poll(10_000)
+    assert not router.poll(0)
+    dealer.disable_monitor()
+    watch.close()
+
+
+def test_unsent_messages_hold_up_no_exit(at: Sockets):
+    context: Any = zmq.Context()
+    router = public_router(context)
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    dealer = at.keep(at.context.socket(zmq.DEALER))
+    dealer.rcvhwm = 1
+    dealer.rcvbuf = 4096
+    dealer.connect(f"tcp://127.0.0.1:{port}")
+    dealer.send(b"hello")
+    assert router.poll(1000 * int(PATIENCE_S))
+    identity, _ = router.recv_multipart()
+    for _ in range(8):  # more than can be on its way
+        router.send_multipart([identity, bytes(8 << 20)], zmq.NOBLOCK)
+    router.close()
+    ending = threading.Thread(target=context.term, daemon=True)
+    ending.start()
+    ending.join(PATIENCE_S)
+    assert not ending.is_alive()
+
+
+GOES = """
+import socket, struct, time
+import zmq
+from headrace_server.process.sockets import public_router
+context = zmq.Context()
+router = public_router(context)
+port = router.bind_to_random_port("tcp://127.0.0.1")
+raw = socket.create_connection(("127.0.0.1", port))
+raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+raw.sendall(b"\\xff" + bytes(8) + b"\\x7f\\x03\\x00NULL" + bytes(48))
+raw.sendall(b"\\x04\\x1c\\x05READY\\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER")
+heard = b""
+while b"ROUTER" not in heard:
+    heard += raw.recv(4096)
+raw.sendall(b"\\x00\\x05hello" * 20_000)
+assert router.poll(60_000)
+raw.close()
+time.sleep(2.5)  # the router is busy with something else, for longer than a heartbeat took
+taken = 0
+while router.poll(300):
+    router.recv_multipart()
+    taken += 1
+assert 64 <= taken, taken
+router.close()
+context.term()
+print("alive")
+"""
+
+
+def test_a_peer_that_goes_while_its_messages_wait_does_not_end_the_process():
+    command = [sys.executable, "-c", GOES]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, env=environment
+    )
+    assert done.stdout == "alive\n", done.stderr
+
+
+def test_a_host_that_does_not_answer_is_given_up(at: Sockets):
+    router = at.keep(public_router(at.context))
+    assert (router.heartbeat_ivl, router.tcp_keepalive, router.tcp_maxrt) == (0, 1, 10_000)
+    assert router.tcp_keepalive_idle + router.tcp_keepalive_intvl * router.tcp_keepalive_cnt == 10

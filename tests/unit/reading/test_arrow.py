@@ -1,0 +1,441 @@
+"""Arrow IPC files and streams: every type, any order, damage named, nothing copied."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace_proto.errors import DataError, FilesMissing
+from headrace_proto.schema import Field
+from headrace_server.files.index_cache import IndexCache
+from headrace_server.files.manifest import resolve
+from headrace_server.pipeline.declaration import Feature, Source
+from headrace_server.reading.columns import Ragged, Strings
+from headrace_server.reading.reader import BadRecords, IndexedReader
+from headrace_server.reading.sources import arrow, open_reader
+from tests.examples import some
+from tests.unit.readers import all_of, examples, indexed, opened
+
+FLOATS = pa.list_(pa.float32())
+
+
+def write(
+    path: Any, table: pa.Table, *, rows: int = 3, stream: bool = False, compression: Any = None
+) -> str:
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    new = pa.ipc.new_stream if stream else pa.ipc.new_file
+    with (
+        fsspec.open(str(path), "wb") as sink,
+        new(sink, table.schema, options=options) as writer,
+    ):
+        writer.write_table(table, max_chunksize=rows)
+    return str(path)
+
+
+def table(n: int = 10) -> pa.Table:
+    ragged = [[[float(i + j)] * 2 for j in range(i % 4)] for i in range(n)]
+    return pa.table(
+        {
+            "label": pa.array(range(n), pa.int64()),
+            "half": pa.array(np.arange(n, dtype=np.float16)),
+            "fixed": pa.array([[i, i + 1] for i in range(n)], pa.list_(pa.int32(), 2)),
+            "flag": pa.array([i % 3 == 0 for i in range(n)], pa.bool_()),
+            "flags": pa.array([[i % 2 == 0, True] for i in range(n)], pa.list_(pa.bool_(), 2)),
+            "id": pa.array([f"id-{i}" * (i % 3) for i in range(n)], pa.string()),
+            "blob": pa.array([b"x" * i for i in range(n)], pa.large_binary()),
+            "md5": pa.array([bytes([i]) * 4 for i in range(n)], pa.binary(4)),
+            "tags": pa.array([["t"] * (i % 3) for i in range(n)], pa.list_(pa.string())),
+            "pair": pa.array([["p", str(i)] for i in range(n)], pa.list_(pa.string(), 2)),
+            "audio": pa.array(ragged, pa.large_list(pa.list_(pa.float32(), 2))),
+            "flat": pa.array([[float(i)] * (i % 5) for i in range(n)], FLOATS),
+            "grid": pa.array([[[1.0] * (i % 3)] * (i % 4) for i in range(n)], pa.list_(FLOATS)),
+        }
+    )
+
+
+FIELDS = {
+    "label": Field("int64"),
+    "half": Field("float16"),
+    "fixed": Field("int32", (2,)),
+    "flag": Field("bool"),
+    "flags": Field("bool", (2,)),
+    "id": Field("bytes"),
+    "blob": Field("bytes"),
+    "md5": Field("bytes"),
+    "tags": Field("bytes", (None,)),
+    "pair": Field("bytes", (2,)),
+    "audio": Field("float32", (None, 2)),
+    "flat": Field("float32", (None,)),
+    "grid": Field("float32", (None, None)),
+}
+
+
+def as_bytes(value: Any) -> Any:
+    if isinstance(value, list):
+        return [as_bytes(item) for item in value]
+    return value.encode() if isinstance(value, str) else value
+
+
+def rows_of(source: pa.Table) -> list[dict[str, Any]]:
+    return [{name: as_bytes(v) for name, v in row.items()} for row in source.to_pylist()]
+
+
+WAYS = [
+    {},
+    {"stream": True},
+    {"compression": "zstd"},
+    {"stream": True, "compression": "lz4"},
+    {"rows": 100},
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_every_type_is_read_in_every_order(tmp_path: Path, way: dict[str, Any]) -> None:
+    reader = opened("arrow", write(tmp_path / "a.arrow", table(), **way))
+    assert isinstance(reader, IndexedReader)
+    assert reader.fields == FIELDS
+    assert all_of(reader) == rows_of(table())
+
+
+def test_several_files_are_one_source_and_origins_name_them(tmp_path: Path) -> None:
+    paths = [
+        write(tmp_path / "a", table(4)),
+        write(tmp_path / "b", table(0)),
+        write(tmp_path / "c", table(5), stream=True),
+    ]
+    reader = opened("arrow", *paths)
+    assert all_of(reader) == rows_of(table(4)) + rows_of(table(5))
+    taken = reader.take(np.array([8, 0]))
+    assert [taken.origin.describe(i) for i in range(2)] == [
+        f"{paths[2]}, record 4",
+        f"{paths[0]}, record 0",
+    ]
+
+
+def test_a_file_without_examples_is_a_source_of_none(tmp_path: Path) -> None:
+    reader = opened("arrow", write(tmp_path / "a", table(0)))
+    assert reader.fields == FIELDS
+    assert all_of(reader) == []
+
+
+def test_remote_files_are_read_like_local_ones() -> None:
+    path = f"memory://{uuid.uuid4().hex}/a.arrow"
+    assert all_of(opened("arrow", write(path, table()))) == rows_of(table())
+
+
+def test_payload_is_not_copied_even_over_batches_and_files(tmp_path: Path) -> None:
+    paths = [write(tmp_path / name, table(6)) for name in "ab"]
+    reader = opened("arrow", *paths)
+    scattered = reader.take(np.array([11, 0, 5]))
+    near = reader.slice(0, 2)
+    for chunk in (scattered, near):
+        for name in ("audio", "grid", "flat"):
+            column = chunk.columns[name]
+            assert isinstance(column, Ragged)
+            assert column.raw.size > 2 * Path(paths[0]).stat().st_size
+        blob = chunk.columns["blob"]
+        assert isinstance(blob, Strings)
+        assert blob.data is column.raw
+    fixed = near.columns["fixed"]
+    assert isinstance(fixed, np.ndarray)
+    assert np.shares_memory(fixed, column.raw)
+
+
+def test_dictionaries_views_and_nested_dictionaries_are_decoded(tmp_path: Path) -> None:
+    n = 7
+    source = pa.table(
+        {
+            "d": pa.array(["a", "bb", "a", "c", "a", "c", "bb"]).dictionary_encode(),
+            "v": pa.array([f"view number {i}" for i in range(n)], pa.string_view()),
+            "l": pa.array(
+                [["x", "y"][: i % 3] for i in range(n)],
+                pa.list_(pa.dictionary(pa.int8(), pa.string())),
+            ),
+            "b": pa.array([[True, False, True][: i % 4] for i in range(n)], pa.list_(pa.bool_())),
+        }
+    )
+    want = rows_of(source)
+    assert all_of(opened("arrow", write(tmp_path / "a", source))) == want
+    assert all_of(opened("arrow", write(tmp_path / "s", source, stream=True))) == want
+
+
+def test_tensors_of_fixed_shape_keep_it(tmp_path: Path) -> None:
+    values = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
+    column = pa.FixedShapeTensorArray.from_numpy_ndarray(values)
+    reader = opened("arrow", write(tmp_path / "a", pa.table({"x": column})))
+    assert reader.fields == {"x": Field("float32", (2, 3))}
+    assert [row["x"] for row in all_of(reader)] == values.tolist()
+
+
+def test_a_column_of_nothing_but_nulls_is_as_good_as_none(tmp_path: Path) -> None:
+    one = write(tmp_path / "1", pa.table({"x": pa.array([None, None], pa.null())}))
+    two = write(tmp_path / "2", pa.table({"x": pa.array([1])}))
+    features = {"x": Feature("scalar", "int64", (), 7, True)}
+    reader = opened("arrow", one, two, features=features)
+    assert all_of(reader) == [{"x": 7}, {"x": 7}, {"x": 1}]
+    with pytest.raises(DataError, match="has the Arrow type null"):
+        opened("arrow", one)
+
+
+def test_sliced_arrays_are_read_from_where_they_begin(tmp_path: Path) -> None:
+    source = table(20).slice(7, 9)
+    assert all_of(opened("arrow", write(tmp_path / "a", source, rows=4))) == rows_of(source)
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_a_null_is_missing_and_takes_the_default(tmp_path: Path, compression: Any) -> None:
+    source = pa.table(
+        {
+            "n": pa.array([1, None, 3, 4]),
+            "x": pa.array([[1.0], None, [], [2.0, 3.0]], FLOATS),
+            "s": pa.array(["a", "b", None, "d"]),
+            "f": pa.array([None, [1, 2], [3, 4], [5, 6]], pa.list_(pa.int8(), 2)),
+        }
+    )
+    path = write(tmp_path / "a", source, compression=compression, rows=2)
+    features = {
+        "n": Feature("scalar", "int64", (), -1, True),
+        "x": Feature("sequence", "float32", (), [9.0, 9.0], True),
+        "s": Feature("scalar", "bytes", (), b"none", True),
+        "f": Feature("fixed", "int8", (2,), 0, True),
+        "absent": Feature("sequence", "bytes", (), [], True),
+    }
+    assert all_of(opened("arrow", path, features=features)) == [
+        {"n": 1, "x": [1.0], "s": b"a", "f": [0, 0], "absent": []},
+        {"n": -1, "x": [9.0, 9.0], "s": b"b", "f": [1, 2], "absent": []},
+        {"n": 3, "x": [], "s": b"none", "f": [3, 4], "absent": []},
+        {"n": 4, "x": [2.0, 3.0], "s": b"d", "f": [5, 6], "absent": []},
+    ]
+    with pytest.raises(DataError, match=r"a, record 1, column 'n': it is null; give .* default"):
+        opened("arrow", path).slice(1, 2)
+    bad = BadRecords(skip=True)
+    reader = opened("arrow", path, bad=bad)
+    assert examples(reader.slice(0, 4)) == [{"n": 4, "x": [2.0, 3.0], "s": b"d", "f": [5, 6]}]
+    assert bad.counts == {"missing_feature": 3}
+    assert examples(reader.take(np.array([1, 3, 0, 3]))) == examples(reader.slice(0, 4)) * 2
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_rows_that_are_no_array_are_named_and_skipped(tmp_path: Path, compression: Any) -> None:
+    source = pa.table(
+        {
+            "g": pa.array([[[1.0], [2.0]], [[1.0], [2.0, 3.0]], [], [[4.0]]], pa.list_(FLOATS)),
+            "n": pa.array([[1, 2], [3], [None], [4]], pa.list_(pa.int64())),
+        }
+    )
+    path = write(tmp_path / "a", source, compression=compression, rows=10)
+    with pytest.raises(DataError, match=r"record 1, column 'g': its inner lists differ"):
+        opened("arrow", path).slice(0, 4)
+    bad = BadRecords(skip=True)
+    reader = opened("arrow", path, bad=bad)
+    rows = indexed(reader)
+    assert rows == [{"g": [[1.0], [2.0]], "n": [1, 2]}, {"g": [[4.0]], "n": [4]}]
+    with pytest.raises(DataError, match=r"record 2, column 'n': it holds a null within a list"):
+        opened("arrow", path).slice(2, 3)
+
+
+def test_declared_features_choose_cast_and_reshape(tmp_path: Path) -> None:
+    source = pa.table(
+        {
+            "wide": pa.array([1.5, 2.5]),
+            "n": pa.array([1, 2], pa.int32()),
+            "vector": pa.array([[1.0, 2.0], [3.0, 4.0]], FLOATS),
+            "steps": pa.array([[[1.0, 2.0]], [[3.0, 4.0]] * 2], pa.list_(FLOATS)),
+            "rows": pa.array([[1, 2], [3, 4]], pa.list_(pa.int16(), 2)),
+            "left": pa.array([1, 2], pa.timestamp("s")),
+            "t": pa.array([["a", "b"], ["c", "d"]]),
+        }
+    )
+    features = {
+        "n": Feature("scalar", "float64"),
+        "wide": Feature("scalar", "float32"),
+        "vector": Feature("fixed", "float64", (2,)),
+        "steps": Feature("sequence", "float32", (2,)),
+        "rows": Feature("sequence", "int64"),
+        "t": Feature("fixed", "bytes", (2,)),
+    }
+    path = write(tmp_path / "a", source)
+    reader = opened("arrow", path, features=features)
+    assert reader.fields == {name: f.field for name, f in features.items()}
+    assert all_of(reader) == [
+        {
+            "n": 1.0,
+            "wide": 1.5,
+            "vector": [1.0, 2.0],
+            "steps": [[1.0, 2.0]],
+            "rows": [1, 2],
+            "t": [b"a", b"b"],
+        },
+        {
+            "n": 2.0,
+            "wide": 2.5,
+            "vector": [3.0, 4.0],
+            "steps": [[3.0, 4.0]] * 2,
+            "rows": [3, 4],
+            "t": [b"c", b"d"],
+        },
+    ]
+    with pytest.raises(DataError, match=r"column 'left': it has the Arrow type timestamp\[s\]"):
+        opened("arrow", path)
+
+
+@pytest.mark.parametrize(
+    ("name", "feature", "text"),
+    [
+        ("wide", Feature("scalar", "int64"), r"record 0, column 'wide': is float64"),
+        ("big", Feature("scalar", "int8"), r"record 1, column 'big': is int64 \(\[300\]\)"),
+        ("vector", Feature("fixed", "float32", (2,)), r"record 1, .*shape \[1\] does not fit"),
+    ],
+)
+def test_a_value_that_does_not_fit_the_declaration_is_named(
+    tmp_path: Path, name: str, feature: Feature, text: str
+) -> None:
+    source = pa.table(
+        {
+            "wide": pa.array([1.5, 2.5]),
+            "big": pa.array([1, 300]),
+            "vector": pa.array([[1.0, 2.0], [3.0]], FLOATS),
+        }
+    )
+    path = write(tmp_path / "a", source)
+    with pytest.raises(DataError, match=text):
+        opened("arrow", path, features={name: feature}).slice(0, 2)
+    bad = BadRecords(skip=True)
+    reader = opened("arrow", path, features={name: feature}, bad=bad)
+    assert len(reader.slice(0, 2)) == (0 if name == "wide" else 1)
+    assert set(bad.counts) == {"wrong_type"}
+
+
+def test_files_must_agree_unless_features_are_declared(tmp_path: Path) -> None:
+    one = write(tmp_path / "1", pa.table({"x": pa.array([1, 2], pa.int64())}))
+    two = write(tmp_path / "2", pa.table({"x": pa.array([3], pa.int32())}))
+    three = write(tmp_path / "3", pa.table({"y": pa.array([3])}))
+    four = write(tmp_path / "4", pa.table({"x": pa.array(["a"])}))
+    with pytest.raises(DataError, match=r"2, column 'x': it is int32\[\] here and int64\[\] in"):
+        opened("arrow", one, two)
+    with pytest.raises(DataError, match=r"3, column 'x': the file has no such column .*'y'"):
+        opened("arrow", one, three)
+    features = {"x": Feature("scalar", "int64")}
+    assert all_of(opened("arrow", one, two, features=features)) == [{"x": i} for i in (1, 2, 3)]
+    with pytest.raises(DataError, match=r"bytes.* in the file and int64.* in the declaration"):
+        opened("arrow", one, four, features=features)
+    bad = BadRecords(skip=True)
+    reader = opened("arrow", one, three, four, features=features, bad=bad)
+    assert all_of(reader) == [{"x": 1}, {"x": 2}]
+    assert bad.counts == {"missing_feature": 1, "wrong_type": 1}
+
+
+def test_a_file_that_is_cut_off_is_named_and_skipped(tmp_path: Path) -> None:
+    whole = Path(write(tmp_path / "whole", table(4)))
+    for name, content in (
+        ("cut", whole.read_bytes()[:-100]),
+        ("empty", b""),
+        ("text", b"hello, this is no arrow file at all"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match=name):
+            opened("arrow", tmp_path / name)
+        bad = BadRecords(skip=True)
+        reader = opened("arrow", tmp_path / name, whole, bad=bad)
+        assert all_of(reader) == rows_of(table(4))
+        assert bad.counts == {"corrupt_file": 1}
+
+
+def test_a_stream_that_is_cut_off_gives_its_whole_batches(tmp_path: Path) -> None:
+    whole = Path(write(tmp_path / "whole", table(9), stream=True))
+    (tmp_path / "cut").write_bytes(whole.read_bytes()[:-200])
+    with pytest.raises(DataError, match="breaks off after record batch 2"):
+        opened("arrow", tmp_path / "cut")
+    bad = BadRecords(skip=True)
+    assert all_of(opened("arrow", tmp_path / "cut", bad=bad)) == rows_of(table(9))[:6]
+    assert bad.counts == {"truncated_file": 1}
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.int8())])
+def test_an_offset_that_points_outside_is_damage_and_not_a_crash(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    values = ["aaaa", "bbbb", "cccc", "dddd"] if kind == pa.string() else [[1] * 4] * 4
+    path = Path(write(tmp_path / "a", pa.table({"x": pa.array(values, kind)}), rows=10))
+    offsets = np.array([0, 4, 8, 12, 16], np.int32).tobytes()
+    content = path.read_bytes()
+    assert content.count(offsets) == 1
+    path.write_bytes(
+        content.replace(offsets, np.array([0, 4, 1 << 30, 12, 16], np.int32).tobytes())
+    )
+    for bad_rows in ([0, 3], [0, 1, 2, 3], [1]):
+        bad = BadRecords(skip=True)
+        reader = opened("arrow", path, bad=bad)
+        kept = reader.take(np.array(bad_rows))
+        assert set(kept.ordinals.tolist()) == set(bad_rows) - {1, 2}
+    assert bad.counts == {"corrupt_record": 1}
+    with pytest.raises(DataError, match=r"record 1, column 'x': an offset of it points outside"):
+        opened("arrow", path).slice(0, 4)
+
+
+def test_a_remote_file_that_was_replaced_is_never_skipped() -> None:
+    path = write(f"memory://{uuid.uuid4().hex}/a", table(3))
+    files = resolve([path])
+    write(path, table(4))
+    with pytest.raises(FilesMissing, match="was replaced"):
+        open_reader(Source("arrow"), files, BadRecords(skip=True), IndexCache(None))
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    source = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
+    with pytest.raises(DataError, match="two columns are named 'x'"):
+        opened("arrow", write(tmp_path / "a", source))
+
+
+def test_ordinals_outside_are_refused(tmp_path: Path) -> None:
+    reader = opened("arrow", write(tmp_path / "a", table(3)))
+    for ordinals in ([3], [-1]):
+        with pytest.raises(IndexError, match="of 3"):
+            reader.take(np.array(ordinals))
+    with pytest.raises(IndexError, match="of 3"):
+        reader.slice(0, 4)
+
+
+def test_compressed_batches_are_decoded_once_while_they_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads = []
+    load = arrow._load
+    monkeypatch.setattr(arrow, "_load", lambda *args: loads.append(args[1]) or load(*args))
+    reader = opened("arrow", write(tmp_path / "a", table(9), compression="zstd"))
+    for _ in range(3):
+        reader.slice(0, 9)
+    assert loads == [0, 1, 2]
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> pa.Table:
+    n = draw(st.integers(0, 12))
+    text = draw(st.lists(st.binary(max_size=9), min_size=n, max_size=n))
+    lists = draw(st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=n, max_size=n))
+    counts = draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
+    widths = draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
+    grids = [[["ab"[: w % 3]] * w] * c for c, w in zip(counts, widths, strict=True)]
+    return pa.table(
+        {
+            "t": pa.array(text, draw(st.sampled_from([pa.binary(), pa.large_binary()]))),
+            "l": pa.array(lists, draw(st.sampled_from([FLOATS, pa.large_list(pa.int16())]))),
+            "g": pa.array(grids, pa.list_(pa.large_list(pa.string()))),
+        }
+    )
+
+
+@settings(max_examples=some(40))
+@given(tables(), st.integers(1, 5), st.sampled_from(WAYS[:3]))
+def test_any_table_comes_back(source: pa.Table, rows: int, way: dict[str, Any]) -> None:
+    path = f"memory://{uuid.uuid4().hex}/a"
+    reader = opened("arrow", write(path, source, **{**way, "rows": rows}))
+    assert all_of(reader) == rows_of(source)

@@ -1,0 +1,201 @@
+"""Columns hold what they were made of, however they are taken, joined and packed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace_proto.schema import Field
+from headrace_server.reading.columns import (
+    Column,
+    Ragged,
+    RaggedStrings,
+    Strings,
+    column_from_rows,
+    concatenate,
+    dtype_of,
+    field_of,
+    row_of,
+    take,
+)
+from tests.unit.readers import plain
+
+_VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "bool": st.booleans(),
+    "int8": st.integers(-128, 127),
+    "int64": st.integers(-(2**63), 2**63 - 1),
+    "uint64": st.integers(0, 2**64 - 1),
+    "float32": st.floats(width=32, allow_nan=False),
+    "float64": st.floats(allow_nan=False),
+    "bytes": st.binary(max_size=100),
+}
+
+
+@st.composite
+def columns(draw: st.DrawFn) -> tuple[Field, list[Any]]:
+    """A field, and rows as nested lists."""
+    dtype = draw(st.sampled_from(sorted(_VALUES)))
+    dims = draw(st.lists(st.one_of(st.none(), st.integers(0, 3)), max_size=3))
+    field = Field(dtype, tuple(dims))
+    rows = []
+    for _ in range(draw(st.integers(0, 6))):
+        shape = [draw(st.integers(0, 3)) if d is None else d for d in dims]
+        count = int(np.prod(shape, dtype=int))
+        values = draw(st.lists(_VALUES[dtype], min_size=count, max_size=count))
+        array = np.empty(shape, object)
+        array.reshape(-1)[:] = values
+        rows.append(array.tolist() if shape else values[0])
+    return field, rows
+
+
+def listed(column: Column) -> list[Any]:
+    return [plain(row_of(column, i)) for i in range(len(column))]
+
+
+@given(columns())
+def test_a_column_gives_back_the_rows_that_it_was_made_of(made: tuple[Field, list[Any]]) -> None:
+    field, rows = made
+    column = column_from_rows(rows, field)
+    assert listed(column) == rows
+    assert dtype_of(column) == field.dtype
+    assert field_of(column).ragged_dims == field.ragged_dims
+    assert len(field_of(column).shape) == len(field.shape)
+
+
+@given(columns(), st.data())
+def test_taking_gives_those_rows_in_that_order(
+    made: tuple[Field, list[Any]], data: st.DataObject
+) -> None:
+    field, rows = made
+    column = column_from_rows(rows, field)
+    at = st.integers(0, max(0, len(rows) - 1))
+    index = data.draw(st.lists(at, max_size=8)) if rows else []
+    assert listed(take(column, np.array(index, np.int64))) == [rows[i] for i in index]
+    start = data.draw(st.integers(0, len(rows)))
+    stop = data.draw(st.integers(start, len(rows)))
+    assert listed(take(column, slice(start, stop))) == rows[start:stop]
+
+
+@given(columns(), st.data())
+def test_parts_of_columns_join_to_the_rows_of_all(
+    made: tuple[Field, list[Any]], data: st.DataObject
+) -> None:
+    field, rows = made
+    parts, want = [], []
+    shared = column_from_rows(rows, field)
+    for _ in range(data.draw(st.integers(1, 4))):
+        own = data.draw(st.booleans())
+        column = column_from_rows(rows, field) if own else shared
+        at = st.integers(0, max(0, len(rows) - 1))
+        index = data.draw(st.lists(at, max_size=6)) if rows else []
+        parts.append(take(column, np.array(index, np.int64)))
+        want += [rows[i] for i in index]
+    joined = concatenate(parts)
+    assert listed(joined) == want
+    assert listed(take(joined, slice(1, None))) == want[1:]
+
+
+@given(st.lists(st.binary(max_size=200), max_size=8), st.data())
+def test_packed_strings_are_back_to_back(texts: list[bytes], data: st.DataObject) -> None:
+    strings = column_from_rows(texts, Field("bytes"))
+    assert isinstance(strings, Strings)
+    at = st.integers(0, max(0, len(texts) - 1))
+    index = data.draw(st.lists(at, max_size=8)) if texts else []
+    for picked, want in (
+        (strings, texts),
+        (strings.take(np.array(index, np.int64)), [texts[i] for i in index]),
+    ):
+        offsets, packed = picked.packed()
+        assert packed.tobytes() == b"".join(want)
+        assert offsets.dtype == np.int64
+        assert np.diff(offsets).tolist() == list(map(len, want))
+
+
+def test_joining_rows_of_one_buffer_copies_none_of_it() -> None:
+    values = np.arange(100, dtype=np.float32)
+    column = Ragged.from_values(values, np.array([0, 10, 100]))
+    joined = concatenate([column.take(slice(1, 2)), column.take(slice(0, 1))])
+    assert isinstance(joined, Ragged)
+    assert joined.raw is column.raw
+    assert listed(joined) == [values[10:].tolist(), values[:10].tolist()]
+
+
+def test_joining_little_of_large_buffers_copies_that_little() -> None:
+    large = [Ragged.from_values(np.zeros(1 << 20), np.array([0, 3, 1 << 20])) for _ in range(2)]
+    joined = concatenate([column.take(slice(0, 1)) for column in large])
+    assert isinstance(joined, Ragged)
+    assert joined.raw.size == 2 * 3 * 8
+
+
+def test_ragged_strings_of_separate_buffers_keep_their_shapes() -> None:
+    field = Field("bytes", (None, 2))
+    parts = [column_from_rows(rows, field) for rows in ([[[b"a", b""]], []], [[[b"x", b"yy"]] * 2])]
+    joined = concatenate(parts)
+    assert isinstance(joined, RaggedStrings)
+    assert listed(joined) == [[[b"a", b""]], [], [[b"x", b"yy"]] * 2]
+
+
+@pytest.mark.parametrize(
+    ("rows", "field", "text"),
+    [
+        ([1, 2.5], Field("int64"), "row 1"),
+        ([1.0, 1.5], Field("int64"), "row 0"),
+        ([0, 2], Field("bool"), "row 0"),
+        ([True, 2], Field("bool"), "row 1"),
+        ([1, 300], Field("uint8"), "row 1"),
+        ([1, -1], Field("uint64"), "row 1"),
+        ([0.5, 1e300], Field("float32"), "row 1"),
+        ([2**70], Field("int64"), "row 0"),
+        (["a", 1], Field("bytes"), "row 1"),
+        ([[1], [1, 2]], Field("int64", (1,)), r"row 1: shape \[2\] does not fit int64\[1\]"),
+        ([[[1], [2, 3]]], Field("int64", (None, None)), "row 0"),
+        ([[["a"], ["b", "c"]]], Field("bytes", (None, None)), "row 0"),
+        ([None], Field("float32"), "row 0"),
+        (["\ud800"], Field("bytes"), "row 0"),
+        (["1"], Field("int64"), "row 0"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named_by_its_row(
+    rows: list[Any], field: Field, text: str
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        column_from_rows(rows, field)
+
+
+def test_an_empty_list_is_an_empty_array_of_any_rank() -> None:
+    column = column_from_rows([[], [[1, 2]]], Field("int32", (None, 2)))
+    assert [row_of(column, i).shape for i in range(2)] == [(0, 2), (1, 2)]
+    texts = column_from_rows([[], ["a"]], Field("bytes", (None,)))
+    assert listed(texts) == [[], [b"a"]]
+
+
+def test_strings_may_be_given_as_text_or_any_buffer_of_bytes() -> None:
+    rows = ["é", b"a\0", bytearray(b"b"), memoryview(b"c"), np.bytes_(b"d"), np.str_("e")]
+    want = ["é".encode(), b"a\0", b"b", b"c", b"d", b"e"]
+    assert listed(column_from_rows(rows, Field("bytes"))) == want
+    with pytest.raises(ValueError):
+        concatenate([])
+
+
+def test_large_unsigned_numbers_stay_exact_beside_small_ones() -> None:
+    column = column_from_rows([[0, 2**64 - 1]], Field("uint64", (2,)))
+    assert listed(column) == [[0, 2**64 - 1]]
+    for value in ([0.5, 2.0**63], [-1, 2**63]):
+        with pytest.raises(ValueError, match="row 0"):
+            column_from_rows([value], Field("uint64", (2,)))
+
+
+def test_integers_become_floats_and_floats_narrower_ones() -> None:
+    column = column_from_rows([1, 2.5, np.float64(0.1)], Field("float32"))
+    assert isinstance(column, np.ndarray)
+    assert column.dtype == np.float32
+    assert column.tolist() == [1.0, 2.5, float(np.float32(0.1))]
+
+
+def test_a_ragged_column_tells_the_lengths_of_its_rows():
+    column = Ragged.from_values(np.arange(6.0), np.array([0, 2, 2, 6]))
+    assert column.lengths.tolist() == [2, 0, 4]

@@ -1,0 +1,231 @@
+"""Conversions: what is in the files, where they go on, and what they refuse."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace_server as hs
+from headrace_proto.errors import DataError
+from headrace_server.files.index_cache import IndexCache
+from headrace_server.files.manifest import resolve
+from headrace_server.pipeline.declaration import convertible
+from headrace_server.reading import conversion as module
+from headrace_server.reading.columns import row_of
+from headrace_server.reading.conversion import Conversion
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.sources import open_reader
+from tests.unit.tfrecord_writer import example, feature, frame
+
+
+def fields() -> dict[str, Any]:
+    return {"i": hs.scalar("int64"), "x": hs.sequence("float32"), "s": hs.scalar("bytes")}
+
+
+def rows(n: int) -> list[dict[str, Any]]:
+    return [{"i": i, "x": [float(i)] * (i % 4), "s": f"row {i}"} for i in range(n)]
+
+
+def jsonl(path: Path, n: int) -> hs.Pipeline:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows(n)))
+    return hs.read_jsonl(str(path), fields())
+
+
+def odd(example: dict[str, Any]) -> bool:
+    return bool(example["i"] % 2)
+
+
+def tenfold(example: dict[str, Any]) -> dict[str, Any]:
+    return {"i": example["i"] * 10, "x": example["x"]}
+
+
+def begun(pipeline: hs.Pipeline, out: Path, **options: Any) -> Conversion:
+    declaration = pipeline.batch(1).declaration()
+    files = resolve(declaration.source.paths)
+    stages, _ = convertible(declaration.stages)
+    return Conversion(declaration, stages, files, out, **options)
+
+
+def converted(pipeline: hs.Pipeline, out: Path, **options: Any) -> Conversion:
+    conversion = begun(pipeline, out, **options)
+    try:
+        for _ in conversion.steps():
+            pass
+    finally:
+        conversion.close()
+    return conversion
+
+
+def back(out: Path) -> list[dict[str, Any]]:
+    """All examples of a directory as a feed reads them."""
+    source = hs.read_arrow(f"{out}/part-*.arrow").batch(1).declaration().source
+    reader = open_reader(source, resolve(source.paths), BadRecords(), IndexCache(None))
+    chunk = reader.slice(0, reader.length)  # type: ignore[union-attr]
+    found = []
+    for i in range(len(chunk)):
+        row = {name: row_of(column, i) for name, column in chunk.columns.items()}
+        found.append({k: v if isinstance(v, bytes) else v.tolist() for k, v in row.items()})
+    return found
+
+
+def plain(n: int) -> list[dict[str, Any]]:
+    return [{**row, "s": row["s"].encode()} for row in rows(n)]
+
+
+def test_files_hold_the_examples_in_their_order_and_as_many_as_was_said(tmp_path: Path):
+    done = converted(jsonl(tmp_path / "a.jsonl", 25), tmp_path / "out", rows_per_file=10)
+    assert back(tmp_path / "out") == plain(25)
+    names = sorted(path.name for path in (tmp_path / "out").glob("*.arrow"))
+    assert names == ["part-00000.arrow", "part-00001.arrow", "part-00002.arrow"]
+    assert (done.done.rows, done.done.read, done.done.parts) == (25, 25, 3) and done.complete
+
+
+def test_a_source_that_is_read_forward_is_converted_too(tmp_path: Path):
+    lines = "".join(f"{i},{i * 2}\n" for i in range(30))
+    (tmp_path / "a.csv").write_text("i,j\n" + lines)
+    converted(hs.read_csv(str(tmp_path / "a.csv")), tmp_path / "out", rows_per_file=7)
+    assert back(tmp_path / "out") == [{"i": i, "j": 2 * i} for i in range(30)]
+
+
+def test_stages_of_one_example_are_in_the_files_and_those_by_chance_are_not(tmp_path: Path):
+    pipeline = jsonl(tmp_path / "a.jsonl", 20).filter(odd).map(tenfold).rejection_sample(0.5)
+    done = converted(pipeline.select(["i"]), tmp_path / "out", rows_per_file=4)
+    expected = [{"i": 10 * row["i"], "x": row["x"]} for row in plain(20) if row["i"] % 2]
+    assert back(tmp_path / "out") == expected
+    assert done.dropped == {"filtered": 10}
+    applied, left = convertible(pipeline.select(["i"]).batch(1).declaration().stages)
+    assert [s.kind for s in applied] == ["filter", "map"]
+    assert [s.kind for s in left] == ["rejection_sample", "select"]
+
+
+@pytest.mark.parametrize("kind", ["indexed", "forward"])
+def test_a_run_that_stopped_anywhere_is_gone_on_with_and_the_files_do_not_show_it(
+    tmp_path: Path, kind: str
+):
+    if kind == "indexed":
+        pipeline = jsonl(tmp_path / "a.jsonl", 23).filter(odd)
+    else:
+        text = "i\n" + "".join(f"{i}\n" for i in range(23))
+        (tmp_path / "a.csv").write_text(text)
+        pipeline = hs.read_csv(str(tmp_path / "a.csv")).filter(odd)
+    converted(pipeline, tmp_path / "whole", rows_per_file=3)
+    expected = {p.name: p.read_bytes() for p in (tmp_path / "whole").iterdir()}
+    steps = sum(1 for _ in begun(pipeline, tmp_path / "count", rows_per_file=3).steps())
+    for stop in range(steps):
+        out = tmp_path / f"out {stop}"
+        first = begun(pipeline, out, rows_per_file=3)
+        work = first.steps()
+        for _ in range(stop):
+            next(work)
+        work.close()
+        first.close()
+        again = converted(pipeline, out, rows_per_file=3)
+        assert {p.name: p.read_bytes() for p in out.iterdir()} == expected
+        assert again.done.rows == 11 and again.dropped == {"filtered": 12}
+
+
+def test_a_part_that_was_named_and_not_noted_is_written_again(tmp_path: Path):
+    pipeline = jsonl(tmp_path / "a.jsonl", 9)
+    out = tmp_path / "out"
+    first = begun(pipeline, out, rows_per_file=3)
+    work = first.steps()
+    while first.done.parts < 1:
+        next(work)
+    work.close()
+    first.close()
+    (out / "part-00001.arrow").write_bytes(b"not noted")
+    (out / "part-00001.arrow.part").write_bytes(b"half of it")
+    converted(pipeline, out, rows_per_file=3)
+    assert back(out) == plain(9) and not list(out.glob("*.part"))
+
+
+def test_what_is_complete_is_left_as_it_is(tmp_path: Path):
+    pipeline = jsonl(tmp_path / "a.jsonl", 9)
+    converted(pipeline, tmp_path / "out")
+    before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out").iterdir()}
+    assert converted(pipeline, tmp_path / "out").done.rows == 9
+    assert {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out").iterdir()} == before
+
+
+def test_a_directory_of_something_else_is_refused_and_stays_as_it_is(tmp_path: Path):
+    pipeline, out = jsonl(tmp_path / "a.jsonl", 9), tmp_path / "out"
+    converted(pipeline, out)
+    with pytest.raises(ValueError, match=r"conversion of something else \(rows_per_file differ\)"):
+        begun(pipeline, out, rows_per_file=2)
+    with pytest.raises(ValueError, match=r"something else \(stages differ\)"):
+        begun(pipeline.filter(odd), out)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "part-00000.arrow").write_text("mine")
+    with pytest.raises(ValueError, match=r"holds part-00000.arrow, and nothing is overwritten"):
+        begun(pipeline, tmp_path / "mine")
+    assert (tmp_path / "mine" / "part-00000.arrow").read_text() == "mine"
+    (out / "conversion.json").write_text("{")
+    with pytest.raises(ValueError, match=r"conversion.json is damaged"):
+        begun(pipeline, out)
+    assert back(out) == plain(9)
+
+
+def test_two_conversions_into_one_directory_are_refused(tmp_path: Path):
+    pipeline = jsonl(tmp_path / "a.jsonl", 9)
+    first = begun(pipeline, tmp_path / "out")
+    with pytest.raises(ValueError, match="another conversion is at work there"):
+        begun(pipeline, tmp_path / "out")
+    first.close()
+    begun(pipeline, tmp_path / "out").close()
+
+
+def test_a_file_that_is_not_read_back_as_it_was_is_named_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A bit of the file is turned between writing and reading it back."""
+    real = module.resolve
+
+    def turned(paths: list[str]) -> Any:
+        data = bytearray(Path(paths[0]).read_bytes())
+        at = data.index(np.float32(7.0).tobytes() * 3)
+        data[at] ^= 1
+        Path(paths[0]).write_bytes(data)
+        return real(paths)
+
+    pipeline, out = jsonl(tmp_path / "a.jsonl", 9), tmp_path / "out"
+    monkeypatch.setattr(module, "resolve", turned)
+    with pytest.raises(DataError, match=r"column 'x': what was read back has the checksum"):
+        converted(pipeline, out)
+    assert not list(out.glob("*.arrow"))
+    monkeypatch.undo()
+    converted(pipeline, out)
+    assert back(out) == plain(9)
+
+
+def test_bad_examples_stop_it_or_are_left_out_as_the_pipeline_says(tmp_path: Path):
+    pipeline = jsonl(tmp_path / "a.jsonl", 6)
+    with open(tmp_path / "a.jsonl", "a") as file:
+        file.write('{"i": "x"}\n')
+    with pytest.raises(DataError, match=r"a.jsonl, record 6"):
+        converted(pipeline, tmp_path / "one")
+    lenient = converted(pipeline.options(on_bad_example="skip"), tmp_path / "two")
+    assert back(tmp_path / "two") == plain(6)
+    assert sum(lenient.dropped.values()) == 1
+
+
+def test_a_source_without_examples_makes_no_files(tmp_path: Path):
+    pipeline = jsonl(tmp_path / "a.jsonl", 6)
+    (tmp_path / "a.jsonl").write_text("")
+    with pytest.raises(DataError, match="no example that comes through its stages"):
+        converted(pipeline, tmp_path / "out")
+    assert not list((tmp_path / "out").glob("*.arrow"))
+
+
+def test_compressed_records_become_files_that_are_read_by_number(tmp_path: Path):
+
+    payloads = [example({"i": feature("int", [i])}) for i in range(12)]
+    frames = b"".join(map(frame, payloads))
+    (tmp_path / "a.tfrecord.gz").write_bytes(gzip.compress(frames))
+    pipeline = hs.read_tfrecord(str(tmp_path / "*.gz"), {"i": hs.scalar("int64")})
+    assert converted(pipeline, tmp_path / "out", rows_per_file=5).length is None
+    assert back(tmp_path / "out") == [{"i": i} for i in range(12)]

@@ -1,0 +1,270 @@
+"""CSV: rows, groups of rows, quotes, and exact positions."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import uuid
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace_proto.errors import DataError
+from headrace_proto.schema import Field
+from headrace_server.pipeline.declaration import Feature
+from headrace_server.reading.reader import BadRecords, StreamReader
+from tests.examples import some
+from tests.unit.readers import all_of, examples, opened
+
+TEXT = 'id,n,x,note\na,1,0.5,plain\nb,2,1,"two\nlines, ""quoted"""\n\nc,-3,nan,\n'
+
+
+def write(path: Any, text: str | bytes) -> str:
+    content = text if isinstance(text, bytes) else text.encode()
+    with fsspec.open(str(path), "wb") as sink:
+        sink.write(gzip.compress(content) if str(path).endswith(".gz") else content)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_types_are_those_of_the_first_rows(tmp_path: Path, name: str) -> None:
+    reader = opened("csv", write(tmp_path / name, TEXT.replace("nan", "4e3")))
+    assert isinstance(reader, StreamReader)
+    assert reader.fields == {
+        "id": Field("bytes"),
+        "n": Field("int64"),
+        "x": Field("float64"),
+        "note": Field("bytes"),
+    }
+    assert all_of(reader) == [
+        {"id": b"a", "n": 1, "x": 0.5, "note": b"plain"},
+        {"id": b"b", "n": 2, "x": 1.0, "note": b'two\nlines, "quoted"'},
+        {"id": b"c", "n": -3, "x": 4000.0, "note": b""},
+    ]
+
+
+def test_not_a_number_is_a_float(tmp_path: Path) -> None:
+    assert opened("csv", write(tmp_path / "a", TEXT)).fields["x"] == Field("float64")
+
+
+def test_origins_are_byte_offsets_of_rows(tmp_path: Path) -> None:
+    chunk, _ = opened("csv", write(tmp_path / "a", TEXT)).read(0, b"", 9)
+    assert chunk.origin.offset is not None
+    assert [TEXT[at : at + 2] for at in chunk.origin.offset] == ["a,", "b,", "c,"]
+    assert chunk.ordinals.tolist() == [0, 1, 2]
+
+
+def test_remote_files_are_a_stream_each() -> None:
+    folder = f"memory://{uuid.uuid4().hex}"
+    for i in range(3):
+        write(f"{folder}/{i}.csv", f"n\n{i}\n{i + 10}\n")
+    reader = opened("csv", f"{folder}/*")
+    assert reader.streams == 3
+    assert [row["n"] for row in all_of(reader)] == [0, 10, 1, 11, 2, 12]
+
+
+def test_options_say_the_delimiter_the_names_and_the_columns(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", "1;x\n2;y\n")
+    reader = opened("csv", path, delimiter=";", header=["n", "s"], columns=["s"])
+    assert all_of(reader) == [{"s": b"x"}, {"s": b"y"}]
+    features = {"n": Feature("scalar", "float32"), "s": Feature("scalar", "bytes")}
+    reader = opened("csv", path, delimiter=";", header=False, features=features)
+    assert all_of(reader) == [{"n": 1.0, "s": b"x"}, {"n": 2.0, "s": b"y"}]
+    with pytest.raises(ValueError, match="header=False needs features"):
+        opened("csv", path, header=False)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_neighbouring_rows_of_a_group_are_one_example(tmp_path: Path, name: str) -> None:
+    text = 'who,t,v,sex\np,0,1.5,f\np,1,2.5,f\nq,0,"3",m\np,0,4,f\np,1,5,f\np,2,6,f\n'
+    path = write(tmp_path / name, text)
+    reader = opened("csv", path, group_by="who", columns=["t", "v"])
+    assert reader.fields == {
+        "who": Field("bytes"),
+        "t": Field("int64", (None,)),
+        "v": Field("float64", (None,)),
+    }
+    assert all_of(reader) == [
+        {"who": b"p", "t": [0, 1], "v": [1.5, 2.5]},
+        {"who": b"q", "t": [0], "v": [3.0]},
+        {"who": b"p", "t": [0, 1, 2], "v": [4.0, 5.0, 6.0]},
+    ]
+    features = {"sex": Feature("scalar", "string"), "v": Feature("sequence", "float32")}
+    features["sex"] = Feature("scalar", "bytes")
+    reader = opened("csv", path, group_by="who", features=features)
+    assert all_of(reader)[0] == {"sex": b"f", "v": [1.5, 2.5]}
+
+
+CELLS = st.text("a,\"\n\r' é0", max_size=5)
+
+
+@settings(max_examples=some(80))
+@given(
+    st.lists(st.tuples(st.integers(0, 2), CELLS, st.integers(-9, 9)), max_size=12),
+    st.booleans(),
+    st.sampled_from(["\n", "\r\n"]),
+)
+def test_what_was_written_is_read_from_any_position(
+    rows: list[tuple[int, str, int]], grouped: bool, newline: str
+) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator=newline, quoting=csv.QUOTE_NONNUMERIC)
+    writer.writerow(["k", "s", "n"])
+    writer.writerows(rows)
+    path = write(f"memory://{uuid.uuid4().hex}/a.csv", text.getvalue())
+    kind: Any = "sequence" if grouped else "scalar"
+    features = {
+        "k": Feature("scalar", "int64"),
+        "s": Feature(kind, "bytes"),
+        "n": Feature(kind, "int64"),
+    }
+    reader = opened("csv", path, features=features, group_by="k" if grouped else None)
+    want = [{"k": k, "s": s.encode(), "n": n} for k, s, n in rows]
+    if grouped:
+        want = [
+            {"k": k, "s": [r["s"] for r in group], "n": [r["n"] for r in group]}
+            for k, group in ((k, list(g)) for k, g in groupby(want, lambda row: row["k"]))
+        ]
+    assert all_of(reader) == want
+
+
+BROKEN = [
+    (
+        "1,x",
+        "wrong_type",
+        r"record 1, byte \d+: row 2, column 'n': '1.5' is not an integer",
+        "1.5,y",
+    ),
+    ("1,x", "wrong_type", "'1_0' is not an integer", "1_0,y"),
+    ("1,x", "corrupt_record", "row 2 has 3 cells, and there are 2 columns", "2,y,z"),
+    ("1,x", "corrupt_record", "row 2: it is no CSV", '2,"y"z'),
+    ("1,x", "missing_feature", r"record 1.*column 'n': it is missing; give .* default", ",y"),
+    ("1,x", "wrong_type", "column 'n'.*int8", "300,y"),
+]
+
+
+@pytest.mark.parametrize(("first", "reason", "text", "second"), BROKEN)
+def test_a_bad_row_is_named_or_skipped(
+    tmp_path: Path, first: str, reason: str, text: str, second: str
+) -> None:
+    features = {"n": Feature("scalar", "int8"), "s": Feature("scalar", "bytes")}
+    path = write(tmp_path / "a.csv", f"n,s\n{first}\n{second}\n3,z\n")
+    with pytest.raises(DataError, match=text) as caught:
+        opened("csv", path, features=features).read(0, b"", 9)
+    assert path in str(caught.value)
+    bad = BadRecords(skip=True)
+    reader = opened("csv", path, features=features, bad=bad)
+    chunk, end = reader.read(0, b"", 9)
+    assert end is None
+    assert examples(chunk) == [{"n": 1, "s": b"x"}, {"n": 3, "s": b"z"}]
+    assert chunk.ordinals.tolist() == [0, 2]
+    assert bad.counts == {reason: 1}
+    assert len(all_of(reader)) == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        ("p,1,f\np,x,f\n", "row 2, column 'v': 'x' is not"),
+        ("p,1,f\np,,f\n", "row 2, column 'v': it is empty within a sequence"),
+        ("p,1,f\np,2,m\n", "column 'sex' is declared as scalar and differs"),
+        ("p,1,f\np,2\np,3,f\n", "row 2 has 2 cells"),
+    ],
+)
+def test_a_group_with_a_bad_row_is_bad_whole(tmp_path: Path, rows: str, text: str) -> None:
+    features = {
+        "who": Feature("scalar", "bytes"),
+        "v": Feature("sequence", "float32"),
+        "sex": Feature("scalar", "bytes"),
+    }
+    path = write(tmp_path / "a.csv", f"who,v,sex\n{rows}q,7,m\n")
+    with pytest.raises(DataError, match=text):
+        opened("csv", path, features=features, group_by="who").read(0, b"", 9)
+    bad = BadRecords(skip=True)
+    reader = opened("csv", path, features=features, group_by="who", bad=bad)
+    assert all_of(reader) == [{"who": b"q", "v": [7.0], "sex": b"m"}]
+
+
+def test_an_empty_cell_takes_the_default(tmp_path: Path) -> None:
+    features = {
+        "n": Feature("scalar", "int64", (), -1, True),
+        "b": Feature("scalar", "bool", (), True, True),
+        "s": Feature("scalar", "bytes", (), b"unused", True),
+    }
+    path = write(tmp_path / "a", "n,b,s\n,,\n1,False,x\n")
+    assert all_of(opened("csv", path, features=features)) == [
+        {"n": -1, "b": True, "s": b""},
+        {"n": 1, "b": False, "s": b"x"},
+    ]
+
+
+def test_numbers_too_long_for_int64_stay_text_and_bytes_stay_bytes(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", b"\xef\xbb\xbfaccount,raw\n12345678901234567890,\xff\xfe\n")
+    assert all_of(opened("csv", path)) == [{"account": b"12345678901234567890", "raw": b"\xff\xfe"}]
+
+
+@pytest.mark.parametrize("text", ["", "n,s\n", "\n"])
+def test_a_file_without_rows_has_no_examples(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path / "a", text)
+    assert all_of(opened("csv", path)) == []
+    assert len(all_of(opened("csv", path, write(tmp_path / "b", "n,s\n1,x\n")))) == 1
+
+
+def test_a_header_that_does_not_serve_is_named(tmp_path: Path) -> None:
+    twice = write(tmp_path / "twice", "n,n\n1,2\n")
+    good = write(tmp_path / "good", "n\n1\n")
+    with pytest.raises(DataError, match=r"twice.*two columns are named 'n'"):
+        opened("csv", twice)
+    features = {"n": Feature("scalar", "int64")}
+    bad = BadRecords(skip=True)
+    assert all_of(opened("csv", twice, good, features=features, bad=bad)) == [{"n": 1}]
+    with pytest.raises(DataError, match=r"good: there is no column 'm'; it has 'n'"):
+        opened("csv", good, features={"m": Feature("scalar", "int64")}).read(0, b"", 1)
+
+
+@pytest.mark.parametrize(
+    ("feature", "group_by", "text"),
+    [
+        (Feature("fixed", "int64", (2,)), None, "a cell of a CSV file has no shape"),
+        (Feature("sequence", "int64"), None, "only group_by makes sequences"),
+        (Feature("sequence", "int64"), "n", "only group_by makes sequences"),
+    ],
+)
+def test_features_that_cells_can_not_give_are_refused(
+    tmp_path: Path, feature: Feature, group_by: str | None, text: str
+) -> None:
+    path = write(tmp_path / "a", "n\n1\n")
+    with pytest.raises(ValueError, match=text):
+        opened("csv", path, features={"n": feature}, group_by=group_by)
+
+
+def test_a_quote_that_never_ends_and_a_cut_off_file_are_damage(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", 'n,s\n1,x\n2,"y\n')
+    with pytest.raises(DataError, match="row 2: it is no CSV: unexpected end of data"):
+        opened("csv", path).read(0, b"", 9)
+    cut = tmp_path / "b.csv.gz"
+    cut.write_bytes(gzip.compress(b"n,s\n" + b"1,x\n" * 999)[:-12])
+    features = {"n": Feature("scalar", "int64")}
+    with pytest.raises(DataError, match=r"b.csv.gz.*the compressed file is cut off"):
+        opened("csv", cut, features=features).read(0, b"", 9999)
+    bad = BadRecords(skip=True)
+    _, end = opened("csv", cut, features=features, bad=bad).read(0, b"", 9999)
+    assert end is None
+    assert bad.counts == {"truncated_file": 1}
+
+
+def test_a_position_of_another_kind_is_refused(tmp_path: Path) -> None:
+    reader = opened("csv", write(tmp_path / "a", TEXT))
+    with pytest.raises(ValueError, match="3 bytes are no position"):
+        reader.read(0, b"abc", 1)
+
+
+def test_a_long_cell_is_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", "s\n" + "x" * 300_000 + "\n")
+    assert all_of(opened("csv", path)) == [{"s": b"x" * 300_000}]

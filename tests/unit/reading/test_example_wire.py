@@ -1,0 +1,466 @@
+"""Messages to values: the walker, layouts and templates agree, and follow the rules."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace_server.pipeline.declaration import Feature
+from headrace_server.reading.columns import Ragged, Strings
+from headrace_server.reading.sources.example_parse import ExampleParser
+from headrace_server.reading.sources.example_wire import Malformed, varints, walk
+from tests.unit.tfrecord_writer import (
+    example,
+    f32,
+    feature,
+    field,
+    rows_of,
+    sequence_example,
+    varint,
+)
+
+LABEL = Feature("scalar", "int64")
+
+
+def parse(payloads: list[bytes], wanted: dict[str, Feature], lists: bool = True, parser=None):
+    """Columns and faults of records that lie apart in one buffer."""
+    parser = parser or ExampleParser(wanted, lists)
+    gap = b"\xff" * 13
+    sizes = np.array([len(p) for p in payloads], np.int64)
+    starts = np.cumsum(sizes + len(gap)) - sizes
+    data = np.frombuffer(b"".join(gap + p for p in payloads) + gap, np.uint8)
+    return parser.parse(data, starts, sizes)
+
+
+class Parsed:
+    def __init__(self, columns, n: int) -> None:
+        self.columns, self.n = columns, n
+
+    def __len__(self) -> int:
+        return self.n
+
+
+def values(payloads: list[bytes], wanted: dict[str, Feature], lists: bool = True):
+    columns, faults = parse(payloads, wanted, lists)
+    assert not faults
+    return rows_of(Parsed(columns, len(payloads)))
+
+
+def one_fault(payload: bytes, wanted: dict[str, Feature]) -> tuple[str, str]:
+    """The fault of a record, the same alone and among many of the same kind."""
+    _, alone = parse([payload], wanted)
+    _, many = parse([payload] * 40, wanted)
+    assert set(many.values()) == {alone[0]} and len(many) == 40
+    return alone[0]
+
+
+INTS = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=3, max_size=3)
+FLOATS = st.lists(st.floats(width=32, allow_nan=False), max_size=5)
+TEXTS = st.lists(st.binary(max_size=5), min_size=2, max_size=2)
+SMALL = st.one_of(st.integers(0, 300), st.integers(-(2**63), 2**63 - 1))
+
+
+@st.composite
+def messages(draw):
+    """A record with all kinds of features, in any order, written in any legal way, and its rows."""
+    row = {
+        "n": draw(SMALL),
+        "abc": draw(INTS),
+        "xs": draw(FLOATS),
+        "x": draw(st.floats(width=32, allow_nan=False)),
+        "pair": draw(TEXTS),
+        "id": draw(st.binary(max_size=12)),
+        "tokens": draw(st.lists(SMALL, max_size=4)),
+    }
+    packed = draw(st.booleans())
+    entries = [
+        ("n", feature("int", [row["n"]], packed)),
+        ("abc", feature("int", row["abc"], draw(st.booleans()))),
+        ("xs", feature("float", row["xs"], draw(st.booleans()))),
+        ("x", feature("float", [row["x"]], packed)),
+        ("pair", feature("bytes", row["pair"])),
+        ("id", feature("bytes", [row["id"]])),
+        ("tokens", feature("int", row["tokens"], draw(st.booleans()))),
+    ]
+    if draw(st.booleans()):
+        entries.append(("other", feature("bytes", [draw(st.binary(max_size=9))])))
+    payload = example(draw(st.permutations(entries)))
+    if draw(st.booleans()):
+        payload += field(9, b"later") + varint(10 << 3) + b"\x05"  # fields of a later version
+    return payload, row
+
+
+WANTED = {
+    "n": LABEL,
+    "abc": Feature("fixed", "int64", (3,)),
+    "xs": Feature("sequence", "float32"),
+    "x": Feature("scalar", "float32"),
+    "pair": Feature("fixed", "bytes", (2,)),
+    "id": Feature("scalar", "bytes"),
+    "tokens": Feature("sequence", "int64"),
+}
+
+
+@given(st.lists(messages(), min_size=1, max_size=4), st.integers(1, 30))
+def test_any_legal_message_gives_its_values_alone_and_in_groups(records, times: int) -> None:
+    repeated = records * times
+    assert values([payload for payload, _ in repeated], WANTED) == [row for _, row in repeated]
+
+
+@given(st.lists(SMALL, min_size=20, max_size=90), st.booleans())
+def test_records_of_several_layouts_keep_their_order(numbers: list[int], packed: bool) -> None:
+    payloads = [
+        example({"n": feature("int", [n], packed), "id": feature("bytes", [b"%03d" % (k % 7)])})
+        for k, n in enumerate(numbers)
+    ]
+    got = values(payloads, {"n": LABEL, "id": Feature("scalar", "bytes")})
+    assert got == [{"n": n, "id": b"%03d" % (k % 7)} for k, n in enumerate(numbers)]
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_packed_floats_of_sequences_are_views_of_the_buffer(mixed: bool) -> None:
+    steps = [k % 5 if mixed else 3 for k in range(1, 61)]
+    payloads = [example({"s": feature("float", np.arange(4 * t).tolist())}) for t in steps]
+    columns, faults = parse(payloads, {"s": Feature("sequence", "float32", (2, 2))})
+    column = columns["s"]
+    assert isinstance(column, Ragged) and not faults
+    assert column.raw.size == sum(map(len, payloads)) + 13 * 61
+    for k, t in enumerate(steps):
+        np.testing.assert_array_equal(column.row(k), np.arange(4 * t).reshape(t, 2, 2))
+
+
+def test_strings_are_starts_into_the_buffer() -> None:
+    payloads = [example({"id": feature("bytes", [b"x" * k])}) for k in range(50)]
+    columns, _ = parse(payloads, {"id": Feature("scalar", "bytes")})
+    column = columns["id"]
+    assert isinstance(column, Strings)
+    assert column.to_objects().tolist() == [b"x" * k for k in range(50)]
+    assert column.data.size > sum(map(len, payloads))
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_numbers_are_given_in_the_declared_type(alike: bool) -> None:
+    pad = [b"" if alike else b"p" * k for k in range(40)]
+    payloads = [
+        example(
+            {
+                "f": feature("float", [0.5, k]),
+                "i": feature("int", [k, 1]),
+                "b": feature("int", [k % 2]),
+                "s": feature("float", [k] * (3 if alike else k % 4)),
+                "p": feature("bytes", [pad[k]]),
+            }
+        )
+        for k in range(40)
+    ]
+    wanted = {
+        "f": Feature("fixed", "float16", (2,)),
+        "i": Feature("fixed", "uint8", (2,)),
+        "b": Feature("scalar", "bool"),
+        "s": Feature("sequence", "float64"),
+    }
+    columns, faults = parse(payloads, wanted)
+    assert not faults
+    got = {name: column.dtype.name for name, column in columns.items()}
+    assert got == {"f": "float16", "i": "uint8", "b": "bool", "s": "float64"}
+    assert columns["i"][:, 0].tolist() == list(range(40))
+    assert columns["b"].tolist() == [bool(k % 2) for k in range(40)]
+    assert columns["f"][7].tolist() == [0.5, 7]
+    assert columns["s"].row(7).tolist() == [7.0] * 3
+
+
+def test_a_missing_feature_takes_its_default_row_by_row() -> None:
+    full = {
+        "n": feature("int", [5]),
+        "x": feature("float", [1, 2]),
+        "id": feature("bytes", [b"given"]),
+        "s": feature("float", [9]),
+        "t": feature("bytes", [b"a", b"b"]),
+    }
+    wanted = {
+        "n": Feature("scalar", "uint64", (), 2**64 - 1, True),
+        "x": Feature("fixed", "float32", (2,), [3, 4], True),
+        "id": Feature("scalar", "bytes", (), "none", True),
+        "s": Feature("sequence", "float32", (), [], True),
+        "t": Feature("sequence", "bytes", (), [b"d"], True),
+    }
+    given_row = {"n": 5, "x": [1, 2], "id": b"given", "s": [9], "t": [b"a", b"b"]}
+    bare_row = {"n": 2**64 - 1, "x": [3, 4], "id": b"none", "s": [], "t": [b"d"]}
+    for times in (1, 40):
+        payloads = [example(full), example({}), example({"n": b"", "other": full["n"]})] * times
+        assert values(payloads, wanted) == [given_row, bare_row, bare_row] * times
+
+
+@pytest.mark.parametrize(
+    ("payload", "wanted", "reason", "text"),
+    [
+        (
+            example({"y": feature("int", [1])}),
+            LABEL,
+            "missing_feature",
+            "feature 'x' is missing, and has no default",
+        ),
+        (
+            example({"x": feature("int", [1])}),
+            Feature("scalar", "float32"),
+            "wrong_type",
+            "holds int64_list, wanted float_list for dtype float32. Declare it with an integer",
+        ),
+        (
+            example({"x": feature("bytes", [b"\0" * 8])}),
+            Feature("fixed", "float32", (2,)),
+            "wrong_type",
+            "holds bytes_list, wanted float_list for dtype float32. Declare it as bytes and decode",
+        ),
+        (
+            example({"x": feature("float", [1, 2])}),
+            Feature("scalar", "float32"),
+            "wrong_type",
+            "feature 'x' has 2 values, wanted 1 for shape []",
+        ),
+        (
+            example({"x": feature("int", [1, 2])}),
+            LABEL,
+            "wrong_type",
+            "feature 'x' has 2 values, wanted 1 for shape []",
+        ),
+        (
+            example({"x": feature("int", [])}),
+            LABEL,
+            "wrong_type",
+            "feature 'x' has 0 values, wanted 1",
+        ),
+        (
+            example({"x": feature("int", [1, 2, 300], False)}),
+            Feature("fixed", "int64", (2,)),
+            "wrong_type",
+            "has 3 values, wanted 2 for shape [2]",
+        ),
+        (
+            example({"x": feature("float", [1, 2, 3])}),
+            Feature("sequence", "float32", (2,)),
+            "wrong_type",
+            "has 3 values, wanted a multiple of 2 for steps of shape [2]",
+        ),
+        (
+            example({"x": feature("bytes", [b"a", b"b"])}),
+            Feature("scalar", "bytes"),
+            "wrong_type",
+            "has 2 values, wanted 1",
+        ),
+        (
+            example({"x": feature("int", [256])}),
+            Feature("scalar", "uint8"),
+            "out_of_range",
+            "holds 256, which uint8 can not (0 … 255). Declare it as int64",
+        ),
+        (
+            example({"x": feature("int", [2])}),
+            Feature("scalar", "bool"),
+            "out_of_range",
+            "holds 2, which bool can not (0 … 1)",
+        ),
+        (
+            example({"x": feature("int", [3, -1])}),
+            Feature("sequence", "uint64"),
+            "out_of_range",
+            "holds -1, which uint64 can not",
+        ),
+        (
+            sequence_example({}, {"x": [feature("float", [1, 2]), feature("float", [1])]}),
+            Feature("sequence", "float32", (2,)),
+            "wrong_type",
+            "has 1 values in a step, wanted 2 for steps of shape [2]",
+        ),
+        (
+            sequence_example({}, {"x": [feature("float", [1]), feature("int", [1])]}),
+            Feature("sequence", "float32"),
+            "corrupt_record",
+            "step 1 holds int64_list after steps of float_list",
+        ),
+        (b"\x0a\x05ab", LABEL, "corrupt_record", "a field of 5 bytes at byte 2 goes past byte 4"),
+        (b"\x0b", LABEL, "corrupt_record", "wire type 3"),
+        (b"\x0a\xff", LABEL, "corrupt_record", "past the end of the record"),
+        (
+            example({"x": field(3, field(1, b"\xff" * 10 + b"\x01"))}),
+            LABEL,
+            "corrupt_record",
+            "a number of more than 10 bytes",
+        ),
+        (
+            example({"x": field(3, field(1, b"\x01\xff"))}),
+            LABEL,
+            "corrupt_record",
+            "packed numbers end in the middle of one",
+        ),
+        (
+            example({"x": field(2, field(1, b"12345"))}),
+            Feature("sequence", "float32"),
+            "corrupt_record",
+            "packed floats of 5 bytes",
+        ),
+    ],
+)
+def test_a_record_that_breaks_a_rule_says_which(payload, wanted, reason, text) -> None:
+    got_reason, got_text = one_fault(payload, {"x": wanted})
+    assert got_reason == reason
+    assert text in got_text
+
+
+@given(st.integers(0, 39))
+def test_one_bad_record_among_many_is_the_only_one(at: int) -> None:
+    payloads = [example({"x": feature("int", [k])}) for k in range(40)]
+    for broken in (feature("float", [1]), feature("int", [200]), feature("int", [1, 2]), b""):
+        mixed = [*payloads[:at], example({"x": broken}), *payloads[at + 1 :]]
+        columns, faults = parse(mixed, {"x": Feature("scalar", "int8")})
+        assert list(faults) == [at]
+        others = np.delete(columns["x"], at)
+        assert others.tolist() == [k for k in range(40) if k != at]
+
+
+def test_later_entries_win_and_pieces_are_joined() -> None:
+    twice = [("x", feature("int", [1])), ("x", feature("int", [2]))]
+    split = [("x", feature("int", [1]) + feature("int", [2], False))]
+    other = [("x", feature("float", [1]) + feature("int", [3]))]
+    pieces = field(1, features_of(twice[:1])) + field(1, features_of(twice[1:]))
+    wanted = {"x": Feature("sequence", "int64")}
+    assert values([example(twice)] * 20, wanted)[0] == {"x": [2]}
+    assert values([example(split)] * 20, wanted)[0] == {"x": [1, 2]}
+    assert values([example(other)] * 20, wanted)[0] == {"x": [3]}
+    assert values([pieces] * 20, wanted)[0] == {"x": [2]}
+
+
+def features_of(entries) -> bytes:
+    from tests.unit.tfrecord_writer import features
+
+    return features(entries)
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=6),
+    st.booleans(),
+    st.booleans(),
+)
+def test_sequence_examples_give_steps_and_context(steps: list[int], packed, mixed) -> None:
+    wanted = {
+        "frames": Feature("sequence", "float32", (3,)),
+        "tokens": Feature("sequence", "int64"),
+        "words": Feature("sequence", "bytes"),
+        "kept": Feature("sequence", "float32"),
+        "n": LABEL,
+    }
+    payloads, rows = [], []
+    for t in steps * 5:
+        frames = [[i, i + 0.5, -i] for i in range(t)]
+        tokens = [300 * i for i in range(t)]
+        words = [b"w" * i for i in range(t)]
+        way = [packed] * t if not mixed else [i % 3 == 0 for i in range(t)]
+        lists = {
+            "frames": [feature("float", f, p) for f, p in zip(frames, way, strict=True)],
+            "tokens": [feature("int", [v], p) for v, p in zip(tokens, way, strict=True)],
+            "words": [feature("bytes", [w]) for w in words],
+        }
+        context = {"n": feature("int", [t]), "kept": feature("float", [t, t])}
+        payloads.append(sequence_example(context, lists))
+        rows.append({"frames": frames, "tokens": tokens, "words": words, "kept": [t, t], "n": t})
+    assert values(payloads, wanted) == rows
+
+
+def test_the_feature_lists_of_an_example_are_not_looked_at() -> None:
+    payload = sequence_example({"x": feature("float", [1])}, {"x": [feature("float", [2])]})
+    wanted = {"x": Feature("sequence", "float32")}
+    assert values([payload], wanted, lists=True) == [{"x": [2]}]
+    assert values([payload], wanted, lists=False) == [{"x": [1]}]
+
+
+def test_what_nobody_wants_may_hold_anything() -> None:
+    payloads = [
+        example({"junk": bytes([255 - k]) * 4, "x": feature("int", [k])}) for k in range(30)
+    ]
+    assert values(payloads, {"x": LABEL}) == [{"x": k} for k in range(30)]
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))
+def test_varints_are_decoded_as_arrays(numbers: list[int]) -> None:
+    got, ends = varints(np.frombuffer(b"".join(map(varint, numbers)), np.uint8))
+    assert got.tolist() == numbers
+    assert (np.cumsum([len(varint(n)) for n in numbers]) - 1).tolist() == ends.tolist()
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_values_or_a_fault_and_never_another_error(raw: bytes) -> None:
+    wanted = {"": Feature("sequence", "int64", (), [], True)}
+    columns, faults = parse([raw] * 20, wanted)
+    assert len(faults) in (0, 20)
+    assert len(columns[""]) == 20
+
+
+@pytest.mark.parametrize("lengths", ["same", "different"])
+def test_a_changed_byte_is_read_alike_alone_and_among_others(lengths: str) -> None:
+    """Layouts and templates must never take a record for what the walker does not see in it."""
+    wanted = {
+        "n": LABEL,
+        "s": Feature("sequence", "float32", (2,)),
+        "t": Feature("sequence", "int64"),
+        "id": Feature("scalar", "bytes", (), b"-", True),
+    }
+
+    def record(k: int) -> bytes:
+        entries = {
+            "n": feature("int", [200 + k]),
+            "s": feature("float", [0.5] * 4),
+            "t": feature("int", [3, 300 + k, 70_000]),
+            "id": feature("bytes", [b"x" * (k if lengths == "different" else 9)]),
+            "other": feature("int", [1]),
+        }
+        return example(entries)
+
+    sound = [record(k) for k in range(40)]
+    parser = ExampleParser(wanted, True)
+    parse(sound, wanted, parser=parser)
+    walker = ExampleParser(wanted, True)
+    seen = set()
+    for at in range(len(sound[7])):
+        for change in (0x01, 0x08, 0x80, 0xFF):
+            broken = bytearray(sound[7])
+            broken[at] ^= change
+            alone, alone_faults = parse([bytes(broken)], wanted, parser=walker)
+            among, faults = parse([*sound, bytes(broken)], wanted, parser=parser)
+            assert list(faults.items()) == [(40, fault) for fault in alone_faults.values()]
+            seen.add(bool(faults))
+            if not faults:
+                got = rows_of(Parsed(among, 41))[40:]
+                np.testing.assert_equal(got, rows_of(Parsed(alone, 1)))
+    assert seen == {True, False}
+
+
+def test_the_walker_refuses_tags_that_are_not_in_their_shortest_form() -> None:
+    with pytest.raises(Malformed, match="no field begins at byte 0"):
+        walk(memoryview(b"\x8a\x00\x00"), {b"x": 0}, {})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text"),
+    [
+        (Feature("scalar", "complex64"), "TFRecord holds no complex numbers"),
+        (Feature("sequence", "float32", (0,)), "a step of shape [0] holds nothing"),
+        (Feature("scalar", "int8", (), 300, True), "default 300 does not fit int8[]"),
+        (Feature("fixed", "float32", (2,), [1, 2, 3], True), "does not fit float32[2]"),
+        (Feature("scalar", "bytes", (), 5, True), "does not fit bytes[]"),
+        (Feature("scalar", "float32", (), None, True), "default None does not fit"),
+        (Feature("sequence", "float32", (2,), [1, 2, 3], True), "3 values are no steps"),
+    ],
+)
+def test_a_declaration_that_tfrecord_can_not_meet_is_refused(wanted, text: str) -> None:
+    with pytest.raises(ValueError, match=r"feature 'x'") as caught:
+        ExampleParser({"x": wanted}, True)
+    assert text in str(caught.value)
+
+
+def test_floats_come_back_bit_for_bit() -> None:
+    numbers = f32([0.1, -0.0, 1e-45, 3.4e38])
+    assert values([example({"x": feature("float", numbers)})] * 20, {"x": WANTED["xs"]})[3] == {
+        "x": numbers
+    }

@@ -1,0 +1,192 @@
+"""Examples from functions: sequences by number, iterables by count, shards as streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace_proto.errors import DataError
+from headrace_proto.schema import Field
+from headrace_server.pipeline.declaration import Feature
+from headrace_server.reading.reader import BadRecords, IndexedReader, StreamReader
+from tests.unit.readers import all_of, examples, opened
+
+HERE = f"{__name__}:"
+CALLS: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def no_calls() -> None:
+    CALLS.clear()
+
+
+def row(i: int) -> dict[str, Any]:
+    return {"n": i, "x": np.full(i % 4, i, np.float32)}
+
+
+def want(n: int, step: int = 1, first: int = 0) -> list[dict[str, Any]]:
+    return [{"n": i, "x": [float(i)] * (i % 4)} for i in range(first, n, step)]
+
+
+def generated(n: int, *, scale: int = 1) -> Iterator[dict[str, Any]]:
+    CALLS.append(n)
+    return (row(i) for i in range(n * scale))
+
+
+def listed(n: int) -> list[Any]:
+    return [row(i) for i in range(n)]
+
+
+def sharded(n: int, shard: int, num_shards: int = 1) -> Iterator[Any]:
+    return (row(i) for i in range(shard, n, num_shards))
+
+
+def sharded_alone(shard: int) -> Iterator[Any]:
+    return (row(shard) for _ in range(2))
+
+
+class Resumable:
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __iter__(self) -> Iterator[Any]:
+        CALLS.append("start")
+        return (row(i) for i in range(self.n))
+
+    def iter_from(self, begin: int) -> Iterator[Any]:
+        CALLS.append(begin)
+        return (row(i) for i in range(begin, self.n))
+
+
+def broken(at: int) -> Iterator[Any]:
+    for i in range(9):
+        if i == at:
+            raise KeyError("no such thing")
+        yield row(i)
+
+
+def odd(values: list[Any]) -> Iterator[Any]:
+    return ({"n": v} if v != "none" else 7 for v in values)
+
+
+def odd_list(values: list[Any]) -> list[Any]:
+    return [{"n": v} if v != "none" else 7 for v in values]
+
+
+class Faulty(list):
+    def __getitem__(self, i: Any) -> Any:
+        if i == 1:
+            raise OSError("disk on fire")
+        return super().__getitem__(i)
+
+
+def faulty() -> Faulty:
+    return Faulty(listed(3))
+
+
+FIELDS = {"n": Field("int64"), "x": Field("float32", (None,))}
+
+
+def test_an_iterable_is_a_stream() -> None:
+    reader = opened("function", function=HERE + "generated", args=[40], kwargs={"scale": 2})
+    assert isinstance(reader, StreamReader)
+    assert (reader.streams, reader.fields) == (1, FIELDS)
+    assert all_of(reader) == want(80)
+
+
+def test_reading_on_calls_the_function_once() -> None:
+    reader = opened("function", function=HERE + "generated", args=[200])
+    position: bytes | None = b""
+    while position is not None:
+        _, position = reader.read(0, position, 7)
+    assert CALLS == [200]
+
+
+def test_a_sequence_is_read_by_number() -> None:
+    reader = opened("function", function=HERE + "listed", args=[100])
+    assert isinstance(reader, IndexedReader)
+    assert reader.fields == FIELDS
+    assert all_of(reader) == want(100)
+    assert reader.slice(3, 4).origin.describe(0) == f"{HERE}listed, record 3"
+
+
+def test_shards_are_streams() -> None:
+    reader = opened("function", function=HERE + "sharded", args=[10], shards=3)
+    assert reader.streams == 3
+    assert all_of(reader) == want(10, 3, 0) + want(10, 3, 1) + want(10, 3, 2)
+    reader = opened("function", function=HERE + "sharded_alone", shards=2)
+    assert [r["n"] for r in all_of(reader)] == [0, 0, 1, 1]
+    with pytest.raises(ValueError, match="takes no parameter 'shard', which shards=2 needs"):
+        opened("function", function=HERE + "generated", args=[1], shards=2)
+
+
+def test_an_object_that_can_go_on_from_a_place_is_asked_to() -> None:
+    features = {"n": Feature("scalar", "int64")}
+    reader = opened("function", function=HERE + "Resumable", args=[50], features=features)
+    _, position = reader.read(0, b"", 20)
+    reader.read(0, position, 5)
+    assert CALLS == ["start"]
+    chunk, _ = reader.read(0, position, 5)
+    assert CALLS == ["start", 20]
+    assert chunk.ordinals.tolist() == [20, 21, 22, 23, 24]
+    assert [r["n"] for r in all_of(reader)] == list(range(50))
+
+
+def test_no_examples_are_a_source_of_none() -> None:
+    assert all_of(opened("function", function=HERE + "generated", args=[0])) == []
+    assert all_of(opened("function", function=HERE + "listed", args=[0])) == []
+
+
+@pytest.mark.parametrize("at", [1, 8])
+def test_what_a_generator_raises_is_told_and_ends_the_stream(at: int) -> None:
+    reader = opened("function", function=HERE + "broken", args=[at])
+    with pytest.raises(DataError, match=rf"broken: it raised KeyError for record {at}: 'no such"):
+        reader.read(0, b"", 20)
+    bad = BadRecords(skip=True)
+    reader = opened("function", function=HERE + "broken", args=[at], bad=bad)
+    chunk, end = reader.read(0, b"", 20)
+    assert end is None
+    assert examples(chunk) == want(at)
+    assert bad.counts == {"corrupt_record": 1}
+
+
+def test_a_function_that_fails_at_once_is_named() -> None:
+    with pytest.raises(DataError, match=r"broken: it raised KeyError for record 0"):
+        opened("function", function=HERE + "broken", args=[0], bad=BadRecords(skip=True))
+    with pytest.raises(DataError, match=r"listed: it raised TypeError when it was called"):
+        opened("function", function=HERE + "listed")
+
+
+@pytest.mark.parametrize("name", ["odd", "odd_list"])
+@pytest.mark.parametrize(
+    ("value", "reason", "text"),
+    [
+        ("none", "corrupt_record", r"record 1: 7 is a int, not a dict of columns"),
+        (1.5, "wrong_type", r"record 1, column 'n': 1.5 is float64"),
+        (None, "missing_feature", r"record 1, column 'n': it is missing"),
+    ],
+)
+def test_a_bad_example_is_named_or_skipped(name: str, value: Any, reason: str, text: str) -> None:
+    options = {"function": HERE + name, "args": [[0, value, 2]]}
+    features = {"n": Feature("scalar", "int64")}
+
+    def read(bad: BadRecords) -> Any:
+        reader = opened("function", features=features, bad=bad, **options)
+        return reader.slice(0, 3) if name == "odd_list" else reader.read(0, b"", 9)[0]
+
+    with pytest.raises(DataError, match=text):
+        read(BadRecords())
+    bad = BadRecords(skip=True)
+    assert examples(read(bad)) == [{"n": 0}, {"n": 2}]
+    assert bad.counts == {reason: 1}
+    all_of(opened("function", features=features, bad=bad, **options))
+
+
+def test_what_a_sequence_raises_is_told_for_that_example_only() -> None:
+    with pytest.raises(DataError, match="faulty: it raised OSError for record 1: disk on fire"):
+        opened("function", function=HERE + "faulty").slice(0, 3)
+    reader = opened("function", function=HERE + "faulty", bad=BadRecords(skip=True))
+    assert [r["n"] for r in all_of(reader)] == [0, 2]

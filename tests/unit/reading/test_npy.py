@@ -1,0 +1,51 @@
+"""The .npy format is read as numpy writes it, and refused where it is broken."""
+
+from __future__ import annotations
+
+import io
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from headrace_server.reading.sources.npy import npy_array
+
+
+def saved(array: np.ndarray) -> np.ndarray:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return np.frombuffer(stream.getvalue(), np.uint8)
+
+
+@given(
+    hnp.arrays(
+        st.sampled_from([np.dtype(d) for d in ("u1", "<f4", ">i8", "?", "<c8", "S3", "<U2")]),
+        hnp.array_shapes(min_dims=0, min_side=0, max_side=3),
+    ),
+    st.booleans(),
+)
+def test_what_numpy_saved_is_read_back(array: np.ndarray, fortran: bool) -> None:
+    if fortran:
+        array = np.asfortranarray(array)
+    got = npy_array(saved(array))
+    assert got.dtype == array.dtype
+    assert got.shape == array.shape
+    assert got.tobytes() == array.tobytes()
+
+
+@given(st.integers(0, 200), st.integers(0, 255))
+def test_damage_is_a_value_error_or_another_array_but_never_a_crash(at: int, byte: int) -> None:
+    content = saved(np.arange(9, dtype=np.int16)).copy()
+    content[min(at, 70)] = byte
+    with suppress(ValueError, UserWarning):
+        npy_array(content)
+
+
+def test_objects_are_refused() -> None:
+    stream = io.BytesIO()
+    np.save(stream, np.array([None], object), allow_pickle=True)
+    with pytest.raises(ValueError, match="Python objects"):
+        npy_array(np.frombuffer(stream.getvalue(), np.uint8))

@@ -1,0 +1,177 @@
+"""numpy files: mapped arrays, ragged pairs, text, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import uuid
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+
+from headrace_proto.errors import DataError
+from headrace_proto.schema import Field
+from headrace_server.pipeline.declaration import Feature
+from headrace_server.reading.columns import Ragged
+from headrace_server.reading.reader import BadRecords, IndexedReader
+from tests.unit.readers import all_of, opened
+
+ARRAYS: dict[str, np.ndarray] = {
+    "n": np.arange(5),
+    "x": np.arange(20, dtype=np.float32).reshape(5, 2, 2),
+    "big": np.arange(5, dtype=">i4"),
+    "fortran": np.asfortranarray(np.arange(10, dtype=np.int16).reshape(5, 2)),
+    "raw": np.array([b"", b"a", b"bb", b"ccc", b"d"]),
+    "text": np.array(["é", "", "abc", "x", "yy"]),
+    "words": np.array([["a", "b"]] * 5),
+    "flag": np.array([True, False, True, True, False]),
+}
+WANT = [
+    {
+        name: (
+            value.encode()
+            if isinstance(value, str)
+            else [word.encode() for word in value]
+            if name == "words"
+            else value
+        )
+        for name, value in zip(ARRAYS, row, strict=True)
+    }
+    for row in zip(*(array.tolist() for array in ARRAYS.values()), strict=True)
+]
+
+
+def write(path: Any, save: Any = np.savez, **arrays: np.ndarray) -> str:
+    content = io.BytesIO()
+    save(content, **arrays)
+    with fsspec.open(str(path), "wb") as sink:
+        sink.write(content.getvalue())
+    return str(path)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_every_array_is_a_column(tmp_path: Path, save: Any) -> None:
+    reader = opened("npz", write(tmp_path / "a.npz", save, **ARRAYS))
+    assert isinstance(reader, IndexedReader)
+    assert reader.fields["x"] == Field("float32", (2, 2))
+    assert reader.fields["big"] == Field("int32")
+    assert reader.fields["words"] == Field("bytes", (2,))
+    assert all_of(reader) == WANT
+
+
+def test_an_array_alone_is_named_by_its_file_or_by_the_option(tmp_path: Path) -> None:
+    np.save(tmp_path / "audio.npy", ARRAYS["x"])
+    reader = opened("npz", tmp_path / "audio.npy")
+    assert [row["audio"] for row in all_of(reader)] == ARRAYS["x"].tolist()
+    assert [*opened("npz", tmp_path / "audio.npy", column="y").fields] == ["y"]
+
+
+def test_arrays_are_mapped_and_not_read(tmp_path: Path) -> None:
+    reader = opened("npz", write(tmp_path / "a.npz", n=np.arange(1000)))
+    column = reader.slice(10, 20).columns["n"]
+    assert isinstance(column, np.ndarray)
+    assert not column.flags.writeable
+    assert not column.flags.owndata
+
+
+def test_files_join_and_remote_ones_too() -> None:
+    folder = f"memory://{uuid.uuid4().hex}"
+    for i in range(3):
+        write(f"{folder}/{i}.npz", **{name: array[:i] for name, array in ARRAYS.items()})
+    rows = all_of(opened("npz", f"{folder}/*", features={"n": Feature("scalar", "float32")}))
+    assert rows == [{"n": 0.0}, {"n": 0.0}, {"n": 1.0}]
+
+
+def test_offsets_make_ragged_columns(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "a.npz",
+        audio=np.arange(12, dtype=np.float32).reshape(6, 2),
+        audio_offsets=np.array([0, 2, 2, 6], np.int32),
+        tags=np.array(["a", "b", "c"]),
+        tags_offsets=np.array([0, 1, 3, 3]),
+        n=np.arange(3),
+    )
+    ragged = {"audio": "audio_offsets", "tags": "tags_offsets"}
+    reader = opened("npz", path, ragged=ragged)
+    assert reader.fields["audio"] == Field("float32", (None, 2))
+    rows = all_of(reader)
+    assert [len(row["audio"]) for row in rows] == [2, 0, 4]
+    assert [row["tags"] for row in rows] == [[b"a"], [b"b", b"c"], []]
+    assert isinstance(reader.slice(0, 1).columns["audio"], Ragged)
+    with pytest.raises(DataError, match=r"different numbers of examples.*by the option ragged"):
+        opened("npz", path)
+    with pytest.raises(DataError, match=r"there is no array 'nothing'; it has 'audio', "):
+        opened("npz", path, ragged={"audio": "nothing"})
+
+
+@pytest.mark.parametrize(
+    ("offsets", "text"),
+    [
+        (np.array([0, 2, 1]), "do not rise"),
+        (np.array([0, 9]), "at most 6"),
+        (np.array([-1, 2]), "do not rise"),
+        (np.array([0.0, 2.0]), "integers"),
+        (np.empty(0, np.int64), "integers"),
+    ],
+)
+def test_offsets_that_lie_are_refused(tmp_path: Path, offsets: np.ndarray, text: str) -> None:
+    path = write(tmp_path / "a.npz", x=np.arange(6), o=offsets)
+    with pytest.raises(DataError, match=f"a.npz.*'x'.*{text}"):
+        opened("npz", path, ragged={"x": "o"})
+
+
+def test_features_choose_cast_and_fill(tmp_path: Path) -> None:
+    features = {
+        "x": Feature("sequence", "float64", (2,)),
+        "absent": Feature("scalar", "bytes", (), b"?", True),
+    }
+    rows = all_of(opened("npz", write(tmp_path / "a.npz", **ARRAYS), features=features))
+    assert rows == [{"x": x, "absent": b"?"} for x in ARRAYS["x"].tolist()]
+    with pytest.raises(DataError, match=r"column 'no': the file has no such column"):
+        opened("npz", tmp_path / "a.npz", features={"no": Feature("scalar", "int8")})
+
+
+@pytest.mark.parametrize(
+    ("array", "text"),
+    [
+        (np.array([{}, 1], object), "'x': it holds Python objects"),
+        (np.array(["2020-01-01"], "M8[D]"), "'x': dtype .* is not one of"),
+        (np.zeros(2, [("a", "i4")]), "'x': dtype .* is not one of"),
+        (np.array(3), "'x': it is one number"),
+    ],
+)
+def test_arrays_that_are_no_examples_are_refused(
+    tmp_path: Path, array: np.ndarray, text: str
+) -> None:
+    with pytest.raises(DataError, match=text):
+        opened("npz", write(tmp_path / "a.npz", x=array))
+
+
+def test_damaged_files_are_named_and_skipped(tmp_path: Path) -> None:
+    whole = Path(write(tmp_path / "whole.npz", n=np.arange(3)))
+    squeezed = Path(write(tmp_path / "s.npz", np.savez_compressed, n=np.arange(300))).read_bytes()
+    np.save(tmp_path / "n.npy", np.arange(300))
+    alone = (tmp_path / "n.npy").read_bytes()
+    with zipfile.ZipFile(tmp_path / "other.npz", "w") as archive:
+        archive.writestr("readme.txt", "hello")
+    damaged = {
+        "cut.npz": whole.read_bytes()[:-30],
+        "cut.npy": alone[:-8],
+        "head.npy": alone[:20],
+        "text.npy": b"no array at all",
+        "none.npy": b"",
+        "flip.npz": squeezed[:150] + bytes([squeezed[150] ^ 255]) + squeezed[151:],
+        "other.npz": (tmp_path / "other.npz").read_bytes(),
+        "shape.npy": alone.replace(b"(300,)", b"(-30,)"),
+    }
+    for name, content in damaged.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match=name):
+            opened("npz", tmp_path / name)
+        bad = BadRecords(skip=True)
+        reader = opened("npz", tmp_path / name, whole, bad=bad)
+        assert [row["n"] for row in all_of(reader)] == [0, 1, 2]
+        assert bad.counts == {"corrupt_file": 1}

@@ -1,0 +1,343 @@
+"""Each example once per epoch over all partitions, in an order that nothing but the declaration
+and the epoch decides: not the limits, not the process, not where reading was taken up again."""
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace_proto.schema import Field
+from headrace_server.core.permutation import Permutation
+from headrace_server.pipeline.declaration import Order
+from headrace_server.reading.chunk import Chunk, Origin
+from headrace_server.reading.order import ORDINAL_BITS, PartitionReader
+from tests.examples import some
+
+FIELDS = {"x": Field("int64")}
+RUN = settings(max_examples=some(60), deadline=None, derandomize=True)
+
+
+def chunk_of(file, numbers):
+    numbers = np.asarray(numbers, np.int64)
+    return Chunk({"x": numbers * 10}, numbers, Origin.single(file, numbers))
+
+
+class Numbered:
+    """Examples 0 … length-1, less the ``bad`` ones.  Remembers how it was asked."""
+
+    fields = FIELDS
+
+    def __init__(self, length, bad=()):
+        self.length, self.bad, self.calls = length, list(bad), []
+
+    def slice(self, start, stop):
+        self.calls.append(("slice", start, stop))
+        return self.good(np.arange(start, stop))
+
+    def take(self, ordinals):
+        assert ordinals.dtype == np.int64
+        self.calls.append(("take", len(ordinals)))
+        return self.good(ordinals)
+
+    def good(self, numbers):
+        return chunk_of("examples", numbers[~np.isin(numbers, self.bad)])
+
+    def close(self):
+        pass
+
+
+class Streamed:
+    """Streams of the given lengths, less the ``bad`` ordinals.  Gives at most ``most`` records at
+    a time; says that a stream ends with its last record (``eager``) or with an empty chunk."""
+
+    fields = FIELDS
+
+    def __init__(self, lengths, bad=(), most=7, eager=True):
+        self.lengths, self.bad, self.most, self.eager = lengths, list(bad), most, eager
+        self.records_read = 0
+
+    @property
+    def streams(self):
+        return len(self.lengths)
+
+    def read(self, stream, position, limit):
+        start = int(position or b"0")
+        stop = min(start + min(limit, self.most), self.lengths[stream])
+        self.records_read += stop - start
+        numbers = np.arange(start, stop)
+        chunk = chunk_of(f"file-{stream}", numbers[~np.isin(numbers, self.bad)])
+        ended = stop == self.lengths[stream] and (self.eager or start == stop)
+        return chunk, None if ended else b"%d" % stop
+
+    def close(self):
+        pass
+
+    def ordinals(self):
+        return sorted(
+            (stream << ORDINAL_BITS) + n
+            for stream, length in enumerate(self.lengths)
+            for n in range(length)
+            if n not in self.bad
+        )
+
+
+def walk(part, epoch=0, limits=(5,)):
+    """All chunks of an epoch as lists of ordinals, each with the position before it."""
+    position, steps = part.start(), []
+    while position is not None:
+        # As another process would get it.
+        position = msgpack.unpackb(msgpack.packb(position))
+        limit = limits[len(steps) % len(limits)]
+        chunk, after = part.read(epoch, position, limit)
+        assert len(chunk) <= limit
+        assert (chunk.columns["x"] == 10 * (chunk.ordinals % 2**ORDINAL_BITS)).all()
+        assert (chunk.origin.record == chunk.ordinals % 2**ORDINAL_BITS).all()
+        steps.append((position, chunk.ordinals.tolist()))
+        position = after
+        assert len(steps) < 10_000
+    return steps
+
+
+def rows(part, epoch=0, limits=(5,)):
+    return [row for _, chunk in walk(part, epoch, limits) for row in chunk]
+
+
+def partitions(reader, order, count):
+    return [PartitionReader(reader, order, k, count) for k in range(count)]
+
+
+ORDERS = st.builds(
+    Order,
+    seed=st.none() | st.integers(-5, 5),
+    window=st.none() | st.integers(1, 40),
+    reshuffle=st.booleans(),
+)
+LIMITS = st.lists(st.integers(1, 50), min_size=1, max_size=3)
+NUMBERED = st.builds(Numbered, st.integers(0, 120), st.lists(st.integers(0, 120), max_size=4))
+STREAMED = st.builds(
+    Streamed,
+    st.lists(st.integers(0, 40), max_size=9),
+    st.lists(st.integers(0, 40), max_size=3),
+    st.integers(1, 60),
+    st.booleans(),
+)
+
+
+@st.composite
+def sources(draw):
+    """A reader and an order that it can be read in."""
+    reader, order = draw(NUMBERED | STREAMED), draw(ORDERS)
+    if isinstance(reader, Streamed) and order.seed is not None and order.window is None:
+        order = Order(order.seed, draw(st.integers(1, 40)), 1, order.reshuffle)
+    return reader, order
+
+
+@given(source=sources(), count=st.integers(1, 7), epoch=st.integers(0, 3), limits=LIMITS)
+@RUN
+def test_every_example_comes_once_per_epoch_over_all_partitions(source, count, epoch, limits):
+    reader, order = source
+    got = [row for part in partitions(reader, order, count) for row in rows(part, epoch, limits)]
+    if isinstance(reader, Streamed):
+        assert sorted(got) == reader.ordinals()
+    else:
+        assert sorted(got) == [n for n in range(reader.length) if n not in reader.bad]
+
+
+@given(source=sources(), count=st.integers(1, 5), limits=LIMITS, others=LIMITS)
+@RUN
+def test_what_comes_does_not_depend_on_the_limits(source, count, limits, others):
+    for part in partitions(*source, count):
+        assert rows(part, 1, limits) == rows(part, 1, others)
+
+
+@given(source=sources(), count=st.integers(1, 4), limits=LIMITS)
+@RUN
+def test_another_reader_continues_from_every_position(source, count, limits):
+    reader, order = source
+    for k in range(count):
+        steps = walk(PartitionReader(reader, order, k, count), 2, limits)
+        for i in range(0, len(steps), max(1, len(steps) // 6)):
+            position, limit = steps[i][0], limits[i % len(limits)]
+            chunk, after = PartitionReader(reader, order, k, count).read(2, position, limit)
+            assert chunk.ordinals.tolist() == steps[i][1]
+            assert after == (steps[i + 1][0] if i + 1 < len(steps) else None)
+
+
+@given(source=sources(), limits=LIMITS)
+@RUN
+def test_epochs_and_partitions_read_in_turn_do_not_disturb_one_another(source, limits):
+    reader, order = source
+    part = PartitionReader(reader, order, 0, 2)
+    alone = {epoch: walk(PartitionReader(reader, order, 0, 2), epoch, limits) for epoch in (0, 1)}
+    for i in range(max(map(len, alone.values()))):
+        for epoch, steps in alone.items():
+            if i < len(steps):
+                chunk, _ = part.read(epoch, steps[i][0], limits[i % len(limits)])
+                assert chunk.ordinals.tolist() == steps[i][1]
+
+
+def test_without_a_seed_partitions_are_contiguous_slices():
+    reader = Numbered(11)
+    assert [rows(part) for part in partitions(reader, Order(), 3)] == [
+        [0, 1, 2],
+        [3, 4, 5, 6],
+        [7, 8, 9, 10],
+    ]
+    assert {call[0] for call in reader.calls} == {"slice"}
+
+
+def test_a_window_without_a_seed_is_no_shuffle():
+    assert rows(PartitionReader(Numbered(9), Order(window=4), 0, 1)) == list(range(9))
+    assert rows(PartitionReader(Streamed([4, 2]), Order(window=4), 0, 1), limits=(1,)) == [
+        0,
+        1,
+        2,
+        3,
+        2**40,
+        2**40 + 1,
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_exact_shuffle_is_the_permutation_of_all_cut_into_slices(count):
+    parts = partitions(Numbered(2000), Order(seed=7), count)
+    for epoch in (0, 5):
+        got = [row for part in parts for row in rows(part, epoch, (300,))]
+        assert got == Permutation(2000, 7, epoch).at(np.arange(2000)).tolist()
+
+
+@pytest.mark.parametrize("reader", [Numbered(50), Streamed([20, 20, 10])])
+def test_epochs_differ_unless_reshuffling_is_off(reader):
+    for order, same in ((Order(3, 10), False), (Order(3, 10, reshuffle=False), True)):
+        part = PartitionReader(reader, order, 0, 1)
+        assert (rows(part, 0) == rows(part, 1)) is same
+    assert rows(PartitionReader(reader, Order(3, 10), 0, 1)) != rows(
+        PartitionReader(reader, Order(4, 10), 0, 1)
+    )
+
+
+def test_windows_by_number_stay_in_their_blocks_and_are_each_permuted_in_their_own_way():
+    part = PartitionReader(Numbered(205), Order(seed=1, window=20), 1, 2)
+    got = rows(part, 0, (7,))
+    assert part.share() == 103
+    shapes = set()
+    for begin in range(0, 103, 20):
+        block = got[begin : begin + 20]
+        assert sorted(block) == list(range(102 + begin, 102 + begin + len(block)))
+        assert block != sorted(block)
+        shapes.add(tuple(row - 102 - begin for row in block))
+    assert len(shapes) == 6
+
+
+def test_windows_by_stream_stay_in_their_stream_and_streams_change_places_between_epochs():
+    reader = Streamed([25] * 6, most=4)
+    part = PartitionReader(reader, Order(seed=1, window=10), 0, 1)
+    orders = set()
+    for epoch in range(4):
+        got = rows(part, epoch, (3,))
+        orders.add(tuple(row >> ORDINAL_BITS for row in got[::25]))
+        for begin in range(0, 150, 25):
+            stream = got[begin] >> ORDINAL_BITS
+            for low, high in ((0, 10), (10, 20), (20, 25)):
+                block = got[begin + low : begin + high]
+                assert sorted(block) == [(stream << ORDINAL_BITS) + n for n in range(low, high)]
+    assert len(orders) == 4
+
+
+def test_partitions_take_whole_streams_where_there_are_enough():
+    parts = partitions(Streamed([2] * 5), Order(), 2)
+    assert [[row >> ORDINAL_BITS for row in rows(part)] for part in parts] == [
+        [0, 0, 2, 2, 4, 4],
+        [1, 1, 3, 3],
+    ]
+
+
+def test_partitions_share_the_rows_of_every_stream_where_there_are_too_few():
+    reader = Streamed([5, 3])
+    parts = partitions(reader, Order(), 3)
+    assert [rows(part) for part in parts] == [
+        [0, 3, 2**40],
+        [1, 4, 2**40 + 1],
+        [2, 2**40 + 2],
+    ]
+    assert reader.records_read == 3 * 8
+
+
+def test_a_window_is_read_once_while_it_is_handed_out_and_once_more_after_a_restart():
+    reader = Streamed([30], most=100)
+    part, order = PartitionReader(reader, Order(2, 10), 0, 1), Order(2, 10)
+    rows(part, 0, (2,))
+    assert reader.records_read == 30
+    PartitionReader(reader, order, 0, 1).read(0, [0, b"10", 4], 2)
+    assert reader.records_read == 40
+
+
+def test_a_window_at_hand_is_not_taken_for_the_same_window_of_another_epoch():
+    part = PartitionReader(Streamed([20], most=100), Order(2, 20), 0, 1)
+    first, second = (part.read(epoch, part.start(), 20)[0].ordinals.tolist() for epoch in (0, 1))
+    assert first != second and sorted(first) == sorted(second)
+
+
+def test_positions_pass_over_rows_that_are_skipped():
+    steps = walk(PartitionReader(Numbered(10, bad=[2, 3, 4, 9]), Order(), 0, 1), limits=(3,))
+    assert steps == [(0, [0, 1]), (3, [5]), (6, [6, 7, 8]), (9, [])]
+
+
+def test_the_exact_shuffle_of_a_stream_is_refused_with_the_remedy():
+    with pytest.raises(
+        ValueError, match=r"not be read by number: use shuffle\(window=n\), or conv"
+    ):
+        PartitionReader(Streamed([5]), Order(seed=1), 0, 1)
+
+
+@pytest.mark.parametrize(("k", "count"), [(-1, 2), (2, 2), (0, 0)])
+def test_a_partition_that_does_not_exist_is_refused(k, count):
+    with pytest.raises(ValueError, match=f"partition {k} of {count}"):
+        PartitionReader(Numbered(5), Order(), k, count)
+
+
+@pytest.mark.parametrize(
+    ("reader", "position"),
+    [
+        (Numbered(5), 6),
+        (Numbered(5), -1),
+        (Numbered(5), [0, b"", 0]),
+        (Streamed([5]), [1, b"", 0]),
+        (Streamed([5]), [-1, b"", 0]),
+        (Streamed([5]), [0, b"", 6]),
+    ],
+)
+def test_a_position_of_another_source_is_refused(reader, position):
+    with pytest.raises(ValueError, match="position"):
+        PartitionReader(reader, Order(1, 9), 0, 1).read(0, position, 3)
+
+
+def test_a_limit_below_one_is_refused():
+    with pytest.raises(ValueError, match="limit=0"):
+        PartitionReader(Numbered(5), Order(), 0, 1).read(0, 0, 0)
+
+
+def test_the_share_is_known_where_examples_have_numbers():
+    assert [part.share() for part in partitions(Numbered(11), Order(1), 3)] == [3, 4, 4]
+    assert PartitionReader(Streamed([5]), Order(), 0, 1).share() is None
+
+
+@pytest.mark.parametrize("order", [Order(), Order(1, 3)])
+@pytest.mark.parametrize(
+    ("reader", "count", "what"),
+    [
+        (Numbered(0), 1, "0 examples"),
+        (Numbered(2), 4, "2 examples"),
+        (Streamed([]), 2, "0 streams"),
+    ],
+)
+def test_an_empty_partition_ends_at_once_and_says_why(reader, count, what, order):
+    part = PartitionReader(reader, order, 0, count)
+    chunk, after = part.read(0, part.start(), 5)
+    assert (len(chunk), after, list(chunk.columns)) == (0, None, ["x"])
+    assert part.share() == 0
+    assert part.empty_message() == (
+        f"partition 0 of {count} is empty: the source has {what}; use fewer partitions"
+    )
+    assert PartitionReader(Numbered(9), order, 0, 1).empty_message() is None

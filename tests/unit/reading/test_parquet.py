@@ -1,0 +1,109 @@
+"""Parquet files: the same columns as Arrow's, a row group at a time."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headrace_proto.errors import DataError, FilesMissing
+from headrace_server.files.index_cache import IndexCache
+from headrace_server.files.manifest import resolve
+from headrace_server.pipeline.declaration import Feature, Source
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.sources import open_reader, parquet
+from tests.unit.readers import all_of, examples, opened
+from tests.unit.reading.test_arrow import FIELDS, rows_of, table
+
+
+def write(path: object, source: pa.Table, rows: int = 3) -> str:
+    with fsspec.open(str(path), "wb") as sink:
+        pq.write_table(source, sink, row_group_size=rows)
+    return str(path)
+
+
+def test_every_type_is_read_in_every_order(tmp_path: Path) -> None:
+    reader = opened("parquet", write(tmp_path / "a.parquet", table()))
+    assert reader.fields == FIELDS
+    assert all_of(reader) == rows_of(table())
+
+
+def test_several_files_and_empty_ones_are_one_source(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{i}", table(n)) for i, n in enumerate((0, 4, 5))]
+    assert all_of(opened("parquet", *paths)) == rows_of(table(4)) + rows_of(table(5))
+    assert all_of(opened("parquet", paths[0])) == []
+
+
+def test_remote_files_are_read_like_local_ones() -> None:
+    path = f"memory://{uuid.uuid4().hex}/a.parquet"
+    assert all_of(opened("parquet", write(path, table()))) == rows_of(table())
+
+
+def test_features_choose_columns_and_fill_nulls(tmp_path: Path) -> None:
+    source = pa.table({"x": pa.array([1, None, 3]), "other": pa.array([1, 2, 3], pa.date32())})
+    features = {"x": Feature("scalar", "float32", (), 0.5, True)}
+    reader = opened("parquet", write(tmp_path / "a", source), features=features)
+    assert all_of(reader) == [{"x": 1.0}, {"x": 0.5}, {"x": 3.0}]
+
+
+def test_dictionaries_and_names_with_dots_are_read(tmp_path: Path) -> None:
+    source = pa.table({"a.b": pa.array(["x", "y", "x"]).dictionary_encode(), "a": [1, 2, 3]})
+    assert all_of(opened("parquet", write(tmp_path / "a", source))) == rows_of(source)
+
+
+def test_the_last_row_groups_stay_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads = []
+    load = parquet._load
+    monkeypatch.setattr(parquet, "_load", lambda *args: loads.append(args[2]) or load(*args))
+    reader = opened("parquet", write(tmp_path / "a", table(9)))
+    reader.slice(0, 5)
+    reader.slice(4, 6)
+    assert loads == [0, 1]
+    reader.take(np.array([8, 3, 7, 4]))
+    assert loads == [0, 1, 2]
+    reader.slice(0, 1)
+    assert loads == [0, 1, 2, 0]
+
+
+def test_a_file_that_is_cut_off_is_named_and_skipped(tmp_path: Path) -> None:
+    whole = Path(write(tmp_path / "whole", table(4)))
+    (tmp_path / "cut").write_bytes(whole.read_bytes()[:-50])
+    (tmp_path / "none").write_bytes(b"")
+    for name in ("cut", "none"):
+        with pytest.raises(DataError, match=f"{name}: it is no Parquet file, or it is cut off"):
+            opened("parquet", tmp_path / name)
+    bad = BadRecords(skip=True)
+    reader = opened("parquet", tmp_path / "cut", whole, bad=bad)
+    assert all_of(reader) == rows_of(table(4))
+    assert bad.counts == {"corrupt_file": 1}
+
+
+def test_a_row_group_that_is_damaged_is_named_and_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    source = pa.table({"x": np.arange(9)})
+    pq.write_table(source, path, row_group_size=3, use_dictionary=False, compression="gzip")
+    column = pq.ParquetFile(path).metadata.row_group(1).column(0)
+    content = bytearray(path.read_bytes())
+    start = column.data_page_offset
+    content[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"a, row group 1: it is damaged"):
+        opened("parquet", path).slice(0, 9)
+    bad = BadRecords(skip=True)
+    reader = opened("parquet", path, bad=bad)
+    assert [row["x"] for row in examples(reader.slice(0, 9))] == [0, 1, 2, 6, 7, 8]
+    assert bad.counts == {"corrupt_file": 3}
+    assert reader.take(np.array([7, 4, 0])).ordinals.tolist() == [7, 0]
+
+
+def test_a_file_that_was_replaced_is_never_skipped(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", table(3))
+    files = resolve([path])
+    write(path, table(4))
+    with pytest.raises(FilesMissing, match="was replaced"):
+        open_reader(Source("parquet"), files, BadRecords(skip=True), IndexCache(None))

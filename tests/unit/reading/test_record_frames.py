@@ -1,0 +1,95 @@
+"""The framing of TFRecord files: scanning, damage, payload checksums."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace_server.reading.sources.record_frames import (
+    CORRUPT,
+    TRUNCATED,
+    bad_payloads,
+    length_is_sound,
+    scan,
+)
+from tests.unit.tfrecord_writer import frame
+
+
+def as_array(raw: bytes) -> np.ndarray:
+    return np.frombuffer(raw, np.uint8)
+
+
+def bounds_of(payloads: list[bytes]) -> list[int]:
+    return [0, *np.cumsum([len(p) + 16 for p in payloads]).tolist()]
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 90)), max_size=8))
+def test_every_frame_is_found_in_runs_of_one_length_and_between_them(runs) -> None:
+    payloads = [bytes([n % 251]) * n for n, times in runs for _ in range(times)]
+    index = scan(as_array(b"".join(map(frame, payloads))))
+    assert index.bounds.tolist() == bounds_of(payloads)
+    assert index.damage == 0
+
+
+def test_a_file_of_nothing_has_no_frames() -> None:
+    assert scan(as_array(b"")).count == 0
+    assert scan(as_array(b"")).damage == 0
+
+
+def test_a_file_cut_off_anywhere_keeps_its_whole_frames() -> None:
+    payloads = [b"ab", b"", b"cde", b"cdf"]
+    raw, bounds = b"".join(map(frame, payloads)), bounds_of(payloads)
+    for size in range(len(raw) + 1):
+        index = scan(as_array(raw[:size]))
+        whole = sum(bound <= size for bound in bounds) - 1
+        assert index.bounds.tolist() == bounds[: whole + 1]
+        assert index.damage == (0 if size in bounds else TRUNCATED)
+
+
+@pytest.mark.parametrize("run", [0, 60, 400])
+def test_a_wrong_length_ends_the_usable_part(run: int) -> None:
+    payloads = [b"same"] * (run + 3)
+    raw = bytearray(b"".join(map(frame, payloads)))
+    at = bounds_of(payloads)[run + 1]
+    for byte in range(12):  # of the length and its checksum
+        broken = bytearray(raw)
+        broken[at + byte] ^= 0x10
+        index = scan(as_array(bytes(broken)))
+        assert (index.count, index.damage) == (run + 1, CORRUPT)
+
+
+def test_without_verification_files_without_checksums_can_be_read() -> None:
+    raw = b"".join(len(p).to_bytes(8, "little") + bytes(4) + p + bytes(4) for p in (b"a", b"bc"))
+    assert scan(as_array(raw)).damage == CORRUPT
+    assert scan(as_array(raw), verify=False).bounds.tolist() == [0, 17, 35]
+
+
+def test_a_length_of_more_than_a_message_can_have_is_not_sound() -> None:
+    assert length_is_sound(frame(b"x")[:12])
+    huge = (2**40).to_bytes(8, "little")
+    from tests.unit.tfrecord_writer import masked
+
+    assert not length_is_sound(huge + masked(huge).to_bytes(4, "little"))
+
+
+@pytest.mark.parametrize("sizes", [[5] * 40, [5, 9] * 40, list(range(40)), [0] * 20, [5000] * 20])
+def test_exactly_the_changed_payloads_fail_their_checksum(sizes: list[int]) -> None:
+    payloads = [bytes([k]) * size for k, size in enumerate(sizes)]
+    raw = bytearray(b"".join(map(frame, payloads)))
+    bounds = np.array(bounds_of(payloads))
+    raw[bounds[3] + 12] ^= 1  # the payload, or the checksum of an empty one
+    raw[bounds[18] - 1] ^= 0x80  # the checksum of record 17
+    starts, lengths = bounds[:-1] + 12, np.diff(bounds) - 16
+    assert bad_payloads(as_array(bytes(raw)), starts, lengths).tolist() == [3, 17]
+
+
+@pytest.mark.parametrize("sizes", [(1, 2), (1, 1)], ids=["walked", "guessed"])
+def test_a_scan_says_now_and_then_how_far_it_is(sizes: tuple[int, int]):
+    raw = b"".join(frame(bytes(size)) for size in sizes) * 200_000
+    told: list[int] = []
+    index = scan(as_array(raw), told=told.append)
+    assert index.count == 400_000
+    assert len(told) >= 2 and told == sorted(set(told)) and told[-1] <= len(raw)
+    assert set(told) <= set(index.bounds.tolist())

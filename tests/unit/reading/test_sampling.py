@@ -1,0 +1,417 @@
+"""Samplers do to chunks what their cores say of rows, whatever the cut, and can be resumed."""
+
+import logging
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace_proto.errors import DataError
+from headrace_proto.schema import Field
+from headrace_server import pipeline as hs
+from headrace_server.core.accept import acceptance
+from headrace_server.pipeline.declaration import Stage
+from headrace_server.reading.chunk import Chunk, Origin
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.sampling import Stratified, sampler_of
+from headrace_server.reading.stages import RowStages
+
+INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+
+
+def chunk_of(first=0, **columns):
+    arrays = {name: np.asarray(values) for name, values in columns.items()}
+    numbers = first + np.arange(len(next(iter(arrays.values()))), dtype=np.int64)
+    return Chunk(arrays, numbers, Origin.single("a.npz", numbers))
+
+
+def stages(declare, **columns):
+    fields = {name: Field(np.asarray(values).dtype.name) for name, values in columns.items()}
+    declared = declare(hs.read_npz("a.npz")).batch(4).declaration()
+    return RowStages(declared.stages, fields)
+
+
+def applied(declare, *, bad=None, epoch=0, cut=None, **columns):
+    """The rows that come out, all in one chunk or cut at every ``cut``."""
+    run = stages(declare, **columns)
+    n = len(next(iter(columns.values())))
+    parts = []
+    for start in range(0, n, cut or n):
+        cutout = {name: values[start : start + (cut or n)] for name, values in columns.items()}
+        out = run.apply(chunk_of(start, **cutout), bad or BadRecords(), epoch)
+        if len(out):
+            parts.append(out)
+    return (Chunk.join(parts) if parts else None), run
+
+
+def ordinals(chunk):
+    return [] if chunk is None else chunk.ordinals.tolist()
+
+
+# keep, rejection_sample
+
+
+def test_keep_drops_what_is_false_and_counts_it():
+    def keep(p):
+        return p._with_stage(Stage("keep", {"keep": ["column", "k"]}))
+
+    for dtype in ("bool", "int32", "float32"):
+        out, run = applied(keep, k=np.array([1, 0, 0, 1, 1], dtype))
+        assert ordinals(out) == [0, 3, 4] and run.counts == {"not_kept": 2}
+    with pytest.raises(
+        DataError, match=r"record 1: bucket: keep_input \(column 'k'\) is 2; it must"
+    ):
+        applied(keep, k=np.array([1, 2]))
+
+
+def test_certain_probabilities_keep_or_drop_for_certain():
+    p = np.tile([0.0, 1.0], 500)
+    out, run = applied(lambda s: s.rejection_sample("p"), p=p)
+    assert ordinals(out) == list(range(1, 1000, 2)) and run.counts == {"rejected": 500}
+    out, _ = applied(lambda s: s.rejection_sample("p"), p=p.astype(bool))
+    assert ordinals(out) == list(range(1, 1000, 2))
+
+
+@pytest.mark.parametrize("value", [1.5, -0.1, float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_is_no_probability_is_a_bad_example(value):
+    p = np.array([0.5, value, 1.0])
+    with pytest.raises(DataError, match=r"record 1: rejection_sample: accept_prob .*lie in 0 … 1"):
+        applied(lambda s: s.rejection_sample("p"), p=p)
+    bad = BadRecords(skip=True)
+    out, _ = applied(lambda s: s.rejection_sample("p"), bad=bad, p=p)
+    assert bad.counts == {"out_of_range": 1} and 1 not in ordinals(out)
+
+
+def test_chance_differs_by_seed_stage_and_epoch_and_by_nothing_else():
+    p = np.full(4000, 0.5)
+
+    def kept(declare, **more):
+        return set(ordinals(applied(declare, p=p, **more)[0]))
+
+    def once(s):
+        return s.rejection_sample("p", seed=5)
+
+    first = kept(once)
+    assert kept(once) == first == kept(once, cut=7)
+    others = [
+        kept(once, epoch=1),
+        kept(lambda s: s.rejection_sample("p", seed=6)),
+        kept(lambda s: s.rejection_sample(1.0).rejection_sample("p", seed=5)),
+    ]
+    for other in others:
+        assert 1800 < len(other) < 2200
+        assert 800 < len(first & other) < 1200
+    both = kept(lambda s: s.rejection_sample("p", seed=5).rejection_sample("p", seed=5))
+    assert 850 < len(both) < 1150  # a quarter: the second does not repeat the first's chances
+
+
+# stratified_sample
+
+
+def labels_of(n, probs, seed=0):
+    return np.random.default_rng(seed).choice(len(probs), n, p=probs)
+
+
+def test_survivors_are_those_of_the_acceptance_in_their_order():
+    init, target = [0.8, 0.15, 0.05], [0.2, 0.3, 0.5]
+    y = labels_of(20_000, init)
+    out, run = applied(lambda s: s.stratified_sample("y", target, init_probs=init), y=y)
+    assert ordinals(out) == sorted(ordinals(out))
+    assert out.columns["y"].tolist() == out.facts["label"].tolist() == y[out.ordinals].tolist()
+    stats = run.samplers[0].stats()
+    assert np.add(stats["accepted"], stats["rejected"]).tolist() == np.bincount(y).tolist()
+    kept = acceptance(init, target)
+    share = np.bincount(out.facts["label"]) / np.bincount(y)
+    assert np.allclose(share, kept, atol=0.02) and share[2] == 1
+    assert run.counts == {"rejected": sum(stats["rejected"])}
+
+
+@pytest.mark.parametrize("cut", [None, 1, 97])
+def test_the_estimate_reaches_the_target_and_depends_on_no_cut(cut):
+    y = labels_of(3000, [0.7, 0.2, 0.1])
+    out, run = applied(lambda s: s.stratified_sample("y", [0.4, 0.3, 0.3], seed=2), y=y, cut=cut)
+    share = np.bincount(out.facts["label"]) / len(out)
+    assert np.abs(share - [0.4, 0.3, 0.3]).max() < 0.05
+    whole, _ = applied(lambda s: s.stratified_sample("y", [0.4, 0.3, 0.3], seed=2), y=y)
+    assert ordinals(out) == ordinals(whole)
+    assert sum(run.samplers[0].stats()["accepted"]) == len(out)
+
+
+def test_target_equal_to_init_keeps_all_and_one_hot_is_a_filter():
+    y = labels_of(2000, [0.5, 0.3, 0.2])
+    same = [0.5, 0.3, 0.2]
+    out, _ = applied(lambda s: s.stratified_sample("y", same, init_probs=same), y=y)
+    assert ordinals(out) == list(range(2000))
+    for init in (same, None):
+        out, _ = applied(lambda s: s.stratified_sample("y", [0, 1, 0], init_probs=init), y=y)  # noqa: B023
+        assert ordinals(out) == np.flatnonzero(y == 1).tolist()
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, "bool"])
+def test_labels_may_be_of_any_integer_dtype_and_keep_it(dtype):
+    y = np.array([0, 1, 1, 0, 1, 1]).astype(dtype)
+
+    def declare(s):
+        return s.stratified_sample("y", [0, 1])
+
+    out, run = applied(declare, y=y)
+    assert ordinals(out) == [1, 2, 4, 5]
+    told = out.facts["label"].dtype.name
+    assert told == run.fact_fields["label"].dtype == ("int64" if dtype == "bool" else dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"), [("int64", 3), ("int64", -1), ("uint64", 2**64 - 1), ("float64", 0.5)]
+)
+def test_a_label_out_of_range_is_a_bad_example(dtype, value):
+    y = np.array([0, value, 2], dtype)
+    with pytest.raises(
+        DataError,
+        match=rf"a.npz, record 1: stratified_sample: labels \(column 'y'\) is {value}; it must be "
+        r"an integer in 0 … 2",
+    ):
+        applied(lambda s: s.stratified_sample("y", [0.2, 0.3, 0.5]), y=y)
+    bad = BadRecords(skip=True)
+    same = [0.2, 0.3, 0.5]
+    out, run = applied(lambda s: s.stratified_sample("y", same, init_probs=same), bad=bad, y=y)
+    assert ordinals(out) == [0, 2] and bad.counts == {"label_out_of_range": 1}
+    assert run.samplers[0].stats()["accepted"] == [1, 0, 1]
+
+
+def test_a_class_that_is_missing_or_floods_breaks_nothing():
+    y = np.zeros(2000, int)
+    y[::1000] = 1
+    out, _ = applied(lambda s: s.stratified_sample("y", [0.5, 0.5, 0]), y=y)
+    assert {0, 1000} <= set(ordinals(out)) and len(out) < 2000
+    out, _ = applied(lambda s: s.stratified_sample("y", [0.4, 0.3, 0.3]), y=np.zeros(500, int))
+    assert 0 < len(out) < 500
+
+
+def notices(caplog):
+    return [r for r in caplog.records if "stratified_sample rejects" in r.getMessage()]
+
+
+def test_that_most_is_rejected_is_told_once(caplog):
+    caplog.set_level(logging.WARNING)
+    stages(lambda s: s.stratified_sample("y", [0.5, 0.5], init_probs=[0.6, 0.4]), y=[0])
+    assert not notices(caplog)
+    applied(
+        lambda s: s.stratified_sample("y", [0.1, 0.9], init_probs=[0.9, 0.1]),
+        y=labels_of(4000, [0.9, 0.1]),
+        cut=100,
+    )
+    (notice,) = notices(caplog)
+    assert "about 89 % of the examples" in notice.getMessage()
+    caplog.clear()
+    y = labels_of(4000, [0.9, 0.1])
+    applied(lambda s: s.stratified_sample("y", [0.1, 0.9]), y=y, cut=100)
+    assert len(notices(caplog)) == 1
+
+
+def test_another_target_counts_from_the_next_row_on():
+    y = labels_of(4000, [0.5, 0.5])
+    run = stages(lambda s: s.stratified_sample("y", [1, 0], init_probs=[0.5, 0.5]), y=y)
+    sampler = run.samplers[0]
+    assert isinstance(sampler, Stratified)
+    first = run.apply(chunk_of(0, y=y[:2000]), BadRecords())
+    assert sampler.set_target([0, 1], 17) == 17
+    second = run.apply(chunk_of(2000, y=y[2000:]), BadRecords())
+    assert set(first.facts["label"]) == {0} and set(second.facts["label"]) == {1}
+    assert sampler.stats()["changes"] == [[0, [1, 0]], [17, [0, 1]]]
+    sampler.set_target([0, 1], 30)  # told again: nothing changes
+    assert sampler.stats()["changes"] == [[0, [1, 0]], [17, [0, 1]]]
+    for target, text in (([1], "1 classes; there are 2"), ([0.5, 0.6], "sums to 1.1")):
+        with pytest.raises(ValueError, match=text):
+            sampler.set_target(target, 40)
+    other = stages(lambda s: s.stratified_sample("y", [0, 1], init_probs=[0, 1]), y=y)
+    with pytest.raises(ValueError, match=r"init_probs\[0\]=0 but target_probs\[0\]=1"):
+        other.samplers[0].set_target([1, 0], 0)
+    assert sampler.stats()["changes"] == [[0, [1, 0]], [17, [0, 1]]]
+
+
+def test_changes_that_are_remembered_are_bounded():
+    run = stages(lambda s: s.stratified_sample("y", [0.5, 0.5]), y=[0])
+    for k in range(1, 300):
+        run.samplers[0].set_target([1 / k, 1 - 1 / k], k)
+    assert len(run.samplers[0].stats()["changes"]) == 64
+    assert len(str(run.state())) < 20_000
+
+
+# Copies
+
+
+def test_copies_stand_side_by_side_and_have_ordinals_of_their_own():
+    out, run = applied(lambda s: s.resample_at_rate("r"), r=np.array([0, 3.0, 0, 200, 2, 0]))
+    rows = out.columns["r"].tolist()
+    assert rows == sorted(rows, key=[3.0, 200, 2].index) and 150 < rows.count(200) < 250
+    assert out.origin.record.tolist() == [{3.0: 1, 200: 3, 2: 4}[r] for r in rows]
+    assert len(set(ordinals(out))) == len(out) and 3 in ordinals(out)
+    assert run.counts["resampled_away"] == 3 + (rows.count(3.0) == 0) + (rows.count(2) == 0)
+
+
+def test_counts_are_poisson_in_mean_and_variance():
+    for rate in (0.25, 1.0, 4.0, 25.0):
+        out, _ = applied(lambda s: s.resample_at_rate("r", seed=3), r=np.full(20_000, rate))
+        counts = np.bincount(out.origin.record, minlength=20_000)
+        bound = 5 * np.sqrt(rate / 20_000)
+        assert abs(counts.mean() - rate) < bound
+        assert abs(counts.var() - rate) < 5 * rate * np.sqrt((2 + 1 / rate) / 20_000)
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), -float("inf"), 1e16])
+def test_a_rate_that_is_none_is_a_bad_example(value):
+    r = np.array([1.0, value])
+    with pytest.raises(
+        DataError, match=r"record 1: resample_at_rate: rates .*finite and 0 or more"
+    ):
+        applied(lambda s: s.resample_at_rate("r"), r=r)
+    bad = BadRecords(skip=True)
+    out, _ = applied(lambda s: s.resample_at_rate("r"), bad=bad, r=r)
+    assert bad.counts == {"out_of_range": 1} and set(ordinals(out)) <= {0}
+
+
+def test_more_copies_than_memory_holds_are_refused_with_the_row():
+    with pytest.raises(DataError, match=r"a.npz, record 3: .*lower its rate"):
+        applied(lambda s: s.resample_at_rate("r"), r=np.array([1, 1, 1, 1e6] + 20 * [9e5]))
+
+
+# weighted_resample
+
+
+def model_rates(weights, group, overall, decay, warmup):
+    """The rule as it is written down, row by row."""
+    rates, mean, biased = [], 0.0, 0.0
+    for t, start in enumerate(range(0, len(weights), group), 1):
+        part = weights[start : start + group]
+        m = sum(part) / len(part)
+        if warmup is None:
+            biased = decay * biased + (1 - decay) * m
+            mean = biased / (1 - decay**t)
+        else:
+            d = min((t - 1) / min(t, warmup), decay)
+            mean = d * mean + (1 - d) * m
+        rates += [w * overall / mean for w in part]
+    return rates
+
+
+@pytest.mark.parametrize("warmup", [10, 3, None])
+def test_rates_are_those_of_the_rule(warmup):
+    w = np.random.default_rng(1).exponential(size=4003)
+    out, _ = applied(
+        lambda s: s.weighted_resample("w", 2.0, mean_decay=0.9, warmup=warmup, group=16),
+        w=w,
+        cut=16,
+    )
+    want = np.array(model_rates(w.tolist(), 16, 2.0, 0.9, warmup))
+    assert np.allclose(out.facts["rate"], want[out.origin.record], rtol=1e-5)
+    assert out.facts["rate"].dtype == np.float32
+    assert abs(len(out) / len(w) - 2) < 0.1
+    # Weighted by 1 / rate the rows stand for the source again.
+    assert abs((1 / out.facts["rate"]).sum() / 4003 - 1) < 0.1
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_a_weight_that_is_none_is_a_bad_example(value):
+    w = np.array([1.0, value, 1.0])
+    with pytest.raises(
+        DataError, match=r"record 1: weighted_resample: weights .*finite and 0 or more"
+    ):
+        applied(lambda s: s.weighted_resample("w", 1), w=w)
+
+
+def test_a_group_without_any_weight_is_bad_as_a_whole_and_spoils_none_after_it():
+    w = np.r_[np.zeros(6), np.ones(400)]
+
+    def declare(s):
+        return s.weighted_resample("w", 1.0, group=4)
+
+    with pytest.raises(
+        DataError, match=r"a.npz, record 0 and those after it: the mean of the weights"
+    ):
+        applied(declare, w=w, cut=4)
+    bad = BadRecords(skip=True)
+    run = stages(declare, w=w)
+    for start, stop in ((0, 4), (4, 6)):  # a filter before it may make a group smaller
+        assert not len(run.apply(chunk_of(start, w=w[start:stop]), bad))
+    assert bad.counts == {"zero_weights": 6}
+    out = run.apply(chunk_of(6, w=w[6:10]), bad)
+    assert out.facts["rate"].tolist() == [1.0] * len(out)
+
+
+def test_weights_of_0_are_resampled_away_when_others_count():
+    out, run = applied(lambda s: s.weighted_resample("w", 1.0, group=100), w=np.tile([0, 1.0], 50))
+    assert set(out.columns["w"]) == {1.0} and set(out.facts["rate"]) == {2.0}
+    assert run.counts["resampled_away"] >= 50
+
+
+# What all remember
+
+
+ALL = {
+    "estimated": lambda s: s.stratified_sample("y", [0.3, 0.7], seed=1),
+    "weighted": lambda s: s.weighted_resample("w", 1.3, mean_decay=0.9, group=8),
+    "all": lambda s: (
+        s.rejection_sample(0.8)
+        .stratified_sample("y", [0.6, 0.4])
+        .resample_at_rate("w", seed=4)
+        .weighted_resample("w", 0.9, warmup=None, group=8)
+        .stratified_sample("y", [0.5, 0.5], seed=9)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+@given(st.integers(0, 12), st.integers(1, 12))
+def test_state_and_the_chunk_after_it_give_the_same_rows_again(name, before, after):
+    n = 8 * 25
+    y, w = labels_of(n, [0.5, 0.5]), np.random.default_rng(2).exponential(size=n)
+
+    def chunks(start, stop):
+        return [chunk_of(8 * k, y=y[8 * k :][:8], w=w[8 * k :][:8]) for k in range(start, stop)]
+
+    one, other = (stages(ALL[name], y=y, w=w) for _ in range(2))
+    for chunk in chunks(0, before):
+        one.apply(chunk, BadRecords())
+    other.restore(one.state())
+    for chunk in chunks(before, before + after):
+        first, second = one.apply(chunk, BadRecords()), other.apply(chunk, BadRecords())
+        assert ordinals(first) == ordinals(second)
+        for fact in first.facts:
+            assert first.facts[fact].tolist() == second.facts[fact].tolist()
+    assert one.state() == other.state()
+
+
+def test_stages_without_memory_have_no_state():
+    run = stages(lambda s: s.rejection_sample("p").resample_at_rate(1), p=[0.5])
+    assert run.state() is None
+
+
+def test_learning_a_schema_leaves_no_trace():
+    y = labels_of(64, [0.5, 0.5])
+    run = stages(lambda s: s.stratified_sample("y", [0.2, 0.8]), y=y)
+    before = run.state()
+    run.probe(chunk_of(0, y=y))
+    assert run.state() == before and run.counts == {}
+
+
+def test_what_is_told_of_rows_hides_from_the_functions_of_the_user():
+    y = np.array([1, 0, 1])
+    seen = []
+
+    def look(columns):
+        seen.append(list(columns))
+        return columns
+
+    look.__qualname__ = "look"
+    globals()["look"] = look
+    out, run = applied(
+        lambda s: s.stratified_sample("y", [0, 1]).map(f"{__name__}:look", vectorized=True), y=y
+    )
+    assert seen == [["y"]] and out.facts["label"].tolist() == [1, 1]
+    assert run.fact_fields == {"label": Field("int64")}
+
+
+def test_an_unknown_stage_has_no_sampler():
+    with pytest.raises(KeyError):
+        sampler_of(Stage("map", {}), 0, {})

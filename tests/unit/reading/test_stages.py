@@ -1,0 +1,521 @@
+"""Row stages do what the plain Python of their functions says, to whole chunks."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace_proto.errors import DataError
+from headrace_proto.schema import Field
+from headrace_server import pipeline as hs
+from headrace_server.reading.chunk import Chunk, Origin
+from headrace_server.reading.columns import Ragged, RaggedStrings, Strings, column_from_rows, take
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.stages import RowStages
+from headrace_server.reading.user_columns import examples_of
+
+FIELDS = {"x": Field("int64"), "v": Field("float32", (None,)), "t": Field("bytes")}
+
+
+def chunk_of(rows, fields=FIELDS):
+    columns = {n: column_from_rows([row[n] for row in rows], f) for n, f in fields.items()}
+    numbers = np.arange(len(rows), dtype=np.int64)
+    return Chunk(columns, 100 + numbers, Origin.single("a.tfrecord", numbers))
+
+
+def numbered(count):
+    return chunk_of([{"x": i, "v": [0.5] * i, "t": b"t%d" % i} for i in range(count)])
+
+
+def stages(declare, fields=FIELDS):
+    pipeline = declare(hs.read_arrow("a.arrow")).batch(1)
+    return RowStages(pipeline.declaration().stages, fields)
+
+
+def rows_of(chunk):
+    """Rows in plain values."""
+    return [
+        {n: v.tolist() if hasattr(v, "tolist") else v for n, v in row.items()}
+        for row in examples_of(chunk)
+    ]
+
+
+# Functions of the user's, one by one and vectorized
+
+
+def scale(e):
+    return {"x": e["x"] * 3, "v": e["v"] + 1, "t": e["t"] + b"!"}
+
+
+def scale_all(c):
+    v = c["v"]
+    rows = [v.row(i) + 1 for i in range(len(v))]
+    offsets = np.cumsum([0, *(len(row) for row in rows)])
+    values = np.concatenate([np.empty(0, np.float32), *rows])
+    return {"x": c["x"] * 3, "v": Ragged.from_values(values, offsets), "t": c["t"] + b"!"}
+
+
+def is_even(e):
+    return e["x"] % 2 == 0
+
+
+def are_even(c):
+    return c["x"] % 2 == 0
+
+
+def none_kept(e):
+    return False
+
+
+def is_short(e):
+    return len(e["t"]) < 3
+
+
+STEPS = {
+    "map": (lambda p: p.map(scale), lambda rows: [scale(r) for r in rows]),
+    "map_all": (lambda p: p.map(scale_all, vectorized=True), lambda rows: [scale(r) for r in rows]),
+    "filter": (lambda p: p.filter(is_even), lambda rows: [r for r in rows if is_even(r)]),
+    "filter_all": (
+        lambda p: p.filter(are_even, vectorized=True),
+        lambda rows: [r for r in rows if is_even(r)],
+    ),
+    "filter_text": (lambda p: p.filter(is_short), lambda rows: [r for r in rows if is_short(r)]),
+    "select": (lambda p: p.select(["t", "x", "v"]), lambda rows: rows),
+}
+a_row = st.fixed_dictionaries(
+    {
+        "x": st.integers(-1000, 1000),
+        "v": st.lists(st.integers(0, 9).map(float), max_size=4).map(lambda v: np.array(v, "f4")),
+        "t": st.binary(max_size=4),
+    }
+)
+
+
+@given(
+    st.lists(st.sampled_from(sorted(STEPS)), max_size=4),
+    st.lists(st.lists(a_row, max_size=6), min_size=1, max_size=3),
+)
+def test_any_stages_do_what_their_functions_do_row_by_row(names, chunks):
+    def declare(pipeline):
+        for name in names:
+            pipeline = STEPS[name][0](pipeline)
+        return pipeline
+
+    run = stages(declare)
+    dropped = 0
+    for rows in chunks:
+        model = [{**row, "at": i} for i, row in enumerate(rows)]
+        for name in names:
+            ats = [row.pop("at") for row in model]
+            if name.startswith("filter"):
+                kept = [bool(STEPS[name][1]([row])) for row in model]
+                model = [{**r, "at": a} for r, a, k in zip(model, ats, kept, strict=True) if k]
+            else:
+                model = [
+                    {**row, "at": a} for row, a in zip(STEPS[name][1](model), ats, strict=True)
+                ]
+        dropped += len(rows) - len(model)
+        out = run.apply(chunk_of(rows), BadRecords())
+        assert out.ordinals.tolist() == [100 + row["at"] for row in model]
+        assert out.origin.record.tolist() == [row["at"] for row in model]
+        want = [{n: v for n, v in row.items() if n != "at"} for row in model]
+        assert rows_of(out) == [{**r, "v": np.asarray(r["v"]).tolist()} for r in want]
+        if len(out):
+            assert run.fields == FIELDS
+            assert list(out.columns) == list(run.fields)
+    assert run.counts.get("filtered", 0) == dropped
+
+
+def test_a_selection_and_a_filter_that_keeps_all_touch_no_payload():
+    chunk = numbered(3)
+    out = stages(lambda p: p.filter(is_short).select(["v", "x"])).apply(chunk, BadRecords())
+    assert list(out.columns) == ["v", "x"]
+    assert out.columns["v"] is chunk.columns["v"]
+    assert out.columns["x"] is chunk.columns["x"]
+
+
+SEEN = {}
+
+
+def look(example):
+    SEEN.update(example)
+    return {"x": 0}
+
+
+def look_all(columns):
+    SEEN.update(columns)
+    return {"x": columns["x"]}
+
+
+def test_a_function_sees_numpy_values_and_bytes():
+    stages(lambda p: p.map(look)).apply(numbered(2), BadRecords())
+    assert type(SEEN["x"]) is np.int64
+    assert SEEN["t"] == b"t1"
+    assert SEEN["v"].dtype == np.float32
+
+
+def test_a_vectorized_function_sees_arrays_objects_and_ragged():
+    fields = {**FIELDS, "u": Field("bytes", (None,)), "m": Field("float32", (2,))}
+    rows = [{"x": i, "v": [0.5], "t": b"a", "u": [b"b"] * i, "m": [1, 2]} for i in range(3)]
+    stages(lambda p: p.map(look_all, vectorized=True), fields).apply(
+        chunk_of(rows, fields), BadRecords()
+    )
+    assert SEEN["m"].shape == (3, 2)
+    assert SEEN["t"].tolist() == [b"a", b"a", b"a"]
+    assert isinstance(SEEN["v"], Ragged)
+    assert isinstance(SEEN["u"], RaggedStrings)
+
+
+def write_into_v(example):
+    example["v"][:] = 7
+    return example
+
+
+def write_into_x(columns):
+    columns["x"][:] = 7
+    return columns
+
+
+def write_into_ragged(columns):
+    columns["v"].raw[:] = 7
+    return columns
+
+
+@pytest.mark.parametrize(
+    ("fn", "vectorized"), [(write_into_v, False), (write_into_x, True), (write_into_ragged, True)]
+)
+def test_what_a_function_sees_can_not_be_written(fn, vectorized):
+    chunk = numbered(3)
+    with pytest.raises(DataError, match="read-only"):
+        stages(lambda p: p.map(fn, vectorized=vectorized)).apply(chunk, BadRecords())
+    assert rows_of(chunk) == rows_of(numbered(3))
+
+
+# What a map gives: the schema
+
+
+def ramp(e):
+    return {"n": e["x"], "r": np.zeros((int(e["x"]), 2)), "w": [e["t"]] * 2, "v": e["v"]}
+
+
+def ramps(c):
+    return {
+        "n": c["x"],
+        "r": [np.zeros((int(x), 2)) for x in c["x"]],
+        "w": [[t, t] for t in c["t"]],
+        "v": c["v"],
+    }
+
+
+@pytest.mark.parametrize(("fn", "vectorized"), [(ramp, False), (ramps, True)])
+def test_a_schema_is_learnt_from_the_first_rows(fn, vectorized):
+    run = stages(lambda p: p.map(fn, vectorized=vectorized))
+    assert run.fields is None
+    out = run.apply(numbered(3), BadRecords())
+    assert run.fields == {
+        "n": Field("int64"),
+        "r": Field("float64", (None, 2)),
+        "w": Field("bytes", (2,)),
+        "v": Field("float32", (None,)),
+    }
+    assert isinstance(out.columns["w"], Strings)
+    assert isinstance(out.columns["r"], Ragged)
+    assert [row["r"] for row in rows_of(out)] == [[], [[0, 0]], [[0, 0], [0, 0]]]
+
+
+def same(example):
+    return example
+
+
+def padded(columns):
+    n, v = len(columns["x"]), columns["v"]
+    most = int(v.extents.max())
+    return {"x": columns["x"], "v": np.zeros((n, most), np.float32)}
+
+
+@pytest.mark.parametrize(("fn", "vectorized"), [(same, False), (padded, True)])
+def test_a_column_that_varied_varies_although_the_first_rows_agree(fn, vectorized):
+    run = stages(lambda p: p.map(fn, vectorized=vectorized).select(["v"]))
+    first = run.apply(numbered(5).take(slice(2, 3)), BadRecords())
+    assert run.fields == {"v": Field("float32", (None,))}
+    assert isinstance(first.columns["v"], Ragged)
+    second = run.apply(numbered(5).take(slice(4, 5)), BadRecords())
+    assert [len(row["v"]) for row in rows_of(second)] == [4]
+
+
+def halves(example):
+    return {"y": example["x"] if example["x"] < 3 else example["x"] / 2}
+
+
+def test_what_the_first_rows_showed_is_fixed_for_the_run():
+    run = stages(lambda p: p.map(halves))
+    run.apply(numbered(3), BadRecords())
+    assert run.fields == {"y": Field("int64")}
+    rule = (
+        r"a\.tfrecord, record 3: map function .*test_stages:halves gave column 'y': .*1\.5.* "
+        r"does not fit int64 .*wanted int64\[\].*declare schema="
+    )
+    with pytest.raises(DataError, match=rule):
+        run.apply(numbered(6), BadRecords())
+
+
+@pytest.mark.parametrize("vectorized", [False, True])
+def test_a_declared_schema_is_known_at_once_and_casts(vectorized):
+    schema = {"n": hs.scalar("float32"), "v": hs.sequence("float64")}
+    fn = only_nv_all if vectorized else only_nv
+    run = stages(lambda p: p.map(fn, vectorized=vectorized, schema=schema))
+    assert run.fields == {"n": Field("float32"), "v": Field("float64", (None,))}
+    out = run.apply(numbered(3), BadRecords())
+    assert out.columns["n"].dtype == np.float32
+    assert rows_of(out) == [{"n": i, "v": [0.5] * i} for i in range(3)]
+
+
+def only_nv(example):
+    return {"v": example["v"], "n": example["x"]}
+
+
+def only_nv_all(columns):
+    return {"v": columns["v"], "n": columns["x"]}
+
+
+def test_probing_learns_and_counts_nothing():
+    run = stages(lambda p: p.filter(is_even).map(ramp))
+    assert run.probe(numbered(4)) == run.fields
+    assert run.fields is not None
+    assert run.counts == {}
+
+
+def fails_on_odd(example):
+    if example["x"] % 2:
+        raise KeyError("odd")
+    return {"x": example["x"]}
+
+
+def test_probing_passes_over_rows_that_fail_in_their_turn():
+    run = stages(lambda p: p.map(fails_on_odd))
+    assert run.probe(numbered(4)) == {"x": Field("int64")}
+    with pytest.raises(DataError, match="KeyError"):
+        run.apply(numbered(4), BadRecords())
+
+
+def test_where_no_row_is_left_nothing_is_learnt():
+    run = stages(lambda p: p.filter(none_kept).map(same))
+    assert run.probe(numbered(3)) is None
+    out = run.apply(numbered(3), BadRecords())
+    assert (len(out), dict(out.columns), run.fields) == (0, {}, None)
+    assert run.counts == {"filtered": 3}
+
+
+def test_an_empty_chunk_has_the_columns_that_are_known():
+    run = stages(lambda p: p.map(only_nv, schema={"n": hs.scalar("int64")}))
+    out = run.apply(numbered(0), BadRecords())
+    assert list(out.columns) == ["n"]
+    assert out.columns["n"].shape == (0,)
+
+
+# What breaks a rule
+
+
+def gives_none(example):
+    example["y"] = 1
+
+
+def gives_other_names(example):
+    return {"x": 1} if example["x"] < 2 else {"z": 1}
+
+
+def gives_objects(example):
+    return {"x": object()}
+
+
+def gives_number(example):
+    return 3
+
+
+def gives_bad_name(example):
+    return {7: 1}
+
+
+@pytest.mark.parametrize(
+    ("declare", "text"),
+    [
+        (
+            lambda p: p.map(fails_on_odd),
+            r"a\.tfrecord, record 1: map function .*:fails_on_odd raised KeyError: 'odd'",
+        ),
+        (lambda p: p.filter(fails_on_odd), "record 0: filter function .*gave {'x':.*True or False"),
+        (lambda p: p.map(gives_none), "record 0: .*gave None, a NoneType; a map gives a dict"),
+        (lambda p: p.map(gives_number), "gave 3, a int; a map gives a dict"),
+        (lambda p: p.map(gives_other_names), r"record 2: .*columns \['z'\]; .* are \['x'\]"),
+        (lambda p: p.map(gives_objects), "record 0: .*column 'x': <object.*no number, no string"),
+        (lambda p: p.map(gives_bad_name), "gave a column named 7"),
+        (lambda p: p.filter(gives_number), "record 0: .*gave 3, a int; a filter gives True"),
+        (
+            lambda p: p.map(halves, schema={"q": hs.scalar("int64")}),
+            r"gave the columns \['y'\]; the others of this run are \['q'\]",
+        ),
+    ],
+)
+def test_a_fault_names_row_function_and_rule(declare, text):
+    with pytest.raises(DataError, match=text):
+        stages(declare).apply(numbered(4), BadRecords())
+
+
+def test_what_the_function_raised_is_the_cause():
+    with pytest.raises(DataError) as caught:
+        stages(lambda p: p.map(fails_on_odd)).apply(numbered(2), BadRecords())
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def raises_all(columns):
+    raise ZeroDivisionError("no")
+
+
+def one_row_less(columns):
+    return {"x": columns["x"][1:]}
+
+
+def one_number(columns):
+    return {"x": 5}
+
+
+def mask_of_ints(columns):
+    return np.ones(len(columns["x"]), int)
+
+
+def dates(columns):
+    return {"x": columns["x"].astype("datetime64[D]")}
+
+
+def outside(columns):
+    starts = np.arange(len(columns["x"])) * 4
+    return {
+        "x": Ragged(np.zeros(8, np.uint8), np.dtype("f4"), starts, np.ones_like(starts)[:, None])
+    }
+
+
+@pytest.mark.parametrize(
+    ("declare", "text"),
+    [
+        (
+            lambda p: p.map(raises_all, vectorized=True),
+            "record 0 and the 3 after it: map function .*raises_all raised ZeroDivisionError: no",
+        ),
+        (lambda p: p.map(one_row_less, vectorized=True), "length 3; .* as it gets, here 4"),
+        (lambda p: p.map(one_number, vectorized=True), "of no length: 5; 4 rows are wanted"),
+        (lambda p: p.map(gives_none, vectorized=True), "gave None, a NoneType"),
+        (lambda p: p.map(dates, vectorized=True), "gave what is no column: .*<M8"),
+        (
+            lambda p: p.filter(mask_of_ints, vectorized=True),
+            r"gave int64 of shape \[4\]; a vectorized filter gives a bool array of shape \[4\]",
+        ),
+        (lambda p: p.filter(gives_none, vectorized=True), "gave object of shape"),
+    ],
+)
+def test_a_vectorized_function_answers_for_all_its_rows(declare, text):
+    with pytest.raises(DataError, match=text):
+        stages(declare).apply(numbered(4), BadRecords())
+    bad = BadRecords(skip=True)
+    assert len(stages(declare).apply(numbered(4), bad)) == 0
+    assert sum(bad.counts.values()) == 4
+
+
+def test_a_ragged_column_may_not_point_outside_of_its_buffer():
+    with pytest.raises(DataError, match=r"record 2: .*column 'x': its row can not be taken"):
+        stages(lambda p: p.map(outside, vectorized=True)).apply(numbered(4), BadRecords())
+
+
+@pytest.mark.parametrize(
+    ("declare", "left", "counts"),
+    [
+        (lambda p: p.map(fails_on_odd), [100, 102], {"map_failed": 2}),
+        (lambda p: p.map(gives_other_names), [100, 101], {"map_failed": 2}),
+        (
+            lambda p: p.map(halves, schema={"y": hs.scalar("int64")}),
+            [100, 101, 102],
+            {"wrong_type": 1},
+        ),
+        (lambda p: p.map(odd_in_the_middle), [100, 102, 103], {"wrong_type": 1}),
+        (lambda p: p.map(mixed_ranks), [100, 101], {"wrong_type": 2}),
+        (lambda p: p.map(mixed_ranks_all, vectorized=True), [100, 101], {"wrong_type": 2}),
+        (lambda p: p.filter(fails_above_two), [100, 102], {"filter_failed": 1}),
+    ],
+)
+def test_with_skip_only_the_bad_rows_are_dropped_and_counted(declare, left, counts):
+    bad = BadRecords(skip=True)
+    run = stages(declare)
+    out = run.apply(numbered(4), bad)
+    assert out.ordinals.tolist() == left
+    assert out.origin.record.tolist() == [i - 100 for i in left]
+    assert all(len(column) == len(left) for column in out.columns.values())
+    assert bad.counts == counts
+
+
+def odd_in_the_middle(example):
+    return {"y": [1] if example["x"] == 1 else 1}
+
+
+def mixed_ranks(example):
+    return {"y": 1 if example["x"] < 2 else [1]}
+
+
+def mixed_ranks_all(columns):
+    return {"y": [1 if x < 2 else [1] for x in columns["x"]]}
+
+
+def fails_above_two(example):
+    if example["x"] > 2:
+        raise ValueError("too large")
+    return np.array(example["x"] % 2 == 0)
+
+
+def test_rows_that_a_filter_dropped_are_not_counted_as_bad():
+    bad = BadRecords(skip=True)
+    run = stages(lambda p: p.filter(fails_above_two))
+    run.apply(numbered(4), bad)
+    assert run.counts == {"filtered": 1}
+
+
+def test_nothing_is_learnt_from_a_row_that_is_dropped():
+    run = stages(lambda p: p.map(mixed_ranks))
+    run.apply(numbered(4), BadRecords(skip=True))
+    assert run.fields == {"y": Field("int64")}
+
+
+def test_a_column_that_is_not_there_is_told_before_any_chunk():
+    with pytest.raises(DataError, match="select: there is no column 'z', only x, v, t"):
+        stages(lambda p: p.select(["z"]))
+    run = stages(lambda p: p.map(halves).select(["z"]))
+    with pytest.raises(DataError, match="there is no column 'z', only y"):
+        run.apply(numbered(2), BadRecords())
+
+
+def test_a_function_that_is_not_found_is_told_before_any_chunk():
+    with pytest.raises(ImportError, match=r"there is no 'nothing' in .*test_stages"):
+        stages(lambda p: p.map(f"{__name__}:nothing"))
+    with pytest.raises(TypeError, match="STEPS is a dict, not a function"):
+        stages(lambda p: p.map(f"{__name__}:STEPS"))
+
+
+def swapped(columns):
+    v = columns["v"]
+    return {"v": take(v, np.arange(len(v))[::-1]), "x": columns["x"].astype(">i8")}
+
+
+def test_columns_that_share_a_buffer_are_taken_as_they_are():
+    chunk = numbered(3)
+    out = stages(lambda p: p.map(swapped, vectorized=True)).apply(chunk, BadRecords())
+    assert [row["v"] for row in rows_of(out)] == [[0.5, 0.5], [0.5], []]
+    assert np.shares_memory(out.columns["v"].raw, chunk.columns["v"].raw)
+    assert out.columns["x"].dtype.isnative
+    assert out.columns["x"].tolist() == [0, 1, 2]
+
+
+def test_a_ragged_result_is_made_dense_where_the_schema_is_fixed():
+    schema = {"v": hs.fixed("float32", (2,)), "x": hs.scalar("int64")}
+    run = stages(lambda p: p.map(swapped, vectorized=True, schema=schema))
+    chunk = numbered(3).take(np.array([2, 2]))
+    out = run.apply(chunk, BadRecords())
+    assert out.columns["v"].shape == (2, 2)
+    with pytest.raises(DataError, match=r"column 'v': .*shape \[1\] does not fit"):
+        run.apply(numbered(3), BadRecords())

@@ -1,0 +1,226 @@
+"""Tar files of examples: groups, endings, positions, and archives that break off."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace_proto.errors import DataError
+from headrace_proto.schema import Field
+from headrace_server.pipeline.declaration import Feature
+from headrace_server.reading.reader import BadRecords, StreamReader
+from tests.examples import some
+from tests.unit.readers import all_of, examples, opened
+
+
+def npy(array: Any) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, np.asarray(array))
+    return stream.getvalue()
+
+
+def packed(*members: tuple[str, bytes], style: int = tarfile.GNU_FORMAT) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w", format=style) as archive:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return content.getvalue()
+
+
+def write(path: Any, content: bytes) -> str:
+    with fsspec.open(str(path), "wb") as sink:
+        sink.write(gzip.compress(content) if str(path).endswith("gz") else content)
+    return str(path)
+
+
+def members(n: int) -> list[tuple[str, bytes]]:
+    return [
+        member
+        for i in range(n)
+        for member in (
+            (f"d/{i:03}.x.npy", npy(np.full((i % 3, 2), i, np.float32))),
+            (f"d/{i:03}.cls", b" %d\n" % i),
+            (f"d/{i:03}.json", b'{"a": 1}' * 90),
+        )
+    ]
+
+
+def want(n: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "__key__": b"d/%03d" % i,
+            "x.npy": [[float(i)] * 2] * (i % 3),
+            "cls": i,
+            "json": b'{"a": 1}' * 90,
+        }
+        for i in range(n)
+    ]
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.tgz"])
+def test_neighbours_of_one_stem_are_an_example(tmp_path: Path, name: str) -> None:
+    reader = opened("tar", write(tmp_path / name, packed(*members(7))))
+    assert isinstance(reader, StreamReader)
+    assert reader.fields == {
+        "__key__": Field("bytes"),
+        "x.npy": Field("float32", (None, 2)),
+        "cls": Field("int64"),
+        "json": Field("bytes"),
+    }
+    assert all_of(reader) == want(7)
+
+
+def test_remote_files_are_a_stream_each() -> None:
+    folder = f"memory://{uuid.uuid4().hex}"
+    for i in range(2):
+        write(f"{folder}/{i}.tar", packed(*members(3)))
+    reader = opened("tar", f"{folder}/*")
+    assert reader.streams == 2
+    assert all_of(reader) == want(3) * 2
+
+
+def test_declared_features_are_read_and_nothing_else(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", packed(("1.txt", b"a"), ("1.npz", b"?"), ("2.txt", b"b")))
+    features = {
+        "txt": Feature("scalar", "bytes"),
+        "cls": Feature("scalar", "int64", (), -1, True),
+    }
+    reader = opened("tar", path, features=features)
+    assert all_of(reader) == [{"txt": b"a", "cls": -1}, {"txt": b"b", "cls": -1}]
+
+
+def test_what_belongs_to_no_example_is_passed_over(tmp_path: Path) -> None:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        for name, kind in (
+            ("d", tarfile.DIRTYPE),
+            ("README", tarfile.REGTYPE),
+            (".hidden", tarfile.REGTYPE),
+            ("l.txt", tarfile.SYMTYPE),
+            ("1.txt", tarfile.REGTYPE),
+        ):
+            info = tarfile.TarInfo(name)
+            info.type = kind
+            archive.addfile(info)
+    assert all_of(opened("tar", write(tmp_path / "a", content.getvalue()))) == [
+        {"__key__": b"1", "txt": b""}
+    ]
+
+
+@settings(max_examples=some(40))
+@given(
+    st.lists(
+        st.tuples(st.text("ab/é", min_size=1, max_size=150), st.binary(max_size=1100)),
+        max_size=5,
+    ),
+    st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
+    st.sampled_from(["a.tar", "a.tar.gz"]),
+)
+def test_what_was_packed_is_read_from_any_position(
+    files: list[tuple[str, bytes]], style: int, name: str
+) -> None:
+    listed = [(f"{i}/x{stem.strip('/')}.bin", data) for i, (stem, data) in enumerate(files)]
+    path = write(f"memory://{uuid.uuid4().hex}/{name}", packed(*listed, style=style))
+    features = {"__key__": Feature("scalar", "bytes"), "bin": Feature("scalar", "bytes")}
+    got = all_of(opened("tar", path, features=features))
+    assert got == [{"__key__": stem[:-4].encode(), "bin": data} for stem, data in listed]
+
+
+def test_joined_archives_are_read_to_the_end(tmp_path: Path) -> None:
+    two = packed(*members(2)) + packed(("z.cls", b"9"), ("z.x.npy", npy([[1.0, 2.0]])))
+    features = {"cls": Feature("scalar", "int64")}
+    rows = all_of(opened("tar", write(tmp_path / "a", two), features=features))
+    assert [row["cls"] for row in rows] == [0, 1, 9]
+
+
+@pytest.mark.parametrize("content", [b"", packed()])
+def test_an_archive_without_members_has_no_examples(tmp_path: Path, content: bytes) -> None:
+    assert all_of(opened("tar", write(tmp_path / "a", content))) == []
+
+
+CLS = {"cls": Feature("scalar", "int64")}
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz"])
+def test_an_archive_that_is_cut_off_anywhere_says_so(tmp_path: Path, name: str) -> None:
+    content = packed(*[(f"{i}.cls", b"%d" % i) for i in range(3)])
+    for cut in (100, 512, 600, 1024, 1100, 1536, 3 * 1024 - 1, 3 * 1024):
+        path = write(tmp_path / name, content[:cut])
+        with pytest.raises(DataError, match=rf"{name}, record \d.*cut off at byte"):
+            opened("tar", path, features=CLS).read(0, b"", 9)
+        bad = BadRecords(skip=True)
+        chunk, end = opened("tar", path, features=CLS, bad=bad).read(0, b"", 9)
+        assert end is None
+        whole = max(0, cut // 1024 - 1) if cut % 1024 == 0 else cut // 1024
+        assert [row["cls"] for row in examples(chunk)] in (
+            list(range(whole)),
+            list(range(max(0, whole - 1))),
+        )
+        assert bad.counts == {"truncated_file": 1}
+
+
+def test_a_damaged_header_ends_the_archive_loudly(tmp_path: Path) -> None:
+    content = bytearray(packed(*[(f"{i}.cls", b"%d" % i) for i in range(4)]))
+    content[2048 + 5] ^= 255
+    path = write(tmp_path / "a", bytes(content))
+    with pytest.raises(DataError, match=r"record 1, .*the header at byte 2048 is damaged"):
+        opened("tar", path, features=CLS).read(0, b"", 9)
+    bad = BadRecords(skip=True)
+    chunk, end = opened("tar", path, features=CLS, bad=bad).read(0, b"", 9)
+    assert (end, [row["cls"] for row in examples(chunk)]) == (None, [0])
+    assert bad.counts == {"corrupt_file": 1}
+
+
+def test_a_damaged_compressed_archive_ends_where_it_breaks(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar.gz"
+    path.write_bytes(gzip.compress(packed(*members(50)))[:-40])
+    bad = BadRecords(skip=True)
+    chunk, end = opened("tar", path, features=CLS, bad=bad).read(0, b"", 99)
+    assert end is None
+    assert [row["cls"] for row in examples(chunk)] == list(range(len(chunk)))
+    assert bad.counts == {"truncated_file": 1}
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason", "text"),
+    [
+        ([("2.cls", b"x")], "corrupt_record", r"member '2.cls': b'x' is no integer"),
+        ([("2.cls", b"1"), ("2.cls", b"2")], "corrupt_record", "two members for the column 'cls'"),
+        ([("2.txt", b"")], "missing_feature", "column 'cls': it is missing"),
+        ([("2.cls", b"1"), ("2.npz", b"")], "corrupt_record", "store each as a .npy"),
+        ([("2.cls", b"1"), ("2.npy", b"??")], "corrupt_record", "member '2.npy'"),
+        ([("2.cls", b"1"), ("2.npy", npy(["x"]))], "wrong_type", "column 'npy'"),
+    ],
+)
+def test_a_bad_example_is_named_or_skipped(
+    tmp_path: Path, broken: list[tuple[str, bytes]], reason: str, text: str
+) -> None:
+    listed = [("1.cls", b"1"), *broken, ("3.cls", b"3")]
+    path = write(tmp_path / "a", packed(*listed))
+    features = {**CLS, "npy": Feature("scalar", "int64", (), 0, True)}
+    features["npz"] = Feature("scalar", "bytes", (), b"", True)
+    with pytest.raises(DataError, match=text):
+        opened("tar", path, features=features).read(0, b"", 9)
+    bad = BadRecords(skip=True)
+    reader = opened("tar", path, features=features, bad=bad)
+    chunk, _ = reader.read(0, b"", 9)
+    assert chunk.ordinals.tolist() == [0, 2]
+    assert bad.counts == {reason: 1}
+    assert len(all_of(reader)) == 2
+
+
+def test_text_in_arrays_is_bytes(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", packed(("1.npy", npy(["é", "b"]))))
+    assert all_of(opened("tar", path)) == [{"__key__": b"1", "npy": ["é".encode(), b"b"]}]

@@ -1,0 +1,78 @@
+"""Members of tar files are those that the standard library finds, from any of them on."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace_server.reading.sources.tar_members import DamagedTar, Member, Members
+from tests.examples import some
+
+STYLES = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
+
+
+def packed(files: list[tuple[str, bytes]], style: int) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w", format=style) as archive:
+        for name, data in files:
+            info = tarfile.TarInfo(name)
+            info.size, info.mtime = len(data), 0.5 if style == tarfile.PAX_FORMAT else 0
+            archive.addfile(info, io.BytesIO(data))
+    return content.getvalue()
+
+
+def walked(content: bytes, byte: int = 0) -> list[tuple[Member, bytes]]:
+    members, found = Members(io.BytesIO(content), byte), []
+    while (member := members.next()) is not None:
+        found.append((member, members.data()))
+    return found
+
+
+@settings(max_examples=some(60))
+@given(
+    st.lists(
+        st.tuples(st.text("ab.é/", min_size=1, max_size=90), st.binary(max_size=1030)), max_size=4
+    ),
+    st.sampled_from(STYLES),
+)
+def test_every_style_is_walked_from_every_member(
+    files: list[tuple[str, bytes]], style: int
+) -> None:
+    files = [(f"d{name.rstrip('/')}", data) for name, data in files]
+    content = packed(files, style)
+    found = walked(content)
+    assert [(member.name, data) for member, data in found] == files
+    for i, (member, _) in enumerate(found):
+        assert walked(content, member.byte) == found[i:]
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_walk_may_pass_over_contents(style: int) -> None:
+    content = packed([("a", b"x" * 512), ("b", b"y" * 513)], style)
+    members = Members(io.BytesIO(content), 0)
+    assert members.next() is not None
+    assert (second := members.next()) is not None
+    assert (second.name, members.data()) == ("b", b"y" * 513)
+
+
+@settings(max_examples=some(60))
+@given(st.integers(0, 4095), st.integers(0, 255), st.sampled_from(STYLES))
+def test_damage_ends_the_walk_or_changes_a_member_but_does_nothing_worse(
+    at: int, byte: int, style: int
+) -> None:
+    content = bytearray(packed([("d/é" * 40, b"x" * 600)], style))
+    content[at % len(content)] = byte
+    with suppress(DamagedTar):
+        walked(bytes(content))
+
+
+def test_sparse_members_are_refused() -> None:
+    info = tarfile.TarInfo("a")
+    info.type = tarfile.GNUTYPE_SPARSE
+    with pytest.raises(DamagedTar, match="sparse; pack it without -S"):
+        walked(info.tobuf(tarfile.GNU_FORMAT) + bytes(1024))

@@ -1,0 +1,591 @@
+"""TFRecord readers: numbers, positions, damage, checksums, remote files; and TensorFlow's word."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import random
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace_proto.errors import DataError, FilesMissing
+from headrace_proto.schema import Field
+from headrace_server.files.index_cache import IndexCache
+from headrace_server.pipeline.declaration import Feature
+from headrace_server.reading.columns import Ragged, Strings
+from headrace_server.reading.reader import BadRecords, IndexedReader, StreamReader
+from headrace_server.reading.sources import record_frames
+from tests.examples import some
+from tests.unit.tfrecord_writer import all_rows, example, feature, frame, opened, rows_of, write
+
+WANTED = {
+    "n": Feature("scalar", "int64"),
+    "x": Feature("sequence", "float32", (2,)),
+    "id": Feature("scalar", "bytes"),
+}
+
+
+def payload(n: int) -> bytes:
+    return example(
+        {
+            "n": feature("int", [n]),
+            "x": feature("float", [n, 0.5] * (n % 4)),
+            "id": feature("bytes", [b"id%d" % n]),
+        }
+    )
+
+
+def row(n: int) -> dict:
+    return {"n": n, "x": [[n, 0.5]] * (n % 4), "id": b"id%d" % n}
+
+
+def rows(numbers) -> list[dict]:
+    return [row(int(n)) for n in numbers]
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> list[str]:
+    """Three files with 70, 0 and 130 records."""
+    parts = [range(70), range(0), range(70, 200)]
+    return [write(tmp_path / f"{k}.tfrecord", map(payload, p)) for k, p in enumerate(parts)]
+
+
+def test_examples_are_numbered_through_the_files(three: list[str]) -> None:
+    reader = opened(three, WANTED)
+    assert isinstance(reader, IndexedReader)
+    assert reader.length == 200
+    assert reader.fields == {
+        "n": Field("int64"),
+        "x": Field("float32", (None, 2)),
+        "id": Field("bytes"),
+    }
+    assert rows_of(reader.slice(0, 200)) == rows(range(200))
+    assert rows_of(reader.slice(65, 75)) == rows(range(65, 75))
+    order = np.random.default_rng(0).permutation(200)
+    for part in np.array_split(order, 3):
+        chunk = reader.take(part)
+        assert rows_of(chunk) == rows(part)
+        assert chunk.ordinals.tolist() == part.tolist()
+    assert rows_of(reader.take(np.array([7, 7, 199]))) == rows([7, 7, 199])
+    assert len(reader.slice(5, 5)) == 0
+
+
+def test_every_row_knows_file_record_and_byte(three: list[str]) -> None:
+    origin = opened(three, WANTED).take(np.array([71, 0])).origin
+    at = len(frame(payload(70)))
+    assert origin.describe(0) == f"{three[2]}, record 1, byte {at}"
+    assert origin.describe(1) == f"{three[0]}, record 0, byte 0"
+
+
+def test_sequences_and_strings_point_into_the_mapped_files(three: list[str]) -> None:
+    reader = opened(three, WANTED)
+    first, second = reader.take(np.array([199, 3])), reader.slice(60, 90)
+    for name, kind in (("x", Ragged), ("id", Strings)):
+        columns = first.columns[name], second.columns[name]
+        assert all(isinstance(column, kind) for column in columns)
+        buffers = [c.raw if isinstance(c, Ragged) else c.data for c in columns]
+        assert buffers[0] is buffers[1] and not buffers[0].flags.writeable
+
+
+def test_a_chunk_outlives_its_reader_and_its_files(three: list[str]) -> None:
+    reader = opened(three, WANTED)
+    chunk = reader.slice(60, 80)
+    reader.close()
+    del reader
+    for path in three:
+        Path(path).unlink()
+    assert rows_of(chunk) == rows(range(60, 80))
+
+
+def test_files_are_unmapped_when_the_last_chunk_is_gone(three: list[str]) -> None:
+    reader = opened(three, WANTED)
+    chunk = reader.slice(60, 80)
+    reader.close()
+    del reader
+    assert three[0] in Path("/proc/self/maps").read_text()
+    del chunk
+    gc.collect()
+    assert three[0] not in Path("/proc/self/maps").read_text()
+
+
+def test_an_example_that_is_not_there_is_an_index_error(three: list[str]) -> None:
+    for bad in (-1, 200):
+        with pytest.raises(IndexError, match=r"examples are numbered 0 … 199"):
+            opened(three, WANTED).take(np.array([bad]))
+
+
+def test_a_file_of_nothing_has_no_examples(tmp_path: Path) -> None:
+    reader = opened(write(tmp_path / "empty", []), WANTED)
+    assert reader.length == 0
+    assert len(reader.slice(0, 0)) == 0
+
+
+def test_frames_are_found_once_and_remembered(three, tmp_path, monkeypatch) -> None:
+    cache = IndexCache(str(tmp_path / "cache"))
+    assert all_rows(opened(three, WANTED, cache=cache)) == rows(range(200))
+    monkeypatch.setattr(record_frames, "_same_length_run", None)
+    monkeypatch.setattr(record_frames, "length_is_sound", None)
+    again = opened(three, WANTED, cache=IndexCache(str(tmp_path / "cache")), compression=None)
+    assert all_rows(again) == rows(range(200))
+
+
+def test_a_file_that_is_replaced_is_an_error(tmp_path: Path) -> None:
+    from headrace_server.files import manifest
+    from headrace_server.pipeline.declaration import Source
+    from headrace_server.reading.sources.tfrecord import open_reader
+
+    path = write(tmp_path / "a", map(payload, range(3)))
+    files = manifest.resolve([path])
+    write(tmp_path / "a", map(payload, range(4)))
+    with pytest.raises(FilesMissing, match="was replaced"):
+        open_reader(Source("tfrecord", (path,), WANTED), files, BadRecords(), IndexCache(None))
+
+
+# --- damage ---------------------------------------------------------------------------------
+
+
+SMALL = [payload(n) for n in range(5)]
+BOUNDS = [0, *np.cumsum([len(p) + 16 for p in SMALL]).tolist()]
+
+
+def readable(reader) -> tuple[list[dict], str]:
+    """The examples up to the first that raises, read one by one, and what that one says."""
+    got: list[dict] = []
+    try:
+        if isinstance(reader, IndexedReader):
+            for k in range(reader.length):
+                got += rows_of(reader.slice(k, k + 1))
+        else:
+            for stream in range(reader.streams):
+                position: bytes | None = b""
+                while position is not None:
+                    chunk, position = reader.read(stream, position, 2)
+                    got += rows_of(chunk)
+    except DataError as error:
+        return got, str(error)
+    finally:
+        reader.close()
+    return got, ""
+
+
+def test_a_file_cut_off_anywhere_gives_its_whole_records_then_says_where(tmp_path: Path) -> None:
+    raw = b"".join(map(frame, SMALL))
+    path = tmp_path / "cut"
+    for size in range(1, len(raw)):
+        path.write_bytes(raw[:size])
+        whole = sum(bound <= size for bound in BOUNDS) - 1
+        got, text = readable(opened(str(path), WANTED))
+        assert got == rows(range(whole))
+        if size in BOUNDS:
+            assert text == ""
+            continue
+        assert f"{path}, record {whole}, byte {BOUNDS[whole]}: truncated at byte {size}" in text
+        assert f"the rest of the file ({size - BOUNDS[whole]} bytes) can not be read" in text
+        bad = BadRecords(skip=True)
+        assert all_rows(opened(str(path), WANTED, bad)) == rows(range(whole))
+        assert bad.counts == {"truncated_file": 1}
+
+
+def test_any_byte_that_changes_is_found(tmp_path: Path) -> None:
+    raw = b"".join(map(frame, SMALL))
+    path = tmp_path / "changed"
+    for at in range(len(raw)):
+        path.write_bytes(raw[:at] + bytes([raw[at] ^ (1 << at % 8)]) + raw[at + 1 :])
+        record = next(k for k, bound in enumerate(BOUNDS) if bound > at) - 1
+        header = at - BOUNDS[record] < 12
+        got, text = readable(opened(str(path), WANTED))
+        assert got == rows(range(record))
+        assert f"{path}, record {record}, byte {BOUNDS[record]}" in text
+        bad = BadRecords(skip=True)
+        rest = [] if header else rows(range(record + 1, 5))
+        assert all_rows(opened(str(path), WANTED, bad)) == rows(range(record)) + rest
+        assert bad.counts == {"corrupt_file" if header else "corrupt_record": 1}
+
+
+def test_damage_in_one_file_does_not_touch_the_next(tmp_path: Path, three: list[str]) -> None:
+    raw = Path(three[0]).read_bytes()
+    Path(three[0]).write_bytes(raw[:-1])
+    reader = opened(three, WANTED)
+    assert reader.length == 200  # 69 good ones, the one that raises, 130
+    assert rows_of(reader.slice(0, 69)) == rows(range(69))
+    assert rows_of(reader.slice(70, 200)) == rows(range(70, 200))
+    for call in (lambda: reader.slice(60, 80), lambda: reader.take(np.array([150, 69]))):
+        with pytest.raises(DataError, match=r"record 69, byte \d+: truncated at byte"):
+            call()
+    bad = BadRecords(skip=True)
+    reader = opened(three, WANTED, bad)
+    assert reader.length == 199
+    assert all_rows(reader) == rows([*range(69), *range(70, 200)])
+    assert bad.counts == {"truncated_file": 1}
+
+
+def test_of_two_bad_records_the_first_asked_for_is_reported(tmp_path: Path) -> None:
+    raw = bytearray(b"".join(map(frame, SMALL)))
+    raw[BOUNDS[2] - 1] ^= 1
+    raw[BOUNDS[4]] ^= 1
+    path = tmp_path / "two"
+    path.write_bytes(raw)
+    reader = opened(str(path), WANTED)
+    with pytest.raises(DataError, match=r"record 1, .*the payload does not have its checksum"):
+        reader.slice(0, 5)
+    with pytest.raises(DataError, match=r"record 4, .*the length of the record, or its checksum"):
+        reader.take(np.array([4, 1]))
+
+
+def test_checksums_are_verified_when_first_read_and_not_again(three, monkeypatch) -> None:
+    from headrace_server.reading.sources import tfrecord
+
+    seen: list[int] = []
+
+    def counting(data, starts, lengths):
+        seen.append(len(starts))
+        return record_frames.bad_payloads(data, starts, lengths)
+
+    monkeypatch.setattr(tfrecord, "bad_payloads", counting)
+    reader = opened(three, WANTED)
+    assert seen == []
+    reader.slice(0, 50)
+    reader.take(np.arange(199, -1, -1))
+    reader.slice(0, 200)
+    assert seen == [50, 150]
+
+
+def test_without_verification_changed_values_are_taken(tmp_path: Path) -> None:
+    raw = bytearray(b"".join(map(frame, SMALL)))
+    raw[BOUNDS[1] - 1] ^= 1
+    path = tmp_path / "a"
+    path.write_bytes(raw)
+    assert all_rows(opened(str(path), WANTED, verify=False)) == rows(range(5))
+
+
+def test_a_record_that_breaks_a_rule_is_named_and_can_be_skipped(tmp_path: Path) -> None:
+    records = [payload(n) for n in range(50)]
+    records[20] = example({"n": feature("float", [1])})
+    records[30] = b"\xff"
+    path = write(tmp_path / "a", records)
+    with pytest.raises(DataError) as caught:
+        opened(path, WANTED).slice(0, 50)
+    at = sum(len(frame(p)) for p in records[:20])
+    assert str(caught.value).startswith(f"{path}, record 20, byte {at}: feature 'n' holds float")
+    bad = BadRecords(skip=True)
+    chunk = opened(path, WANTED, bad).slice(0, 50)
+    good = [n for n in range(50) if n not in (20, 30)]
+    assert rows_of(chunk) == rows(good)
+    assert chunk.ordinals.tolist() == chunk.origin.record.tolist() == good
+    assert bad.counts == {"wrong_type": 1, "corrupt_record": 1}
+
+
+# --- compressed -----------------------------------------------------------------------------
+
+
+def compressed(kind: str, raw: bytes) -> bytes:
+    return gzip.compress(raw, mtime=0) if kind == "gzip" else zlib.compress(raw)
+
+
+@pytest.mark.parametrize("kind", ["gzip", "zlib"])
+@pytest.mark.parametrize("option", ["auto", "named"])
+def test_compressed_files_are_streams_from_any_position(tmp_path, kind, option) -> None:
+    raw = b"".join(frame(payload(n)) for n in range(100))
+    path = tmp_path / "any.name"
+    path.write_bytes(compressed(kind, raw))
+    empty = tmp_path / "nothing"
+    empty.write_bytes(compressed(kind, b""))
+    reader = opened(
+        [str(path), str(empty)], WANTED, compression="auto" if option == "auto" else kind
+    )
+    assert isinstance(reader, StreamReader)
+    assert reader.streams == 2
+    positions, position, got = [], b"", []
+    while position is not None:
+        positions.append(position)
+        chunk, position = reader.read(0, position, 9)
+        assert chunk.ordinals.tolist() == list(range(len(got), len(got) + len(chunk)))
+        got += rows_of(chunk)
+    assert got == rows(range(100))
+    assert max(map(len, positions)) <= 16
+    for k in random.Random(1).sample(range(12), 12):  # back and forth
+        chunk, after = reader.read(0, positions[k], 9)
+        assert rows_of(chunk) == rows(range(9 * k, min(9 * k + 9, 100)))
+        assert after == (positions[k + 1] if k + 1 < len(positions) else None)
+    assert chunk.origin.describe(0).startswith(f"{path}, record ")
+    chunk, after = reader.read(1, b"", 5)
+    assert (len(chunk), after) == (0, None)
+    reader.close()
+
+
+@pytest.mark.parametrize("kind", ["gzip", "zlib"])
+def test_what_compresses_very_well_comes_out_whole(tmp_path: Path, kind: str) -> None:
+    big = example({"id": feature("bytes", [bytes(5_000_000)])})
+    path = tmp_path / "zeros"
+    path.write_bytes(compressed(kind, frame(big) * 2))
+    assert path.stat().st_size < 20_000
+    (first, second) = all_rows(opened(str(path), {"id": WANTED["id"]}), limit=1)
+    assert first == second == {"id": bytes(5_000_000)}
+
+
+def test_a_compressed_file_may_have_several_members(tmp_path: Path) -> None:
+    raw = b"".join(map(frame, SMALL))
+    cuts = [raw[:3], raw[3:100], b"", raw[100:]]
+    path = tmp_path / "members.gz"
+    path.write_bytes(b"".join(compressed("gzip", cut) for cut in cuts) + bytes(512))
+    assert all_rows(opened(str(path), WANTED)) == rows(range(5))
+
+
+def test_compressed_and_plain_files_go_together_as_streams(tmp_path: Path) -> None:
+    write(tmp_path / "a", map(payload, range(3)))
+    (tmp_path / "b").write_bytes(compressed("zlib", b"".join(map(frame, SMALL[3:]))))
+    (tmp_path / "c.gz").write_bytes(b"")
+    reader = opened([str(tmp_path / name) for name in ("a", "b", "c.gz")], WANTED)
+    assert all_rows(reader) == rows(range(5))
+
+
+@pytest.mark.parametrize("kind", ["gzip", "zlib"])
+def test_a_compressed_file_cut_off_anywhere_is_found(tmp_path: Path, kind: str) -> None:
+    raw = compressed(kind, b"".join(map(frame, SMALL)))
+    path = tmp_path / "cut"
+    for size in range(1, len(raw)):
+        path.write_bytes(raw[:size])
+        got, text = readable(opened(str(path), WANTED, compression=kind))
+        assert got == rows(range(len(got)))
+        assert f"{path}, record {len(got)}, byte {BOUNDS[len(got)]} decompressed" in text
+        assert f"truncated at byte {size}: the {kind} data is not complete" in text
+        bad = BadRecords(skip=True)
+        assert all_rows(opened(str(path), WANTED, bad, compression=kind)) == got
+        assert bad.counts == {"truncated_file": 1}
+
+
+@pytest.mark.parametrize("kind", ["gzip", "zlib"])
+def test_a_changed_byte_of_a_compressed_file_gives_no_wrong_example(tmp_path, kind) -> None:
+    raw = compressed(kind, b"".join(map(frame, SMALL)))
+    path = tmp_path / "changed"
+    for at in range(len(raw)):
+        path.write_bytes(raw[:at] + bytes([raw[at] ^ (1 << at % 8)]) + raw[at + 1 :])
+        got, text = readable(opened(str(path), WANTED))
+        assert got == rows(range(len(got)))
+        assert text or got == rows(range(5))  # some bits hold no content: time, system, padding
+
+
+@pytest.mark.parametrize("kind", ["gzip", "zlib"])
+def test_damage_inside_a_compressed_file_is_that_of_the_frames(tmp_path: Path, kind: str) -> None:
+    raw = b"".join(map(frame, SMALL))
+    broken = bytearray(raw)
+    broken[BOUNDS[3] + 2] ^= 1
+    path = tmp_path / "a"
+    for content, reason, text in (
+        (bytes(broken), "corrupt_file", "the length of the record, or its checksum, is wrong"),
+        (raw[: BOUNDS[3] + 5], "truncated_file", f"truncated at byte {BOUNDS[3] + 5}"),
+    ):
+        path.write_bytes(compressed(kind, content))
+        got, said = readable(opened(str(path), WANTED))
+        assert got == rows(range(3)) and text in said
+        bad = BadRecords(skip=True)
+        assert all_rows(opened(str(path), WANTED, bad)) == rows(range(3))
+        assert bad.counts == {reason: 1}
+
+
+def test_a_stream_gives_what_stands_before_a_bad_record_first(tmp_path: Path) -> None:
+    records = [*SMALL[:3], example({"n": feature("float", [1])}), SMALL[4]]
+    path = tmp_path / "a.gz"
+    path.write_bytes(compressed("gzip", b"".join(map(frame, records))))
+    reader = opened(str(path), WANTED)
+    chunk, position = reader.read(0, b"", 10)
+    assert rows_of(chunk) == rows(range(3))
+    with pytest.raises(DataError, match=f"record 3, byte {BOUNDS[3]}: feature 'n' holds float"):
+        reader.read(0, position, 10)
+    bad = BadRecords(skip=True)
+    chunk, position = opened(str(path), WANTED, bad).read(0, b"", 10)
+    assert chunk.ordinals.tolist() == [0, 1, 2, 4] and position is None
+    reader.close()
+    assert bad.counts == {"wrong_type": 1}
+
+
+def test_a_position_of_a_longer_file_is_refused(tmp_path: Path) -> None:
+    paths = []
+    for n in (5, 2):
+        path = tmp_path / f"{n}.gz"
+        path.write_bytes(compressed("gzip", b"".join(map(frame, SMALL[:n]))))
+        paths.append(str(path))
+    reader = opened(paths, WANTED)
+    _, position = reader.read(0, b"", 4)
+    with pytest.raises(DataError, match="the position is of another file"):
+        reader.read(1, position, 4)
+    reader.close()
+
+
+def test_many_streams_are_read_in_turn(tmp_path: Path) -> None:
+    paths = []
+    for k in range(40):
+        path = tmp_path / f"{k}.gz"
+        path.write_bytes(compressed("gzip", b"".join(map(frame, SMALL))))
+        paths.append(str(path))
+    reader = opened(paths, WANTED)
+    positions: list[bytes | None] = [b""] * 40
+    for k in (0, 1):
+        for stream in range(40):
+            position = positions[stream]
+            assert position is not None
+            chunk, positions[stream] = reader.read(stream, position, 3)
+            assert rows_of(chunk) == rows(range(3 * k, min(3 * k + 3, 5)))
+    assert positions == [None] * 40
+    reader.close()
+
+
+# --- declarations and remote files ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"compression": "lz4"}, "compression='lz4' is not one of 'auto', None, 'gzip', 'zlib'"),
+        ({"record": "proto"}, "record='proto' is not one of"),
+        ({"verify": "yes"}, "verify='yes' is not one of True, False"),
+        ({"speed": 1}, "no option 'speed', only compression, verify, record"),
+    ],
+)
+def test_an_unknown_option_is_refused(three: list[str], options: dict, text: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        opened(three, WANTED, **options)
+    assert text in str(caught.value)
+
+
+def test_the_features_must_be_declared(three: list[str]) -> None:
+    with pytest.raises(ValueError, match="needs the features to read"):
+        opened(three, {})
+
+
+@pytest.mark.parametrize("kind", ["plain", "gzip"])
+def test_remote_files_are_read_as_local_ones(kind: str, tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    for k, part in enumerate((range(30), range(30, 80))):
+        raw = b"".join(frame(payload(n)) for n in part)
+        memory.pipe(f"/tfr/{kind}{k}", raw if kind == "plain" else compressed("gzip", raw))
+    try:
+        url = f"memory://tfr/{kind}*"
+        assert all_rows(opened(url, WANTED)) == rows(range(80))
+        cache = IndexCache(str(tmp_path))
+        for _ in range(2):  # the second time nothing is read but what is asked for
+            reader = opened(url, WANTED, cache=cache)
+            if kind == "plain":
+                assert rows_of(reader.take(np.array([79, 2, 40]))) == rows([79, 2, 40])
+    finally:
+        memory.rm("/tfr", recursive=True)
+
+
+# --- TensorFlow's word --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tf():  # type: ignore[no-untyped-def]
+    return pytest.importorskip("tensorflow")
+
+
+FEW = settings(
+    max_examples=some(25),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+WAYS = st.sampled_from(["", "GZIP", "ZLIB"])
+KINDS = {"ints": "int64_list", "floats": "float_list", "texts": "bytes_list"}
+
+
+@st.composite
+def tf_rows(draw):
+    return {
+        "n": draw(st.integers(-(2**63), 2**63 - 1)),
+        "ints": draw(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=6)),
+        "floats": draw(st.lists(st.floats(width=32, allow_nan=False), max_size=6)),
+        "texts": draw(st.lists(st.binary(max_size=6), max_size=3)),
+    }
+
+
+def tf_feature(tf, kind: str, value):
+    lists = {"int64_list": tf.train.Int64List, "float_list": tf.train.FloatList}
+    return tf.train.Feature(**{kind: lists.get(kind, tf.train.BytesList)(value=value)})
+
+
+TF_WANTED = {
+    "n": Feature("scalar", "int64"),
+    "ints": Feature("sequence", "int64"),
+    "floats": Feature("sequence", "float32"),
+    "texts": Feature("sequence", "bytes"),
+}
+
+
+@pytest.mark.tf
+@settings(
+    max_examples=some(25),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    records=st.lists(tf_rows(), min_size=1, max_size=5), way=st.sampled_from(["", "GZIP", "ZLIB"])
+)
+def test_what_tensorflow_writes_is_read(tf, tmp_path: Path, records, way: str) -> None:
+    plain, steps = str(tmp_path / "plain"), str(tmp_path / "steps")
+    with tf.io.TFRecordWriter(plain, way) as one, tf.io.TFRecordWriter(steps, way) as two:
+        for record in records * 9:
+            n = tf_feature(tf, "int64_list", [record["n"]])
+            lists = {k: tf_feature(tf, kind, record[k]) for k, kind in KINDS.items()}
+            message = tf.train.Example(features=tf.train.Features(feature={"n": n, **lists}))
+            one.write(message.SerializeToString())
+            stepwise = {
+                k: tf.train.FeatureList(feature=[tf_feature(tf, kind, [v]) for v in record[k]])
+                for k, kind in KINDS.items()
+            }
+            message = tf.train.SequenceExample(
+                context=tf.train.Features(feature={"n": n}),
+                feature_lists=tf.train.FeatureLists(feature_list=stepwise),
+            )
+            two.write(message.SerializeToString())
+    assert all_rows(opened(plain, TF_WANTED)) == records * 9
+    assert all_rows(opened(plain, TF_WANTED, record="example")) == records * 9
+    assert all_rows(opened(steps, TF_WANTED)) == records * 9
+
+
+@pytest.mark.tf
+@settings(
+    max_examples=some(25),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+def test_what_we_read_is_what_tensorflow_parses(tf, tmp_path: Path, data) -> None:
+    """Any order, packed or not, unknown and missing features: as tf.io.parse_single_example."""
+    records = []
+    for _ in range(data.draw(st.integers(1, 4))):
+        record = data.draw(tf_rows())
+        entries = [
+            ("n", feature("int", [record["n"]], data.draw(st.booleans()))),
+            ("ints", feature("int", record["ints"], data.draw(st.booleans()))),
+            ("floats", feature("float", record["floats"], data.draw(st.booleans()))),
+            ("texts", feature("bytes", record["texts"])),
+            ("unknown", feature("int", [1, 2])),
+        ]
+        entries = data.draw(st.permutations(entries))
+        records.append(example(entries[: data.draw(st.integers(2, 5))]))
+    path = write(tmp_path / "ours", records * 9)
+    wanted = {
+        "n": Feature("scalar", "int64", (), -7, True),
+        "ints": Feature("sequence", "int64", (), [], True),
+        "floats": Feature("sequence", "float32", (), [], True),
+        "texts": Feature("sequence", "bytes", (), [], True),
+    }
+    many = {"dtype": None, "allow_missing": True}
+    spec = {
+        "n": tf.io.FixedLenFeature([], tf.int64, -7),
+        "ints": tf.io.FixedLenSequenceFeature([], **{**many, "dtype": tf.int64}),
+        "floats": tf.io.FixedLenSequenceFeature([], **{**many, "dtype": tf.float32}),
+        "texts": tf.io.FixedLenSequenceFeature([], **{**many, "dtype": tf.string}),
+    }
+    expected = []
+    for raw in tf.data.TFRecordDataset(path):
+        parsed = tf.io.parse_single_example(raw, spec)
+        expected.append({name: value.numpy().tolist() for name, value in parsed.items()})
+    got = all_rows(opened(path, wanted))
+    assert [{name: r[name] for name in wanted} for r in expected] == got

@@ -1,0 +1,107 @@
+"""A ledger holds what all changes come to, and gives it back as one table."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import numpy as np
+import pytest
+
+from headrace_server.core.changes import Change, Example, Examples, Saved
+from headrace_server.state.journal import record_bytes
+from headrace_server.state.ledger import Ledger, decoded, encoded
+from tests.unit.changes import Model, random_change
+
+
+class File:
+    """Records one after the other, as a journal has them."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def read(self, place: int, nbytes: int) -> bytes:
+        return bytes(self.data[place : place + nbytes])
+
+    def put(self, changes: list[Change], ledger: Ledger) -> None:
+        place, whole = len(self.data), b"".join(bytes(p) for c in changes for p in encoded(c))
+        self.data += whole
+        assert decoded(whole) == changes
+        ledger.apply(decoded(whole), place, len(whole))
+
+
+def nbytes_of(change: Change) -> int:
+    return record_bytes(sum(map(len, encoded(change))))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_it_is_what_the_changes_come_to_however_they_are_gathered_and_copied(seed: int):
+    chance, model, file, ledger = random.Random(seed), Model(), File(), Ledger(1000)
+    for _ in range(30):
+        changes = [random_change(chance) for _ in range(chance.randrange(1, 5))]
+        for change in changes:
+            model.apply(copy.deepcopy(change))
+        file.put(changes, ledger)
+        assert ledger.saved(file.read) == model.saved
+        if chance.random() < 0.2:
+            most = ledger.table_bytes()
+            other, again = File(), Ledger(1000)
+            for change in ledger.table(file.read):
+                most -= nbytes_of(change)
+                other.put([change], again)
+            assert most >= 0
+            file, ledger = other, again
+            assert ledger.saved(file.read) == model.saved
+
+
+def numbered(n: int, key: bytes, state: bytes) -> Example:
+    return Example(n, n, 0, 0, 0, 1, (0, key), state)
+
+
+def test_many_large_states_are_copied_in_pieces(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("headrace_server.state.ledger._PIECE_BYTES", 1000)
+    file, ledger = File(), Ledger(10)
+    put = [numbered(n, b"k%d" % n, b"%d" % n * 300) for n in range(20)]
+    for one in put:
+        file.put([Change(put=Examples.of([one]), tokens=[one.line])], ledger)
+    pieces = list(ledger.table(file.read))
+    assert len(pieces) > 4
+    assert sum(map(nbytes_of, pieces)) <= ledger.table_bytes()
+    assert ledger.saved(file.read) == Saved({}, Examples.of(put), {}, [], list(range(10, 20)))
+
+
+def test_a_table_has_no_row_that_was_replaced_or_has_ended():
+    file, ledger = File(), Ledger(10)
+    for n in range(50):
+        columns = [np.full((4, 1000), n, np.uint8), np.full((4, 7), n + 1, np.uint8)]
+        numbers = np.array([[0, 1, 2, n + 3]] * 2 + [[n] * 4] * 4)
+        put = Examples(numbers, [(0, b"key")] * 4, columns)
+        file.put([Change(put=put, drop=[n + 2])], ledger)
+    first, table = ledger.table(file.read)
+    assert not first
+    assert table.put.lines.tolist() == [0, 1, 2, 52]
+    assert [set(column.reshape(-1)) for column in table.put.states] == [{49}, {50}]
+    assert nbytes_of(table) < ledger.table_bytes() < 6 * 1024
+
+
+def test_an_empty_change_is_not_worth_a_record():
+    assert not Change()
+    assert Change(base=0) and Change(tokens=[1]) and Change(drop=[0])
+
+
+@pytest.mark.parametrize("kinds", [("bytes", "bytes"), ("rows", "rows"), ("rows", "bytes")])
+def test_rows_of_several_records_are_gathered_in_the_order_in_which_they_came(
+    kinds: tuple[str, str],
+):
+    def part(kind: str, indices: list[int]) -> Examples:
+        numbers = np.array([[i] * 6 for i in indices], np.int64).T
+        states = [bytes([i, i + 1]) for i in indices]
+        rows = np.frombuffer(b"".join(states), np.uint8).reshape(-1, 2)
+        keys = [(0, b"%d" % i) for i in indices]
+        return Examples(np.ascontiguousarray(numbers), keys, [states if kind == "bytes" else rows])
+
+    parts = [part(kinds[0], [4, 5, 1, 9]), part(kinds[1], [7, 0, 2])]
+    gathered = Examples.gathered([(parts[0], np.array([0, 1, 3])), (parts[1], np.array([1, 2]))])
+    assert gathered.numbers[1].tolist() == [0, 2, 4, 5, 9]
+    assert [key for _, key in gathered.keys] == [b"0", b"2", b"4", b"5", b"9"]
+    assert gathered.packed() == [bytes([i, i + 1]) for i in (0, 2, 4, 5, 9)]

@@ -1,0 +1,42 @@
+"""The list of rows that are left out, on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace_proto.errors import ServerError
+from headrace_server.state.omissions import Omissions, Skipped
+
+
+def test_both_kinds_come_back_and_a_row_may_be_of_both(tmp_path: Path) -> None:
+    file = tmp_path / "quarantine.json"
+    one = Omissions({7: "it kills"}, {7: Skipped("a spike", 2), 3: Skipped("NaN", 0)})
+    one.write(file)
+    assert Omissions.read(file) == one
+    assert Omissions.read(tmp_path / "none") == Omissions() == Omissions.read(None)
+
+
+def test_a_list_of_before_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "quarantine.json"
+    file.write_text('[[7, "it kills"]]')
+    assert Omissions.read(file).deadly == {7: "it kills"}
+
+
+def test_of_two_epochs_the_earlier_one_holds() -> None:
+    one = Omissions()
+    for skipped in (Skipped("b", 2), Skipped("a", 1), Skipped("c", 3)):
+        one.skip(5, skipped)
+    assert one.skipped == {5: Skipped("a", 1)}
+    other = Omissions({1: "x"}, {5: Skipped("z", 0), 6: Skipped("y", 4)})
+    one.add(other)
+    assert one == Omissions({1: "x"}, {5: Skipped("z", 0), 6: Skipped("y", 4)})
+
+
+@pytest.mark.parametrize("text", ["{", "[[1]]", '[["x", "y"]]', '[[1, "y", "z"]]', "[1]"])
+def test_a_damaged_list_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "quarantine.json"
+    file.write_text(text)
+    with pytest.raises(ServerError, match=r"quarantine\.json is damaged: .* mend it"):
+        Omissions.read(file)

@@ -1,0 +1,137 @@
+"""A snapshot is whole or not there, is what was stored or is refused, and may lie far away."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace_proto.errors import ServerError
+from headrace_server.state.snapshots import Shelf, SnapshotDamaged
+
+FEED = "speech"
+
+
+def state(tmp_path: Path) -> Path:
+    feed = tmp_path / "state" / "feeds" / FEED
+    feed.mkdir(parents=True)
+    (feed / "feed.json").write_text('{"a": 1}')
+    return tmp_path / "state"
+
+
+def made(shelf: Shelf, content: bytes = b"store", epoch: int = 3) -> str:
+    name, directory = shelf.begin(FEED)
+    (directory / "0.journal").write_bytes(content)
+    return shelf.finish(FEED, name, epoch).snapshot
+
+
+def test_what_was_stored_is_found_again(tmp_path: Path):
+    shelf = Shelf(state(tmp_path))
+    name = made(shelf)
+    directory, epoch = Shelf(tmp_path / "state").fetch(FEED, name)
+    assert (directory / "0.journal").read_bytes() == b"store"
+    assert (directory / "feed.json").read_text() == '{"a": 1}'
+    assert not (directory / "quarantine.json").exists()
+    assert epoch == 3
+    stored = shelf.stored(FEED)
+    assert [s.snapshot for s in stored] == [name]
+    assert stored[0].nbytes == sum(f.stat().st_size for f in directory.iterdir())
+    assert stored[0].made[:4] == name[:4]
+
+
+def test_one_that_was_not_finished_is_not_there_and_is_swept(tmp_path: Path):
+    shelf = Shelf(state(tmp_path))
+    name, directory = shelf.begin(FEED)
+    (directory / "0.journal").write_bytes(b"half")
+    assert shelf.stored(FEED) == []
+    with pytest.raises(ServerError, match=f"there is no snapshot {name}.*the last ones: none"):
+        shelf.fetch(FEED, name)
+    _, other = shelf.begin(FEED)
+    shelf.sweep()
+    assert not other.exists()
+
+
+def test_one_that_is_abandoned_leaves_nothing(tmp_path: Path):
+    shelf = Shelf(state(tmp_path))
+    name, directory = shelf.begin(FEED)
+    shelf.abandon(FEED, name)
+    assert not directory.exists()
+
+
+@pytest.mark.parametrize("file", ["0.journal", "feed.json", "snapshot.json"])
+def test_every_flipped_byte_is_found(tmp_path: Path, file: str):
+    shelf = Shelf(state(tmp_path))
+    name = made(shelf)
+    path = shelf.fetch(FEED, name)[0] / file
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        try:
+            assert shelf.fetch(FEED, name)[1] == 3
+        except ServerError:
+            continue
+        # Space between words of JSON may differ; nothing else.
+        assert file == "snapshot.json"
+        assert json.loads(path.read_text()) == json.loads(whole)
+    path.write_bytes(whole)
+    shelf.fetch(FEED, name)
+
+
+def test_a_file_that_is_gone_is_named(tmp_path: Path):
+    shelf = Shelf(state(tmp_path))
+    name = made(shelf)
+    (shelf.fetch(FEED, name)[0] / "0.journal").unlink()
+    with pytest.raises(SnapshotDamaged, match=r"0\.journal is gone"):
+        shelf.fetch(FEED, name)
+
+
+def test_names_that_are_no_names_reach_no_file(tmp_path: Path):
+    shelf = Shelf(state(tmp_path))
+    with pytest.raises(ServerError, match="not the name of a snapshot"):
+        shelf.fetch(FEED, "../../feeds")
+
+
+def test_only_the_newest_are_kept_where_that_is_asked_for(tmp_path: Path):
+    url = f"file://{tmp_path}/far"
+    shelf = Shelf(state(tmp_path), url, keep=2)
+    for content in (b"1", b"2", b"3"):
+        made(shelf, content)
+    kept = {s.snapshot for s in shelf.stored(FEED)}
+    assert len(kept) == 2
+    assert {p.name for p in (tmp_path / "far" / FEED).iterdir()} == kept
+
+
+def test_a_copy_far_away_serves_another_machine(tmp_path: Path):
+    url = f"file://{tmp_path}/far/"
+    name, directory = (shelf := Shelf(state(tmp_path), url)).begin(FEED)
+    (directory / "0.journal").write_bytes(b"store")
+    token = shelf.finish(FEED, name, 9)
+    assert token.url == url.rstrip("/")
+    other = Shelf(tmp_path / "other", url)
+    found, epoch = other.fetch(FEED, token.snapshot)
+    assert (found / "0.journal").read_bytes() == b"store"
+    assert epoch == 9
+    assert found.is_relative_to(tmp_path / "other")
+
+
+def test_a_copy_that_was_cut_off_is_no_snapshot(tmp_path: Path):
+    url = f"file://{tmp_path}/far"
+    name = made(Shelf(state(tmp_path), url))
+    (tmp_path / "far" / FEED / name / "snapshot.json").unlink()
+    with pytest.raises(ServerError, match="there is no snapshot"):
+        Shelf(tmp_path / "other", url).fetch(FEED, name)
+    assert not list((tmp_path / "other").glob("snapshots/*/*"))
+
+
+def test_a_place_that_can_not_be_written_is_named(tmp_path: Path):
+    (tmp_path / "far").write_text("a file")
+    shelf = Shelf(state(tmp_path), f"file://{tmp_path}/far")
+    with pytest.raises(ServerError, match="could not be copied to file://"):
+        made(shelf)
+    assert len(shelf.stored(FEED)) == 1
+
+
+def test_a_url_of_no_known_kind_is_refused(tmp_path: Path):
+    with pytest.raises(ValueError, match="snapshots='nosuch://x'"):
+        Shelf(tmp_path, "nosuch://x")

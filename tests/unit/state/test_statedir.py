@@ -1,0 +1,311 @@
+"""A state directory has one owner, counts its starts, and knows what its states are of."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace_proto.errors import ServerError
+from headrace_server import pipeline as hs
+from headrace_server.files.manifest import DataFile
+from headrace_server.process.config import FeedConfig
+from headrace_server.state import statedir
+from headrace_server.state.statedir import ConfigChanged, StateDirectory, partition_path
+from tests.nursery import WarmPopen
+
+FILES = (DataFile("/data/a", 10, "1"), DataFile("/data/b", 20, "2"))
+
+
+def pipeline(shape: dict[str, Any] | None = None, states: Any = None, **options: Any) -> Any:
+    source = hs.read_tfrecord(
+        "a-*.tfrecord", {"k": hs.scalar("bytes"), "x": hs.sequence("float32", (3,))}
+    )
+    if options:
+        source = source.options(**options)
+    arguments: dict[str, Any] = {"num_unroll": 4, "batch_size": 2, **(shape or {})}
+    return source.shuffle(seed=1).batch_sequences_with_states(
+        input_key="k",
+        input_sequences=["x"],
+        input_context=[],
+        initial_states=states or {"s": hs.zeros((2,), "float32")},
+        **arguments,
+    )
+
+
+def feed(made: Any = None, files: Any = FILES, partitions: int = 3) -> FeedConfig:
+    return FeedConfig("speech", (made or pipeline()).declaration(), files, partitions)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Any:
+    one = StateDirectory(tmp_path / "deep" / "state")
+    yield one
+    one.close()
+
+
+def child(code: str, path: Path) -> subprocess.Popen[str]:
+    return WarmPopen(
+        [sys.executable, "-c", code, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+    )
+
+
+def test_a_second_owner_is_refused_until_the_first_has_closed(tmp_path: Path):
+    first = StateDirectory(tmp_path)
+    with pytest.raises(ServerError, match=r"state_dir='.*' is in use by another server"):
+        StateDirectory(tmp_path)
+    first.close()
+    first.close()
+    StateDirectory(tmp_path).close()
+
+
+HOLD = """
+import sys
+from headrace_server.state.statedir import StateDirectory
+held = StateDirectory(sys.argv[1])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_another_process_is_refused_until_the_owner_is_dead(tmp_path: Path):
+    owner = child(HOLD, tmp_path)
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "held\n"
+    with pytest.raises(ServerError, match="one server owns a state directory"):
+        StateDirectory(tmp_path)
+    owner.kill()
+    owner.communicate()
+    StateDirectory(tmp_path).close()
+
+
+def test_a_file_is_no_directory(tmp_path: Path):
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ServerError, match=r"state_dir='.*' is not a directory"):
+            StateDirectory(path)
+
+
+# The epoch
+
+
+def test_each_start_has_a_higher_number(tmp_path: Path):
+    for expected in (1, 2, 3):
+        directory = StateDirectory(tmp_path)
+        assert directory.raise_epoch() == expected
+        directory.close()
+
+
+def test_a_number_follows_the_clock_where_that_is_further_and_can_be_right(tmp_path: Path):
+    directory = StateDirectory(tmp_path)
+    numbers = [directory.raise_epoch(0, now) for now in (50, 50, 7, 0, 2**31 - 2, 60)]
+    assert numbers == [50, 51, 52, 53, 54, 60]
+    assert directory.raise_epoch(70, 65) == 71
+    assert directory.starts == (*numbers, 71)
+    assert directory.count == 7
+    directory.close()
+
+
+@pytest.mark.parametrize("lines", ["", "1 2 3\n", "1 2 3\n1 2 4\n", "1 2\n1 2\n", "x\nx\n"])
+def test_starts_that_are_not_told_twice_are_not_known(lines: str, directory: StateDirectory):
+    (directory.path / "epoch").write_text(f"3 3\n{lines}")
+    assert directory.raise_epoch() == 4
+    assert directory.starts == (3, 4)
+
+
+def test_the_last_starts_are_known_and_not_all(
+    directory: StateDirectory, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headrace_server.state.statedir._MOST_STARTS", 3)
+    for _ in range(5):
+        directory.raise_epoch()
+    assert directory.starts == (3, 4, 5)
+
+
+KILLED = """
+import os, sys
+from headrace_server.state.statedir import StateDirectory
+FILES = ("statedir.py", "durable_file.py")
+at, seen = int(sys.stdin.readline()), 0
+def trace(frame, event, argument):
+    global seen
+    if event in ("call", "line") and frame.f_code.co_filename.endswith(FILES):
+        seen += 1
+        if seen == at:
+            os.kill(os.getpid(), 9)
+    return trace
+held = StateDirectory(sys.argv[1])
+sys.settrace(trace)
+epoch = held.raise_epoch()
+sys.settrace(None)
+print(epoch, flush=True)
+"""
+
+
+def test_a_kill_at_any_line_never_gives_a_number_twice(tmp_path: Path):
+    given, killed = [0], 0
+    for at in range(1, 80, 2):
+        process = child(KILLED, tmp_path)
+        out, error = process.communicate(f"{at}\n")
+        assert error == ""
+        if out:
+            given.append(int(out))
+            assert given[-1] > given[-2]
+            break
+        killed += 1
+    assert killed > 8
+    assert len(given) == 2
+    directory = StateDirectory(tmp_path)
+    assert directory.raise_epoch() > given[-1]
+    directory.close()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "7", "7 3", "x x", "-1 -1", "\xff\xfe", "7 7 7", f"{2**31} " * 2]
+)
+def test_a_damaged_epoch_is_told_with_the_remedy(text: str, directory: StateDirectory):
+    (directory.path / "epoch").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ServerError, match=r"epoch is damaged or gone.*Write a number larger"):
+        directory.raise_epoch()
+    (directory.path / "epoch").write_text("41 41")
+    assert directory.raise_epoch() == 42
+
+
+def test_an_epoch_that_is_gone_while_states_are_there_is_told(directory: StateDirectory):
+    path = partition_path(directory.path, "speech", 0)
+    path.parent.mkdir(parents=True)
+    path.touch()
+    with pytest.raises(ServerError, match="epoch is damaged or gone"):
+        directory.raise_epoch()
+
+
+# Feeds
+
+
+def test_the_same_feed_goes_on(directory: StateDirectory):
+    directory.check_feed(feed())
+    noted = (directory.path / "feeds" / "speech" / "feed.json").read_text()
+    directory.check_feed(feed())
+    directory.check_feed(feed(pipeline(on_bad_example="skip", max_bad_examples=3)))
+    assert (directory.path / "feeds" / "speech" / "feed.json").read_text() == noted
+
+
+CHANGES = {
+    "batch_size": (
+        feed(pipeline({"batch_size": 5})),
+        ["pipeline.shape.batch_size was 2 and is 5"],
+    ),
+    "capacity": (
+        feed(pipeline({"capacity": 9})),
+        ["pipeline.shape.capacity was 1000 and is 9"],
+    ),
+    "size": (
+        feed(files=(FILES[0], DataFile("/data/b", 21, "3"))),
+        ["file /data/b had 20 bytes and has 21"],
+    ),
+    "stamp": (
+        feed(files=(FILES[0], DataFile("/data/b", 20, "3"))),
+        [r"file /data/b was written anew \(its stamp was 2 and is 3\)"],
+    ),
+    "other files": (
+        feed(files=(FILES[0], DataFile("/data/c", 20, "2"))),
+        ["file /data/b is not of the feed any more", "file /data/c is new"],
+    ),
+    "order": (feed(files=FILES[::-1]), ["the files come in another order"]),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_another_feed_is_refused_in_words_and_goes_on_when_that_is_allowed(
+    name: str, directory: StateDirectory
+):
+    directory.check_feed(feed())
+    changed, words = CHANGES[name]
+    for text in [*words, "feed 'speech' is not what the state in", "allow_config_change=True"]:
+        with pytest.raises(ConfigChanged, match=text):
+            directory.check_feed(changed)
+    directory.check_feed(changed, allow_change=True)
+    directory.check_feed(changed)  # it is what the state is of from now on
+    with pytest.raises(ConfigChanged):
+        directory.check_feed(feed())
+
+
+NEVER = {
+    "partitions": (feed(partitions=4), "partitions was 3 and is 4"),
+    "num_unroll": (feed(pipeline({"num_unroll": 8})), "num_unroll was 4 and is 8"),
+    "dtype": (
+        feed(pipeline(states={"s": hs.zeros((2,), "float64")})),
+        r'states.s\[0\] was "float32" and is "float64"',
+    ),
+    "shape": (
+        feed(pipeline(states={"s": hs.zeros((7,), "float32")})),
+        r"states.s\[1\]\[0\] was 2 and is 7",
+    ),
+    "names": (
+        feed(pipeline(states={"t": hs.zeros((2,), "float32")})),
+        "states.s was .* and is null",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NEVER)
+def test_what_states_can_not_be_used_for_is_refused_whatever_is_allowed(
+    name: str, directory: StateDirectory
+):
+    directory.check_feed(feed())
+    for allow in (False, True):
+        with pytest.raises(ConfigChanged, match=NEVER[name][1]) as caught:
+            directory.check_feed(NEVER[name][0], allow_change=allow)
+        assert "can not go on from the state" in str(caught.value)
+    directory.check_feed(feed())
+
+
+def test_many_differences_are_counted(directory: StateDirectory):
+    directory.check_feed(feed())
+    many = tuple(DataFile(f"/data/{n}", 1, "1") for n in range(9))
+    with pytest.raises(ConfigChanged, match="; and 6 more"):
+        directory.check_feed(feed(files=many))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1}', "\xff"])
+def test_a_damaged_note_is_refused_by_name(text: str, directory: StateDirectory):
+    directory.check_feed(feed())
+    file = directory.path / "feeds" / "speech" / "feed.json"
+    file.write_bytes(text.encode("latin-1"))
+    for allow in (False, True):
+        with pytest.raises(ServerError, match=r"feed\.json is damaged.*Resume from a snapshot"):
+            directory.check_feed(feed(), allow_change=allow)
+
+
+def test_a_note_that_is_gone_while_states_are_there_is_refused(directory: StateDirectory):
+    path = partition_path(directory.path, "speech", 0)
+    path.parent.mkdir(parents=True)
+    path.touch()
+    with pytest.raises(ServerError, match=r"feed\.json is gone, and states lie beside it"):
+        directory.check_feed(feed())
+
+
+def test_a_note_of_another_release_is_refused_with_both_versions(
+    directory: StateDirectory, monkeypatch: pytest.MonkeyPatch
+):
+    directory.check_feed(feed())
+    monkeypatch.setattr(statedir, "_FORMAT", 2)
+    with pytest.raises(ServerError, match=r"another release .*format 1, this one reads 2"):
+        directory.check_feed(feed(), allow_change=True)
+
+
+def test_feeds_are_apart(directory: StateDirectory):
+    directory.check_feed(feed())
+    directory.check_feed(dataclasses.replace(feed(partitions=9), name="other"))
+    directory.check_feed(feed())
+    assert partition_path("/s", "a", 3) == Path("/s/feeds/a/3.journal")

@@ -1,0 +1,216 @@
+"""A worker's place: when it is ended, what is said of its death, and how often that is forgiven."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace_proto.clock import AwakeClock
+from headrace_server.process.child import Child
+from headrace_server.process.diary import IDLE, STARTING, STEP, Diary
+from headrace_server.process.sheet import Sheet
+from headrace_server.supervisor import posts as module
+from headrace_server.supervisor.posts import Openings, Patience, Slot, end_of, obituary
+from tests.patience import PATIENCE_S
+
+PATIENCE = Patience(worker_timeout_s=8, opening_timeout_s=20)
+#: A child that waits for the end of its input or of itself.
+CODE = "import sys\nsys.stdin.buffer.read()\n"
+
+
+class Place(Slot):
+    """A slot whose worker is a process that does nothing, with the worker's end of its diary."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(3, path / "diary-3", PATIENCE)
+        (path / "idler.py").write_text(CODE)
+        self.begin()
+        environment = {"PYTHONPATH": str(path)}
+        self.child = Child("idler", self.name, b"", lambda child, event: None, environment)
+        self.worker = Diary(self.diary)
+
+    def looks(self, since: float, until: float) -> None:
+        """As the supervisor looks."""
+        now = since
+        while now <= until:
+            self.look(now)
+            now += PATIENCE.look_s
+
+    @property
+    def code(self) -> int | None:
+        assert self.child is not None
+        return self.child.wait(PATIENCE_S)
+
+
+def test_what_a_worker_is_at_is_told_in_words(place: Place):
+    assert place.doing == "it was starting"
+    place.worker.idle()
+    assert place.doing == "it was between two steps of work"
+    child = place.child
+    place.child = None
+    assert place.doing == "it is dead, and will be started again"
+    place.child = child
+
+
+def test_totals_of_a_life_stay_when_the_next_begins(place: Place):
+    Sheet(place.sheet.path).write({"slab": 9, "totals": {"rests": {"slab": 2.0}}})
+    place.begin()
+    assert place.sheet.read() == {} and place.sheet.totals() == {"rests": {"slab": 2.0}}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    one = Place(tmp_path)
+    child = one.child
+    assert child is not None
+    yield one
+    child.kill()
+    child.wait(PATIENCE_S)
+    child.close()
+
+
+def alive(place: Place) -> bool:
+    assert place.child is not None
+    return place.child.exit_code() is None
+
+
+def test_looks_are_a_second_apart_or_four_within_a_shorter_patience():
+    assert PATIENCE.look_s == 1.0
+    assert Patience(2, 60).look_s == 0.5
+
+
+def test_a_worker_whose_diary_gets_no_beat_is_ended_and_that_is_told(
+    place: Place, caplog: pytest.LogCaptureFixture
+):
+    place.worker.begin("speech", 1)
+    place.worker.reading(np.array([5]), "a file")
+    place.looks(100, 107)
+    assert alive(place)
+    place.worker.beat()
+    place.looks(108, 115)
+    assert alive(place)
+    place.looks(116, 116)
+    assert place.code == -signal.SIGABRT
+    text = (
+        "made no progress for 8 s (worker_timeout_s bounds that) and was ended; "
+        "it was working on feed 'speech', partition 1, at a file"
+    )
+    assert place.end(-signal.SIGABRT) == text and f"worker-3-0 {text}" in caplog.messages
+    place.looks(117, 140)
+    assert len(caplog.messages) == 1, "it is ended once"
+
+
+def test_a_worker_is_not_ended_because_its_observer_slept(place: Place):
+    """1. Both stand still for an hour; 2. the observer looks first; 3. the worker has its time."""
+    machine = [100.0]
+    clock = AwakeClock(2 * PATIENCE.look_s, lambda: machine[0])
+    place.worker.begin("speech", 1)
+    place.look(clock())
+    machine[0] += 3600
+    place.look(clock())
+    for _ in range(5):
+        machine[0] += PATIENCE.look_s
+        place.look(clock())
+    assert alive(place)
+    machine[0] += PATIENCE.look_s
+    place.look(clock())
+    assert place.code == -signal.SIGABRT and "no progress for 8 s" in place.end(None)
+
+
+def test_a_worker_has_longer_while_it_opens_its_sources(place: Place):
+    place.worker.begin("speech", 1, opening=True)
+    place.looks(100, 119)
+    assert alive(place)
+    place.looks(120, 120)
+    assert place.code == -signal.SIGABRT
+    assert "made no progress for 20 s (start_timeout_s bounds that)" in place.end(None)
+
+
+def test_an_empty_place_is_not_looked_at(place: Place):
+    place.child = None
+    place.looks(100, 140)
+    assert place.end(0) == "ended with exit code 0"
+
+
+def test_the_next_life_has_a_name_of_its_own_a_clean_diary_and_its_own_time(place: Place):
+    place.worker.begin("speech", 1)
+    place.looks(100, 108)
+    assert place.code == -signal.SIGABRT
+    life, entry = place.vacate()
+    assert (life, place.life, place.name) == (0, 1, "worker-3-1")
+    assert (entry.doing, entry.feed, entry.partition) == (STEP, "speech", 1)
+    place.begin()
+    assert place.vacate()[1].doing == STARTING
+    place.worker.idle()
+    assert place.vacate()[1].doing == IDLE
+    assert place.end(1) == "ended with exit code 1"
+
+
+def test_a_kill_may_be_the_kernels_for_want_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    kills = [7]
+    monkeypatch.setattr(module, "kills_for_memory", lambda: kills[0])
+    slot = Slot(0, tmp_path / "diary", PATIENCE)
+    slot.begin()
+    assert slot.end(-signal.SIGKILL) == "was killed by SIGKILL"
+    kills[0] = 9
+    assert slot.end(-signal.SIGKILL) == (
+        "was killed by SIGKILL, and the kernel killed 2 while it lived because memory had run out"
+    )
+    assert slot.end(-signal.SIGTERM) == "was killed by SIGTERM"
+    slot.begin()
+    assert slot.end(-signal.SIGKILL) == "was killed by SIGKILL"
+
+
+def test_deaths_are_forgiven_thrice_within_a_window(tmp_path: Path):
+    slot = Slot(0, tmp_path / "diary", PATIENCE)
+    assert [slot.forgiven(t) for t in (0.0, 30.0, 60.0, 60.0)] == [True, True, True, False]
+    later = Slot(1, tmp_path / "other", PATIENCE)
+    assert [later.forgiven(t) for t in (0.0, 30.0, 60.0, 60.5, 90.5)] == [True] * 5
+
+
+def test_deaths_that_are_explained_count_no_more(tmp_path: Path):
+    slot = Slot(0, tmp_path / "diary", PATIENCE)
+    for _ in range(3):
+        assert slot.forgiven(1.0)
+    slot.explain()
+    assert slot.forgiven(1.0)
+
+
+def test_an_end_is_a_signal_by_name_or_number_or_an_exit_code():
+    assert end_of(-signal.SIGTERM) == "was killed by SIGTERM"
+    assert end_of(-40) == "was killed by signal 40"
+    assert end_of(3) == "ended with exit code 3"
+
+
+def test_an_obituary_has_what_a_child_said_or_else_what_it_printed_last(tmp_path: Path):
+    (tmp_path / "talker.py").write_text("import sys\nsys.exit('the last line')\n")
+    child = Child("talker", "c", b"", lambda child, event: None, {"PYTHONPATH": str(tmp_path)})
+    end = end_of(child.wait(PATIENCE_S))
+    child.close()
+    assert obituary(child, end) == "c ended with exit code 1; its last words were:\nthe last line"
+    child.last_words.clear()
+    assert obituary(child, end) == "c ended with exit code 1"
+    child.said = "it hurts"
+    assert obituary(child, end) == "c ended with exit code 1: it hurts"
+
+
+def test_a_worker_that_gets_further_with_opening_is_seen_to(place: Place):
+    openings = Openings([place])
+    assert not openings.further()
+    place.worker.begin("default", 0, opening=True)
+    assert not openings.further()
+    place.worker.at("a.tfrecord, of which 3 of 90 bytes are indexed")
+    assert openings.further() and not openings.further()
+    place.worker.at("a.tfrecord, of which 9 of 90 bytes are indexed")
+    place.life += 1  # another one, which begins anew
+    assert not openings.further()
+    place.worker.at("a.tfrecord, of which 11 of 90 bytes are indexed")
+    assert openings.further()
+    place.worker.begin("default", 0)
+    assert not openings.further()

@@ -1,0 +1,108 @@
+"""From deaths to rows: who is suspect, who is out, and when a feed can not go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace_server.process.diary import IDLE, STEP, Entry
+from headrace_server.supervisor.quarantine import MOST_ROWS, Quarantine, Verdict
+
+
+def together(*rows: int, feed: str = "f") -> Entry:
+    return Entry(STEP, feed, 0, "FILE, record 1 … record 9", rows)
+
+
+def alone(row: int, needed: bool = False) -> Entry:
+    return Entry(STEP, "f", 0, f"FILE, record {row}", (row,), alone=True, needed=needed)
+
+
+@pytest.fixture
+def skipping() -> Quarantine:
+    return Quarantine({"f": True})
+
+
+def test_a_death_between_two_steps_is_nobodys_fault(skipping: Quarantine):
+    assert skipping.died(Entry(IDLE), "words") == Verdict()
+    assert skipping.died(Entry(STEP, "f", 0), "words") == Verdict()
+    assert skipping.marks() == {}
+
+
+def test_a_row_is_watched_after_one_death_suspect_after_two_and_out_after_the_third_alone(
+    skipping: Quarantine,
+):
+    assert skipping.died(together(1, 2, 3), "words") == Verdict(expected=False)
+    assert skipping.marks() == {"f": {"out": [], "suspect": [], "watched": [1, 2, 3]}}
+    assert skipping.died(together(2, 3, 4), "words") == Verdict(expected=True)
+    assert skipping.marks()["f"]["suspect"] == [2, 3]
+    verdict = skipping.died(alone(3), "last words")
+    text = "FILE, record 3: its worker died 3 times while reading it: last words"
+    assert verdict == Verdict(expected=True, quarantined=text)
+    assert skipping.out("f") == {3: text}
+    assert skipping.marks()["f"] == {"out": [[3, text]], "suspect": [2], "watched": [1, 2, 4]}
+
+
+def test_rows_that_a_life_has_worked_through_are_forgotten(skipping: Quarantine):
+    skipping.died(together(1, 2), "words")
+    skipping.died(together(1, 2), "words")
+    skipping.passed("f", [1, 2])
+    assert skipping.marks() == {}
+    assert not skipping.died(together(1, 2), "words").expected
+
+
+def test_the_second_row_of_a_chunk_needs_no_more_than_its_own_third_death(skipping: Quarantine):
+    for _ in range(2):
+        skipping.died(together(1, 2, 3), "words")
+    assert skipping.died(alone(1), "words").quarantined
+    assert skipping.died(alone(3), "words").quarantined
+    assert sorted(skipping.out("f")) == [1, 3]
+
+
+def test_where_bad_examples_fail_the_feed_so_does_a_row_that_kills():
+    quarantine = Quarantine({"f": False})
+    quarantine.died(together(1), "words")
+    quarantine.died(together(1), "words")
+    verdict = quarantine.died(alone(1), "words")
+    assert verdict.failure is not None and verdict.failure[0] == "f"
+    assert "record 1: its worker died 3 times while reading it: words" in verdict.failure[1]
+    assert quarantine.out("f") == {}
+
+
+def test_rows_that_kill_only_together_fail_the_feed_and_none_is_left_out(skipping: Quarantine):
+    for _ in range(2):
+        skipping.died(together(1, 2), "words")
+    verdict = skipping.died(together(1, 2), "words")
+    assert verdict.failure is not None and "one by one" in verdict.failure[1]
+    assert skipping.out("f") == {}
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [(alone(-1), "can not be read past it"), (alone(7, needed=True), "depend on its place")],
+)
+def test_what_can_not_be_left_out_fails_the_feed(skipping: Quarantine, entry: Entry, words: str):
+    for _ in range(2):
+        skipping.died(together(*entry.rows), "words")
+    verdict = skipping.died(entry, "words")
+    assert verdict.failure is not None and words in verdict.failure[1]
+    assert skipping.out("f") == {}
+
+
+def test_a_worker_that_did_not_know_of_a_row_that_is_out_convicts_no_other(skipping: Quarantine):
+    quarantine = Quarantine({"f": True}, {"f": {5: "text"}})
+    for _ in range(4):
+        assert quarantine.died(together(4, 5, 6), "words") == Verdict(expected=True)
+    assert quarantine.marks()["f"]["watched"] == []
+
+
+def test_too_many_rows_are_not_the_rows_fault():
+    quarantine = Quarantine({"f": True}, {"f": dict.fromkeys(range(MOST_ROWS), "text")})
+    for _ in range(2):
+        quarantine.died(together(1000), "words")
+    verdict = quarantine.died(alone(1000), "words")
+    assert verdict.failure is not None and f"{MOST_ROWS} examples" in verdict.failure[1]
+
+
+def test_feeds_are_judged_apart():
+    quarantine = Quarantine({"f": True, "g": True})
+    quarantine.died(together(1), "words")
+    assert not quarantine.died(together(1, feed="g"), "words").expected

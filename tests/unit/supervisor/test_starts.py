@@ -1,0 +1,72 @@
+"""No two starts of owners have one epoch, with a state directory and without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace_server import pipeline as hs
+from headrace_server.process.config import FeedConfig, RunConfig
+from headrace_server.state.durable import Durable
+from headrace_server.supervisor.starts import Starts
+
+FEED = FeedConfig("a", hs.from_examples([{"x": 1}]).batch(4).declaration(), (), 3)
+CONFIG = RunConfig((FEED,), "/there", (), workers=3)
+
+
+@pytest.fixture(params=["stored", "in memory"])
+def starts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Starts]:
+    if request.param == "in memory":
+        yield Starts(CONFIG, None)
+        return
+    durable = Durable(tmp_path, "power")
+    yield Starts(durable.begin(CONFIG, {}), durable)
+    durable.close()
+
+
+def epochs(starts: Starts) -> list[int]:
+    return [starts.of(owner).epoch for owner in range(3)]
+
+
+def test_every_start_of_an_owner_has_a_larger_epoch_than_all_before(starts: Starts):
+    first = starts.config.epoch
+    starts.begin_all()
+    begun = epochs(starts)
+    assert first == begun[0] and begun == sorted(set(begun))
+    starts.begin(1)
+    assert starts.of(1).epoch > begun[-1] and starts.of(0).epoch == begun[0]
+    assert starts.of(None).epoch == starts.of(1).epoch
+    starts.begin_all_anew()
+    assert min(epochs(starts)) > starts.of(None).epoch - 3 > begun[-1]
+
+
+def test_starts_without_an_epoch_take_one_by_chance():
+    epochs = {Starts(CONFIG, None).config.epoch for _ in range(4)}
+    assert len(epochs) == 4 and 0 not in epochs
+
+
+def test_a_change_is_seen_by_starts_to_come_and_by_none_before(starts: Starts):
+    starts.begin_all()
+    starts.change(directory="/elsewhere")
+    starts.begin(2)
+    assert [starts.of(n).directory for n in range(3)] == ["/there", "/there", "/elsewhere"]
+
+
+def test_a_start_that_can_not_be_stored_leaves_the_last_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    durable = Durable(tmp_path, "power")
+    starts = Starts(durable.begin(CONFIG, {}), durable)
+    starts.begin_all()
+    before = epochs(starts)
+
+    def full(config: RunConfig) -> RunConfig:
+        raise OSError(28, "no room")
+
+    monkeypatch.setattr(durable, "next_start", full)
+    with pytest.raises(OSError, match="no room"):
+        starts.begin(1)
+    assert epochs(starts) == before
+    durable.close()

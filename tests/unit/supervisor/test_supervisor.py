@@ -1,0 +1,308 @@
+"""The supervisor and real children: who is started, who is started again, and how it ends."""
+
+from __future__ import annotations
+
+import functools
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+from headrace_proto.clock import Deadline
+from headrace_proto.errors import ServerError
+from headrace_server import pipeline as hs
+from headrace_server.process.config import FeedConfig, RunConfig
+from headrace_server.process.rundir import RunDirectory
+from headrace_server.supervisor import crew
+from headrace_server.supervisor import supervisor as module
+from headrace_server.supervisor.supervisor import Supervisor
+from tests.patience import PATIENCE_S, eventually
+from tests.shortage import no_descriptors
+
+Start = Callable[..., Supervisor]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    running: list[Supervisor] = []
+
+    def make(n: int = 12, partitions: int = 1, workers: int = 1, **options: Any) -> Supervisor:
+        pipeline = hs.from_examples([{"i": k} for k in range(n)]).batch(4)
+        feed = FeedConfig("default", pipeline.declaration(), (), partitions)
+        config = RunConfig((feed,), "", ("tcp://127.0.0.1:*",), workers=workers, slab_bytes=1 << 20)
+        running.append(Supervisor(config, RunDirectory(str(tmp_path)), 60, **options))
+        return running[-1]
+
+    yield make
+    for one in running:
+        one.stop()
+    assert list(tmp_path.iterdir()) == []
+
+
+def rows(supervisor: Supervisor) -> list[int]:
+    with headrace.connect(supervisor.addresses[0], timeout=PATIENCE_S) as feed:
+        return [i for batch in feed for i in batch["i"].tolist()]
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    ended = bool(poller.poll(int(1000 * PATIENCE_S)))
+    os.close(fd)
+    return ended
+
+
+def test_it_starts_a_front_and_the_workers_and_ends_them(start: Start):
+    supervisor = start(n=16, partitions=2, workers=2)
+    pids = supervisor.pids()
+    assert sorted(pids) == ["front", "worker-0-0", "worker-1-0"]
+    assert sorted(rows(supervisor)) == list(range(16)) and supervisor.wait(PATIENCE_S)
+    assert supervisor.over and supervisor.failure is None
+    supervisor.stop()
+    assert supervisor.pids() == {} and all(map(gone, pids.values()))
+
+
+def test_a_worker_that_dies_comes_back_as_its_next_life(start: Start):
+    supervisor = start(n=4000)
+    for life in range(3):
+        os.kill(supervisor.pids()[f"worker-0-{life}"], signal.SIGKILL)
+        eventually(lambda life=life: f"worker-0-{life + 1}" in supervisor.pids())
+    assert sorted(supervisor.pids()) == ["front", "worker-0-3"]
+    assert rows(supervisor) == list(range(4000))
+    assert supervisor.failure is None
+
+
+def test_an_answer_is_waited_for_in_time_in_which_this_process_ran(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+):
+    """1. The front stands still; 2. so does this process, for an hour; 3. it wakes first."""
+    slept, looks, answers = [0.0], [0], []
+
+    def now() -> float:
+        looks[0] += 1
+        return time.monotonic() + slept[0]
+
+    supervisor = start()
+    front = supervisor.pids()["front"]
+    monkeypatch.setattr(module, "Deadline", functools.partial(Deadline, source=now))
+    os.kill(front, signal.SIGSTOP)
+    thread = threading.Thread(target=lambda: answers.append(supervisor.look(8.0)))
+    thread.start()
+    try:
+        eventually(lambda: looks[0] >= 3)
+        slept[0], last = 3600.0, looks[0]
+        eventually(lambda: looks[0] >= last + 2 or not thread.is_alive())
+    finally:
+        os.kill(front, signal.SIGCONT)
+    thread.join(PATIENCE_S)
+    assert answers and "default" in answers[0]["feeds"]
+
+
+def test_the_fourth_death_within_the_window_is_the_last(start: Start):
+    supervisor = start()
+    for life in range(4):
+        eventually(lambda life=life: f"worker-0-{life}" in supervisor.pids())
+        os.kill(supervisor.pids()[f"worker-0-{life}"], signal.SIGTERM)
+    assert supervisor.wait(PATIENCE_S)
+    assert isinstance(supervisor.failure, ServerError)
+    text = str(supervisor.failure)
+    assert "worker-0-3 was killed by SIGTERM" in text
+    assert "died 4 times within 60 s and is given up" in text
+    eventually(lambda: supervisor.over)
+    code, told, _ = supervisor.outcome()["default"]
+    assert code == "server" and "given up" in told
+
+
+def test_a_death_by_a_signal_without_a_name_is_told_by_its_number(start: Start):
+    supervisor = start()
+    os.kill(supervisor.pids()["front"], 40)
+    assert supervisor.wait(PATIENCE_S)
+    assert str(supervisor.failure).startswith("front was killed by signal 40")
+
+
+def test_without_its_front_the_server_has_failed_and_everyone_who_waits_is_told(start: Start):
+    supervisor = start()
+    told: list[bool] = []
+    waiter = threading.Thread(target=lambda: told.append(supervisor.wait(PATIENCE_S)))
+    drainer = threading.Thread(target=lambda: told.append(supervisor.drain(30)))
+    waiter.start()
+    os.kill(supervisor.pids()["front"], signal.SIGKILL)
+    waiter.join()
+    drainer.start()
+    drainer.join()
+    assert told == [True, True]
+    assert str(supervisor.failure) == "front was killed by SIGKILL"
+    assert "front" not in supervisor.pids()
+
+
+def test_a_stop_while_a_worker_is_being_replaced_leaves_none_behind(start: Start):
+    for _ in range(5):
+        supervisor = start()
+        pids = list(supervisor.pids().values())
+        os.kill(supervisor.pids()["worker-0-0"], signal.SIGKILL)
+        eventually(lambda s=supervisor: "worker-0-0" not in s.pids())
+        supervisor.stop()  # its successor is due in a tenth of a second
+        assert supervisor.pids() == {} and all(map(gone, pids))
+
+
+def test_a_worker_that_can_not_be_started_now_is_started_later(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(crew, "_RETRY_S", 0.1)
+    supervisor = start()
+    spawn, refusals = supervisor._crew._spawn, [OSError(11, "no process to spare")] * 2
+
+    def refused(*args: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return spawn(*args)
+
+    monkeypatch.setattr(supervisor._crew, "_spawn", refused)
+    os.kill(supervisor.pids()["worker-0-0"], signal.SIGKILL)
+    eventually(lambda: "worker-0-1" in supervisor.pids())
+    assert caplog.text.count("worker-0-1 can not be started now: [Errno 11]") == 2
+    assert rows(supervisor) == list(range(12))
+
+
+def test_a_worker_is_started_again_as_soon_as_there_are_descriptors(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(crew, "_RETRY_S", 0.05)
+    supervisor = start()
+    with no_descriptors():
+        os.kill(supervisor.pids()["worker-0-0"], signal.SIGKILL)
+        eventually(lambda: caplog.text.count("worker-0-1 can not be started now: [Errno 24]") > 1)
+        assert sorted(supervisor.pids()) == ["front"] and supervisor.failure is None
+    assert rows(supervisor) == list(range(12)) and supervisor.failure is None
+    eventually(lambda: sorted(supervisor.pids()) == ["front", "worker-0-1"])
+
+
+def test_a_restart_of_a_feed_that_fails_halfway_is_the_failure_of_the_server(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+):
+    supervisor = start()
+    pids = supervisor.pids()
+
+    def refused(*args: Any) -> Any:
+        raise OSError(11, "no process to spare")
+
+    monkeypatch.setattr(supervisor._crew, "_spawn", refused)
+    with pytest.raises(ServerError, match=r"'default' could not be taken back: .*no process to"):
+        supervisor.restart("default")
+    assert supervisor.wait(PATIENCE_S) and supervisor.pids() == {} and all(map(gone, pids.values()))
+
+
+def test_no_worker_of_a_life_that_has_ended_is_started(start: Start):
+    """1. A worker has died; 2. that life ends; 3. the timer of the worker comes too late."""
+    supervisor = start()
+    (slot,) = supervisor._crew.slots
+    supervisor._crew._closed = True
+    slot.child, child = None, slot.child
+    supervisor._crew._fill(slot)
+    assert slot.child is None
+    slot.child, supervisor._crew._closed = child, False
+    supervisor._end_children(abruptly=True)
+    slot.child = None
+    supervisor._crew._fill(slot)
+    assert slot.child is None and supervisor.pids() == {}
+
+
+def test_functions_that_can_not_be_noted_do_not_end_the_reading_of_a_worker(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    class Full:
+        def note_functions(self, feed: str, heard: Any) -> None:
+            raise OSError(28, "no room")
+
+    supervisor = start()
+    monkeypatch.setattr(supervisor._fates, "_durable", Full())
+    (slot,) = supervisor._crew.slots
+    assert slot.child is not None
+    event = {"event": "functions", "feed": "default", "functions": {}}
+    supervisor._on_event(slot.child, event)
+    assert "can not compare the functions of 'default': [Errno 28] no room" in caplog.text
+
+
+def test_stops_from_several_threads_are_one(start: Start):
+    supervisor = start()
+    threads = [threading.Thread(target=supervisor.stop) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    supervisor.stop()
+    assert supervisor.pids() == {}
+
+
+def test_a_front_that_does_not_listen_is_ended_all_the_same(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headrace_server.supervisor.crew._STOP_S", 0.3)
+    supervisor = start()
+    pids = supervisor.pids()
+    os.kill(pids["front"], signal.SIGSTOP)
+    supervisor.stop()
+    assert all(map(gone, pids.values()))
+
+
+def test_a_start_without_a_free_descriptor_leaves_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def none_left() -> tuple[int, int]:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "pipe", none_left)
+    directory = RunDirectory(str(tmp_path))
+    with pytest.raises(OSError, match="Too many open files"):
+        Supervisor(RunConfig((), "", ()), directory, 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_drain_waits_for_the_commits_of_what_is_out(start: Start):
+    supervisor = start()
+    with headrace.connect(supervisor.addresses[0], timeout=PATIENCE_S, prefetch=0) as feed:
+        next(feed)
+        assert not supervisor.drain(0.3)
+    assert supervisor.drain(PATIENCE_S)
+
+
+def test_what_is_left_of_a_stopped_supervisor_answers_and_does_nothing(start: Start):
+    supervisor = start()
+    supervisor.stop()
+    supervisor._crew.order(order="pause")
+    supervisor._crew._deaths.wake()
+    assert not supervisor.over and supervisor.outcome() == {} and not supervisor.wait(0)
+
+
+def test_a_worker_that_is_stopped_is_ended_and_replaced_and_one_that_idles_is_not(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr("headrace_server.supervisor.posts._WORDS_S", 0.1)
+    supervisor = start(n=16, partitions=2, workers=2, worker_timeout_s=2.5)
+    assert sorted(rows(supervisor)) == list(range(16))
+    os.kill(supervisor.pids()["worker-0-0"], signal.SIGSTOP)
+    eventually(lambda: "worker-0-1" in supervisor.pids())
+    assert "worker-1-0" in supervisor.pids()
+    told = "worker-0-0 made no progress for"
+    assert any(told in message and "between two steps" in message for message in caplog.messages)
+
+
+def test_workers_ask_to_be_killed_first_when_memory_runs_out_and_keep_to_their_bound(start: Start):
+    supervisor = start(worker_memory_bytes=1 << 30)
+    pid = supervisor.pids()["worker-0-0"]
+    assert int(Path(f"/proc/{pid}/oom_score_adj").read_text()) >= 500
+    limits = Path(f"/proc/{pid}/limits").read_text()
+    line = next(line for line in limits.splitlines() if line.startswith("Max data size"))
+    assert line.split()[3:5] == [str(1 << 30)] * 2

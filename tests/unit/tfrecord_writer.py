@@ -1,0 +1,115 @@
+"""A tiny writer of TFRecord files and of the messages in them, for tests of their reader."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from headrace_server.files import manifest
+from headrace_server.files.index_cache import IndexCache
+from headrace_server.pipeline.declaration import Feature, Source
+from headrace_server.reading.columns import row_of
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.sources.tfrecord import open_reader
+
+
+def varint(value: int) -> bytes:
+    value &= 2**64 - 1
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def field(number: int, payload: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(payload)) + payload
+
+
+def feature(kind: str, values: Sequence[Any], packed: bool = True) -> bytes:
+    """A Feature of ``bytes``, ``float`` or ``int`` values."""
+    if kind == "bytes":
+        return field(1, b"".join(field(1, value) for value in values))
+    if kind == "float":
+        raw = [struct.pack("<f", value) for value in values]
+        inner = field(1, b"".join(raw)) if packed else b"".join(b"\x0d" + item for item in raw)
+        return field(2, inner if values else b"")
+    raw = [varint(value) for value in values]
+    inner = field(1, b"".join(raw)) if packed else b"".join(b"\x08" + item for item in raw)
+    return field(3, inner if values else b"")
+
+
+def features(entries: Iterable[tuple[str, bytes]]) -> bytes:
+    return b"".join(field(1, field(1, n.encode()) + field(2, value)) for n, value in entries)
+
+
+def example(entries: Mapping[str, bytes] | Iterable[tuple[str, bytes]]) -> bytes:
+    pairs = entries.items() if isinstance(entries, Mapping) else entries
+    return field(1, features(pairs))
+
+
+def sequence_example(context: Mapping[str, bytes], lists: Mapping[str, Sequence[bytes]]) -> bytes:
+    listed = [(name, b"".join(field(1, s) for s in steps)) for name, steps in lists.items()]
+    return field(1, features(context.items())) + field(2, features(listed))
+
+
+def masked(data: bytes) -> int:
+    crc = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def frame(payload: bytes) -> bytes:
+    length = struct.pack("<Q", len(payload))
+    crcs = struct.pack("<I", masked(length)), struct.pack("<I", masked(payload))
+    return length + crcs[0] + payload + crcs[1]
+
+
+def write(path: Path, payloads: Iterable[bytes]) -> str:
+    path.write_bytes(b"".join(map(frame, payloads)))
+    return str(path)
+
+
+def opened(
+    paths: Sequence[str] | str,
+    wanted: Mapping[str, Feature],
+    bad: BadRecords | None = None,
+    cache: IndexCache | None = None,
+    **options: Any,
+) -> Any:
+    names = (paths,) if isinstance(paths, str) else tuple(paths)
+    source = Source("tfrecord", names, wanted, options)
+    return open_reader(
+        source, manifest.resolve(names), bad or BadRecords(), cache or IndexCache(None)
+    )
+
+
+def rows_of(chunk: Any) -> list[dict[str, Any]]:
+    """The rows of a chunk as plain values: lists, numbers, bytes."""
+    rows = []
+    for i in range(len(chunk)):
+        row = {name: row_of(column, i) for name, column in chunk.columns.items()}
+        rows.append({name: v if isinstance(v, bytes) else v.tolist() for name, v in row.items()})
+    return rows
+
+
+def all_rows(reader: Any, limit: int = 7) -> list[dict[str, Any]]:
+    """Every example of a reader of either kind."""
+    if hasattr(reader, "length"):
+        return rows_of(reader.slice(0, reader.length))
+    rows = []
+    for stream in range(reader.streams):
+        position: bytes | None = b""
+        while position is not None:
+            chunk, position = reader.read(stream, position, limit)
+            rows += rows_of(chunk)
+    reader.close()
+    return rows
+
+
+def f32(values: Any) -> Any:
+    return np.asarray(values, np.float32).tolist()

@@ -1,0 +1,94 @@
+"""Counters are sums over partitions of what each said last, and of what every batch tells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace_server.core.dispatch import Dispatcher
+from headrace_server.core.handover import Answer, Batch
+from headrace_server.worker.counters import Counters, Tally
+from headrace_server.worker.events import Finished, Made, Placed
+
+
+@pytest.fixture
+def counters() -> Counters:
+    return Counters(Dispatcher(range(2), 10.0))
+
+
+def made(partition: int = 0, **more: Any) -> Made:
+    placed = Placed(0, 4, "slab-0-0-0", 0, 32, [], {})
+    return Made("default", partition, [placed], **{"dropped": {}, **more})
+
+
+def test_what_was_dropped_is_the_sum_over_partitions_of_what_each_said_last(counters: Counters):
+    counters.on_made(made(0, dropped={"bad:x": 1, "filtered": 2}))
+    counters.on_made(made(1, dropped={"filtered": 10}))
+    counters.on_made(made(0, dropped={"bad:x": 3, "filtered": 4}))
+    assert counters.dropped() == {"bad:x": 3, "filtered": 14}
+    counters.on_finished(Finished("default", 1, {"filtered": 11, "remainder": 1}))
+    assert counters.dropped() == {"bad:x": 3, "filtered": 15, "remainder": 1}
+    assert counters.bad() == {"x": 3}
+
+
+def test_what_the_dispatcher_counts_is_told_as_it_is_now():
+    dispatcher = Dispatcher(range(1), 10.0)
+    counters = Counters(dispatcher)
+    assert counters.told()["batches"] == 0
+    dispatcher.join(1, 0.0)
+    dispatcher.window(1, 1)
+    dispatcher.made(Batch(0, 0, 4))
+    dispatcher.take_effects()
+    dispatcher.commit(1, (1,))
+    dispatcher.kept(0, 0)
+    dispatcher.dropped["incomplete_round"] = 5
+    told = counters.told()
+    assert (told["batches"], told["rows"], told["dropped"]) == (1, 4, {"incomplete_round": 5})
+
+
+def test_padding_is_added_up_by_bucket_over_partitions_whose_last_word_counts(counters: Counters):
+    counters.on_made(made(0, stats={"padding": [[2, 10, 7]]}))
+    counters.on_made(made(0, stats={"padding": [[2, 10, 7], [0, 4, 4]]}))
+    counters.on_finished(Finished("default", 1, {}, {"padding": [[2, 6, 5]]}))
+    told = counters.told()
+    assert list(told["padding"].items()) == [("0", [4, 4]), ("2", [16, 12])]
+    assert told["classes"] == {}
+
+
+def test_classes_are_added_up_and_changes_of_targets_stay_each_partitions_own(counters: Counters):
+    counters.on_made(made(0, stats={"accepted": [9, 9], "changes": [[9]]}))
+    counters.on_made(made(0, stats={"accepted": [1, 2], "changes": [[0]]}))
+    counters.on_finished(Finished("default", 1, {}, {"accepted": [10, 20], "changes": [[1]]}))
+    counters.on_made(made(0))  # without a word of classes
+    assert counters.told()["classes"] == {"accepted": [11, 22], "changes": [[[0]], [[1]]]}
+
+
+def test_counters_of_segments_are_added_up_beside_the_classes(counters: Counters):
+    assert "segments" not in counters.told()
+    for partition in range(2):
+        stats = {"segments": {"in_flight": 2 + partition, "rewound": 1}}
+        counters.on_made(made(partition, stats=stats))
+    told = counters.told()
+    assert told["segments"] == {"in_flight": 5, "rewound": 2} and told["classes"] == {}
+
+
+def test_what_was_made_is_added_up(counters: Counters):
+    counters.on_made(made(0))
+    counters.on_made(made(1))
+    assert counters.told()["made"] == {"batches": 2, "rows": 8, "bytes": 64}
+
+
+def test_saves_that_are_refused_are_counted_by_their_code(counters: Counters):
+    faults = ((7, "state", "no"), (8, "state", "no"), (9, "cancelled", "late"))
+    counters.on_answer(Answer(1, (1,), (2,), faults))
+    assert counters.told()["refused"] == {"state": 2, "cancelled": 1}
+
+
+def test_a_tally_has_what_one_trainer_was_sent_and_what_it_was_answered():
+    tally = Tally()
+    tally.sent(4, 100)
+    tally.sent(2, 50)
+    tally.answered(Answer(1, (1, 2), (3,), ((4, "state", "no"),)))
+    assert (tally.batches, tally.rows, tally.nbytes) == (2, 6, 150)
+    assert (tally.committed, tally.stale, tally.refused) == (2, 1, {"state": 1})

@@ -1,0 +1,368 @@
+"""A desk turns what partitions and trainers tell into events of its machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace_proto.errors import HeadraceError
+from headrace_proto.messages import FROM_SERVER, Ended, Handed, Hello
+from headrace_proto.messages import Flush as TrainersFlush
+from headrace_server import pipeline as hs
+from headrace_server.core.handover import Answer, Claim, Leave, Rewound, Save, Send, Want
+from headrace_server.core.recalls import Acknowledged
+from headrace_server.process.config import FeedConfig, RunConfig
+from headrace_server.worker.desk import Desk, delivery_of
+from headrace_server.worker.events import (
+    Failed,
+    Finished,
+    Flush,
+    Kept,
+    Made,
+    Opened,
+    Placed,
+    Waiting,
+)
+
+SCHEMA = [["i", "int64", [4]]]
+TRAINER = 1
+
+
+def desk(partitions: int = 2, workers: int = 1, max_bad: int | None = None) -> Desk:
+    pipeline = hs.from_examples([{"i": 1}]).batch(4)
+    if max_bad is not None:
+        pipeline = hs.from_examples([{"i": 1}]).options(
+            on_bad_example="skip", max_bad_examples=max_bad
+        )
+        pipeline = pipeline.batch(4)
+    feed = FeedConfig("default", pipeline.declaration(), (), partitions)
+    return Desk(
+        feed, RunConfig((feed,), "/nowhere", (), workers=workers, lease_ttl_s=10, max_ahead=1)
+    )
+
+
+def made(partition: int, *numbers: int, segment: str = "slab-0-0-0", **more: Any) -> Made:
+    meta = more.pop("meta", {})
+    placed = [Placed(n, 4, segment, 4096 * n, 32, [[0, 32, [4]]], meta) for n in numbers]
+    return Made("default", partition, placed, **{"dropped": {}, **more})
+
+
+class At:
+    """A desk, and one trainer that takes all."""
+
+    def __init__(self, partitions: int = 1, **options: Any) -> None:
+        self.desk = desk(partitions, **options)
+        self.sends: list[Send] = []
+        for partition in range(partitions):
+            self.desk.on_opened(Opened("default", partition, SCHEMA))
+        self.desk.dispatcher.join(TRAINER, 0.0)
+        self.desk.dispatcher.window(TRAINER, 64)
+
+    def make(self, partition: int, *numbers: int, **more: Any) -> None:
+        self.desk.on_made(made(partition, *numbers, **more))
+        effects = self.desk.dispatcher.take_effects()
+        self.sends += [effect for effect in effects if isinstance(effect, Send)]
+
+
+def test_the_desk_of_an_owner_has_the_partitions_of_its_worker_alone():
+    feed = FeedConfig("default", hs.from_examples([{"i": 1}]).batch(4).declaration(), (), 5)
+    run = RunConfig((feed,), "/nowhere", (), workers=2)
+    d = Desk(feed, run, owner=1)
+    assert list(d.partitions) == [1, 3] and d.owners == 2
+    d.on_opened(Opened("default", 1, SCHEMA))
+    assert not d.opened
+    d.on_opened(Opened("default", 3, SCHEMA))
+    assert d.opened
+    assert [told["partition"] for told in d.partitions_told()] == [1, 3]
+    for partition in (1, 3):
+        d.on_finished(Finished("default", partition, {}))
+    assert d.over
+
+
+def test_batches_that_are_announced_together_are_as_many_single_ones():
+    at = At()
+    at.make(0, 0)
+    at.make(0, 1, 2, 3, dropped={"filtered": 7}, crowded=True)
+    assert [send.batch.number for send in at.sends] == [0, 1, 2, 3]
+    assert [send.batch.body.offset for send in at.sends] == [0, 4096, 8192, 12288]
+    assert [send.batch.body.crowded for send in at.sends] == [False, True, True, True]
+    told = at.desk.counters.told()
+    assert told["made"] == {"batches": 4, "rows": 16, "bytes": 128}
+    assert told["dropped"] == {"filtered": 7}
+
+
+def test_a_desk_is_open_when_every_partition_is_or_when_the_feed_has_failed():
+    d = desk(partitions=2)
+    d.on_opened(Opened("default", 1, SCHEMA))
+    assert not d.opened and d.schema == SCHEMA
+    d.on_opened(Opened("default", 1, SCHEMA))
+    assert not d.opened
+    d.on_opened(Opened("default", 0, SCHEMA))
+    assert d.opened
+    failed = desk(partitions=2)
+    failed.on_failed(Failed("default", 0, "files", "it is gone"))
+    assert failed.opened and failed.over and failed.failure == ("files", "it is gone")
+
+
+def test_more_bad_examples_than_the_limit_over_all_partitions_fail_the_feed():
+    at = At(partitions=2, max_bad=3)
+    at.make(0, 0, dropped={"bad:corrupt": 1, "filtered": 100})
+    at.make(1, 0, dropped={"bad:corrupt": 1, "bad:map_failed": 1})
+    assert at.desk.failure is None
+    at.desk.on_finished(Finished("default", 0, {"bad:corrupt": 2, "filtered": 100}))
+    assert at.desk.failure == (
+        "data",
+        "more than max_bad_examples=3 bad examples: 3 corrupt, 1 map_failed",
+    )
+
+
+def test_without_a_limit_any_number_of_bad_examples_is_taken():
+    at = At()
+    at.make(0, 0, dropped={"bad:corrupt": 10**9})
+    assert at.desk.failure is None
+
+
+def test_the_first_reason_of_a_failure_stands():
+    d = desk()
+    d.fail("data", "first")
+    d.fail("server", "second")
+    assert d.failure == ("data", "first")
+
+
+def test_the_text_of_a_failure_fits_a_message_in_any_script():
+    d = desk()
+    d.fail("server", "𝔣" * 100_000)
+    assert d.failure is not None
+    header = FROM_SERVER.encode(Ended(2**63, *d.failure))
+    assert FROM_SERVER.decode(header).text == d.failure[1]
+
+
+def test_a_cancel_after_a_close_still_cancels_and_a_close_after_it_does_not_undo_it():
+    d = desk()
+    assert [d.close(cancel) for cancel in (False, False, True, False)] == [True, False, True, False]
+    assert d.closing is True
+
+
+def test_a_delivery_is_a_reference_or_the_number_of_a_frame():
+    at = At()
+    at.make(0, 0, segment="slab-0-0-5", crowded=True)
+    there, here = delivery_of(at.sends[0], None), delivery_of(at.sends[0], 1)
+    assert (there.segment, there.offset, there.frame, there.copy_out) == ("slab-0-0-5", 0, 0, True)
+    assert (here.segment, here.offset, here.frame, here.copy_out) == ("", 0, 1, False)
+    assert there.nbytes == here.nbytes == 32 and there.columns == [[0, 32, [4]]]
+
+
+def test_an_announcement_out_of_turn_is_refused():
+    at = At()
+    at.make(0, 0, 2)
+    with pytest.raises((ValueError, HeadraceError), match="made batch 1; next is 3"):
+        at.make(0, 1)
+
+
+# Segments
+
+
+STATES = [["name", "bytes", []], ["vector", "float32", [2]]]
+
+
+class Segments:
+    """A desk of a feed of segments, and one trainer."""
+
+    def __init__(self, order: str = "arrival", placement: str = "server") -> None:
+        pipeline = hs.from_examples([{"k": b"a", "x": np.zeros((3, 1), np.float32)}])
+        shaped = pipeline.batch_sequences_with_states(
+            input_key="k",
+            input_sequences=["x"],
+            input_context=[],
+            input_length=None,
+            initial_states={"vector": np.zeros(2, np.float32)},
+            num_unroll=2,
+            batch_size=3,
+            order=order,
+            state_placement=placement,
+        )
+        feed = FeedConfig("default", shaped.declaration(), (), 2)
+        bounds = {"lease_ttl_s": 10, "max_ahead": 1}
+        self.desk = Desk(feed, RunConfig((feed,), "/nowhere", (), **bounds))
+        self.answers: list[Answer] = []
+        self.told: list[Any] = []  # effects for partitions
+        self.tokens: list[int] = []
+        for partition in range(2):
+            properties = {"states": STATES, "placement": placement}
+            self.desk.on_opened(Opened("default", partition, SCHEMA, properties))
+        self.desk.dispatcher.join(TRAINER, 0.0)
+        self.desk.dispatcher.window(TRAINER, 2)
+        self.act()
+
+    def make(self, partition: int, number: int) -> None:
+        self.desk.on_made(made(partition, number, meta={"stripe": 0}))
+        self.act()
+
+    def save(self, which: int = 0, payload: Any = ([], None)) -> None:
+        self.desk.dispatcher.save(TRAINER, self.tokens[which], payload)  # type: ignore[attr-defined]
+
+    def act(self) -> None:
+        for effect in self.desk.dispatcher.take_effects():
+            if isinstance(effect, Send):
+                self.tokens.append(effect.token)
+            elif isinstance(effect, Save | Want | Leave):
+                self.told.append(effect)
+            elif isinstance(effect, Answer):
+                self.answers.append(effect)
+
+    def take_told(self) -> list[Any]:
+        """What partitions were told since this was asked last."""
+        self.act()
+        told, self.told = self.told, []
+        return told
+
+
+def test_words_of_segments_become_events():
+    at = Segments()
+    assert at.take_told() == [Want(0, 1, 0), Want(1, 1, 0)]
+    at.desk.dispatcher.starved(0)
+    assert at.take_told() == [Want(1, 2, 0)]
+    at.make(1, 0)
+    at.save()
+    at.act()
+    at.desk.on_kept(Kept("default", 1, [[0, "cancelled", "it was drained"], [9, "", ""]]))
+    at.act()
+    assert at.answers == [Answer(TRAINER, (), (), ((at.tokens[0], "cancelled", "it was drained"),))]
+    lanes = Segments("lanes")
+    lanes.take_told()
+    lanes.desk.dispatcher.dry(0)
+    assert lanes.take_told() == [Want(1, 2, 1)]
+
+
+def test_who_holds_the_batch_that_is_waited_for_is_said():
+    at = Segments()
+    at.make(0, 0)
+    at.desk.on_waiting(Waiting("default", 0, "it waits for save_state of 00000_of_00002:a", 0))
+    assert at.desk.describe(61.0).startswith(
+        "partition 0: it waits for save_state of 00000_of_00002:a, leased to trainer 1 for 61 s; "
+    )
+    at.desk.on_kept(Kept("default", 0, []))
+    assert "save_state" not in at.desk.describe(61.0)
+
+
+GOOD: list[Any] = [[0, 40, [2]], [64, 16, [2, 2]]]
+
+
+def states(offsets: list[int]) -> bytes:
+    return np.array(offsets, np.int64).tobytes().ljust(80, b"x")
+
+
+def test_a_flush_goes_to_its_partition_after_the_save_of_its_batch_and_before_the_leave():
+    at = Segments("lanes", "trainer")
+    at.make(0, 0)
+    assert at.desk.states_stay
+    at.save()
+    flush = TrainersFlush(TRAINER, 5, at.tokens[0], (0, 2), GOOD)
+    assert at.desk.on_flush(TRAINER, flush, states([0, 3, 16])) == ("", "")
+    at.desk.dispatcher.leave(TRAINER)
+    saved, flushed, left = [told for told in at.take_told() if not isinstance(told, Want)]
+    assert (saved.batch.number, saved.token) == (0, at.tokens[0])
+    assert flushed.payload == (Flush(0, TRAINER, 5, (0, 2), GOOD), states([0, 3, 16]))
+    assert left == Leave(0, 0)
+
+
+def test_a_flush_that_can_not_be_one_is_told_why_and_goes_nowhere():
+    at = Segments("lanes", "trainer")
+    at.make(0, 0)
+    token, block = at.tokens[0], states([0, 3, 16])
+
+    def fault(rows: tuple[int, ...] = (0, 1), columns: Any = GOOD, token: int = token) -> str:
+        flush = TrainersFlush(TRAINER, 5, token, rows, columns)
+        code, text = at.desk.on_flush(TRAINER, flush, block)
+        assert code == ("state" if text else "")
+        return text
+
+    assert f"{token} is not the last batch that trainer 1 has saved" in fault()
+    at.save()
+    assert at.take_told()
+    for rows in ((0, 4), (1, 1), ()):
+        assert "the rows of a flush are not different ones of 4" in fault(rows)
+    assert "2 states are saved together" in fault(columns=[])
+    assert "a state of shape" in fault((0, 1, 2))
+    assert "is not the last" in fault(token=token + 1)
+    assert at.take_told() == [] and fault() == ""
+    none = desk().on_flush(1, TrainersFlush(1, 1, 1, (0,), []), b"")
+    assert none == ("state", "this feed has no states")
+
+
+# A server that is started anew
+
+
+def hello_of(*batches: Handed, held: tuple[int, ...] = (), committed: Any = ()) -> Hello:
+    return Hello(1, 1, "t", "", b"n", held=held, batches=batches, committed=committed)
+
+
+def durable(partitions: int = 2) -> Desk:
+    pipeline = hs.from_examples([{"i": 1}]).batch(4)
+    feed = FeedConfig("default", pipeline.declaration(), (), partitions)
+    run = RunConfig((feed,), "/nowhere", (), state_directory="/state", epoch=7)
+    d = Desk(feed, run)
+    for partition in range(partitions):
+        d.on_opened(Opened("default", partition, SCHEMA, {}, 3))
+    return d
+
+
+def test_a_feed_says_whether_it_outlives_its_server_or_its_workers_alone():
+    assert durable().properties == {"durable": True, "generation": 0, "epoch": 7}
+    memory = desk()
+    memory.on_opened(Opened("default", 0, SCHEMA))
+    assert memory.properties == {"generation": 0, "recovers": True}
+
+
+def test_the_very_first_batch_may_have_been_done_under_an_earlier_server():
+    pipeline = hs.from_examples([{"i": 1}]).batch(4)
+    feed = FeedConfig("default", pipeline.declaration(), (), 1)
+    d = Desk(feed, RunConfig((feed,), "/nowhere", (), state_directory="/state", epoch=7))
+    d.on_opened(Opened("default", 0, SCHEMA))
+    d.on_made(made(0, 1))
+
+
+def test_tokens_are_of_the_epoch_and_batches_go_on_from_where_the_stores_are():
+    d = durable()
+    d.dispatcher.join(TRAINER, 0.0)
+    d.dispatcher.window(TRAINER, 9)
+    d.on_made(made(0, 3))
+    d.on_made(made(0, 6))
+    d.on_made(made(1, 5))
+    sends = [e for e in d.dispatcher.take_effects() if isinstance(e, Send)]
+    assert [(e.token, e.batch.order) for e in sends] == [
+        ((7 << 32) + 1, (3, 0)),
+        ((7 << 32) + 2, (5, 1)),
+        ((7 << 32) + 3, (6, 0)),
+    ]
+
+
+def test_batches_of_an_earlier_server_are_asked_for_and_its_word_is_heard():
+    d = durable()
+    d.dispatcher.join(TRAINER, 0.0)
+    here, strange = Handed(5, 1, 4, 4), Handed(6, 2, 4, 4)
+    d.on_hello(TRAINER, hello_of(here, strange, held=(here.token,)))
+    assert d.dispatcher.take_effects() == [Claim(1, here)]
+    d.dispatcher.claimed(5, "done", 0)
+    d.dispatcher.commit(TRAINER, (5,))
+    assert d.dispatcher.take_effects() == [Answer(TRAINER, (5,), ())]
+
+
+def test_commits_that_an_earlier_server_has_acknowledged_must_be_known_to_the_worker():
+    d = durable()
+    d.dispatcher.join(TRAINER, 0.0)
+    told = (0, 6 << 32, 1, 7 << 32 | 1, 2, 5, 1)
+    d.on_hello(TRAINER, hello_of(committed=told))
+    assert d.dispatcher.take_effects() == [Claim(0, Acknowledged(6 << 32, 0))], "one is its own"
+    d.dispatcher.claimed(6 << 32, "no", 0)
+    assert d.dispatcher.take_effects() == [Rewound(TRAINER)]
+
+
+def test_a_hello_with_many_commits_asks_a_worker_once_for_each_partition():
+    d = durable()
+    told = tuple(number for token in range(1, 1000) for number in (token % 2, token))
+    d.on_hello(TRAINER, hello_of(committed=told))
+    asked = [effect for effect in d.dispatcher.take_effects() if isinstance(effect, Claim)]
+    assert sorted(effect.place.token for effect in asked) == [998, 999]

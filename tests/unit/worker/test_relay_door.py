@@ -1,0 +1,90 @@
+"""The owner's end of the relay: whose message is next, and how many may wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace_server.process.relay import FROM_FRONT, Heard
+from headrace_server.worker import relay_door
+from headrace_server.worker.relay_door import RelayDoor
+
+
+class Front:
+    """A channel by which the front says what it is told to."""
+
+    ended = False
+
+    def __init__(self) -> None:
+        self.said: list[list[bytes]] = []
+
+    def receive(self) -> list[list[bytes]]:
+        said, self.said = self.said, []
+        return said
+
+
+class Relay:
+    """A door, and the front at its other end."""
+
+    def __init__(self) -> None:
+        self.front: Any = Front()
+        self.door = RelayDoor(self.front)
+
+    def say(self, connection: bytes, *frames: bytes) -> None:
+        self.front.said.append([FROM_FRONT.encode(Heard(connection, "key")), *frames])
+        self.door.hear()
+
+    def hear(self) -> list[tuple[bytes, bytes]]:
+        """All that waits: connection and first frame."""
+        heard = []
+        while self.door.waits():
+            key, connection, frames = self.door.receive()
+            assert key == "key"
+            heard.append((connection, frames[0]))
+        return heard
+
+
+@pytest.fixture
+def at() -> Relay:
+    return Relay()
+
+
+def test_connections_take_turns_and_each_is_heard_in_its_order(at: Relay):
+    for number in range(3):
+        at.say(b"a", b"%d" % number)
+    at.say(b"b", b"0")
+    at.say(b"b", b"1")
+    turns = [(b"a", b"0"), (b"b", b"0"), (b"a", b"1"), (b"b", b"1"), (b"a", b"2")]
+    assert at.hear() == turns
+    at.say(b"a", b"3")
+    assert at.hear() == [(b"a", b"3")]
+
+
+def test_of_a_connection_that_sends_without_end_nothing_waits(
+    at: Relay, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(relay_door, "_MOST_WAITING", 10)
+    at.say(b"b", b"0")
+    for number in range(11):
+        assert at.door.flooding == []
+        at.say(b"a", b"%d" % number)
+    assert at.door.flooding == [b"a"]
+    assert at.hear() == [(b"b", b"0")]
+    assert not at.door.is_full
+
+
+def test_no_more_is_to_be_taken_while_many_bytes_wait(at: Relay, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(relay_door, "_MOST_WAITING_BYTES", 100)
+    at.say(b"a", b"x", bytes(99))
+    assert not at.door.is_full
+    at.say(b"b", b"y")
+    assert at.door.is_full
+    at.door.receive()
+    assert not at.door.is_full
+    for _ in range(3):
+        at.say(b"b", bytes(50))
+    assert at.door.is_full
+    monkeypatch.setattr(relay_door, "_MOST_WAITING", 4)
+    at.say(b"b", b"z")
+    assert at.door.flooding == [b"b"] and not at.door.is_full

@@ -1,0 +1,163 @@
+"""A request that concerns all partitions of a feed is answered once, when each has spoken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace_proto.messages import Answered, Drain, Retarget, Snapshot
+from headrace_server import pipeline as hs
+from headrace_server.process.config import FeedConfig, RunConfig
+from headrace_server.worker.desk import Desk
+from headrace_server.worker.events import Replied
+from headrace_server.worker.requests import Requests
+from headrace_server.worker.sessions import Session
+
+HALVES = (0.5, 0.5)
+
+
+class Calls:
+    """Takes whatever is called, by name."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.made: list[tuple[Any, ...]] = []
+        self.found: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any, **values: Any) -> Any:
+            self.made.append((name, *arguments, values) if values else (name, *arguments))
+            return self.found
+
+        return call
+
+
+class Owner:
+    def __init__(self, durable: bool = True) -> None:
+        declaration = hs.from_examples([{"i": 1}]).batch(4).declaration()
+        feed = FeedConfig("f", declaration, (), 2)
+        there = "there" if durable else None
+        self.desk = Desk(feed, RunConfig((feed,), "/nowhere", (), state_directory=there))
+        self.partitions, self.outbox, self.pipe = Calls(), Calls(), Calls()
+        self.now = 0.0
+        given: Any = self.partitions, lambda call: call(), self.outbox, self.pipe, lambda: self.now
+        self.requests = Requests(*given)
+        self.session = Session(7, b"n", "f", b"i", b"p", Path("trainer"))
+
+    def say(self, message: Any) -> None:
+        self.requests.hear(self.session, self.desk, message, [])
+        self.act()
+
+    def act(self) -> None:
+        self.requests.act(self.desk)
+
+    def answer(self, *events: Any) -> list[tuple[Any, ...]]:
+        for event in events:
+            self.requests.answered(event)
+        self.act()
+        return self.outbox.made
+
+
+@pytest.fixture
+def owner() -> Owner:
+    return Owner()
+
+
+def test_other_proportions_are_answered_when_all_partitions_have_taken_them(owner: Owner):
+    owner.say(Retarget(7, 40, HALVES))
+    assert owner.partitions.made == [("retarget", "f", 1, HALVES)]
+    assert owner.answer(Replied("f", 1, 1, 12), Replied("f", 1, 1, 99)) == []
+    told = owner.answer(Replied("f", 0, 1, 5))
+    assert told == [("answered", Answered(7, 40, [[0, 5], [1, 12]]))]
+
+
+def test_a_partition_that_has_made_all_its_batches_names_none(owner: Owner):
+    owner.say(Retarget(7, 40, HALVES))
+    told = owner.answer(Replied("f", 0, 1, None), Replied("f", 1, 1, 3))
+    assert told == [("answered", Answered(7, 40, [[1, 3]]))]
+
+
+def test_where_all_partitions_have_ended_the_answer_is_that_it_came_too_late(owner: Owner):
+    owner.say(Retarget(7, 40, HALVES))
+    told = owner.answer(Replied("f", 0, 1, None), Replied("f", 1, 1, None))
+    text = "all batches of the feed were made before"
+    assert told == [("answered", Answered(7, 40, [], "server", text))]
+
+
+def test_proportions_that_can_not_be_drawn_are_told_why(owner: Owner):
+    owner.say(Retarget(7, 40, HALVES))
+    told = owner.answer(Replied("f", 0, 1, 0, "three classes"), Replied("f", 1, 1, 0, "no"))
+    answer = Answered(7, 40, [[0, 0], [1, 0]], "server", "three classes")
+    assert told == [("answered", answer)]
+
+
+def test_a_feed_that_fails_answers_the_supervisor_and_no_trainer(owner: Owner):
+    owner.say(Retarget(7, 40, HALVES))
+    owner.requests.copy(owner.desk, 3, "there")
+    owner.desk.fail("data", "it broke")
+    owner.act()
+    failed = {"request": 3, "code": "data", "text": "it broke"}
+    assert owner.outbox.made == [] and owner.pipe.made == [("tell", "answer", failed)]
+    assert owner.answer(Replied("f", 0, 1, 5), Replied("f", 1, 1, 5)) == []
+
+
+@pytest.mark.parametrize(("fault", "code", "text"), [("", "", ""), ("full", "server", "full")])
+def test_a_copy_is_answered_when_all_stores_are_copied(
+    owner: Owner, fault: str, code: str, text: str
+):
+    owner.requests.copy(owner.desk, 3, "there")
+    owner.act()
+    assert owner.partitions.made == [("copy", "f", p, 1, "there") for p in range(2)]
+    owner.answer(Replied("f", 1, 1, None, fault))
+    assert owner.pipe.made == []
+    owner.answer(Replied("f", 0, 1))
+    text = text and f"partition 1: {text}"
+    assert owner.pipe.made == [("tell", "answer", {"request": 3, "code": code, "text": text})]
+
+
+def test_a_drain_is_answered_when_partitions_have_been_told_and_they_are_told_once(owner: Owner):
+    owner.say(Drain(7, 8))
+    assert owner.partitions.made == [("close", "f", False)]
+    owner.say(Drain(7, 8))
+    owner.say(Drain(7, 9, True))
+    assert owner.partitions.made == [("close", "f", False), ("close", "f", True)]
+    assert owner.outbox.made == [("answered", Answered(7, n)) for n in (8, 8, 9)]
+
+
+def test_a_snapshot_is_the_supervisors_and_one_that_asks_again_is_answered_again(owner: Owner):
+    owner.say(Snapshot(7, 4))
+    owner.say(Snapshot(7, 4))
+    told = {"feed": "f", "session": 7, "request": 4}
+    assert owner.pipe.made == [("tell", "snapshot", told)] and owner.outbox.made == []
+    owner.session.snapshotted = SimpleNamespace()
+    owner.say(Snapshot(7, 4))
+    assert owner.outbox.made == [("send", b"i", owner.session.snapshotted)]
+
+
+def test_without_a_state_directory_there_is_no_snapshot():
+    owner = Owner(durable=False)
+    owner.say(Snapshot(7, 4))
+    ((call, answer),) = owner.outbox.made
+    assert call == "snapshotted" and "feed 'f' has no state directory" in answer.text
+
+
+def test_partitions_that_say_nothing_of_a_key_in_time_are_told_as_unheard(owner: Owner):
+    owner.partitions.found = [[1, 0, 1, 4, "ready", -1]]
+    owner.requests.inspect(owner.desk, 8, b"key")
+    owner.act()
+    ((*_, told),) = owner.pipe.made
+    assert [one["partition"] for one in told["found"]] == [1] and told["unheard"] == []
+    late: list[Any] = []
+    owner.requests._do = late.append
+    owner.requests.inspect(owner.desk, 9, b"key")
+    owner.act()
+    owner.now = 3.0
+    owner.act()
+    assert owner.pipe.made[1:] == [
+        ("tell", "answer", {"request": 9, "found": [], "unheard": [0, 1]})
+    ]
+    late[0]()
+    owner.act()
+    assert len(owner.pipe.made) == 2

@@ -1,0 +1,276 @@
+"""Stores of a worker's partitions: what is told when, and to whom the files belong."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace_proto.errors import ServerError
+from headrace_server.core.changes import Change, Example, Examples
+from headrace_server.state.statedir import partition_path
+from headrace_server.state.store import StoreDamaged, _Passing
+from headrace_server.worker.events import Waiting
+from tests.nursery import WarmPopen
+from tests.unit.lives import PATIENCE_S, Keeping
+
+A, B = ("a", 0), ("b", 3)
+Open = Callable[..., Keeping]
+
+
+class Changed:
+    """A partition with changes to be kept."""
+
+    def __init__(self, *changes: Change) -> None:
+        self.changes = list(changes)
+
+    def take_changes(self) -> list[Change]:
+        changes, self.changes = self.changes, []
+        return changes
+
+
+@pytest.fixture
+def keeping() -> Iterator[Open]:
+    made: list[Keeping] = []
+
+    def open_(directory: Path, durability: str = "power") -> Keeping:
+        made.append(Keeping(directory, durability))
+        return made[-1]
+
+    yield open_
+    for one in made:
+        one.stores.close()
+
+
+def test_of_a_partition_that_is_not_open_nothing_is_kept_and_a_message_is_told_at_once(
+    tmp_path: Path, keeping: Open
+):
+    one = keeping(tmp_path)
+    one.stores.note(A, "closing", b"close")
+    one.stores.tell(A, "message")
+    assert one.sent == ["message"] and not one.stores.knows(A, 7)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_write_that_is_made_at_once_is_told_at_once(tmp_path: Path, keeping: Open):
+    one = keeping(tmp_path, "process")
+    one.stores.open(A)
+    one.stores.keep(A, Changed(Change(done=[1])), [70])
+    one.stores.tell(A, "first")
+    assert one.sent == [] and one.stores.gathers and not one.stores.settled(A)
+    assert one.stores.write() == [] and one.sent == ["first"]
+    assert not one.stores.writing and not one.stores.gathers and one.stores.settled(A)
+    large = Examples.of(Example(n, n, 0, 0, 0, 1, (0, b""), bytes(9000)) for n in range(400))
+    one.stores.keep(A, Changed(Change(put=large)))  # the thread makes the file larger
+    one.stores.tell(A, "second")
+    assert one.stores.write() == [] and one.sent == ["first"]
+    one.stores.keep(A, Changed(Change(done=[2])), [71])
+    one.stores.tell(A, "third")
+    assert one.until_sent(3) == ["first", "second", "third"]
+    one.stores.keep(A, Changed(Change(done=[3])))
+    one.stores.tell(A, "fourth")
+    assert one.until_sent(4)[3] == "fourth"
+    one.stores.close()
+    saved = keeping(tmp_path, "process").stores.open(A)
+    assert (saved.done, saved.tokens, len(saved.examples)) == ([1, 2, 3], [70, 71], 400)
+
+
+def test_a_message_is_told_when_all_that_was_kept_before_it_is_committed(
+    tmp_path: Path, keeping: Open
+):
+    one = keeping(tmp_path)
+    for name in (A, B):
+        saved = one.stores.open(name)
+        assert (saved.done, saved.tokens, saved.meta) == ([], [], {})
+    one.stores.keep(A, Changed(Change(done=[1]), Change(done=[2])), [70])
+    one.stores.tell(A, "first")
+    assert one.stores.write() == []
+    one.stores.keep(A, Changed(Change(done=[4])))
+    one.stores.note(A, "closing", b"cancel")
+    one.stores.tell(A, "second")
+    assert one.stores.write() == [] and one.sent == [] and one.stores.writing
+    assert one.until_sent(2) == ["first", "second"]
+    one.stores.close()
+    two = keeping(tmp_path)
+    saved = two.stores.open(A)
+    assert saved.done == [1, 2, 4] and saved.meta.pop("closing") == b"cancel"
+    assert saved.meta.keys() == {"used"}
+    assert two.stores.knows(A, 70) and not two.stores.knows(A, 71)
+    assert two.stores.lacks(A, 71) and not two.stores.lacks(A, 70)
+    assert not two.stores.open(B).done and not two.stores.knows(B, 70)
+
+
+def test_commits_are_counted_over_all_lives_and_times_tell_since_when(
+    tmp_path: Path, keeping: Open
+):
+    one = keeping(tmp_path)
+    one.stores.open(A)
+    assert one.stores.used(A) is None
+    began = time.time()
+    one.stores.keep(A, Changed(Change(done=[1])), [70])
+    assert one.stores.write() == []
+    one.stores.keep(A, Changed(Change(done=[2])))
+    one.stores.close()
+    two = keeping(tmp_path)
+    two.stores.open(A)
+    assert two.stores.used(A)[0] == 1
+    two.stores.keep(A, Changed(Change(done=[3])), [71])
+    assert two.stores.write() == []
+    count, since, until, _ = two.stores.used(A)
+    assert count == 2 and began <= since < until <= time.time()
+
+
+def test_a_commit_of_what_an_earlier_life_handed_out_is_known_to_this_one(
+    tmp_path: Path, keeping: Open
+):
+    """A trainer is acknowledged by a later life, and greets that life again."""
+    one = keeping(tmp_path, "process")
+    one.stores.open(A)
+    earlier, own = 70 | 1 << 32, 1
+    one.stores.keep(A, Changed(Change(done=[1])), [earlier, own])
+    assert one.stores.write() == []
+    assert one.stores.knows(A, earlier) and not one.stores.lacks(A, earlier)
+    assert one.stores.lacks(A, earlier + 1) and not one.stores.knows(A, own)
+
+
+def test_a_commit_that_was_refused_leaves_no_token(tmp_path: Path, keeping: Open):
+    one = keeping(tmp_path)
+    one.stores.open(A)
+    one.stores.keep(A, Changed(), [70])
+    one.stores.tell(A, "told")
+    one.until_sent(1)
+    one.stores.close()
+    assert keeping(tmp_path).stores.open(A).tokens == []
+
+
+def test_a_store_that_is_damaged_is_not_taken_over(tmp_path: Path, keeping: Open):
+    path = partition_path(tmp_path, *A)
+    path.parent.mkdir(parents=True)
+    path.touch()
+    with pytest.raises(StoreDamaged, match="it is empty"):
+        keeping(tmp_path).stores.open(A)
+
+
+def test_a_journal_that_was_there_and_is_gone_is_refused_and_named(tmp_path: Path, keeping: Open):
+    one = keeping(tmp_path)
+    one.stores.open(A)
+    one.stores.close()
+    path = partition_path(tmp_path, *A)
+    path.rename(tmp_path / "moved")
+    for _ in range(2):
+        with pytest.raises(StoreDamaged, match=r"0\.journal is damaged: it is gone, and commits"):
+            keeping(tmp_path).stores.open(A)
+    assert not path.exists()
+    (tmp_path / "moved").rename(path)
+    keeping(tmp_path).stores.open(A)
+
+
+def test_a_store_that_can_not_go_on_is_named_with_why_and_the_others_go_on(
+    tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch
+):
+    one = keeping(tmp_path)
+    for name in (A, B):
+        one.stores.open(name)
+
+    told = threading.Event()
+
+    def broken(changes: object) -> None:
+        assert told.wait(PATIENCE_S)
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(one.stores._stores[A], "_write", broken)
+    one.stores.keep(A, Changed(Change(done=[1])))
+    one.stores.tell(A, "never")
+    assert one.stores.write() == []
+    told.set()
+    one.wait()
+    [(name, error)] = one.stores.tell_committed()
+    assert name == A and isinstance(error, ServerError) and "a fault of ours" in str(error)
+    one.stores.keep(A, Changed(Change(done=[2])))
+    assert [name for name, _ in one.stores.write()] == [A]
+    one.stores.keep(B, Changed(Change(done=[1])))
+    one.stores.tell(B, "well")
+    while not one.sent:
+        one.wait()
+        assert [name for name, _ in one.stores.tell_committed()] == [A]
+    assert one.sent == ["well"]
+
+
+def test_a_disk_without_room_is_told_as_what_a_partition_waits_for(
+    tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch
+):
+    one = keeping(tmp_path)
+    one.stores.open(A)
+    store = one.stores._stores[A]
+    write, room = store._write, threading.Event()
+
+    def waits(entry: Any) -> None:
+        if not room.is_set():
+            raise _Passing("the disk is full")
+        write(entry)
+
+    monkeypatch.setattr(store, "_write", waits)
+    one.stores.keep(A, Changed(Change(done=[1])))
+    one.stores.tell(A, "told")
+    one.wait()
+    assert one.stores.tell_committed() == [] and len(one.sent) == 1
+    text = f"nothing can be committed to {store.path}: the disk is full"
+    assert one.sent[0] == Waiting(*A, text)
+    room.set()
+    while one.sent[-1] != "told":
+        one.wait()
+        assert one.stores.tell_committed() == []
+
+
+def test_a_store_belongs_to_one_process_and_the_next_waits_for_its_end(
+    tmp_path: Path, keeping: Open, caplog: pytest.LogCaptureFixture
+):
+    code = (
+        "import sys\n"
+        "from headrace_server.worker.stores import Stores\n"
+        "Stores(sys.argv[1], 'process', print).open(('a', 0))\n"
+        "print('open', flush=True)\n"
+        "sys.stdin.read(1)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    pipe = subprocess.PIPE
+    with WarmPopen(command, stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdin and other.stdout
+        assert other.stdout.readline() == "open\n"
+
+        class Ends:
+            """Ends the other process as soon as it is waited for."""
+
+            def filter(self, record: object) -> bool:
+                other.kill()
+                return True
+
+        log = logging.getLogger("headrace.worker")
+        ends = Ends()
+        log.addFilter(ends)
+        try:
+            keeping(tmp_path).stores.open(A)
+        finally:
+            log.removeFilter(ends)
+    assert "waits for the end of a worker of an earlier server" in caplog.text
+
+
+def test_a_commit_that_is_older_than_those_that_are_remembered_may_have_been_kept(
+    tmp_path: Path, keeping: Open, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headrace_server.state.store.TOKENS", 3)
+    one = keeping(tmp_path)
+    one.stores.open(A)
+    for token in (70, 74, 72, 75):
+        one.stores.keep(A, Changed(Change(done=[token])), [token])
+    one.stores.close()
+    two = keeping(tmp_path)
+    two.stores.open(A)
+    assert [token for token in range(69, 78) if two.stores.lacks(A, token)] == [76, 77]

@@ -1,0 +1,103 @@
+"""What is told of a feed is how it is now, and bounded however many trainers there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace_server import pipeline as hs
+from headrace_server.core.handover import Batch
+from headrace_server.process.config import MOST_TRAINERS, FeedConfig, RunConfig
+from headrace_server.worker.desk import Desk
+from headrace_server.worker.events import Finished, Opened, Waiting
+from headrace_server.worker.sessions import Session
+from headrace_server.worker.telling import feed_told
+
+
+@pytest.fixture
+def desk() -> Desk:
+    declaration = hs.from_examples([{"i": 1}]).batch(4).declaration()
+    feed = FeedConfig("a", declaration, (), 2)
+    return Desk(feed, RunConfig((feed,), "/nowhere", (), lease_ttl_s=10))
+
+
+def session(number: int, feed: str = "a") -> Session:
+    one = Session(number, b"n", feed, b"i", b"p", Path("trainer"))
+    one.seen, one.host = 8.0, "there:7"
+    return one
+
+
+def opened(desk: Desk, *partitions: int) -> None:
+    for partition in partitions:
+        desk.on_opened(Opened("a", partition, [["i", "int64", [4]]]))
+
+
+def test_the_state_of_a_feed_goes_from_opening_to_its_end(desk: Desk):
+    assert desk.state() == "opening"
+    opened(desk, 0, 1)
+    assert desk.state() == "open"
+    assert desk.close(False)
+    assert desk.state() == "closing"
+    for partition in range(2):
+        desk.on_finished(Finished("a", partition, {}))
+    assert desk.state() == "ended"
+    desk.fail("data", "it broke")
+    told = feed_told(desk, [], 10.0)
+    assert (told["state"], told["failure"]) == ("failed", ["data", "it broke"])
+
+
+def test_of_partitions_it_is_told_who_runs_them_and_what_they_lack(desk: Desk):
+    opened(desk, 0)
+    desk.on_waiting(Waiting("a", 0, "rows are rare"))
+    desk.on_finished(Finished("a", 1, {}))
+    assert feed_told(desk, [], 10.0)["partitions"] == [
+        {"partition": 0, "worker": 0, "open": True, "done": False, "waits": "rows are rare"},
+        {"partition": 1, "worker": 0, "open": False, "done": True, "waits": ""},
+    ]
+
+
+def test_a_trainer_is_told_of_with_what_it_has_and_what_it_said(desk: Desk):
+    opened(desk, 0, 1)
+    desk.dispatcher.join(3, 9.0)
+    desk.dispatcher.window(3, 2)
+    desk.dispatcher.made(Batch(0, 0, 4))
+    desk.dispatcher.take_effects()
+    one = session(3)
+    one.tally.sent(4, 32)
+    one.tally.blocked_s, one.tally.busy_s = 1.23456, 7.0
+    told = feed_told(desk, [session(9, "b"), one], 10.0)
+    (trainer,) = told["trainers"]
+    expected: dict[str, Any] = {
+        "trainer": 3,
+        "nonce": "6e",
+        "host": "there:7",
+        "name": "",
+        "local": False,
+        "silent_s": 2.0,
+    }
+    expected |= {"rank": -1, "window": 1, "leases": 1, "batches": 1, "rows": 4, "bytes": 32}
+    expected |= {"committed": 0, "stale": 0, "refused": {}, "blocked_s": 1.235, "busy_s": 7.0}
+    assert trainer == expected
+    assert told["standing"]["leased"] == 1 and told["trainers_more"] == 0
+
+
+def test_of_a_great_many_trainers_the_rest_is_only_counted(desk: Desk):
+    told = feed_told(desk, [session(n) for n in range(MOST_TRAINERS + 5, 0, -1)], 10.0)
+    assert [t["trainer"] for t in told["trainers"]] == list(range(1, MOST_TRAINERS + 1))
+    assert told["trainers_more"] == 5
+
+
+def test_an_example_that_is_out_is_told_with_its_holder(desk: Desk):
+    desk.dispatcher.join(3, 5.0)
+    desk.dispatcher.window(3, 1)
+    desk.dispatcher.made(Batch(0, 0, 4))
+    desk.dispatcher.made(Batch(1, 0, 4))
+    desk.dispatcher.take_effects()
+    place = {"partition": 0, "epoch": 2, "segment": 1, "segments": 4}
+    assert desk.example_told([0, 2, 1, 4, "ready", -1], 9.0) == {**place, "where": "ready"}
+    held = {"where": "leased", "batch": 0, "trainer": 3, "since_s": 4.0}
+    assert desk.example_told([0, 2, 1, 4, "out", 0], 9.0) == {**place, **held}
+    unheld = desk.example_told([1, 2, 1, 4, "out", 0], 9.0)
+    assert unheld["where"] == "in a batch that nobody has" and "trainer" not in unheld
