@@ -275,7 +275,7 @@ class Session(Leases):
         self._said_at = -1e9  # the server waits for the heartbeat that says that this was heard
 
     def _property(self, name: str, unknown: int) -> int:
-        """A number that the server told of the feed: its ``generation``, its own ``epoch``."""
+        """A number in the properties of the feed: ``generation``, or ``epoch``, the term."""
         if self.welcome is None or not isinstance(self.welcome.properties, dict):
             return unknown
         value = self.welcome.properties.get(name, unknown)
@@ -302,7 +302,7 @@ class Session(Leases):
                     resume=self.resume,
                     generation=self._property("generation", self.generation),
                     host=self.host,
-                    epoch=self._property("epoch", 0),
+                    term=self._property("epoch", 0),
                     committed=self._told_commits(),
                     restart=self.restart,
                     owner=self.owner,

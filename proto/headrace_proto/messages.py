@@ -127,7 +127,7 @@ class Hello:
     resume: Text = ""  # the snapshot that the feed is to go on from
     generation: Signed = -1  # the feed's, as it was told before
     host: Text = ""  # where the trainer runs, for people
-    epoch: Count = 0  # number of the server's start that let it in last, where states outlive that
+    term: Count = 0  # number of the server's start that let it in last, where states outlive that
     committed: Counts = ()  # partition and token of the last acknowledged commit in each partition
     restart: Flag = False  # the feed is to be started from its beginning
     owner: Signed = -1  # which of the server's owners is greeted; -1: any

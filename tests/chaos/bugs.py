@@ -81,11 +81,11 @@ def _no_duplicate_answer() -> None:
     _replace(LeaseTable, "commit", commit)
 
 
-def _no_epoch() -> None:
+def _no_term() -> None:
     """A server that is started anew counts its tokens from the same number."""
     from headrace_server.state.statedir import StateDirectory
 
-    _replace(StateDirectory, "raise_epoch", lambda self, *_: 1)
+    _replace(StateDirectory, "raise_term", lambda self, *_: 1)
 
 
 def _wall_clock() -> None:
@@ -149,7 +149,7 @@ BUGS = {
     "no fence": Bug(_no_fence, _LATE),
     "reply before commit": Bug(_reply_before_commit, ("server killed",)),
     "no duplicate answer": Bug(_no_duplicate_answer, _LOSSES),
-    "no epoch": Bug(_no_epoch, ("server killed", "trainer stopped")),
+    "no term": Bug(_no_term, ("server killed", "trainer stopped")),
     "wall clock": Bug(_wall_clock, ("trainer killed",)),
     "answers lost": Bug(_answers_lost, ("trainer killed",)),
     "nothing requeued": Bug(_nothing_requeued, ("trainer killed",), "plain"),

@@ -378,8 +378,8 @@ def _recoveries(lines: list[Line], kills: list[tuple[float, str, str]]) -> dict[
     for at, kind, whom in kills:
         before = [line for line in takes if line.at <= at]
         if kind == "server":
-            epoch = max((line.token >> 32 for line in before), default=0)
-            after = (line.at for line in takes if line.at > at and line.token >> 32 > epoch)
+            term = max((line.token >> 32 for line in before), default=0)
+            after = (line.at for line in takes if line.at > at and line.token >> 32 > term)
         else:
             held = [line for line in before if line.who == whom][-1:]
             rows = {tuple(cell) for line in held for cell in line.more[0]}

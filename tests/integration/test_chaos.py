@@ -32,7 +32,7 @@ QUICK = {
 }
 SLOW = {
     "wall clock": "a lease is kept",
-    "no epoch": "a token is of one batch",
+    "no term": "a token is of one batch",
     "answers lost": "the run comes to its end",
     "nothing requeued": "the run comes to its end",
 }

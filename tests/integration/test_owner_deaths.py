@@ -270,19 +270,19 @@ def test_ranks_stay_in_step_when_the_owner_is_killed():
 def test_an_owner_that_dies_while_the_disk_is_full_goes_on_when_there_is_room(
     full: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Its epoch can not be stored: that is no fault of the owner, which had few deaths."""
-    raise_epoch, tried = StateDirectory.raise_epoch, threading.Semaphore(0)
+    """Its term can not be stored: that is no fault of the owner, which had few deaths."""
+    raise_term, tried = StateDirectory.raise_term, threading.Semaphore(0)
     refusals = [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) for _ in range(full)]
 
     def raised(state: StateDirectory, *more: int) -> int:
         tried.release()
         if refusals:
             raise refusals.pop()
-        return raise_epoch(state, *more)
+        return raise_term(state, *more)
 
     monkeypatch.setattr(crew, "_RETRY_S", 0.05)
     with hs.run(examples(400).batch(4), state_dir=tmp_path, partitions=2, workers=2) as server:
-        monkeypatch.setattr(StateDirectory, "raise_epoch", raised)
+        monkeypatch.setattr(StateDirectory, "raise_term", raised)
         with headrace.connect(server.address, timeout=PATIENCE_S) as feed:
             rows = next(feed)["i"].tolist()
             os.kill(server.pids["worker-1-0"], signal.SIGKILL)

@@ -21,8 +21,8 @@ __all__ = ["Hands"]
 class Hands:
     """The batches of one feed, or of some of its partitions, and what is to be done with them."""
 
-    def __init__(self, lease_ttl_s: float, epoch: int) -> None:
-        self.leases: LeaseTable[Batch] = LeaseTable(lease_ttl_s, epoch)
+    def __init__(self, lease_ttl_s: float, term: int) -> None:
+        self.leases: LeaseTable[Batch] = LeaseTable(lease_ttl_s, term)
         self.effects: list[Effect] = []
         self.open = 0  # batches made, and neither settled nor void
         self.counts = {"batches": 0, "rows": 0, "redelivered": 0, "stale": 0, "expired": 0}

@@ -48,9 +48,9 @@ class Lease(Generic[B]):
 class LeaseTable(Generic[B]):
     """All leases of one feed."""
 
-    def __init__(self, ttl_s: float, epoch: int = 0) -> None:
+    def __init__(self, ttl_s: float, term: int = 0) -> None:
         self.ttl_s = ttl_s
-        self._first = self._counter = epoch << 32
+        self._first = self._counter = term << 32
         self._held: dict[int, Lease[B]] = {}
         self._by_session: dict[int, dict[int, Lease[B]]] = {}
         self._free_tokens: dict[int, B] = {}  # last tokens of batches whose lease has ended
@@ -172,7 +172,7 @@ class LeaseTable(Generic[B]):
         return list(self._by_session.get(session, {}).values())
 
     def renew(self, session: int, now: float) -> None:
-        """The session is alive: its leases last one more term."""
+        """The session is alive: extend its leases by the TTL."""
         for lease in self._by_session.get(session, {}).values():
             lease.deadline = now + self.ttl_s
 

@@ -33,11 +33,11 @@ _REMEMBERED = 10_000
 
 
 class Runs:
-    """The runs of one feed, as one owner knows them; ``epoch`` numbers the owner's life."""
+    """The runs of one feed, as one owner knows them; ``term`` numbers the owner's start."""
 
-    def __init__(self, epoch: int = 0) -> None:
+    def __init__(self, term: int = 0) -> None:
         self.current = 0  # the last run that anybody joined; 0: none
-        self._first = epoch << 32  # runs that begin here have larger numbers
+        self._first = term << 32  # runs that begin here have larger numbers
         self._world = 0
         self._ranks: set[int] = set()  # of the current run, as far as they were here
         self._asked: dict[bytes, float] = {}  # by nonce: when a trainer asked first

@@ -20,7 +20,7 @@ __all__ = ["Standing"]
 class Standing:
     """The parts of the machine, and their answers.
 
-    ``epoch`` makes the tokens of one life of a server differ from those of all others.
+    ``term`` makes the tokens of one start of an owner differ from those of all others.
     ``order`` is that of a feed of segments, "arrival" or "lanes"; of others it is empty.
     ``shared``: whether other partitions of the feed are handed out elsewhere.
     """
@@ -30,12 +30,12 @@ class Standing:
         partitions: Sequence[int],
         lease_ttl_s: float,
         max_window: int = 64,
-        epoch: int = 0,
+        term: int = 0,
         order: str = "",
         shared: bool = False,
     ) -> None:
         self.stateful = bool(order)  # whether batches are of segments, and committed by states
-        self._hands = hands = Hands(lease_ttl_s, epoch)
+        self._hands = hands = Hands(lease_ttl_s, term)
         self._leases = hands.leases
         self._trainers = trainers = Trainers(max_window, self._held_by, shared)
         self._saves = Saves()
@@ -48,7 +48,7 @@ class Standing:
         else:
             plain = PlainSupply(partitions, hands, trainers)
             self._supply, self._claims = plain, Claims(hands, plain)
-        self._first_token = epoch << 32  # those before it are of earlier servers
+        self._first_token = term << 32  # those before it are of earlier servers
         self._last_saved: dict[int, tuple[int, Batch]] = {}  # by session: token and batch
         self._resends: dict[int, int] = {}  # sessions that reconnected, and what they received
         self._paused = False

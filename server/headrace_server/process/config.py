@@ -29,7 +29,7 @@ class FeedConfig:
     partitions: int
     generation: int = 0  # how often it was taken back to a snapshot
     snapshot: str = ""  # the last one
-    untouched: bool = False  # whether this life of the server began with that
+    untouched: bool = False  # whether this start of the server began with that
     functions: Any = None  # what is noted of its functions beside its state, see functions.py
     may_change: bool = False  # whether they may do something else now
 
@@ -79,9 +79,9 @@ class RunConfig(Limits):
     index_directory: str | None = None
     state_directory: str | None = None  # where commits and states outlive processes
     durability: str = "off"
-    epoch: int = 0  # of this life, where there is a state directory …
+    term: int = 0  # number of this start; greater than those of all starts before …
     starts: tuple[int, ...] = ()  # … the last ones that it knows, this one at the end …
-    start: int = 0  # … and the number of all of them: how people call this life
+    start: int = 0  # … and how many there were: the number that people see
     record: str = "off"  # of the flight, where there is a state directory
     record_bytes: int = RECORD_BYTES  # of each feed
     program: bytes = b""  # names the process that started the server

@@ -1,12 +1,13 @@
-"""State that outlives a server: its state directory and snapshots, and how a life begins there.
+"""State that outlives a server: its state directory and snapshots, and how a start begins there.
 
-    begin(config, tokens)              ─► the config of this life: epoch, generations of the feeds
+    begin(config, tokens)              ─► the config of this start: term, generations of the feeds
     prepare(feed, S), take_back(config, feed)
-                                       ─► that of the next life, which goes on from snapshot S
+                                       ─► that of the next start, which goes on from snapshot S
 
-The epoch is raised beyond that of every snapshot which is gone on from: tokens in it are never
-given out again.  Epochs also follow the clock, so the same holds for tokens that a state directory
-has forgotten because it was put back to an earlier state.
+The number of a start is its **term**; a token carries it in its upper bits.  A start that goes on
+from a snapshot gets a term beyond that of the snapshot, so no token is given out twice.  Terms also
+follow the clock, so the same holds for tokens that a state directory has forgotten because it was
+put back to an earlier state.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from .statedir import StateDirectory
 __all__ = ["Durable"]
 
 
-#: 1 January 2026, in seconds since 1970: epochs by the clock count from there …
+#: 1 January 2026, in seconds since 1970: terms by the clock count from there …
 _SINCE_S = 1_767_225_600
 #: … in steps of an eighth of a second: two starts of one directory are never as close.  31 bits of
-#: them last until 2034; after that an epoch is one more than the one before.
+#: them last until 2034; after that a term is one more than the one before.
 _STEPS = 8
 
 
@@ -71,17 +72,17 @@ class Durable:
     def begin(
         self, config: RunConfig, tokens: Mapping[str, Token], keep_partitions: bool = False
     ) -> RunConfig:
-        """The first life of this server; ``tokens`` by feed are gone on from.
+        """Return the config of the first start; feeds go on from the snapshots in ``tokens``.
 
         With ``keep_partitions`` a feed that has a state keeps the number of partitions of that.
         """
-        found, epochs = {}, [0]
+        found, terms = {}, [0]
         for name, token in tokens.items():
             shelf = self.shelf
             if token.url and not shelf.far:
                 shelf = Shelf(self.path, token.url)
-            found[name], epoch = shelf.fetch(name, token.snapshot)
-            epochs.append(epoch)
+            found[name], term = shelf.fetch(name, token.snapshot)
+            terms.append(term)
         if keep_partitions:
             feeds = (self._state.with_partitions(one, found.get(one.name)) for one in config.feeds)
             config = dataclasses.replace(config, feeds=tuple(feeds))
@@ -91,7 +92,7 @@ class Durable:
                 prepare(self._state, feed, found[feed.name], snapshot, self._allow_change)
             else:
                 self._state.check_feed(feed, self._allow_change)
-        epoch = self._state.raise_epoch(max(epochs), _by_clock())
+        term = self._state.raise_term(max(terms), _by_clock())
         for name in tokens:
             take_back(self._state, name)
         return dataclasses.replace(
@@ -99,43 +100,43 @@ class Durable:
             feeds=tuple(self._noted(feed, feed.name in tokens) for feed in config.feeds),
             state_directory=str(self.path),
             durability=self._durability,
-            epoch=epoch,
+            term=term,
             starts=self._state.starts,
             start=self._state.count,
         )
 
     def prepare(self, feed: FeedConfig, snapshot: str) -> int:
-        """See that a feed can be taken back; the epoch of the snapshot, 0 of the beginning."""
+        """Check that a feed can be taken back; return the snapshot's term, 0 of the beginning."""
         if snapshot == BEGINNING:
             prepare(self._state, feed, None, snapshot, self._allow_change)
             return 0
-        directory, epoch = self.shelf.fetch(feed.name, snapshot)
+        directory, term = self.shelf.fetch(feed.name, snapshot)
         prepare(self._state, feed, directory, snapshot, self._allow_change)
-        return epoch
+        return term
 
-    def take_back(self, config: RunConfig, feed: str, epoch: int) -> RunConfig:
-        """The next life, with one feed taken back to what was prepared.
+    def take_back(self, config: RunConfig, feed: str, term: int) -> RunConfig:
+        """Return the config of the next start, with one feed taken back to what was prepared.
 
         No process may have its stores open.
         """
-        epoch = self._state.raise_epoch(epoch, _by_clock())
+        term = self._state.raise_term(term, _by_clock())
         take_back(self._state, feed)
-        return self._begun(config, epoch, feed)
+        return self._begun(config, term, feed)
 
     def next_start(self, config: RunConfig) -> RunConfig:
-        """The config of the next life, which goes on from what is stored."""
-        return self._begun(config, self._state.raise_epoch(0, _by_clock()))
+        """Return the config of the next start, which goes on from the stored state."""
+        return self._begun(config, self._state.raise_term(0, _by_clock()))
 
-    def next_epoch(self, config: RunConfig) -> RunConfig:
-        """The config of another owner of the same start, whose tokens are larger."""
-        epoch = self._state.raise_epoch(0, _by_clock())
+    def next_term(self, config: RunConfig) -> RunConfig:
+        """Return the same config under a larger term, for another owner."""
+        term = self._state.raise_term(0, _by_clock())
         starts, start = self._state.starts, self._state.count
-        return dataclasses.replace(config, epoch=epoch, starts=starts, start=start)
+        return dataclasses.replace(config, term=term, starts=starts, start=start)
 
-    def _begun(self, config: RunConfig, epoch: int, untouched: str = "") -> RunConfig:
+    def _begun(self, config: RunConfig, term: int, untouched: str = "") -> RunConfig:
         feeds = tuple(self._noted(one, one.name == untouched) for one in config.feeds)
         starts, start = self._state.starts, self._state.count
-        return dataclasses.replace(config, feeds=feeds, epoch=epoch, starts=starts, start=start)
+        return dataclasses.replace(config, feeds=feeds, term=term, starts=starts, start=start)
 
     def _noted(self, feed: FeedConfig, untouched: bool) -> FeedConfig:
         was = resumption(self.path, feed.name)

@@ -87,10 +87,10 @@ class Shelf:
             part.mkdir(parents=True)
         return name, part
 
-    def finish(self, feed: str, name: str, epoch: int) -> Token:
+    def finish(self, feed: str, name: str, term: int) -> Token:
         """All stores are there: the snapshot is whole, and stays so after a power cut.
 
-        ``epoch`` is the server's: tokens in the stores are not of a later one.
+        ``term`` is the server's: tokens in the stores are not of a later one.
         """
         part = self._root / feed / f"{name}{_PART}"
         for beside in _BESIDE:
@@ -106,7 +106,7 @@ class Shelf:
             "format": _FORMAT,
             "feed": feed,
             "snapshot": name,
-            "epoch": epoch,
+            "epoch": term,  # the name of the term in a stored snapshot
             "files": files,
         }
         leaf["sum"] = _sum_of(leaf)
@@ -146,7 +146,7 @@ class Shelf:
         return found
 
     def fetch(self, feed: str, name: str) -> tuple[Path, int]:
-        """The directory of a snapshot, whole and checked, and the epoch that it was made in.
+        """The directory of a snapshot, whole and checked, and the term that it was made in.
 
         It is brought from the URL where it must be.
         """
@@ -161,12 +161,12 @@ class Shelf:
                     part.mkdir(parents=True)
                 if self._far is None or not self._far.get(feed, name, part):
                     raise ServerError(self._missing(feed, name))
-                epoch = _check(part, feed, name)
+                term = _check(part, feed, name)
                 shutil.rmtree(whole, ignore_errors=True)
                 os.rename(part, whole)
             finally:
                 shutil.rmtree(part, ignore_errors=True)
-            return whole, epoch
+            return whole, term
         return whole, _check(whole, feed, name)
 
     def _missing(self, feed: str, name: str) -> str:
@@ -178,11 +178,11 @@ class Shelf:
 
 
 def _check(directory: Path, feed: str, name: str) -> int:
-    """Whether a snapshot is what was stored; its epoch."""
+    """Whether a snapshot is what was stored; its term."""
     try:
         leaf = json.loads((directory / _LEAF).read_text())
         made_by, files = leaf["format"], dict(leaf["files"])
-        named, epoch = (leaf["feed"], leaf["snapshot"]), int(leaf["epoch"])
+        named, term = (leaf["feed"], leaf["snapshot"]), int(leaf["epoch"])
         expected_sum = leaf.pop("sum")
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise SnapshotDamaged(f"{directory / _LEAF} is damaged: {error!r:.200}") from None
@@ -201,7 +201,7 @@ def _check(directory: Path, feed: str, name: str) -> int:
             raise SnapshotDamaged(f"{path} is gone: the snapshot can not be used")
         if _sum(path) != expected:
             raise SnapshotDamaged(f"{path} is damaged: it is not what was stored")
-    return epoch
+    return term
 
 
 def _sum_of(leaf: dict[str, Any]) -> str:

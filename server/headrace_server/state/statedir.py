@@ -1,7 +1,7 @@
 """The state directory: what a server finds again when it is started anew.
 
 LOCK                          flock while a server lives: a second one is refused
-epoch                         number of the last start (fences off earlier tokens), those before
+epoch                         term of the last start (fences off earlier tokens), the terms before
                               it, and how many there were
 index/                        indexes of record files
 feeds/NAME/feed.json          what the feed was declared as, its files, its partitions
@@ -50,12 +50,14 @@ SUFFIX = ".journal"
 STATES = frozenset({SUFFIX, OLD_SUFFIX})
 _FORMAT = 1
 _FIELDS = frozenset({"format", "partitions", "pipeline", "files"})
-#: Tokens carry the epoch above 32 bits, and are below 2**63.
-_MOST_EPOCHS = 2**31 - 1
+#: The file that holds the term; its name is that of earlier releases.
+_TERM_FILE = "epoch"
+#: Tokens carry the term above 32 bits, and are below 2**63.
+_MOST_TERMS = 2**31 - 1
 #: A clock that is wrong may not use them up.
-_MOST_BY_CLOCK = _MOST_EPOCHS - 2**24
+_MOST_BY_CLOCK = _MOST_TERMS - 2**24
 #: Twice, so that a wrong digit does not become another number.
-_EPOCH = re.compile(r"([0-9]{1,10}) \1\s*")
+_TERM = re.compile(r"([0-9]{1,10}) \1\s*")
 #: The last starts, which are noted in a line that is there twice, too.
 _STARTS = re.compile(r"[0-9]{1,10}( [0-9]{1,10})*")
 _MOST_STARTS = 1000
@@ -82,7 +84,7 @@ class StateDirectory:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """ServerError when another server holds it."""
         self.path = Path(path).absolute()
-        self.starts: tuple[int, ...] = ()  # the last ones, this life's at the end
+        self.starts: tuple[int, ...] = ()  # the last terms, this start's at the end
         self.count = 0  # of all starts, this one included
         try:
             with writing(self.path):
@@ -103,13 +105,14 @@ class StateDirectory:
             self.close()
             raise
 
-    def raise_epoch(self, beyond: int = 0, at_least: int = 0) -> int:
-        """The number of this life, greater than ``beyond``; on the disk before it is returned.
+    def raise_term(self, beyond: int = 0, at_least: int = 0) -> int:
+        """Store and return the term of this start, which is greater than ``beyond``.
 
-        ``at_least`` goes by the clock, so a directory that was put back to an earlier state gives
-        numbers beyond those of the starts that it has forgotten.
+        The term is on the disk before this returns.  ``at_least`` goes by the clock, so a
+        directory that was put back to an earlier state gives terms beyond those of the starts
+        that it has forgotten.
         """
-        file = self.path / "epoch"
+        file = self.path / _TERM_FILE
         try:
             text = file.read_text()
         except FileNotFoundError:
@@ -117,13 +120,13 @@ class StateDirectory:
         except ValueError:
             text = ""
         first, *told = text.splitlines() or [""]
-        count = _EPOCH.fullmatch(told.pop()) if len(told) == 3 else None
-        found = _EPOCH.fullmatch(first)
-        before = max(int(found[1]), beyond) if found else _MOST_EPOCHS
-        if before >= _MOST_EPOCHS:
+        count = _TERM.fullmatch(told.pop()) if len(told) == 3 else None
+        found = _TERM.fullmatch(first)
+        before = max(int(found[1]), beyond) if found else _MOST_TERMS
+        if before >= _MOST_TERMS:
             raise ServerError(
                 f"{file} is damaged or gone: it holds the number of starts so far, twice, below "
-                f"{_MOST_EPOCHS}.  Write a number larger than any before into it, twice, or resume "
+                f"{_MOST_TERMS}.  Write a number larger than any before into it, twice, or resume "
                 "from a snapshot"
             )
         number = before + 1

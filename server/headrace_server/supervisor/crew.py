@@ -72,7 +72,7 @@ class Crew:
         self._on_event = on_event
         self._on_death = on_death
         self._give_up = give_up
-        self._closed = True  # whether one life of the server has ended, and no next has begun
+        self._closed = True  # whether a server's start has ended, and no next one has begun
         self._timers: list[threading.Timer] = []
         self._timeout_s, self._deadline = 0.0, Deadline(0.0)  # of a begin
         self._front: Child | None = None

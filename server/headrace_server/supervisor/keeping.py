@@ -1,10 +1,10 @@
 """What owners ask of the keeping of state: snapshots, and to go back to one.
 
     "snapshot"  ─► order "copy" to owners ─► checksums, disk, URL ─► "snapshotted"
-    "take_back" ─► the snapshot is prepared ─► the supervisor begins a next life
+    "take_back" ─► the snapshot is prepared ─► the supervisor begins a new start
                    or it can not be        ─► "not_taken_back"
 
-Files, networks and whole lives of the server are waited for here, each on a thread of its own: who
+Files, networks and whole starts of the server are waited for here, each on a thread of its own: who
 reads their pipes goes on reading.
 """
 
@@ -36,24 +36,24 @@ _Prepared = Callable[[FeedConfig], int]
 
 
 class _Over(ServerError):
-    """The life of the server in which something was asked for has ended."""
+    """The start of the server that was asked for something has ended."""
 
 
 class Keeping:
-    """One life's."""
+    """The threads of one start of the server."""
 
     def __init__(
         self,
         durable: Durable,
-        epoch: Callable[[], int],
+        term: Callable[[], int],
         ask: Callable[..., Mapping[int, Mapping[str, Any]]],
         order: Callable[..., None],
         note: Callable[[str, str], None],
         take_back: Callable[[str, _Prepared], None],
     ) -> None:
-        """``epoch``: of the last start; ``ask``: the answers of all owners to an order."""
+        """``term``: of the last start; ``ask``: the answers of all owners to an order."""
         self._durable = durable
-        self._epoch = epoch
+        self._term = term
         self._ask = partial(ask, "copy", None, self._stopped)
         self._places = threading.BoundedSemaphore(_MOST)
         self._order = order
@@ -115,7 +115,7 @@ class Keeping:
             for told in self._ask(feed=feed, directory=str(directory)).values():
                 if told["code"]:
                     raise from_code(told["code"], told["text"])
-            return shelf.finish(feed, name, self._epoch())
+            return shelf.finish(feed, name, self._term())
         except BaseException:
             shelf.abandon(feed, name)
             raise
@@ -130,7 +130,7 @@ class Keeping:
             answer["token"] = self._make(feed).to_plain()
         except HeadraceError as error:
             answer |= {"code": code_of(error), "text": str(error)}
-        if not self._over:  # else it asks the next life
+        if not self._over:  # else it asks the next start
             about = {"session": session, "request": request}
             self._order(owner, order="snapshotted", **about, **answer)
 
@@ -145,22 +145,22 @@ class Keeping:
             self._order(owner, order="not_taken_back", feed=feed, snapshot=snapshot, **refusal)
 
     def take_back(self, feed: str, snapshot: str) -> None:
-        """Have a feed go on from a snapshot, in the next life of the server."""
+        """Have a feed go on from a snapshot, in the next start of the server."""
 
         def prepared(config: FeedConfig) -> int:
             if self._over:
                 raise _Over(f"feed {feed!r} was not taken back: the server has restarted meanwhile")
-            epoch = self._durable.prepare(config, snapshot)
+            term = self._durable.prepare(config, snapshot)
             to = "its beginning" if snapshot == BEGINNING else f"snapshot {snapshot}"
             logger.warning("feed %r is taken back to %s", feed, to)
             self._note("taken back", f"feed {feed!r} to {to}")
-            return epoch
+            return term
 
         self._supervise(feed, prepared)
 
     def close(self) -> None:
-        """This life ends.
+        """End, because this start of the server ends.
 
-        A feed that has not been taken back by now stays as it is: trainers ask the next life.
+        A feed that has not been taken back by now stays as it is: trainers ask the next start.
         """
         self._over = True

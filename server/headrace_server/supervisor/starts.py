@@ -1,4 +1,4 @@
-"""The starts of a server's owners, each with an epoch of its own: no two give out the same token.
+"""The starts of a server's owners, each with a term of its own: no two give out the same token.
 
 begin_all() ─► of(owner) ─► … its death ─► begin(owner) ─► of(owner) ─► …
 
@@ -22,8 +22,8 @@ class Starts:
     """``config`` is that of the last start."""
 
     def __init__(self, config: RunConfig, durable: Durable | None) -> None:
-        if not config.epoch:  # tokens of its lives must differ
-            config = replace(config, epoch=secrets.randbits(30) + 1)
+        if not config.term:  # tokens of its starts must differ
+            config = replace(config, term=secrets.randbits(30) + 1)
         self.config = config
         self._durable = durable
         self._begun: dict[int, RunConfig] = {}  # by owner
@@ -38,15 +38,15 @@ class Starts:
         self.config = replace(self.config, **values)
 
     def begin_all(self) -> None:
-        """Begin all owners: the first with the epoch of the server's start."""
+        """Begin all owners: the first with the term of the server's start."""
         for number in range(self.config.workers):
             if number:
-                self.config = self._next_epoch()
+                self.config = self._next_term()
             self._begun[number] = self.config
 
     def begin_all_anew(self) -> None:
         """Begin all owners again, while the server goes on."""
-        self.config = self._next_epoch()
+        self.config = self._next_term()
         self.begin_all()
 
     def begin(self, owner: int) -> None:
@@ -55,15 +55,15 @@ class Starts:
             if self._durable is not None:
                 self.config = self._durable.next_start(self.config)
             else:
-                self.config = self._next_epoch()
+                self.config = self._next_term()
             self._begun[owner] = self.config
 
-    def take_back(self, feed: str, epoch: int) -> None:
-        """Begin a next life of the server, with a feed taken back to what was prepared."""
+    def take_back(self, feed: str, term: int) -> None:
+        """Begin a next start of the server, with a feed taken back to what was prepared."""
         assert self._durable is not None
-        self.config = self._durable.take_back(self.config, feed, epoch)
+        self.config = self._durable.take_back(self.config, feed, term)
 
-    def _next_epoch(self) -> RunConfig:
+    def _next_term(self) -> RunConfig:
         if self._durable is not None:
-            return self._durable.next_epoch(self.config)
-        return replace(self.config, epoch=self.config.epoch + 1)
+            return self._durable.next_term(self.config)
+        return replace(self.config, term=self.config.term + 1)

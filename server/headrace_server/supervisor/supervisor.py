@@ -9,7 +9,7 @@ A death with rows in hand that were in hand at a death before is no case for the
 quarantine, which finds the row that kills.
 
 It runs in the process that called ``hs.run`` or in ``headrace serve``.  The processes are in
-``crew.py``, their epochs in ``starts.py``, what becomes of feeds in ``fates.py``, and what children
+``crew.py``, their terms in ``starts.py``, what becomes of feeds in ``fates.py``, and what children
 are asked in ``asks.py``.
 """
 
@@ -113,7 +113,7 @@ class Supervisor:
         self._starts.begin_all()
         if self._durable is not None:
             told = self._ask_owners, self._crew.order, self._fates.chronicle.note, self.take_back
-            self._keeping = Keeping(self._durable, lambda: self._config.epoch, *told)
+            self._keeping = Keeping(self._durable, lambda: self._config.term, *told)
         write_sources([feed.declaration for feed in self._config.feeds], self._directory.path)
         self._crew.begin(self._start_timeout_s)
         reports, ended = self._reports, self._ended
@@ -230,22 +230,22 @@ class Supervisor:
             self._crew.resume()
 
     def take_back(self, feed: str, prepared: Callable[[FeedConfig], int]) -> None:
-        """Begin the next life of the server, with a feed as it was prepared.
+        """Begin the next start of the server, with a feed as it was prepared.
 
         What ``prepared`` raises comes before anything was ended.
         """
         with self._lives:
             if self._stopping or self.failure is not None:
                 return
-            epoch = prepared(next(one for one in self._config.feeds if one.name == feed))
+            term = prepared(next(one for one in self._config.feeds if one.name == feed))
             with self._or_fail(feed):
                 self._end_children(abruptly=True)
-                self._starts.take_back(feed, epoch)
+                self._starts.take_back(feed, term)
                 self._begin_life()
 
     @contextlib.contextmanager
     def _or_fail(self, feed: str) -> Iterator[None]:
-        """Let the server fail where an error leaves it between two lives."""
+        """Let the server fail where an error leaves it between two starts."""
         try:
             yield
         except Exception as error:
@@ -379,7 +379,7 @@ class Supervisor:
             self._finalizer()
 
     def _end_children(self, abruptly: bool = False) -> None:
-        """End this life of the server."""
+        """End this start of the server."""
         self._close_keeping()
         self._crew.end(abruptly)
 

@@ -87,7 +87,7 @@ class Desk:
         self.owners = run.owners_of(config)
         self.of_feed = config.partitions  # at all owners
         # Tokens of an earlier server on this address must not be taken for ours.
-        self.epoch = epoch = run.epoch
+        self.term = term = run.term
         self.durable = run.state_directory is not None  # beyond the server
         order = config.order if config.stateful else ""
         if order and run.replay is not None:  # in the order of hand-out, whosever lanes they were
@@ -96,7 +96,7 @@ class Desk:
             self.partitions,
             run.lease_ttl_s,
             run.max_credits,
-            epoch,
+            term,
             order=order,
             shared=self.owners > 1,
         )
@@ -117,7 +117,7 @@ class Desk:
         if run.record != "off":
             self.flight = LeaseRecorder(run, config.name, owner, not config.stateful)
         self._run = run
-        self.runs = Runs(epoch)
+        self.runs = Runs(term)
         self._opened: set[int] = set()
         self._usages: list[tuple[int, float, float]] = []  # of earlier servers, by partition
         self._used_from, self._used_upto = inf, -inf  # when, by this one (Unix time)
@@ -139,7 +139,8 @@ class Desk:
         self.schema = self.schema or message.schema
         self.properties = dict(message.properties)
         if self.durable:
-            self.properties.update(durable=True, epoch=self._run.epoch)
+            # "epoch" is the name of the term on the wire.
+            self.properties.update(durable=True, epoch=self.term)
         else:
             self.properties["recovers"] = True
         self.properties["generation"] = self.rejoining.generation
@@ -237,7 +238,7 @@ class Desk:
         """
         last = dict(zip(hello.committed[::2], hello.committed[1::2], strict=False))
         for partition, token in last.items():  # one question for each partition, not more
-            if partition in self.partitions and token >> 32 != self.epoch:
+            if partition in self.partitions and token >> 32 != self.term:
                 self.dispatcher.recall(session, Acknowledged(token, partition))
         self.claim(session, hello)
 

@@ -76,7 +76,7 @@ class Partitions:
         self._life = life
         directory = Path(config.directory)
         self._slab = Slab(directory, worker, life, config.slab_bytes, config.segment_bytes)
-        self._stores = Stores(*config.journals, self._send, config.epoch)
+        self._stores = Stores(*config.journals, self._send, config.term)
         self._reporter = Reporter(begun.sheet, self._slab, self._stores.progress)
         self._commits = Commits(self._stores, self._send)
         self._announcer = Announcer(self._slab, send)

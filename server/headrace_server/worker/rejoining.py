@@ -110,7 +110,7 @@ class Rejoining:
         if self._machine.of_another_generation(hello.generation):
             raise self.rewound()
         tokens = (*hello.held, *(place.token for place in hello.batches))
-        start = self._machine.unknown_start([hello.epoch, *(token >> 32 for token in tokens)])
+        start = self._machine.unknown_start([hello.term, *(token >> 32 for token in tokens)])
         if start is not None:
             raise FeedRewound(
                 f"the state of feed {self._feed!r} does not know start {start} of the server, "

@@ -58,10 +58,10 @@ class Stores:
     """The stores that are open, and what trainers had done in earlier lives."""
 
     def __init__(
-        self, directory: str, durability: str, send: Callable[[object], None], epoch: int = 0
+        self, directory: str, durability: str, send: Callable[[object], None], term: int = 0
     ) -> None:
-        """``epoch``: of this life, which is in the tokens of batches that it hands out."""
-        self._epoch = epoch
+        """``term``: of this start, as the tokens of its batches carry it."""
+        self._term = term
         self._directory = directory
         self._durability = durability
         self._send = send
@@ -181,7 +181,7 @@ class Stores:
         changes = [] if gathered.run is None else gathered.run.take_changes()
         if gathered.tokens and changes:
             changes[-1].tokens += gathered.tokens
-            earlier = (token for token in gathered.tokens if token >> 32 != self._epoch)
+            earlier = (token for token in gathered.tokens if token >> 32 != self._term)
             self._tokens[name].update(earlier)  # a trainer that greets again may ask for them
             changes[-1].meta["used"] = self._count(name, len(gathered.tokens), gathered.rows)
         if gathered.notes:

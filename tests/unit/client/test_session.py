@@ -728,8 +728,8 @@ class Server:
     A trainer of a session that is over reads its memory until it has a new one.
     """
 
-    def __init__(self, local, batches, epoch=0):
-        self.d = Prompt(range(2), TTL, max_window=8, epoch=epoch)
+    def __init__(self, local, batches, term=0):
+        self.d = Prompt(range(2), TTL, max_window=8, term=term)
         self.local = local
         self.now = 0.0
         self.out = []  # (connection, header)
@@ -993,7 +993,7 @@ def test_trainers_that_were_given_up_and_are_back_commit_every_batch_once_with_t
 
 def test_a_session_makes_no_batch_of_a_server_before_its_restart_count():
     """1 a batch is in hand, 2 the server is started anew, 3 its tokens count from elsewhere."""
-    old, new = (Server(False, batches=1, epoch=epoch) for epoch in (5, 9))
+    old, new = (Server(False, batches=1, term=term) for term in (5, 9))
     trainer = Trainer(b"t", 1)
     stale = 0
     for server in (old, new):
@@ -1089,7 +1089,7 @@ def test_hello_tells_under_which_start_it_worked_and_the_last_commit_of_each_par
     talk.hear(Outcome(2, (13, 12, 11), (15,)))
     talk.session.lose()
     (hello,) = talk.said(1.0)
-    assert hello.epoch == 8 and hello.committed == (0, 13, 1, 12)
+    assert hello.term == 8 and hello.committed == (0, 13, 1, 12)
 
 
 def test_of_very_many_rows_as_many_batches_are_told_as_a_header_holds():

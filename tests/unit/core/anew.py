@@ -7,7 +7,7 @@ from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.handover import Answer, Batch
 
 TTL = 10.0
-EPOCH = 7
+TERM = 7
 OLD = 6 << 32  # tokens of the server before
 
 
@@ -15,7 +15,7 @@ class At:
     """A dispatcher of a server that was started anew, and what it says."""
 
     def __init__(self, partitions=1, made=0):
-        self.d = Dispatcher(range(partitions), TTL, epoch=EPOCH)
+        self.d = Dispatcher(range(partitions), TTL, term=TERM)
         for partition in range(partitions):
             self.d.started(partition, made)
 

@@ -234,13 +234,13 @@ class Worlds:
         self.trainers = [{} for _ in range(3)]  # token → batch and whether it is saved
         self.sessions = [0, 0, 0]
         self.session = 0
-        self.epoch = 0
+        self.term = 0
         self.told = {}
         self.start()
 
     def start(self):
-        self.epoch += 1
-        self.d = Dispatcher(range(len(self.counts)), TTL, 4, self.epoch)
+        self.term += 1
+        self.d = Dispatcher(range(len(self.counts)), TTL, 4, self.term)
         self.next = []
         for partition, done in enumerate(self.done):
             first = next(n for n in range(len(done) + 1) if n not in done)

@@ -234,7 +234,7 @@ def test_a_trainer_that_is_back_as_another_session_keeps_what_it_holds():
 
 
 def test_tokens_of_another_life_of_the_server_are_stale():
-    old, new = filled(1, epoch=1), filled(1, epoch=2)
+    old, new = filled(1, term=1), filled(1, term=2)
     for d in (old, new):
         d.join(1, 0.0)
         d.window(1, 1)

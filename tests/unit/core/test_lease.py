@@ -11,8 +11,8 @@ from tests.examples import some
 TTL = 10.0
 
 
-def table(epoch=0):
-    return LeaseTable(TTL, epoch)
+def table(term=0):
+    return LeaseTable(TTL, term)
 
 
 def test_a_commit_counts_once_and_is_answered_the_same_when_it_comes_again():
@@ -129,7 +129,7 @@ def test_the_oldest_lease_is_the_one_granted_first():
     assert t.oldest() is second
 
 
-def test_tokens_of_a_later_epoch_are_larger_than_all_of_an_earlier_one():
+def test_tokens_of_a_later_term_are_larger_than_all_of_an_earlier_one():
     assert table(3).grant("a", 1, 1, 0.0).token == (3 << 32) + 1
     assert table(4).commit((3 << 32) + 1, 1) == (Verdict.STALE, None)
 
@@ -148,7 +148,7 @@ class LeaseHistories(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.table = table(epoch=1)
+        self.table = table(term=1)
         self.now = 0.0
         self.last = {}  # batch → its last token
         self.batch_of = {}  # token → batch

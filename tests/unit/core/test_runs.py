@@ -13,8 +13,8 @@ from headrace_server.core.trainers import Trainer
 class Feed:
     """Trainers of two ranks at one owner of a feed."""
 
-    def __init__(self, epoch: int = 0) -> None:
-        self.runs = Runs(epoch)
+    def __init__(self, term: int = 0) -> None:
+        self.runs = Runs(term)
         self.present: dict[int, Trainer] = {}
 
     def judge(
@@ -113,7 +113,7 @@ def test_a_run_that_is_over_or_can_not_be_is_refused(named: int):
 
 def test_trainers_of_an_earlier_owner_are_waited_for():
     """1. A rank without a run comes first, 2. one of the earlier run comes back."""
-    feed = Feed(epoch=3)
+    feed = Feed(term=3)
     feed.runs.goes_on(7)
     assert feed.judge(b"b0", 0, now=5.0) is None
     feed.join(b"a1", 1, 7, 6.0)
@@ -122,7 +122,7 @@ def test_trainers_of_an_earlier_owner_are_waited_for():
 
 def test_a_job_that_starts_after_its_server_is_another_run_than_any_before():
     """A number that the earlier life told, and did not store, is smaller."""
-    feed = Feed(epoch=3)
+    feed = Feed(term=3)
     feed.runs.goes_on(7)
     assert feed.judge(b"b0", 0, now=5.0) is None
     assert feed.judge(b"b0", 0, now=5.0 + RETURN_S) == (3 << 32) + 1

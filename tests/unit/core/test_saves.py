@@ -5,12 +5,12 @@ from __future__ import annotations
 from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.handover import Answer, Finish, Freed, Save, Send
 
-from .anew import EPOCH, TTL, At
+from .anew import TERM, TTL, At
 
 
 def test_a_trainer_whose_worker_does_not_keep_up_gets_no_more_until_it_does():
     at = At()
-    at.d = Dispatcher(range(1), TTL, max_window=2, epoch=EPOCH)
+    at.d = Dispatcher(range(1), TTL, max_window=2, term=TERM)
     at.d.started(0, 0)
     at.join(1, window=100)
     for number in range(20):

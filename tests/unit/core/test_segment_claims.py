@@ -18,7 +18,7 @@ def claim(at, session=1, token=OLD, rows=2, segments=None):
 
 
 def test_a_claimed_batch_counts_beside_what_is_wanted_and_both_sides_are_told_the_same():
-    at = At(epoch=1)
+    at = At(term=1)
     at.join(1, window=1)
     place = claim(at)
     assert at.take() == [Want(0, 1), Claim(0, place)]
@@ -34,7 +34,7 @@ def test_a_claimed_batch_counts_beside_what_is_wanted_and_both_sides_are_told_th
 
 
 def test_states_of_a_claimed_batch_can_be_checked_before_the_worker_has_spoken():
-    at = At(epoch=1)
+    at = At(term=1)
     at.join(1)
     claim(at)
     assert at.d.leased_batch(1, OLD).rows == 2
@@ -44,7 +44,7 @@ def test_states_of_a_claimed_batch_can_be_checked_before_the_worker_has_spoken()
 
 
 def test_a_claim_whose_rows_are_not_those_it_says_is_none():
-    at = At(epoch=1)
+    at = At(term=1)
     at.join(1)
     claim(at, segments=b"s" * 23)
     claim(at, rows=0)
@@ -54,7 +54,7 @@ def test_a_claim_whose_rows_are_not_those_it_says_is_none():
 
 
 def test_a_claimed_batch_whose_trainer_leaves_is_released_once_and_its_rows_go_out_again():
-    at = At(epoch=1)
+    at = At(term=1)
     at.join(1)
     claim(at)
     at.d.claimed(OLD, "yes", 0)
@@ -71,7 +71,7 @@ def reclaimed(batch, token):
 
 
 def test_what_was_made_of_states_is_judged_after_they_are_saved_again():
-    at = At(epoch=1)
+    at = At(term=1)
     at.join(1, window=4)
     at.take()
 
@@ -94,7 +94,7 @@ def test_what_was_made_of_states_is_judged_after_they_are_saved_again():
 
 
 def test_a_save_that_never_comes_holds_nobody_up_for_longer_than_its_trainer():
-    at = At(epoch=1)
+    at = At(term=1)
     at.join(1, 2, window=4)
     at.d.claim(1, Handed(OLD, 0, 3, 2, b"s" * 24), saved=True)
     at.d.claim(2, Handed(OLD + 1, 0, 4, 2, b"s" * 24))
@@ -109,7 +109,7 @@ def test_a_save_that_never_comes_holds_nobody_up_for_longer_than_its_trainer():
 
 
 def test_a_partition_is_asked_again_when_its_last_claim_is_judged_whoever_came_meanwhile():
-    at = At(epoch=1)
+    at = At(term=1)
     at.join(1, 2)
     at.d.claim(1, Handed(OLD, 0, 3, 2, b"s" * 24), saved=True)
     at.d.claim(1, Handed(OLD + 1, 0, 4, 2, b"s" * 24))

@@ -1,4 +1,4 @@
-"""How a life of a server begins in its state directory, and how the next one does elsewhere."""
+"""How a start of a server begins in its state directory, and how the next one does elsewhere."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def config(batch_size: int = 4) -> RunConfig:
     return RunConfig(tuple(FeedConfig(name, declaration, (), 1) for name in names), "", ())
 
 
-def snapshot(durable: Durable, epoch: int) -> str:
+def snapshot(durable: Durable, term: int) -> str:
     name, directory = durable.shelf.begin("a")
     (directory / "0.journal").write_bytes(b"early")
-    return durable.shelf.finish("a", name, epoch).snapshot
+    return durable.shelf.finish("a", name, term).snapshot
 
 
 @pytest.fixture(autouse=True)
@@ -50,26 +50,26 @@ def opened() -> Any:
         durable.close()
 
 
-def test_a_life_has_the_next_epoch_and_a_directory_has_one_owner(tmp_path: Path, opened: Any):
+def test_a_start_has_the_next_term_and_a_directory_has_one_owner(tmp_path: Path, opened: Any):
     first = opened(tmp_path, "process")
-    life = first.begin(config(), {})
-    assert (life.epoch, life.durability, life.state_directory) == (1, "process", str(tmp_path))
+    begun = first.begin(config(), {})
+    assert (begun.term, begun.durability, begun.state_directory) == (1, "process", str(tmp_path))
     with pytest.raises(ServerError, match="in use by another server"):
         Durable(tmp_path, "process")
     first.close()
-    assert opened(tmp_path, "power").begin(config(), {}).epoch == 2
+    assert opened(tmp_path, "power").begin(config(), {}).term == 2
 
 
 def test_a_feed_that_goes_on_from_a_snapshot_is_of_the_next_generation(tmp_path: Path, opened: Any):
     durable = opened(tmp_path, "power")
-    life = durable.begin(config(), {})
-    name = snapshot(durable, life.epoch)
+    begun = durable.begin(config(), {})
+    name = snapshot(durable, begun.term)
     (tmp_path / "feeds" / "a" / "0.journal").write_bytes(b"late")
-    epoch = durable.prepare(life.feeds[0], name)
+    term = durable.prepare(begun.feeds[0], name)
     assert (tmp_path / "feeds" / "a" / "0.journal").read_bytes() == b"late"
-    after = durable.take_back(life, "a", max(epoch, 7))
+    after = durable.take_back(begun, "a", max(term, 7))
     assert (tmp_path / "feeds" / "a" / "0.journal").read_bytes() == b"early"
-    assert after.epoch == 8
+    assert after.term == 8
     told = [(f.name, f.generation, f.snapshot, f.untouched) for f in after.feeds]
     assert told == [("a", 1, name, True), ("b", 0, "", False)]
     durable.close()
@@ -77,21 +77,21 @@ def test_a_feed_that_goes_on_from_a_snapshot_is_of_the_next_generation(tmp_path:
     assert [(f.generation, f.untouched) for f in again.feeds] == [(1, False), (0, False)]
 
 
-def test_tokens_of_the_snapshots_life_are_never_given_out_again(tmp_path: Path, opened: Any):
+def test_tokens_of_the_snapshots_term_are_never_given_out_again(tmp_path: Path, opened: Any):
     url = f"file://{tmp_path}/far"
     here = opened(tmp_path / "here", "power", url)
     here.begin(config(), {})
     token = Token("a", snapshot(here, 41), url)
     there = opened(tmp_path / "there", "power")
-    life = there.begin(config(), {"a": token})
-    assert life.epoch == 42
-    assert life.feeds[0].untouched
+    begun = there.begin(config(), {"a": token})
+    assert begun.term == 42
+    assert begun.feeds[0].untouched
 
 
 def test_what_can_not_be_gone_on_from_leaves_all_as_it_is(tmp_path: Path, opened: Any):
     durable = opened(tmp_path, "power")
-    life = durable.begin(config(), {})
-    name = snapshot(durable, life.epoch)
+    begun = durable.begin(config(), {})
+    name = snapshot(durable, begun.term)
     (tmp_path / "feeds" / "a" / "0.journal").write_bytes(b"late")
     with pytest.raises(ServerError, match="batch_size was 4 and is 5"):
         durable.begin(config(5), {"a": Token("a", name)})
@@ -104,8 +104,8 @@ def test_a_feed_keeps_the_partitions_of_its_state_or_of_its_snapshot(tmp_path: P
         return replace(config(), feeds=feeds)
 
     durable = opened(tmp_path / "one", "process")
-    life = durable.begin(parted(3), {})
-    name = snapshot(durable, life.epoch)
+    begun = durable.begin(parted(3), {})
+    name = snapshot(durable, begun.term)
     again = durable.begin(parted(5), {}, keep_partitions=True)
     assert [feed.partitions for feed in again.feeds] == [3, 3]
     with pytest.raises(ServerError, match="partitions was 3 and is 5"):
@@ -113,28 +113,28 @@ def test_a_feed_keeps_the_partitions_of_its_state_or_of_its_snapshot(tmp_path: P
     other = opened(tmp_path / "two", "process")
     shutil.copytree(tmp_path / "one" / "snapshots", tmp_path / "two" / "snapshots")
     token = Token("a", name)
-    life = other.begin(parted(5), {"a": token}, keep_partitions=True)
-    assert [feed.partitions for feed in life.feeds] == [3, 5]  # "b" is new there
+    begun = other.begin(parted(5), {"a": token}, keep_partitions=True)
+    assert [feed.partitions for feed in begun.feeds] == [3, 5]  # "b" is new there
 
 
-def test_a_directory_that_was_put_back_gives_no_epoch_again_and_does_not_know_what_it_forgot(
+def test_a_directory_that_was_put_back_gives_no_term_again_and_does_not_know_what_it_forgot(
     tmp_path: Path, opened: Any, clock: Any
 ):
     """1. Two starts, a copy, two more starts; the copy is put back, and started.
-    2. Its epoch is beyond all of them, and the two are not among its starts.
+    2. Its term is beyond all of them, and the two are not among its starts.
     """
     state, copy = tmp_path / "state", tmp_path / "copy"
-    epochs = []
+    terms = []
     for clock[0] in (100, 200, 300, 300):
         held = opened(state, "power")
-        epochs.append(held.begin(config(), {}).epoch)
+        terms.append(held.begin(config(), {}).term)
         held.close()
-        if epochs[-1] == 200:
+        if terms[-1] == 200:
             shutil.copytree(state, copy)
-    assert epochs == [100, 200, 300, 301]
+    assert terms == [100, 200, 300, 301]
     shutil.rmtree(state)
     shutil.copytree(copy, state)
     clock[0] = 400
-    life = opened(state, "power").begin(config(), {})
-    assert life.epoch == 400 and life.starts == (100, 200, 400)
-    assert RunConfig.from_plain(life.to_plain()) == life
+    begun = opened(state, "power").begin(config(), {})
+    assert begun.term == 400 and begun.starts == (100, 200, 400)
+    assert RunConfig.from_plain(begun.to_plain()) == begun

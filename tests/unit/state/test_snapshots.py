@@ -20,20 +20,20 @@ def state(tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
-def made(shelf: Shelf, content: bytes = b"store", epoch: int = 3) -> str:
+def made(shelf: Shelf, content: bytes = b"store", term: int = 3) -> str:
     name, directory = shelf.begin(FEED)
     (directory / "0.journal").write_bytes(content)
-    return shelf.finish(FEED, name, epoch).snapshot
+    return shelf.finish(FEED, name, term).snapshot
 
 
 def test_what_was_stored_is_found_again(tmp_path: Path):
     shelf = Shelf(state(tmp_path))
     name = made(shelf)
-    directory, epoch = Shelf(tmp_path / "state").fetch(FEED, name)
+    directory, term = Shelf(tmp_path / "state").fetch(FEED, name)
     assert (directory / "0.journal").read_bytes() == b"store"
     assert (directory / "feed.json").read_text() == '{"a": 1}'
     assert not (directory / "quarantine.json").exists()
-    assert epoch == 3
+    assert term == 3
     stored = shelf.stored(FEED)
     assert [s.snapshot for s in stored] == [name]
     assert stored[0].nbytes == sum(f.stat().st_size for f in directory.iterdir())
@@ -109,9 +109,9 @@ def test_a_copy_far_away_serves_another_machine(tmp_path: Path):
     token = shelf.finish(FEED, name, 9)
     assert token.url == url.rstrip("/")
     other = Shelf(tmp_path / "other", url)
-    found, epoch = other.fetch(FEED, token.snapshot)
+    found, term = other.fetch(FEED, token.snapshot)
     assert (found / "0.journal").read_bytes() == b"store"
-    assert epoch == 9
+    assert term == 9
     assert found.is_relative_to(tmp_path / "other")
 
 

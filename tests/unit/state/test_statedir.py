@@ -96,21 +96,21 @@ def test_a_file_is_no_directory(tmp_path: Path):
             StateDirectory(path)
 
 
-# The epoch
+# The term
 
 
 def test_each_start_has_a_higher_number(tmp_path: Path):
     for expected in (1, 2, 3):
         directory = StateDirectory(tmp_path)
-        assert directory.raise_epoch() == expected
+        assert directory.raise_term() == expected
         directory.close()
 
 
 def test_a_number_follows_the_clock_where_that_is_further_and_can_be_right(tmp_path: Path):
     directory = StateDirectory(tmp_path)
-    numbers = [directory.raise_epoch(0, now) for now in (50, 50, 7, 0, 2**31 - 2, 60)]
+    numbers = [directory.raise_term(0, now) for now in (50, 50, 7, 0, 2**31 - 2, 60)]
     assert numbers == [50, 51, 52, 53, 54, 60]
-    assert directory.raise_epoch(70, 65) == 71
+    assert directory.raise_term(70, 65) == 71
     assert directory.starts == (*numbers, 71)
     assert directory.count == 7
     directory.close()
@@ -119,7 +119,7 @@ def test_a_number_follows_the_clock_where_that_is_further_and_can_be_right(tmp_p
 @pytest.mark.parametrize("lines", ["", "1 2 3\n", "1 2 3\n1 2 4\n", "1 2\n1 2\n", "x\nx\n"])
 def test_starts_that_are_not_told_twice_are_not_known(lines: str, directory: StateDirectory):
     (directory.path / "epoch").write_text(f"3 3\n{lines}")
-    assert directory.raise_epoch() == 4
+    assert directory.raise_term() == 4
     assert directory.starts == (3, 4)
 
 
@@ -128,7 +128,7 @@ def test_the_last_starts_are_known_and_not_all(
 ):
     monkeypatch.setattr("headrace_server.state.statedir._MOST_STARTS", 3)
     for _ in range(5):
-        directory.raise_epoch()
+        directory.raise_term()
     assert directory.starts == (3, 4, 5)
 
 
@@ -146,9 +146,9 @@ def trace(frame, event, argument):
     return trace
 held = StateDirectory(sys.argv[1])
 sys.settrace(trace)
-epoch = held.raise_epoch()
+term = held.raise_term()
 sys.settrace(None)
-print(epoch, flush=True)
+print(term, flush=True)
 """
 
 
@@ -166,27 +166,27 @@ def test_a_kill_at_any_line_never_gives_a_number_twice(tmp_path: Path):
     assert killed > 8
     assert len(given) == 2
     directory = StateDirectory(tmp_path)
-    assert directory.raise_epoch() > given[-1]
+    assert directory.raise_term() > given[-1]
     directory.close()
 
 
 @pytest.mark.parametrize(
     "text", ["", "7", "7 3", "x x", "-1 -1", "\xff\xfe", "7 7 7", f"{2**31} " * 2]
 )
-def test_a_damaged_epoch_is_told_with_the_remedy(text: str, directory: StateDirectory):
+def test_a_damaged_term_is_told_with_the_remedy(text: str, directory: StateDirectory):
     (directory.path / "epoch").write_bytes(text.encode("latin-1"))
     with pytest.raises(ServerError, match=r"epoch is damaged or gone.*Write a number larger"):
-        directory.raise_epoch()
+        directory.raise_term()
     (directory.path / "epoch").write_text("41 41")
-    assert directory.raise_epoch() == 42
+    assert directory.raise_term() == 42
 
 
-def test_an_epoch_that_is_gone_while_states_are_there_is_told(directory: StateDirectory):
+def test_a_term_that_is_gone_while_states_are_there_is_told(directory: StateDirectory):
     path = partition_path(directory.path, "speech", 0)
     path.parent.mkdir(parents=True)
     path.touch()
     with pytest.raises(ServerError, match="epoch is damaged or gone"):
-        directory.raise_epoch()
+        directory.raise_term()
 
 
 # Feeds

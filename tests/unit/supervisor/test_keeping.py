@@ -26,7 +26,7 @@ class Supervisor:
         self.durable.begin(RunConfig((FEED,), "", ()), {})
         self.orders: queue.Queue[dict[str, Any]] = queue.Queue()
         self.notes: list[tuple[str, str]] = []
-        self.epochs: queue.Queue[int] = queue.Queue()
+        self.terms: queue.Queue[int] = queue.Queue()
         self.answer = {"code": "", "text": ""}
         self.asked = threading.Event()
         self.may_answer = threading.Event()
@@ -53,7 +53,7 @@ class Supervisor:
 
     def take_back(self, feed: str, prepared: Any) -> None:
         assert feed == "a"
-        self.epochs.put(prepared(FEED))
+        self.terms.put(prepared(FEED))
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_snapshot_is_made_and_a_feed_is_prepared_to_go_back_to_it(supervisor: 
     assert supervisor.keeping.hear(
         {"event": "take_back", "feed": "a", "generation": 0, "snapshot": name}
     )
-    assert supervisor.epochs.get(timeout=PATIENCE_S) == 4
+    assert supervisor.terms.get(timeout=PATIENCE_S) == 4
     assert supervisor.notes == [("taken back", f"feed 'a' to snapshot {name}")]
 
 
@@ -166,10 +166,10 @@ def test_a_place_that_can_not_be_written_is_told_to_the_trainer(
     assert (answer["token"], answer["code"]) == (None, "server") and "snapshots" in answer["text"]
 
 
-def test_a_snapshot_is_whole_and_knows_the_epoch_of_the_last_start(supervisor: Supervisor):
+def test_a_snapshot_is_whole_and_knows_the_term_of_the_last_start(supervisor: Supervisor):
     token = supervisor.keeping.snapshot("a", PATIENCE_S)
-    path, epoch = supervisor.durable.shelf.fetch("a", token["snapshot"])
-    assert epoch == 4 and (path / "0.journal").read_bytes() == b"store"
+    path, term = supervisor.durable.shelf.fetch("a", token["snapshot"])
+    assert term == 4 and (path / "0.journal").read_bytes() == b"store"
 
 
 def test_no_more_are_made_at_a_time_than_can_be(supervisor: Supervisor):

@@ -1,4 +1,4 @@
-"""No two starts of owners have one epoch, with a state directory and without."""
+"""No two starts of owners have one term, with a state directory and without."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ def starts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Starts]:
     durable.close()
 
 
-def epochs(starts: Starts) -> list[int]:
-    return [starts.of(owner).epoch for owner in range(3)]
+def terms(starts: Starts) -> list[int]:
+    return [starts.of(owner).term for owner in range(3)]
 
 
-def test_every_start_of_an_owner_has_a_larger_epoch_than_all_before(starts: Starts):
-    first = starts.config.epoch
+def test_every_start_of_an_owner_has_a_larger_term_than_all_before(starts: Starts):
+    first = starts.config.term
     starts.begin_all()
-    begun = epochs(starts)
+    begun = terms(starts)
     assert first == begun[0] and begun == sorted(set(begun))
     starts.begin(1)
-    assert starts.of(1).epoch > begun[-1] and starts.of(0).epoch == begun[0]
-    assert starts.of(None).epoch == starts.of(1).epoch
+    assert starts.of(1).term > begun[-1] and starts.of(0).term == begun[0]
+    assert starts.of(None).term == starts.of(1).term
     starts.begin_all_anew()
-    assert min(epochs(starts)) > starts.of(None).epoch - 3 > begun[-1]
+    assert min(terms(starts)) > starts.of(None).term - 3 > begun[-1]
 
 
-def test_starts_without_an_epoch_take_one_by_chance():
-    epochs = {Starts(CONFIG, None).config.epoch for _ in range(4)}
-    assert len(epochs) == 4 and 0 not in epochs
+def test_starts_without_a_term_take_one_by_chance():
+    terms = {Starts(CONFIG, None).config.term for _ in range(4)}
+    assert len(terms) == 4 and 0 not in terms
 
 
 def test_a_change_is_seen_by_starts_to_come_and_by_none_before(starts: Starts):
@@ -60,7 +60,7 @@ def test_a_start_that_can_not_be_stored_leaves_the_last_as_it_is(
     durable = Durable(tmp_path, "power")
     starts = Starts(durable.begin(CONFIG, {}), durable)
     starts.begin_all()
-    before = epochs(starts)
+    before = terms(starts)
 
     def full(config: RunConfig) -> RunConfig:
         raise OSError(28, "no room")
@@ -68,5 +68,5 @@ def test_a_start_that_can_not_be_stored_leaves_the_last_as_it_is(
     monkeypatch.setattr(durable, "next_start", full)
     with pytest.raises(OSError, match="no room"):
         starts.begin(1)
-    assert epochs(starts) == before
+    assert terms(starts) == before
     durable.close()

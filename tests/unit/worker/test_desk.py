@@ -302,7 +302,7 @@ def hello_of(*batches: Handed, held: tuple[int, ...] = (), committed: Any = ()) 
 def durable(partitions: int = 2) -> Desk:
     pipeline = hs.from_examples([{"i": 1}]).batch(4)
     feed = FeedConfig("default", pipeline.declaration(), (), partitions)
-    run = RunConfig((feed,), "/nowhere", (), state_directory="/state", epoch=7)
+    run = RunConfig((feed,), "/nowhere", (), state_directory="/state", term=7)
     d = Desk(feed, run)
     for partition in range(partitions):
         d.on_opened(Opened("default", partition, SCHEMA, {}, 3))
@@ -319,12 +319,12 @@ def test_a_feed_says_whether_it_outlives_its_server_or_its_workers_alone():
 def test_the_very_first_batch_may_have_been_done_under_an_earlier_server():
     pipeline = hs.from_examples([{"i": 1}]).batch(4)
     feed = FeedConfig("default", pipeline.declaration(), (), 1)
-    d = Desk(feed, RunConfig((feed,), "/nowhere", (), state_directory="/state", epoch=7))
+    d = Desk(feed, RunConfig((feed,), "/nowhere", (), state_directory="/state", term=7))
     d.on_opened(Opened("default", 0, SCHEMA))
     d.on_made(made(0, 1))
 
 
-def test_tokens_are_of_the_epoch_and_batches_go_on_from_where_the_stores_are():
+def test_tokens_are_of_the_term_and_batches_go_on_from_where_the_stores_are():
     d = durable()
     d.dispatcher.join(TRAINER, 0.0)
     d.dispatcher.window(TRAINER, 9)

@@ -38,7 +38,7 @@ def test_a_trainer_of_before_is_told_that_its_work_is_undone():
 
 @pytest.mark.parametrize(
     "of_start_7",
-    [{"epoch": 7}, {"held": (7 << 32,)}, {"batches": (Handed(7 << 32 | 1, 0, 0, 4),)}],
+    [{"term": 7}, {"held": (7 << 32,)}, {"batches": (Handed(7 << 32 | 1, 0, 0, 4),)}],
 )
 def test_a_trainer_of_a_start_that_the_state_does_not_know_is_told_that_its_work_is_undone(
     of_start_7,
@@ -47,7 +47,7 @@ def test_a_trainer_of_a_start_that_the_state_does_not_know_is_told_that_its_work
     desk = Rejoining(feed(), durable=True, starts=(5, 6, 8))
     with pytest.raises(FeedRewound, match=r"does not know start 7 of the server.*put back"):
         desk.admit(replace(first, **of_start_7), [], 1.0)
-    desk.admit(replace(first, epoch=6, held=(6 << 32 | 1,)), [], 1.0)
+    desk.admit(replace(first, term=6, held=(6 << 32 | 1,)), [], 1.0)
     Rejoining(feed(), durable=False).admit(replace(first, **of_start_7), [], 1.0)
 
 
