@@ -94,16 +94,12 @@ class PlainBatches:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        batch_size, waiting, finished, dropped = stored(
+        waiting, finished, dropped = stored(
             state,
             "a shape 'batch'",
-            {"batch_size": int, "waiting": list, "finished": bool, "dropped": dict},
+            {"waiting": list, "finished": bool, "dropped": dict},
+            batch_size=self.batch_size,
         )
-        if batch_size != self.batch_size:
-            raise ValueError(
-                f"the snapshot was taken with batch_size={batch_size}, "
-                f"the pipeline has batch_size={self.batch_size}"
-            )
         self._waiting = deque((c, a, b) for c, a, b in waiting)
         self._rows = sum(b - a for _, a, b in self._waiting)
         self._finished = finished

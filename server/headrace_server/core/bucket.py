@@ -22,7 +22,7 @@ import numpy as np
 
 from .plan import Draft, Part, packed_integers, stored, unpacked_integers
 
-__all__ = ["Buckets", "RowQueue", "decoded", "queues_of"]
+__all__ = ["Buckets", "QueuedRows", "RowQueue", "decoded"]
 
 _MAX = 2**63 - 1  # counters saturate here: what is sent and stored are 64-bit integers
 
@@ -109,7 +109,53 @@ def _part(chunk: int, rows: np.ndarray) -> Part:
     return Part(chunk, rows)
 
 
-class Buckets:
+class QueuedRows:
+    """Rows in queues, of which batches are drafted: the part that shapes with queues share."""
+
+    hungry = True
+    done = True
+
+    def __init__(self, queues: int) -> None:
+        self._queues = [RowQueue() for _ in range(queues)]
+        self._dropped: dict[str, int] = {}
+        self._finished = False
+
+    def _check_open(self, chunk: int) -> None:
+        if self._finished:
+            raise ValueError(f"chunk {chunk} is offered after the input has ended")
+
+    def _count(self, reason: str, rows: int) -> None:
+        if rows:
+            self._dropped[reason] = self._dropped.get(reason, 0) + rows
+
+    def waiting(self) -> int:
+        """Rows held, those of drafted batches that were not taken included."""
+        return sum(queue.rows for queue in self._queues)
+
+    def chunks(self) -> set[int]:
+        return set().union(*(queue.chunks() for queue in self._queues if queue.rows))
+
+    def dropped(self) -> Mapping[str, int]:
+        return self._dropped
+
+    def _plain(self) -> dict[str, Any]:
+        """The part of a snapshot that ``_unpacked`` reads."""
+        return {
+            "waiting": [
+                [i, queue.to_plain()] for i, queue in enumerate(self._queues) if queue.rows
+            ],
+            "finished": self._finished,
+            "dropped": dict(self._dropped),
+        }
+
+    def _unpacked(self, waiting: list[Any]) -> list[RowQueue]:
+        queues = [RowQueue() for _ in self._queues]
+        for number, plain in waiting:
+            queues[_below(number, len(queues))] = RowQueue.from_plain(plain)
+        return queues
+
+
+class Buckets(QueuedRows):
     """Shaper of ``.bucket`` and ``.bucket_by_sequence_length``.
 
     Facts: ``bucket`` (ids in [0, K)) and, optionally, ``length`` (which a budget needs).  With
@@ -117,8 +163,6 @@ class Buckets:
     """
 
     kind = "bucket"
-    hungry = True
-    done = True
 
     def __init__(
         self,
@@ -144,14 +188,12 @@ class Buckets:
         count = len(self.batch_sizes)
         # Few values in a narrow type sort by radix, several times as fast.
         self._narrow = np.min_scalar_type(count - 1) if count <= 2**16 else np.dtype(np.int64)
-        self._queues = [RowQueue() for _ in range(count)]
+        super().__init__(count)
         self._full: deque[tuple[int, int]] = deque()  # bucket, rows: the first ones of its queue
         self._open = [0] * count  # rows of each queue that are in no full batch
         self._longest = [0] * count  # of the open rows; kept only with a budget
         self._with_lengths: bool | None = None
         self._waste: dict[int, tuple[int, int]] = {}
-        self._dropped: dict[str, int] = {}
-        self._finished = False
 
     def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
         ids, lengths = self._checked(chunk, rows, facts)
@@ -186,8 +228,7 @@ class Buckets:
     def _checked(
         self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        if self._finished:
-            raise ValueError(f"chunk {chunk} is offered after the input has ended")
+        self._check_open(chunk)
         if "bucket" not in facts:
             raise ValueError(f"chunk {chunk} comes without the fact 'bucket'")
         ids, lengths = facts["bucket"], facts.get("length")
@@ -263,8 +304,7 @@ class Buckets:
         return budget is not None and longest * (self._open[bucket] + 1) > budget
 
     def _drop(self, reason: str, last: list[int]) -> None:
-        if total := sum(last):
-            self._dropped[reason] = self._dropped.get(reason, 0) + total
+        self._count(reason, sum(last))
         for queue, count in zip(self._queues, last, strict=True):
             queue.drop_last(count)
         self._open = [0] * len(self._queues)
@@ -289,39 +329,25 @@ class Buckets:
         """Full batches that were not taken."""
         return len(self._full)
 
-    def waiting(self) -> int:
-        """Rows held, those of full batches that were not taken included."""
-        return sum(queue.rows for queue in self._queues)
-
     def waste(self) -> list[tuple[int, int]]:
         """For each bucket, over all batches given out: elements padded, elements real."""
         return [self._waste.get(bucket, (0, 0)) for bucket in range(len(self._queues))]
-
-    def chunks(self) -> set[int]:
-        return set().union(*(queue.chunks() for queue in self._queues if queue.rows))
-
-    def dropped(self) -> Mapping[str, int]:
-        return self._dropped
 
     def snapshot(self) -> dict[str, Any]:
         return {
             "batch_sizes": list(self.batch_sizes),
             "max_padded_elements": self.max_padded_elements,
             "lengths": None if self._with_lengths is None else int(self._with_lengths),
-            "waiting": [[b, q.to_plain()] for b, q in enumerate(self._queues) if q.rows],
             "full": [list(entry) for entry in self._full],
             "waste": [[bucket, *pair] for bucket, pair in sorted(self._waste.items())],
-            "finished": self._finished,
-            "dropped": dict(self._dropped),
+            **self._plain(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        sizes, budget, lengths, waiting, full, waste, finished, dropped = stored(
+        lengths, waiting, full, waste, finished, dropped = stored(
             state,
             "a shape 'bucket'",
             {
-                "batch_sizes": list,
-                "max_padded_elements": (int, type(None)),
                 "lengths": (int, type(None)),
                 "waiting": list,
                 "full": list,
@@ -329,17 +355,11 @@ class Buckets:
                 "finished": bool,
                 "dropped": dict,
             },
+            batch_sizes=list(self.batch_sizes),
+            max_padded_elements=self.max_padded_elements,
         )
-        for name, then, now in (
-            ("batch_sizes", sizes, list(self.batch_sizes)),
-            ("max_padded_elements", budget, self.max_padded_elements),
-        ):
-            if then != now:
-                raise ValueError(
-                    f"the snapshot was taken with {name}={then}, the pipeline has {name}={now}"
-                )
         count = len(self._queues)
-        queues = decoded("waiting", lambda: queues_of(waiting, count))
+        queues = decoded("waiting", lambda: self._unpacked(waiting))
         entries = decoded("full", lambda: [(_below(b, count), int(n)) for b, n in full])
         wasted = decoded("waste", lambda: {_below(b, count): (int(p), int(r)) for b, p, r in waste})
         held = [queue.rows for queue in queues]
@@ -369,11 +389,3 @@ def _below(number: int, limit: int) -> int:
     if not 0 <= number < limit:
         raise ValueError(f"{number} is not in 0 … {limit - 1}")
     return number
-
-
-def queues_of(waiting: list[Any], count: int) -> list[RowQueue]:
-    """One queue for each bucket or class, from those that a snapshot lists."""
-    queues = [RowQueue() for _ in range(count)]
-    for number, plain in waiting:
-        queues[_below(number, count)] = RowQueue.from_plain(plain)
-    return queues

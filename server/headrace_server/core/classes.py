@@ -30,7 +30,7 @@ import numpy as np
 
 from . import chance
 from .accept import probabilities
-from .bucket import RowQueue, decoded, queues_of
+from .bucket import QueuedRows, RowQueue, decoded
 from .plan import Draft, Part, stored
 
 __all__ = ["ClassQueues", "multinomial"]
@@ -49,7 +49,7 @@ def multinomial(count: int, probs: np.ndarray, seed: int, number: int) -> np.nda
     return np.bincount(np.minimum(classes, last), minlength=len(probs))
 
 
-class ClassQueues:
+class ClassQueues(QueuedRows):
     """Shaper of ``.stratified_sample_unknown_dist``.  Fact: ``label``, ids in [0, K).
 
     ``seed`` is the partition's own; ``stage`` tells apart several samplers of one seed.
@@ -57,8 +57,6 @@ class ClassQueues:
     """
 
     kind = "classes"
-    hungry = True
-    done = True
 
     def __init__(
         self,
@@ -78,19 +76,17 @@ class ClassQueues:
         ):
             if value < 1:
                 raise ValueError(f"{name}={value}; the least is 1")
+        super().__init__(num_classes)
         self.num_classes = num_classes
         self.batch_size = batch_size
         self.queue_capacity = queue_capacity
         self.max_examples_in_flight = max_examples_in_flight
         self._seed = chance.derive(seed, chance.CLASSES, stage)
-        self._queues = [RowQueue() for _ in range(num_classes)]
         self._open = np.zeros(num_classes, np.int64)  # rows that are in no formed batch
         self._formed: deque[np.ndarray] = deque()  # counts by class, of the first rows
         self._number = 0  # of the next batch to be formed
         self._changes: list[tuple[int, np.ndarray]] = [(0, self._mix(probs))]
         self._wanted = self._draw()
-        self._dropped: dict[str, int] = {}
-        self._finished = False
 
     @property
     def probs(self) -> np.ndarray:
@@ -134,10 +130,6 @@ class ClassQueues:
         self._open -= self._wanted
         self._number += 1
         self._wanted = self._draw()
-
-    def _count(self, reason: str, rows: int) -> None:
-        if rows:
-            self._dropped[reason] = self._dropped.get(reason, 0) + rows
 
     def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
         labels = self._checked(chunk, rows, facts)
@@ -188,8 +180,7 @@ class ClassQueues:
         self._open += np.bincount(came, minlength=self.num_classes)
 
     def _checked(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> np.ndarray:
-        if self._finished:
-            raise ValueError(f"chunk {chunk} is offered after the input has ended")
+        self._check_open(chunk)
         labels = facts.get("label")
         if labels is None or labels.shape != (rows,) or labels.dtype.kind not in "iu":
             got = "nothing" if labels is None else f"{labels.dtype}{list(labels.shape)}"
@@ -238,18 +229,8 @@ class ClassQueues:
         more = f" and {len(lacking) - 5} more classes" if len(lacking) > 5 else ""
         return f"batch {self._number} waits for {named}{more}"
 
-    def waiting(self) -> int:
-        """Rows held, those of formed batches that were not taken included."""
-        return sum(queue.rows for queue in self._queues)
-
     def waiting_by_class(self) -> list[int]:
         return [queue.rows for queue in self._queues]
-
-    def chunks(self) -> set[int]:
-        return set().union(*(queue.chunks() for queue in self._queues if queue.rows))
-
-    def dropped(self) -> Mapping[str, int]:
-        return self._dropped
 
     def snapshot(self) -> dict[str, Any]:
         return {
@@ -257,20 +238,16 @@ class ClassQueues:
             "batch_size": self.batch_size,
             "number": self._number,
             "changes": [[number, probs.tolist()] for number, probs in self._changes],
-            "waiting": [[k, q.to_plain()] for k, q in enumerate(self._queues) if q.rows],
             "formed": [counts.tolist() for counts in self._formed],
-            "finished": self._finished,
-            "dropped": dict(self._dropped),
+            **self._plain(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Become what a snapshot says.  The mix is the snapshot's: it may have been changed."""
-        classes, batch_size, number, changes, waiting, formed, finished, dropped = stored(
+        number, changes, waiting, formed, finished, dropped = stored(
             state,
             "a shape 'classes'",
             {
-                "num_classes": int,
-                "batch_size": int,
                 "number": int,
                 "changes": list,
                 "waiting": list,
@@ -278,23 +255,18 @@ class ClassQueues:
                 "finished": bool,
                 "dropped": dict,
             },
+            num_classes=self.num_classes,
+            batch_size=self.batch_size,
         )
-        for name, then, now in (
-            ("num_classes", classes, self.num_classes),
-            ("batch_size", batch_size, self.batch_size),
-        ):
-            if then != now:
-                raise ValueError(
-                    f"the snapshot was taken with {name}={then}, the pipeline has {name}={now}"
-                )
+        classes = self.num_classes
         known = decoded("changes", lambda: [(int(n), self._mix(probs)) for n, probs in changes])
         if not known:
             raise ValueError("the field 'changes' is empty; one mix must be in force")
-        queues = decoded("waiting", lambda: queues_of(waiting, classes))
+        queues = decoded("waiting", lambda: self._unpacked(waiting))
         held = np.array([queue.rows for queue in queues], np.int64)
         batches = decoded("formed", lambda: [np.array(counts, np.int64) for counts in formed])
         for counts in batches:
-            if counts.shape != (classes,) or counts.sum() != batch_size or counts.min() < 0:
+            if counts.shape != (classes,) or counts.sum() != self.batch_size or counts.min() < 0:
                 raise ValueError(f"the field 'formed' has a batch of {counts.tolist()}")
             held -= counts
         if held.min() < 0:

@@ -24,6 +24,10 @@ __all__ = [
 Position = Any
 
 
+#: What a setting can be, as plain data.
+_SETTING = (int, float, list, type(None))
+
+
 @dataclass(frozen=True, slots=True)
 class Read:
     """Read at most ``limit`` examples from a position; the rows are chunk number ``chunk``."""
@@ -95,19 +99,28 @@ def unpacked_integers(plain: bytes | list[int]) -> np.ndarray:
     return np.frombuffer(plain, f"<u{width}", offset=1).astype(np.int64)
 
 
-def stored(state: Any, what: str, kinds: Mapping[str, type | tuple[type, ...]]) -> list[Any]:
+def stored(
+    state: Any, what: str, kinds: Mapping[str, type | tuple[type, ...]], **settings: Any
+) -> list[Any]:
     """The fields of stored plain data, in the order of ``kinds``.
 
-    ValueError names a field that is missing or is not what it should be.
+    ValueError names a field that is missing or is not what it should be, or one of the
+    ``settings`` that the snapshot was taken with another value of.
     """
     values = []
-    for name, kind in kinds.items():
+    for name, kind in {**dict.fromkeys(settings, _SETTING), **kinds}.items():
         if not isinstance(state, Mapping) or name not in state:
             raise ValueError(f"the state of {what} lacks its field {name!r}")
         value = state[name]
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise ValueError(f"the field {name!r} of the state of {what} can not be {value!r:.80}")
-        values.append(value)
+        if name not in settings:
+            values.append(value)
+        elif value != settings[name]:
+            raise ValueError(
+                f"the snapshot was taken with {name}={value}, the pipeline has "
+                f"{name}={settings[name]}"
+            )
     return values
 
 

@@ -237,7 +237,7 @@ class _Copies(Sampler):
     """Rows repeated by rates."""
 
     def _repeat(self, chunk: Chunk, rates: np.ndarray, epoch: int) -> Chunk:
-        counts = np.zeros(1, np.int64)
+        counts = rates
         try:
             counts = poisson(rates, self.seed, self.number, epoch, chunk.ordinals)
             rows = repeat_rows(counts)
@@ -287,7 +287,7 @@ class _WeightedResample(_Copies):
             return chunk
         try:
             # A chunk is a group of the source, however many rows the stages before made of it.
-            rates = self._mean.whole(weights)
+            rates = self._mean.rates(weights)
         except ValueError as error:
             fault = DataError(f"{chunk.origin.describe(0)} and those after it: {error}")
             bad.report(fault, "zero_weights", len(chunk))

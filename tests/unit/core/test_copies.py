@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from headrace_server.core.copies import (
     MAX_RATE,
-    _log_probability,
     copy_ordinals,
     poisson,
     repeat_rows,
@@ -20,10 +19,10 @@ steady = settings(derandomize=True, deadline=None, database=None)
 ORDINALS = np.arange(40_000)
 
 
-@pytest.mark.parametrize("rate", [0.01, 0.5, 1.0, 3.7, 9.99, 10.0, 12.5, 40.0, 1000.0, 1e6, 1e12])
+@pytest.mark.parametrize("rate", [0.01, 0.5, 1.0, 3.7, 9.99, 10.0, 12.5, 40.0, 700.0, 1e6])
 def test_mean_and_variance_are_the_rate_within_five_sigma(rate):
-    counts = poisson(rate, 7, 0, 0, ORDINALS)
-    n = len(ORDINALS)
+    n = min(len(ORDINALS), int(3e7 / rate))
+    counts = poisson(rate, 7, 0, 0, ORDINALS[:n])
     assert counts.dtype == np.int64
     assert abs(counts.mean() - rate) < 5 * math.sqrt(rate / n)
     spread = math.sqrt((rate + 2 * rate * rate) / n)  # of the sample variance of a Poisson
@@ -44,17 +43,10 @@ def test_every_count_is_as_frequent_as_poisson_says(rate):
     assert abs(chi - freedom) < 5 * math.sqrt(2 * freedom)
 
 
-@pytest.mark.parametrize("rate", [10.0, 33.3, 250.0])
-def test_the_probabilities_of_the_rejection_are_those_of_poisson(rate):
-    k = np.arange(300)
-    logs = [i * math.log(rate) - rate - math.lgamma(i + 1) for i in k.tolist()]
-    assert np.allclose(_log_probability(k.astype(float), np.full(300, rate)), logs, 1e-12, 1e-11)
-
-
 def test_counts_never_change():
-    rates = np.array([0, 0.1, 1, 5, 9.999, 10, 50, 87.5, 1e3, 1e6, 2.0**52])
-    counts = [0, 0, 2, 8, 8, 5, 62, 75, 1027, 1001516, 4503599572674622]
-    assert poisson(rates, 7, 2, 5, np.arange(11)).tolist() == counts
+    rates = np.array([0, 0.1, 1, 5, 9.999, 10, 50, 87.5, 1e3, 1e6])
+    counts = [0, 0, 2, 8, 8, 7, 52, 101, 1038, 998822]
+    assert poisson(rates, 7, 2, 5, np.arange(10)).tolist() == counts
 
 
 @steady
@@ -81,6 +73,19 @@ def test_seed_stage_and_epoch_tell_counts_apart():
 def test_a_rate_that_can_not_be_names_its_row(bad):
     with pytest.raises(ValueError, match=f"row 1 has the rate {bad}; a rate is finite"):
         poisson([1.0, bad, bad], 7, 0, 0, np.arange(3))
+
+
+def test_rates_of_more_copies_than_can_be_made_are_refused_before_any_is_drawn():
+    with pytest.raises(ValueError, match="more than 16777216 at once; row 1 alone has 1000000000"):
+        poisson([1.0, 1e15], 7, 0, 0, np.arange(2))
+
+
+def test_draws_of_one_row_are_no_draws_of_the_copies_of_it_that_an_earlier_stage_made():
+    n = 20_000
+    rows = ORDINALS[:n]
+    copied = copy_ordinals(rows, np.full(n, 2)).reshape(n, 2)
+    first, second = (poisson(rate, 7, 1, 0, copied[:, i]) for i, rate in enumerate([18.0, 9.0]))
+    assert abs(np.corrcoef(first, second)[0, 1]) < 5 / math.sqrt(n)
 
 
 def test_a_rate_just_above_zero_makes_next_to_no_copies():

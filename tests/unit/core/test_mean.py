@@ -1,8 +1,7 @@
-"""Rates follow the running mean of groups of rows, however the rows are cut into chunks."""
+"""Rates follow the running mean of groups of rows."""
 
 import json
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -43,62 +42,51 @@ def restored(machine):
     return other
 
 
+def over_groups(machine, weights):
+    """The rates of groups of the machine's size, the last of which may be smaller."""
+    rates = []
+    for start in range(0, len(weights), machine.group):
+        rates += machine.rates(np.array(weights[start : start + machine.group])).tolist()
+    return rates
+
+
 @steady
-@given(weights_lists, rules, st.lists(st.integers(0, 40), max_size=5))
-def test_rates_are_those_of_the_formulas_and_cuts_and_restores_change_no_bit(weights, rule, cuts):
+@given(weights_lists, rules)
+def test_rates_are_those_of_the_formulas_and_restores_change_no_bit(weights, rule):
     group, decay, warmup = rule
     whole = RunningMean(group, 1.5, decay, warmup)
-    expected = [*whole.offer(np.array(weights)), *whole.finish()]
+    expected = over_groups(whole, weights)
     assert expected == pytest.approx(by_hand(weights, group, 1.5, decay, warmup), rel=1e-9)
-    machine, rates, offered = RunningMean(group, 1.5, decay, warmup), [], 0
-    edges = [0, *sorted(min(cut, len(weights)) for cut in cuts), len(weights)]
-    for start, stop in pairwise(edges):
+    machine, rates = RunningMean(group, 1.5, decay, warmup), []
+    for start in range(0, len(weights), group):
         machine = restored(machine)
-        rates += machine.offer(np.array(weights[start:stop])).tolist()
-        offered += stop - start
-        assert machine.pending == offered - len(rates) < group
-    rates += restored(machine).finish().tolist()
+        rates += machine.rates(np.array(weights[start : start + group])).tolist()
     assert rates == expected
-
-
-@pytest.mark.parametrize("group", [1, 7, 8, 9, 32, 129, 500])
-def test_cuts_change_no_bit_of_large_groups_either(group):
-    weights = np.random.default_rng(3).random(2000)
-    whole = RunningMean(group, 1.0)
-    expected = np.concatenate([whole.offer(weights), whole.finish()])
-    for step in (1, 13, 1024):
-        machine = RunningMean(group, 1.0)
-        rates = [machine.offer(weights[i : i + step]) for i in range(0, 2000, step)]
-        assert np.array_equal(np.concatenate([*rates, machine.finish()]), expected)
 
 
 def test_the_first_groups_have_the_plain_mean_then_the_old_fades():
     machine = RunningMean(1, 1.0, mean_decay=0.999, warmup=3)
-    means = [w / machine.offer(np.array([w]))[0] for w in (1.0, 2.0, 6.0, 3.0, 30.0)]
+    means = [w / machine.rates(np.array([w]))[0] for w in (1.0, 2.0, 6.0, 3.0, 30.0)]
     assert means == pytest.approx([1, 1.5, 3, 3, 3 * 0.999 + 30 * 0.001])
 
 
 def test_overall_rate_is_the_mean_of_the_rates_of_the_first_group():
-    rates = RunningMean(4, 0.25).offer(np.array([1, 2, 3, 0], np.float16))
+    rates = RunningMean(4, 0.25).rates(np.array([1, 2, 3, 0], np.float16))
     assert rates.mean() == pytest.approx(0.25)
     assert rates[3] == 0
 
 
 def test_zero_weights_are_fine_once_the_mean_is_above_zero():
     machine = RunningMean(2, 1.0)
-    assert machine.offer(np.array([1.0, 1.0, 0.0, 0.0])).tolist() == [1, 1, 0, 0]
+    assert over_groups(machine, [1.0, 1.0, 0.0, 0.0]) == [1, 1, 0, 0]
 
 
 @pytest.mark.parametrize("warmup", [10, None])
 def test_a_mean_of_zero_is_refused_and_changes_nothing(warmup):
     machine = RunningMean(2, 1.0, warmup=warmup)
-    machine.offer(np.array([0.0]))
     before = machine.snapshot()
     with pytest.raises(ValueError, match="mean of the weights is 0 at group number 1 of 2 rows"):
-        machine.offer(np.array([0.0, 5.0]))
-    assert machine.snapshot() == before
-    with pytest.raises(ValueError, match="mean of the weights is 0"):
-        machine.finish()
+        machine.rates(np.array([0.0, 0.0]))
     assert machine.snapshot() == before
 
 
@@ -107,20 +95,22 @@ def test_a_weight_that_can_not_be_names_its_row_and_changes_nothing(bad):
     machine = RunningMean(2, 1.0)
     before = machine.snapshot()
     with pytest.raises(ValueError, match=f"row 3 has the weight {bad}; a weight is finite"):
-        machine.offer(np.array([1, 1, 1, bad]))
+        machine.rates(np.array([1, 1, 1, bad]))
     assert machine.snapshot() == before
 
 
 def test_weights_near_the_ends_of_float64_give_finite_rates():
-    assert RunningMean(2, 1.0).offer(np.array([1.7e308, 1.7e308])).tolist() == [1, 1]
-    assert RunningMean(1, 1.0).offer(np.array([5e-324])).tolist() == [1]
+    assert RunningMean(2, 1.0).rates(np.array([1.7e308, 1.7e308])).tolist() == [1, 1]
+    assert RunningMean(1, 1.0).rates(np.array([5e-324])).tolist() == [1]
     with pytest.raises(ValueError, match="gives no finite rate"):
-        RunningMean(2, 1.7e308).offer(np.array([0.0, 1.0]))
+        RunningMean(2, 1.7e308).rates(np.array([0.0, 1.0]))
 
 
 def test_no_rows_have_no_rates():
     machine = RunningMean(3, 1.0)
-    assert machine.offer(np.empty(0)).shape == machine.finish().shape == (0,)
+    before = machine.snapshot()
+    assert machine.rates(np.empty(0)).shape == (0,)
+    assert machine.snapshot() == before
 
 
 @pytest.mark.parametrize(
@@ -146,12 +136,12 @@ def test_arguments_out_of_range_are_refused(arguments, text):
         ({"warmup": None}, "warmup=None, the pipeline has warmup=10"),
         ({"mean_decay": 0.9}, "mean_decay=0.9, the pipeline has mean_decay=0.999"),
         ({"average": "x"}, "'average'"),
-        ({"pending": [1.0, 2.0]}, "'pending' has 2 rows; a group is 2"),
+        ({"pending": [1.0, 2.0]}, "'pending' has 2 rows; no row is held back"),
     ],
 )
 def test_a_snapshot_that_does_not_fit_is_refused_by_field(change, text):
     machine = RunningMean(2, 1.0)
-    machine.offer(np.array([1.0, 2.0, 3.0]))
+    machine.rates(np.array([1.0, 2.0, 3.0]))
     before = machine.snapshot()
     with pytest.raises(ValueError, match=text):
         machine.restore({**before, **change})
@@ -159,10 +149,7 @@ def test_a_snapshot_that_does_not_fit_is_refused_by_field(change, text):
 
 
 def test_rows_that_are_one_group_move_the_mean_once_however_many_they_are():
-    one, parts = RunningMean(4, 1.0, 0.9), RunningMean(4, 1.0, 0.9)
+    machine = RunningMean(4, 1.0, 0.9)
     weights = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-    assert np.allclose(one.whole(weights), weights / 3.5)
-    parts.offer(weights)
-    assert one.snapshot() != parts.snapshot()
-    with pytest.raises(ValueError, match="2 rows of an earlier group"):
-        parts.whole(weights)
+    assert np.allclose(machine.rates(weights), weights / 3.5)
+    assert machine.snapshot()["groups"] == 1
