@@ -35,7 +35,8 @@ class Blocks:
         """The bytes of a batch; MemoryGone where they went with their server."""
         delivery, held = received.delivery, received.source
         if not delivery.segment:
-            source = np.frombuffer(held.buffer, np.uint8)
+            frame = held if isinstance(held, bytes) else held.buffer  # of a channel, or of ZeroMQ
+            source = np.frombuffer(frame, np.uint8)
             if source.nbytes != delivery.nbytes:
                 raise ProtocolError(f"a batch of {delivery.nbytes} bytes came with {source.nbytes}")
             return self._copied(source)

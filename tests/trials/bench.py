@@ -250,7 +250,9 @@ class Bench:
         self._door = RelayDoor(self._front)  # type: ignore[arg-type]
         self._sessions = SessionTable(directory, owner=0, owners=owners)
         near: Any = self._near
-        self._outbox = Outbox(self._door, directory, self._sessions, near)
+        self._outbox = Outbox(
+            self._door, directory, self._sessions, near, config.slab_bytes, config.max_credits
+        )
         self._clock = AwakeClock()
         self._partitions = _Partitions()
         parts: Any = self._partitions

@@ -235,6 +235,7 @@ class TrainersExchange(Exchange):
         self._is_used = is_used
         self._count = itertools.count(1)
         self._unheard: dict[int, deque[list[bytes]]] = {}  # messages by file number
+        self._allowed: dict[int, int] = {}  # unsent bytes, where payload waits to be written
 
     @property
     def waits(self) -> bool:
@@ -271,12 +272,21 @@ class TrainersExchange(Exchange):
 
     def _drop(self, number: int) -> None:
         self._unheard.pop(number, None)
+        self._allowed.pop(number, None)
         super()._drop(number)
 
     @property
     def anybody(self) -> bool:
         """Whether anybody is connected."""
         return bool(self._channels)
+
+    def send_payload(self, identity: bytes, frames: Sequence[Frame], most_bytes: int) -> bool:
+        """Send a message with payload; no more than so many bytes of payload may wait."""
+        number = self._numbers.get(identity)
+        if number is None:
+            return False
+        self._allowed[number] = most_bytes + _MOST_KEPT
+        return self._tell(number, self._channels[number], frames)
 
     def drop(self, identity: bytes) -> None:
         """End a connection: what was told before is still read at its other end."""
@@ -295,10 +305,15 @@ class TrainersExchange(Exchange):
         self._numbers[name] = end.fileno()
 
     def _tell(self, number: int, channel: Channel, frames: Sequence[Frame]) -> bool:
-        if channel.unsent_bytes > _MOST_KEPT:  # when it greets again, all that counts is said again
-            self._drop(number)
+        if channel.unsent_bytes > self._allowed.get(number, _MOST_KEPT):
+            self._drop(number)  # when the trainer greets again, all that counts is sent again
             return False
         return super()._tell(number, channel, frames)
+
+    def _watch(self, number: int, waits: bool) -> None:
+        super()._watch(number, waits)
+        if not waits and self._allowed:
+            self._allowed.pop(number, None)
 
     def _who(self, number: int) -> str:
         return f"a trainer of this host ({self._names[number].decode()[1:]})"

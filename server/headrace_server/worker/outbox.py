@@ -7,6 +7,9 @@
 Answers that only say that commits are kept go along with the trainer's next batch, where that comes
 in a moment: nobody waits for them but who has no batch to wait for.
 
+A trainer that keeps the memory of batches makes the slab short of room for all.  While it is short,
+a trainer that keeps more than its share gets bytes, as if it were on another host.
+
 A trainer is reached by the connection that it came by: a channel (``near``), or the front's socket.
 
 The memory of a batch is pinned for as long as its trainer maps it, or its frame is being sent.
@@ -16,6 +19,7 @@ What can not be sent now is dropped: the lease, or the trainer's next Hello, bri
 from __future__ import annotations
 
 import logging
+import os
 import time
 from math import inf
 from pathlib import Path
@@ -34,7 +38,7 @@ from headrace_proto.messages import (
 
 from ..core.handover import Answer, Full, Idle, Passed, Send
 from ..process.exchange import TrainersExchange, is_near
-from ..process.relay import Retired
+from ..process.relay import Place, Retired
 from .desk import Desk, delivery_of
 from .relay_door import RelayDoor
 from .sessions import Session, SessionTable
@@ -50,6 +54,9 @@ _ANSWERS_PER_MESSAGE = 64
 _FAULTS_PER_MESSAGE = 8
 #: … whose texts are cut: whatever a trainer says at once, its answers fit headers.
 _LONGEST_FAULT = 1000
+#: Part of the slab that all trainers together may keep mapped once it is short of room, which it is
+#: when half is in use: a quarter remains for new batches, however many trainers keep all they can.
+_KEPT_SHARE = 0.25
 #: So long they wait for a batch to go along with.
 _MOMENT_S = 0.005
 
@@ -66,11 +73,15 @@ class Outbox:
         directory: Path,
         sessions: SessionTable,
         near: TrainersExchange,
+        slab_bytes: int,
+        max_credits: int,
     ) -> None:
         self._door = door
         self._directory = directory
         self._near = near
         self._sessions = sessions
+        self._kept_bytes = slab_bytes * _KEPT_SHARE
+        self._max_credits = max_credits
         self._out: dict[int, list[Delivery]] = {}  # references to be sent, by session
         self._answers: dict[int, _Answers] = {}  # to commits, by session …
         self._told_by = inf  # … and when the first of them goes by itself
@@ -91,18 +102,34 @@ class Outbox:
         session = self._sessions.get(effect.session)
         if session is None:
             return
-        session.tally.sent(effect.batch.rows, effect.batch.body.nbytes)
-        if session.local:
+        place = effect.batch.body
+        session.tally.sent(effect.batch.rows, place.nbytes)
+        if session.local and not (place.crowded and self._keeps_too_much(session)):
+            if effect.token not in session.mapped:
+                session.mapped_bytes += place.nbytes
             session.mapped[effect.token] = (effect.seq, effect.batch)
             desk.dispatcher.pin(effect.batch, (session.number, effect.token))
             self._out.setdefault(session.number, []).append(delivery_of(effect, None))
             return
+        self._send_references(session, self._out.pop(session.number, []))
         told = self._answers.pop(session.number, _NOTHING)
         header = FROM_SERVER.encode(Deliver(session.number, (delivery_of(effect, 1),), *told))
-        tracker = self._door.send_block(session.identity, header, effect.batch.body)
+        if is_near(session.identity):
+            most_bytes = self._max_credits * place.nbytes
+            self._near.send_payload(session.identity, [header, self._bytes_of(place)], most_bytes)
+            return
+        tracker = self._door.send_block(session.identity, header, place)
         self._sends += 1
         desk.dispatcher.pin(effect.batch, ("send", self._sends))
         self._sending.append((tracker, desk, effect, ("send", self._sends)))
+
+    def _keeps_too_much(self, session: Session) -> bool:
+        return session.mapped_bytes * len(self._sessions) > self._kept_bytes
+
+    def _bytes_of(self, place: Place) -> bytes:
+        """Copy a block: it may be free before the trainer has read on."""
+        with open(self._directory / place.segment, "rb") as segment:
+            return os.pread(segment.fileno(), place.nbytes, place.offset)
 
     def answer(self, effect: Answer) -> None:
         """What became of commits; it goes along with the next batch of this round."""
@@ -139,17 +166,8 @@ class Outbox:
         """Send references that have gathered, several to a message, and answers that are due."""
         for number, items in self._out.items():
             session = self._sessions.get(number)
-            if session is None:
-                continue
-            for i in range(0, len(items), _PER_MESSAGE):
-                part = tuple(items[i : i + _PER_MESSAGE])
-                told = self._answers.pop(number, _NOTHING)
-                try:
-                    self.send(session.identity, Deliver(number, part, *told))
-                except ProtocolError:  # many columns: the header would be too long
-                    self._answers[number] = told
-                    for item in part:
-                        self.send(session.identity, Deliver(number, (item,)))
+            if session is not None:
+                self._send_references(session, items)
         self._out.clear()
         if self._answers and time.monotonic() >= self._told_by:
             for number in list(self._answers):
@@ -158,6 +176,18 @@ class Outbox:
             self._told_by = inf
         if self._sending:
             self._sweep_sends()
+
+    def _send_references(self, session: Session, items: list[Delivery]) -> None:
+        number = session.number
+        for i in range(0, len(items), _PER_MESSAGE):
+            part = tuple(items[i : i + _PER_MESSAGE])
+            told = self._answers.pop(number, _NOTHING)
+            try:
+                self.send(session.identity, Deliver(number, part, *told))
+            except ProtocolError:  # many columns: the header would be too long
+                self._answers[number] = told
+                for item in part:
+                    self.send(session.identity, Deliver(number, (item,)))
 
     def _tell_answers(self, number: int) -> None:
         told, session = self._answers.pop(number, None), self._sessions.get(number)

@@ -86,7 +86,9 @@ class Owner:
             lambda identity: sessions.of_connection(identity) is not None,
         )
         self._sessions, self._near, self._pipe = sessions, near, pipe
-        self._outbox = Outbox(self._door, directory, sessions, near)
+        self._outbox = Outbox(
+            self._door, directory, sessions, near, config.slab_bytes, config.max_credits
+        )
         self._clock = AwakeClock(2 * _TICK_S)
         self._partitions = Partitions(life, self._hear_partition)
         self._house = House(

@@ -252,6 +252,7 @@ class Reception:
         """A trainer does not read this batch any more."""
         if token in session.mapped:
             _, batch = session.mapped.pop(token)
+            session.mapped_bytes -= batch.body.nbytes
             desk.dispatcher.unpin(batch, (session.number, token))
 
     def _leave(self, session: Session, desk: Desk) -> None:

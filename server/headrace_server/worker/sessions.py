@@ -58,6 +58,7 @@ class Session:
     tally: Tally = field(default_factory=Tally)
     # By token: number of the delivery, and the batch that the trainer may be reading.
     mapped: dict[int, tuple[int, Batch]] = field(default_factory=dict)
+    mapped_bytes: int = 0  # of them
     messages: int = 0  # in this second
     run: int = 0  # of a trainer that has a rank
     heard_end: bool = False  # whether the trainer has acknowledged the end of its feed
@@ -102,6 +103,10 @@ class SessionTable:
         self._by_identity: dict[bytes, Session] = {}
         self._next = 1 + owner
         self._owners = owners
+
+    def __len__(self) -> int:
+        """Count the sessions, with past ones that have memory mapped."""
+        return len(self._by_number)
 
     def open(
         self, nonce: bytes, feed: str, identity: bytes, key: str = "", name: str = ""

@@ -618,6 +618,25 @@ def test_a_trainer_that_reads_nothing_is_cut_off_before_much_is_kept_for_it(tmp_
     exchange.close()
 
 
+def test_payload_waits_for_a_trainer_up_to_its_own_bound_and_then_it_is_cut_off(tmp_path: Path):
+    exchange = TrainersExchange(tmp_path / "trainers", 4, lambda name: True)
+    trainer = Channel.connect(exchange.path, [b"hello"])
+    assert list(exchange.hear()) == []
+    ((name, _),) = exchange.hear()
+    batch = [b"header", bytes(BIG)]
+    assert exchange.send_payload(name, batch, BIG) and exchange.tell(name, [b"answer"])
+    received: list[list[bytes]] = []
+    while len(received) < 2:
+        received += trainer.receive()
+        list(exchange.hear())
+    assert received == [batch, [b"answer"]]
+    assert exchange.send_payload(name, batch, BIG) and exchange.send_payload(name, batch, BIG)
+    assert not exchange.send_payload(name, batch, BIG), "nothing bounds what waits for it"
+    assert not exchange.anybody and not exchange.send_payload(name, batch, BIG)
+    trainer.close()
+    exchange.close()
+
+
 def test_a_trainer_that_says_much_at_once_is_heard_to_its_end_and_others_have_their_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

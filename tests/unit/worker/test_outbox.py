@@ -64,7 +64,9 @@ class Post:
         self.sessions = SessionTable(directory)
         near: Any = None  # nobody comes by a channel
         door: Any = self.front
-        self.outbox = Outbox(door, directory, self.sessions, near)
+        self.outbox = Outbox(
+            door, directory, self.sessions, near, slab_bytes=BLOCK * 64, max_credits=4
+        )
         feed = FeedConfig("default", hs.from_examples([{"i": 1}]).batch(4).declaration(), (), 1)
         self.desk = Desk(feed, RunConfig((feed,), str(directory), ()))
         self.desk.on_opened(Opened("default", 0, [["i", "int64", [4]]]))
