@@ -32,7 +32,6 @@ from headrace_server.pipeline import scalar
 from headrace_server.process.config import FeedConfig
 from headrace_server.process.diary import Notebook
 from headrace_server.process.rundir import RunDirectory
-from headrace_server.process.sheet import SheetReader
 from headrace_server.reading.arrow_part import ArrowPart
 from headrace_server.state.restoring import prepare
 from headrace_server.state.snapshots import Shelf
@@ -110,7 +109,6 @@ def session(disk: Path) -> None:
         (converted, r"part-00000\.arrow\.part: .*run the conversion again"),
         (session, "trainer-1: .* 16 bytes.*--shm-size"),
         (lambda disk: Notebook(disk / "diary"), "diary: .* bytes.*--shm-size"),
-        (lambda disk: SheetReader(disk / "sheet", PAGE), "sheet: .* 4096 bytes.*--shm-size"),
         (lambda disk: Store(disk / "0.journal", "power"), r"0\.journal: "),
         (lambda disk: _write(disk / "a.secret", "secret"), r"a\.secret: .* 6 bytes"),
     ],

@@ -14,6 +14,7 @@ import logging
 import select
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from headrace_proto.messages import (
 )
 
 from ..making.slab import map_segment
-from ..process.child import ParentPipe
+from ..process.child import ParentPipe, perform
 from ..process.config import RunConfig
 from ..process.descriptors import divide, own, undivide
 from ..process.exchange import SPARE, Exchange
@@ -90,6 +91,12 @@ class Front:
         self._failure: tuple[str, str] | None = None
         self._next_tick = 0.0
         self._stopping = False
+        self._orders: dict[str, Callable[..., None]] = {
+            "worker_died": self._end_life_of,
+            "fail": self._fail,
+            "stats": self._answer_stats,
+            "stop": self._stop,
+        }
 
     def bind(self) -> list[str]:
         """Bind the public socket; the addresses that trainers can use."""
@@ -119,7 +126,7 @@ class Front:
             self._hear_trainers()
             if pipe.fileno() in ready:
                 for order in pipe.read_orders():
-                    self._obey(order)
+                    perform(self._orders, order)
             for owner in self._owners:
                 if owner.sending:
                     owner.sweep()
@@ -290,27 +297,30 @@ class Front:
 
     # The supervisor, and time
 
-    def _obey(self, order: dict[str, Any]) -> None:
-        kind = order["order"]
-        if kind == "worker_died":
-            owner = self._owners[order["worker"]]
-            if owner.name is not None and life_of(owner.name) == order["life"]:
-                self._end_life(owner)
-        elif kind == "fail":
-            self._failure = order["code"], order["text"]
-            for owner in self._owners:
-                for connection in owner.take_held():
-                    self._say(connection, FROM_SERVER.encode(Refused(*self._failure)))
-        elif kind == "stats":  # owners tell of trainers: this tells that trainers are heard
-            self._pipe.tell("answer", request=order["request"])
-        elif kind == "stop":
-            text = "the server was stopped"
-            returns = self._config.state_directory is not None
-            for number in order["unheard"]:
-                for connection, session in self._owners[number].sessions.items():
-                    ended = Ended(session, "lost", text, returns)
-                    self._say(connection, FROM_SERVER.encode(ended))
-            self._stopping = True
+    def _end_life_of(self, worker: int, life: int) -> None:
+        owner = self._owners[worker]
+        if owner.name is not None and life_of(owner.name) == life:
+            self._end_life(owner)
+
+    def _fail(self, code: str, text: str) -> None:
+        self._failure = code, text
+        for owner in self._owners:
+            for connection in owner.take_held():
+                self._say(connection, FROM_SERVER.encode(Refused(code, text)))
+
+    def _answer_stats(self, request: int) -> None:
+        """Owners describe trainers: the front only shows that it lives."""
+        self._pipe.tell("answer", request=request)
+
+    def _stop(self, unheard: list[int]) -> None:
+        """End.  Trainers of the owners in ``unheard`` have not been told by these."""
+        text = "the server was stopped"
+        returns = self._config.state_directory is not None
+        for number in unheard:
+            for connection, session in self._owners[number].sessions.items():
+                ended = Ended(session, "lost", text, returns)
+                self._say(connection, FROM_SERVER.encode(ended))
+        self._stopping = True
 
     def _tick(self, now: float) -> None:
         self._connections.end_surplus(now)
@@ -339,7 +349,7 @@ def main() -> None:
     try:
         _serve(config, pipe)
     except BaseException as error:
-        pipe.tell("dying", text=f"{error}", kind=type(error).__name__)
+        pipe.tell("dying", text=f"{error}")
         if not isinstance(error, CanNotBind):
             traceback.print_exc()
         sys.exit(1)

@@ -31,8 +31,9 @@ from typing import Any, ClassVar
 import msgpack
 
 from headrace_proto.clock import Deadline
+from headrace_proto.errors import ServerError
 
-__all__ = ["Child", "ParentPipe", "end", "environment"]
+__all__ = ["Child", "ParentPipe", "end", "environment", "perform"]
 
 _LAST_WORDS = 80
 _READ_BYTES = 1 << 16
@@ -46,6 +47,22 @@ _READERS_S = 5.0
 _LONGEST_LINE = 1 << 16
 #: What is read at most after a child's death; a pipe holds 64 KiB, unless others still write.
 _MOST_LEFT_BYTES = 1 << 20
+
+
+def perform(
+    handlers: Mapping[str, Callable[..., None]], message: Mapping[str, Any], *first: Any
+) -> None:
+    """Call the handler that an order or an event names with its fields.
+
+    The keys and the signatures of ``handlers`` declare what one process understands of the other.
+    ServerError where the name is not among them, TypeError where the fields are others.
+    """
+    fields = dict(message)
+    name = fields.pop("order" if "order" in fields else "event", None)
+    handler = handlers.get(name)
+    if handler is None:
+        raise ServerError(f"{name!r:.80} is none of {', '.join(handlers)}")
+    handler(*first, **fields)
 
 
 class ParentPipe:
@@ -214,8 +231,18 @@ class Child:
 
     def _read_events(self, fd: int) -> None:
         for line in self._lines(fd, None):
-            with contextlib.suppress(ValueError):
-                self._on_event(self, json.loads(line))
+            try:
+                event = json.loads(line)
+            except ValueError:  # the child died while it wrote this
+                continue
+            if event["event"] == "dying":
+                self.said = event["text"]
+                continue
+            try:
+                self._on_event(self, event)
+            except Exception:
+                self.kill()  # nobody else would ever read its reports
+                raise
 
     def _read_stderr(self, fd: int) -> None:
         for line in self._lines(fd, _LONGEST_LINE):

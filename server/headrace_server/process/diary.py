@@ -1,11 +1,14 @@
-"""What a worker is at, in a file of shared memory that outlives it however it dies.
+"""A worker's diary: a file of shared memory that shows what it does, and outlives it.
 
     worker ──writes──► beats | doing | feed, partition | where | rows in hand ◄──reads── supervisor
+                       report: length, checksum | msgpack
 
 A worker adds a beat at least every second between two steps of work, and notes before each step and
-each read what it begins.  So a worker that loops, is stopped or waits for a file shows by beats
-that do not come, and one that is dead has told what it was reading.  Writing is a copy of some
-bytes: no message, no lock, no thread that user code could hold up.
+each read what it begins.  So missing beats show a worker that loops, is stopped or waits for a
+file, and the diary of a dead one shows what it was reading.  Its report has counts and progress.
+
+Writing is a copy of some bytes: no message, no lock, no thread that user code could hold up.  A
+reader that comes amid the writing of a report finds the checksum wrong and takes the report before.
 """
 
 from __future__ import annotations
@@ -14,9 +17,12 @@ import json
 import mmap
 import os
 import struct
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import msgpack
 import numpy as np
 
 from headrace_proto.errors import ServerError
@@ -34,12 +40,16 @@ _NAME_AT = 64
 _WHERE_AT = 1024
 _ROWS_AT = 4096
 _MOST_ROWS = 16_384  # four of the largest chunks; of more the first are noted
-_SIZE = _ROWS_AT + 8 * _MOST_ROWS
+_REPORT_AT = _ROWS_AT + 8 * _MOST_ROWS
+_REPORT_HEAD = struct.Struct("<II")
+_FIXED_BYTES = 4096
+#: Room in the report for a partition, which needs less, but for long names of feeds.
+_BYTES_PER_PARTITION = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """What a worker has written last."""
+    """The last entry of a worker."""
 
     doing: int = STARTING
     feed: str = ""
@@ -72,15 +82,15 @@ class Diary:
         self._name = b""
 
     def beat(self) -> None:
-        """It lives, and goes on."""
+        """Show that the worker lives and goes on."""
         self._beats[0] += 1
 
     def idle(self) -> None:
-        """Between two steps of work."""
+        """Note that the worker is between two steps of work."""
         self._write(IDLE, 0, 0, 0, 0, 0, 0)
 
     def begin(self, feed: str, partition: int, opening: bool = False) -> None:
-        """A step of a partition, or the opening of it."""
+        """Note that a step of a partition begins, or its opening."""
         name = self._names.get((feed, partition))
         if name is None:
             name = json.dumps([feed, partition]).encode()[: _WHERE_AT - _NAME_AT]
@@ -97,7 +107,7 @@ class Diary:
         needed: bool = False,
         upto: int = 0,
     ) -> None:
-        """These rows are in hand from now on."""
+        """Note that these rows are in hand from now on."""
         noted = rows[:_MOST_ROWS].astype(np.int64).tobytes()
         self._head[3] = 0
         self._put()  # should it die amid this, it had none
@@ -107,9 +117,20 @@ class Diary:
         self._write(*head)
 
     def at(self, where: str) -> None:
-        """More is known of where the rows in hand come from."""
+        """Note where the rows in hand come from, now that it is known."""
         self._head[5] = self._text(where)
         self._put()
+
+    def report(self, status: Any) -> bool:
+        """Replace the report; False where there is no room."""
+        data = msgpack.packb(status, use_bin_type=True, unicode_errors="backslashreplace")
+        at = _REPORT_AT + _REPORT_HEAD.size
+        if at + len(data) > len(self._map):
+            return False
+        _REPORT_HEAD.pack_into(self._map, _REPORT_AT, 0, 0)
+        self._map[at : at + len(data)] = data
+        _REPORT_HEAD.pack_into(self._map, _REPORT_AT, len(data), zlib.crc32(data))
+        return True
 
     def _text(self, where: str) -> int:
         data = where.encode(errors="backslashreplace")[: _ROWS_AT - _WHERE_AT]
@@ -128,28 +149,34 @@ class Diary:
 class Notebook:
     """The supervisor's end: the diaries of one worker's lives, one after the other."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, partitions: int = 1) -> None:
+        """``partitions``: so many the worker may run; its report has room for them."""
         self.path = str(path)
+        size = _REPORT_AT + _FIXED_BYTES + _BYTES_PER_PARTITION * partitions
         try:
-            with writing(self.path, _SIZE, MORE_SHARED_MEMORY):
+            with writing(self.path, size, MORE_SHARED_MEMORY):
                 fd = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
                 try:
-                    os.posix_fallocate(fd, 0, _SIZE)  # or a write to a full file system would kill
+                    os.posix_fallocate(fd, 0, size)  # or a write to a full file system would kill
                 finally:
                     os.close(fd)
         except OSError as error:
             raise ServerError(error.strerror) from None
         self._map = _mapped(self.path)
+        self._report: dict[str, Any] = {}
+        self._past: dict[str, dict[str, float]] = {}
 
-    def clear(self) -> None:
-        """A new life begins."""
+    def begin(self) -> None:
+        """Begin a new life: empty, but for the totals of the lives before."""
+        self._past, self._report = self.totals(), {}
         self._map[:_ROWS_AT] = bytes(_ROWS_AT)
+        _REPORT_HEAD.pack_into(self._map, _REPORT_AT, 0, 0)
 
     def beats(self) -> int:
         return int.from_bytes(self._map[:8], "little")
 
     def read(self) -> Entry:
-        """What was written last; of a worker that lives it may be half of two entries."""
+        """Return the last entry; of a worker that lives it may be half of two entries."""
         doing, alone, needed, rows, name, where, upto = _HEAD.unpack_from(self._map, 8)
         if doing in (STARTING, IDLE) or not name:
             return Entry(doing if doing <= STEP else IDLE)
@@ -161,6 +188,24 @@ class Notebook:
         numbers = np.frombuffer(self._map[_ROWS_AT : _ROWS_AT + 8 * rows], np.int64)
         listed = tuple(numbers.tolist())
         return Entry(doing, feed, partition, text, listed, bool(alone), bool(needed), upto)
+
+    def report(self) -> dict[str, Any]:
+        """Return the last report of this life; empty at first."""
+        length, checksum = _REPORT_HEAD.unpack_from(self._map, _REPORT_AT)
+        at = _REPORT_AT + _REPORT_HEAD.size
+        data = self._map[at : at + length]
+        if length and zlib.crc32(data) == checksum:
+            self._report = msgpack.unpackb(data)
+        return self._report
+
+    def totals(self) -> dict[str, dict[str, float]]:
+        """Return the sums over all lives, by subject (``rests``, ``feed:NAME``) and by name."""
+        total = {subject: dict(counts) for subject, counts in self._past.items()}
+        for subject, counts in self.report().get("totals", {}).items():
+            sums = total.setdefault(subject, {})
+            for name, n in counts.items():
+                sums[name] = sums.get(name, 0) + n
+        return total
 
 
 class Stillness:
@@ -180,6 +225,6 @@ class Stillness:
 def _mapped(path: str) -> mmap.mmap:
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        return mmap.mmap(fd, _SIZE)
+        return mmap.mmap(fd, 0)
     finally:
         os.close(fd)

@@ -1,6 +1,6 @@
 """Questions of the supervisor to its owners, and to its front: whoever asks waits for the answers.
 
-    ask() ─► order with its number ─► owners ─► hear() by each ─► what all have answered
+    ask() ─► order with its number ─► owners ─► answer() by each ─► all answers
                   ▲
                   └── unanswered(): an owner's next life is asked again
 
@@ -76,9 +76,9 @@ class Asks:
                 raise ServerError(text)
             return dict(sorted(asked.answers.items()))
 
-    def hear(self, who: int, event: Mapping[str, Any]) -> None:
-        """Take an answer."""
-        self._asking.answer(event["request"], who, event)
+    def answer(self, who: int, request: int, **answer: Any) -> None:
+        """Take the answer of an owner or the front."""
+        self._asking.answer(request, who, answer)
 
     def unanswered(self, owner: int) -> list[dict[str, Any]]:
         """Orders that the next life of an owner is given again."""

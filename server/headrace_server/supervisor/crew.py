@@ -25,7 +25,7 @@ from ..process.child import Child, end, environment
 from ..process.diary import Entry
 from .asks import FRONT
 from .deaths import DeathWatch
-from .posts import Openings, Patience, Slot, end_of, obituary
+from .posts import Openings, Patience, Post, end_of, obituary
 from .starts import Starts
 
 __all__ = ["Crew"]
@@ -54,13 +54,13 @@ class Crew:
         begun: Callable[[int], Mapping[str, Any]],
         asked: Callable[[int], Iterable[Mapping[str, Any]]],
         on_event: Callable[[Child, Mapping[str, Any]], None],
-        on_death: Callable[[str, Slot | None, Entry | None], None],
+        on_death: Callable[[str, Post | None, Entry | None], None],
         give_up: Callable[[str], None],
     ) -> None:
-        """``begun``: what a worker's life begins with; ``asked``: orders that it must answer.
+        """``begun`` and ``asked``: the start of a worker's life, and orders that it must answer.
 
-        Those that may live are in ``born``, for an end without ``end``.  ``on_death`` has words on
-        it; of a worker its slot and its diary.  ``give_up``: no next life can begin.
+        ``born`` lists the children that may live, for an end without ``end``.  ``on_death`` gets a
+        text, and of a worker its post and its diary.  ``give_up``: no next life can begin.
         """
         self._lock = lock
         self._patience = patience
@@ -76,7 +76,7 @@ class Crew:
         self._timers: list[threading.Timer] = []
         self._timeout_s, self._deadline = 0.0, Deadline(0.0)  # of a begin
         self._front: Child | None = None
-        self.slots: list[Slot] = []
+        self.posts: list[Post] = []
         self._deaths = DeathWatch(self.children, self._bury, self._look_for_hung, patience.look_s)
 
     def begin(self, timeout_s: float) -> None:
@@ -88,17 +88,17 @@ class Crew:
         config = self._starts.config
         diaries = [Path(config.directory) / f"diary-{i}" for i in range(config.workers)]
         partitions = sum(feed.partitions for feed in config.feeds)
-        slots = [Slot(i, d, self._patience, partitions) for i, d in enumerate(diaries)]
+        posts = [Post(i, d, self._patience, partitions) for i, d in enumerate(diaries)]
         front = self._spawn(_FRONT, "headrace_server.front.front", {})
         with self._lock:
-            self._front, self.slots = front, slots
+            self._front, self.posts = front, posts
         self.resume()
 
     def wait_until(
         self, done: Callable[[], bool], ended: Callable[[], HeadraceError | None], what: str
     ) -> None:
-        """Wait for something that children that begin do; an error where the server has ended."""
-        openings = Openings(self.slots)
+        """Wait until children that begin have done something; raise where the server has ended."""
+        openings = Openings(self.posts)
         with self._lock:
             while True:
                 self._deadline.wait(
@@ -110,7 +110,7 @@ class Crew:
                 if error is not None:
                     raise error
                 if not openings.further():
-                    at = "".join(f"; of worker {s.number}: {s.doing}" for s in self.slots[:4])
+                    at = "".join(f"; of worker {s.number}: {s.doing}" for s in self.posts[:4])
                     raise ServerError(
                         f"waited start_timeout_s={self._timeout_s:g} seconds in vain for {what}{at}"
                     )
@@ -121,8 +121,8 @@ class Crew:
         with self._lock:
             self._closed = False
         self._deaths.begin()
-        for slot in self.slots:
-            self._fill(slot)
+        for post in self.posts:
+            self._fill(post)
 
     def _spawn(
         self, name: str, module: str, extra: Mapping[str, Any], owner: int | None = None
@@ -133,71 +133,72 @@ class Crew:
         self._born[:] = [one for one in self._born if one.exit_code() is None] + [child]
         return child
 
-    def _fill(self, slot: Slot) -> None:
+    def _fill(self, post: Post) -> None:
         with self._lock:
-            if self._closed or slot not in self.slots or slot.child is not None:
+            if self._closed or post not in self.posts or post.child is not None:
                 return
-            slot.begin()
+            post.begin()
             extra = {
-                "worker": slot.number,
-                "life": slot.life,
-                "diary": slot.diary,
-                "sheet": slot.sheet.path,
-                **self._begun(slot.number),
+                "worker": post.number,
+                "life": post.life,
+                "diary": post.notebook.path,
+                **self._begun(post.number),
             }
             module = "headrace_server.worker.worker"
-            child = slot.child = self._spawn(slot.name, module, extra, slot.number)
+            child = post.child = self._spawn(post.name, module, extra, post.number)
             self._deaths.wake()
-            asked = list(self._asked(slot.number))
+            asked = list(self._asked(post.number))
         for values in asked:  # the life before may have died with them
             child.order(**values)
 
     # Deaths
 
     def _look_for_hung(self) -> None:
-        for slot in self.slots:
-            slot.look(self.clock())
+        for post in self.posts:
+            post.look(self.clock())
 
     def _bury(self, child: Child) -> None:
         code = child.wait(_STOP_S)
         child.close()
-        slot = next((slot for slot in self.slots if slot.child is child), None)
-        words = obituary(child, end_of(code) if slot is None else slot.end(code))
+        post = next((post for post in self.posts if post.child is child), None)
+        words = obituary(child, end_of(code) if post is None else post.end(code))
         with self._lock:
-            if slot is None:
+            if post is None:
                 self._front = None
                 self._on_death(words, None, None)
                 return
-            life, entry = slot.vacate()
-        self.order(FRONT, order="worker_died", worker=slot.number, life=life)
-        self._on_death(words, slot, entry)
+            life, entry = post.vacate()
+        self.order(FRONT, order="worker_died", worker=post.number, life=life)
+        self._on_death(words, post, entry)
 
-    def begin_next(self, slot: Slot, words: str) -> None:
-        """Begin a worker's next life; where its start can not be stored now, try again later."""
+    def begin_next(self, post: Post, words: str) -> None:
+        """Begin a worker's next life after its death, of which ``words`` tell."""
+
+        def begin() -> None:
+            try:
+                self._starts.begin(post.number)
+            except HeadraceError as error:
+                self._give_up(f"{words}\nThe next life can not begin: {error}")
+            else:
+                self._later(_BACKOFF_S, post, lambda: self._fill(post))
+
+        self._try(post, begin)
+
+    def _try(self, post: Post, action: Callable[[], None]) -> None:
+        """Do something for a start, again and again while the system refuses it.
+
+        It may have no process to spare, or the disk is full: then commits wait for room, too.
+        """
         if self._closed:
             return
         try:
-            self._starts.begin(slot.number)
-        except OSError as error:  # the disk is full: commits wait for room, too
-            logger.warning("%s can not be started now: %s", slot.name, error)
-            self._later(_RETRY_S, lambda: self.begin_next(slot, words))
-        except HeadraceError as error:
-            self._give_up(f"{words}\nThe next life can not begin: {error}")
-        else:
-            self._fill_later(slot, _BACKOFF_S)
+            action()
+        except OSError as error:
+            logger.warning("%s can not be started now: %s", post.name, error)
+            self._later(_RETRY_S, post, action)
 
-    def _fill_later(self, slot: Slot, after_s: float) -> None:
-        def fill() -> None:
-            try:
-                self._fill(slot)
-            except OSError as error:
-                logger.warning("%s can not be started now: %s", slot.name, error)
-                self._fill_later(slot, _RETRY_S)
-
-        self._later(after_s, fill)
-
-    def _later(self, after_s: float, action: Callable[[], None]) -> None:
-        timer = threading.Timer(after_s, action)
+    def _later(self, after_s: float, post: Post, action: Callable[[], None]) -> None:
+        timer = threading.Timer(after_s, self._try, (post, action))
         timer.daemon = True
         self._timers.append(timer)
         timer.start()
@@ -205,19 +206,19 @@ class Crew:
     # Processes, by name
 
     def by_number(self) -> dict[int, Child | None]:
-        """The front and all workers; None of those that are dead."""
+        """Return the front and all workers; None in place of a dead one."""
         with self._lock:
-            return {FRONT: self._front, **{slot.number: slot.child for slot in self.slots}}
+            return {FRONT: self._front, **{post.number: post.child for post in self.posts}}
 
     def children(self) -> list[Child]:
-        """Those that live."""
+        """Return the children that live."""
         return [child for child in self.by_number().values() if child is not None]
 
     def number_of(self, child: Child) -> int | None:
-        """Which worker a child is, or FRONT; None: it is not there any more."""
+        """Return the number of a worker, or FRONT; None of a child that was replaced."""
         if child.name == _FRONT:
             return FRONT
-        return next((slot.number for slot in self.slots if slot.child is child), None)
+        return next((post.number for post in self.posts if post.child is child), None)
 
     def order(self, number: int | None = None, /, **values: Any) -> None:
         """Order something of all workers, or of one of them, or of the front."""
@@ -228,7 +229,7 @@ class Crew:
     # The end
 
     def _close(self) -> None:
-        """No child's death is noticed from now on, and none is started again."""
+        """Notice no death from now on, and start no child again."""
         with self._lock:
             self._closed = True
         self._deaths.end()
@@ -240,8 +241,8 @@ class Crew:
         """End all workers; ``resume`` starts their next lives."""
         self._close()
         with self._lock:
-            workers = [slot.child for slot in self.slots if slot.child is not None]
-            lives = {slot.number: slot.vacate()[0] for slot in self.slots}
+            workers = [post.child for post in self.posts if post.child is not None]
+            lives = {post.number: post.vacate()[0] for post in self.posts}
         end(workers, 0.0)
         for number, life in lives.items():
             self.order(FRONT, order="worker_died", worker=number, life=life)
@@ -251,8 +252,8 @@ class Crew:
         self._close()
         with self._lock:
             front, self._front = self._front, None
-            workers = {slot.number: slot.child for slot in self.slots if slot.child is not None}
-            self.slots = []  # a timer that has fired already finds no place to fill
+            workers = {post.number: post.child for post in self.posts if post.child is not None}
+            self.posts = []  # a timer that has fired already finds no place to fill
         unheard = []
         if not abruptly:
             for owner in workers.values():

@@ -16,7 +16,7 @@ from typing import Any
 from headrace_proto import __version__
 
 from ..process.config import FeedConfig, RunConfig
-from .posts import Slot
+from .posts import Post
 
 __all__ = ["overview"]
 
@@ -24,15 +24,15 @@ __all__ = ["overview"]
 def overview(
     config: RunConfig,
     answer: Mapping[str, Any],
-    slots: Sequence[Slot],
+    posts: Sequence[Post],
     quarantined: Mapping[str, int],
 ) -> dict[str, Any]:
     """All of it.  ``answer`` is that of all owners together."""
     now = time.monotonic()
     feeds = {name: dict(told) for name, told in answer["feeds"].items()}
-    workers = [_worker(slot, config) for slot in slots]
+    workers = [_worker(post, config) for post in posts]
     for feed in config.feeds:
-        _add_reading(feeds[feed.name], feed, slots, now)
+        _add_reading(feeds[feed.name], feed, posts, now)
         feeds[feed.name]["quarantined"] = quarantined.get(feed.name, 0)
     return {
         "version": __version__,
@@ -43,15 +43,15 @@ def overview(
     }
 
 
-def _worker(slot: Slot, config: RunConfig) -> dict[str, Any]:
-    told, rests = slot.sheet.read(), slot.sheet.totals().get("rests", {})
+def _worker(post: Post, config: RunConfig) -> dict[str, Any]:
+    told, rests = post.notebook.report(), post.notebook.totals().get("rests", {})
     life_s = rests.pop("life", 0.0)
-    child = slot.child
+    child = post.child
     return {
-        "worker": slot.number,
+        "worker": post.number,
         "pid": None if child is None else child.pid,
-        "restarts": slot.life,
-        "doing": slot.doing,
+        "restarts": post.life,
+        "doing": post.doing,
         "slab_bytes": told.get("slab", 0),
         "slab_limit_bytes": config.slab_bytes,
         "work_s": max(0.0, life_s - sum(rests.values())),
@@ -59,15 +59,15 @@ def _worker(slot: Slot, config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _add_reading(told: dict[str, Any], feed: FeedConfig, slots: Sequence[Slot], now: float) -> None:
+def _add_reading(told: dict[str, Any], feed: FeedConfig, posts: Sequence[Post], now: float) -> None:
     """What workers know of a feed: how far partitions are, what their stores do."""
     entries = {
         entry["partition"]: entry
-        for slot in slots
-        for entry in slot.sheet.read().get("partitions", ())
+        for post in posts
+        for entry in post.notebook.report().get("partitions", ())
         if entry["feed"] == feed.name
     }
-    totals = [slot.sheet.totals().get(f"feed:{feed.name}", {}) for slot in slots]
+    totals = [post.notebook.totals().get(f"feed:{feed.name}", {}) for post in posts]
     told["read"] = int(sum(total.get("read", 0) for total in totals))
     told["pipeline"] = _pipeline(feed)
     for partition in told["partitions"]:

@@ -1,4 +1,4 @@
-"""Workers' places: who is in each, whether it still makes progress, and how its life ended.
+"""Workers' posts: which process is at each, whether it makes progress, and how its life ended.
 
     begin() ─► child at work ─► look(), look() … ─► dead, or hangs and is ended ─► end(code)
        ▲                                                                              │
@@ -12,6 +12,7 @@ forgiven a few times within a window.
 from __future__ import annotations
 
 import collections
+import contextlib
 import logging
 import signal
 from collections.abc import Sequence
@@ -20,10 +21,17 @@ from pathlib import Path
 
 from ..process.child import Child
 from ..process.diary import OPENING, STARTING, Entry, Notebook, Stillness
-from ..process.sheet import SheetReader, sheet_bytes
-from .casualties import kills_for_memory
 
-__all__ = ["FORGIVEN", "WINDOW_S", "Openings", "Patience", "Slot", "end_of", "obituary"]
+__all__ = [
+    "FORGIVEN",
+    "WINDOW_S",
+    "Openings",
+    "Patience",
+    "Post",
+    "end_of",
+    "kills_for_memory",
+    "obituary",
+]
 
 logger = logging.getLogger("headrace.server")
 
@@ -39,13 +47,13 @@ _WORDS_S = 1.0
 class Openings:
     """Whether workers get further with opening their sources: a large file takes its time."""
 
-    def __init__(self, slots: Sequence[Slot]) -> None:
-        self._slots = slots
-        self._last = [slot.opening for slot in slots]
+    def __init__(self, posts: Sequence[Post]) -> None:
+        self._posts = posts
+        self._last = [post.opening for post in posts]
 
     def further(self) -> bool:
         """Whether a worker, alive as it was, is at another place than when this was asked last."""
-        last, self._last = self._last, [slot.opening for slot in self._slots]
+        last, self._last = self._last, [post.opening for post in self._posts]
         return any(
             life == before and where not in ("", at)
             for (before, at), (life, where) in zip(last, self._last, strict=True)
@@ -65,19 +73,18 @@ class Patience:
         return min(_LOOK_S, self.worker_timeout_s / 4)
 
 
-class Slot:
-    """One worker's place: who is in it, and how often it fell empty."""
+class Post:
+    """The post of one worker, which one process after the other fills."""
 
     def __init__(self, number: int, diary: Path, patience: Patience, partitions: int = 1) -> None:
         self.number = number
-        self.sheet = SheetReader(diary.with_name(f"sheet-{number}"), sheet_bytes(partitions))
+        self.notebook = Notebook(diary, partitions)
         self.life = 0
         self.child: Child | None = None
         self._patience = patience
-        self._notebook = Notebook(diary)
         self._stillness = Stillness()
         self._deaths: collections.deque[float] = collections.deque()
-        self._hung = ""  # what is said of a worker that is ended because it hangs
+        self._hung = ""  # description of a worker that was ended because it hung
         self._killed_for_memory = 0  # processes of this machine, when the life began
 
     @property
@@ -86,27 +93,21 @@ class Slot:
         return f"worker-{self.number}-{self.life}"
 
     @property
-    def diary(self) -> str:
-        """The file of the worker's diary."""
-        return self._notebook.path
-
-    @property
     def doing(self) -> str:
-        """What the worker is at, in words."""
+        """Describe what the worker does, in words."""
         if self.child is None:
             return "it is dead, and will be started again"
-        return self._hung or self._notebook.read().describe()
+        return self._hung or self.notebook.read().describe()
 
     @property
     def opening(self) -> tuple[int, str]:
-        """Which life it is, and how far that is with what it opens."""
-        entry = self._notebook.read()
+        """Return the number of the life and what it opens now."""
+        entry = self.notebook.read()
         return self.life, entry.where if entry.doing == OPENING else ""
 
     def begin(self) -> None:
-        """A life is about to begin."""
-        self._notebook.clear()
-        self.sheet.begin()
+        """Prepare for a life that is about to begin."""
+        self.notebook.begin()
         self._stillness, self._hung = Stillness(), ""
         self._killed_for_memory = kills_for_memory()
 
@@ -115,8 +116,8 @@ class Slot:
         child, patience = self.child, self._patience
         if child is None or self._hung:
             return
-        still_s = self._stillness.look(self._notebook.beats(), now)
-        entry = self._notebook.read()
+        still_s = self._stillness.look(self.notebook.beats(), now)
+        entry = self.notebook.read()
         opens = entry.doing in (STARTING, OPENING)
         if still_s < (patience.opening_timeout_s if opens else patience.worker_timeout_s):
             return
@@ -131,7 +132,7 @@ class Slot:
             child.kill(signal.SIGKILL)
 
     def end(self, code: int | None) -> str:
-        """How the worker ended, to be said after its name."""
+        """Describe how the worker ended, for a text that begins with its name."""
         if self._hung:
             return self._hung
         end = end_of(code)
@@ -142,17 +143,17 @@ class Slot:
         return end
 
     def vacate(self) -> tuple[int, Entry]:
-        """The worker is dead: which life that was, and what it wrote last."""
+        """Empty the post of a dead worker; return its life and its last entry."""
         self.child = None
         life, self.life = self.life, self.life + 1
-        return life, self._notebook.read()
+        return life, self.notebook.read()
 
     def explain(self) -> None:
-        """It is known what all deaths up to now were due to."""
+        """Forget the deaths up to now: their cause is known."""
         self._deaths.clear()
 
     def forgiven(self, now: float) -> bool:
-        """Whether the death at this moment is forgiven, too."""
+        """Whether a death at this moment is forgiven."""
         self._deaths.append(now)
         while self._deaths[0] < now - WINDOW_S:
             self._deaths.popleft()
@@ -160,14 +161,14 @@ class Slot:
 
 
 def end_of(code: int | None) -> str:
-    """How a child ended, to be said after its name."""
+    """Describe how a child ended, for a text that begins with its name."""
     if code is not None and code < 0:
         return f"was killed by {_signal_name(-code)}"
     return f"ended with exit code {code}"
 
 
 def obituary(child: Child, end: str) -> str:
-    """How a child ended, and what it said before its end or else printed last."""
+    """Describe how a child ended, with its dying report or else its last printed lines."""
     text = f"{child.name} {end}"
     if child.said:
         return f"{text}: {child.said}"
@@ -180,3 +181,12 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:  # most real-time signals have no name
         return f"signal {number}"
+
+
+def kills_for_memory() -> int:
+    """Return how many processes this machine's kernel has killed because memory had run out."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0

@@ -5,17 +5,24 @@
                  three  alone: the row is out, or the feed fails    together: the feed fails
 
 Rows are the reader's numbers of examples, so limits, partitions and workers change nothing in what
-is known of them.  A stream that can not be read on counts as a row of its own.  Nothing here waits
-or looks at a clock.
+is known of them.  A stream that can not be read on counts as a row of its own.
+
+    state directory: feeds/NAME/quarantine.json ◄──► Quarantine ──► marks for the next life
+
+Where positions are kept on disk, rows that are left out must be too: a server that reads such a row
+again would count all that follow it differently.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from ..process.config import FeedConfig, RunConfig
 from ..process.diary import Entry
+from ..state.omissions import Omissions, quarantine_file
 
 __all__ = ["MOST_ROWS", "Quarantine", "Verdict"]
 
@@ -24,6 +31,7 @@ _SUSPECT = 2
 _GUILTY = 3
 #: When so many rows of a feed have killed workers it is not the rows.
 MOST_ROWS = 100
+_LONGEST_WORDS = 3000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,85 +39,114 @@ class Verdict:
     """What a death means."""
 
     expected: bool = False  # it adds to what is known of rows: no fault of the server's
-    quarantined: str = ""  # what was said of a row that is left out from now on
+    quarantined: str = ""  # why a row is left out from now on
     failure: tuple[str, str] | None = None  # a feed that can not go on, and why
 
 
-class Quarantine:
-    """Of all feeds.  ``skip``: whether a feed goes on without its bad examples."""
+@dataclass(slots=True)
+class _Case:
+    """One feed."""
 
-    def __init__(
-        self, skip: Mapping[str, bool], known: Mapping[str, Mapping[int, str]] | None = None
-    ) -> None:
-        self._skip = dict(skip)
-        self._deaths: dict[str, dict[int, int]] = {feed: {} for feed in skip}
-        self._reached: dict[str, dict[int, int]] = {feed: {} for feed in skip}  # of streams
-        self._out = {feed: dict((known or {}).get(feed, {})) for feed in skip}
+    skips: bool  # whether it goes on without its bad examples
+    file: Path | None
+    left_out: Omissions
+    deaths: dict[int, int] = field(default_factory=dict)  # by row
+    reached: dict[int, int] = field(default_factory=dict)  # by stream: rows that it was read up to
+
+
+class Quarantine:
+    """The quarantine of all feeds."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._cases = {feed.name: _case(config, feed) for feed in config.feeds}
 
     def died(self, entry: Entry, words: str) -> Verdict:
-        """A worker died; its diary, and its last words."""
-        if entry.feed not in self._skip or not entry.rows:
+        """Judge the death of a worker by its diary; ``words`` are its last."""
+        case = self._cases.get(entry.feed)
+        if case is None or not entry.rows:
             return Verdict()
-        if not self._out[entry.feed].keys().isdisjoint(entry.rows):
+        if not case.left_out.deadly.keys().isdisjoint(entry.rows):
             return Verdict(expected=True)  # it had started before one of them was found out
-        deaths = self._deaths[entry.feed]
         for row in entry.rows:
-            deaths[row] = deaths.get(row, 0) + 1
+            case.deaths[row] = case.deaths.get(row, 0) + 1
             if row < 0:
-                reached = self._reached[entry.feed]
-                reached[row] = max(reached.get(row, 0), entry.upto)
-        most = max(deaths[row] for row in entry.rows)
+                case.reached[row] = max(case.reached.get(row, 0), entry.upto)
+        most = max(case.deaths[row] for row in entry.rows)
         if most < _GUILTY:
             return Verdict(expected=most >= _SUSPECT)
+        if len(words) > _LONGEST_WORDS:
+            words = f"{words[:_LONGEST_WORDS]} …"
         text = f"{entry.where}: its worker died {most} times while reading it"
         if entry.alone:
-            return self._convict(entry, f"{text}: {words}")
+            return _convict(case, entry, f"{text}: {words}")
         text += (
             " together, and not when it took the rows one by one; more time (worker_timeout_s) or "
             f"memory may be what it lacks: {words}"
         )
         return Verdict(expected=True, failure=(entry.feed, text))
 
-    def _convict(self, entry: Entry, text: str) -> Verdict:
-        feed, row = entry.feed, entry.rows[0]
-        if not self._skip[feed]:
-            return Verdict(expected=True, failure=(feed, text))
-        if row < 0 or entry.needed:
-            why = "the source can not be read past it" if row < 0 else "others depend on its place"
-            return Verdict(expected=True, failure=(feed, f"{text}\nIt can not be skipped: {why}."))
-        if len(self._out[feed]) == MOST_ROWS:
-            many = f"\nIt is not skipped: {MOST_ROWS} examples of this feed have done so before."
-            return Verdict(expected=True, failure=(feed, text + many))
-        self._out[feed][row] = text
-        del self._deaths[feed][row]
-        return Verdict(expected=True, quarantined=text)
-
     def passed(self, feed: str, rows: Iterable[int]) -> None:
-        """A worker has worked through these rows, and lives."""
+        """Forget the deaths of rows that a worker has worked through, and lives."""
+        case = self._cases[feed]
         for row in rows:
-            self._deaths[feed].pop(row, None)
-            self._reached[feed].pop(row, None)
+            case.deaths.pop(row, None)
+            case.reached.pop(row, None)
 
-    def out(self, feed: str) -> dict[int, str]:
-        """Rows that are left out, and what was said of them."""
-        return dict(self._out[feed])
+    def left_out(self, feed: str) -> dict[int, str]:
+        """Return the rows that are left out, each with the reason."""
+        return dict(self._cases[feed].left_out.deadly)
 
     def marks(self) -> dict[str, Any]:
-        """What a new life has to know, as plain data: by feed, rows out, suspect and watched.
+        """Return by feed, as plain data, the rows that a new life has to know.
 
         A stream has passed once it is read up to where dead workers were reading it: ``reached``.
+        With them the rows that an operator has left out (``skipped``).
         """
-        return {
-            feed: {
-                "out": [[row, text] for row, text in self._out[feed].items()],
-                "suspect": [row for row, n in deaths.items() if n >= _SUSPECT],
-                "watched": list(deaths),
-                **self._told_reached(feed),
-            }
-            for feed, deaths in self._deaths.items()
-            if deaths or self._out[feed]
-        }
+        marks: dict[str, Any] = {}
+        for feed, case in self._cases.items():
+            deadly, skipped = case.left_out.deadly, case.left_out.skipped
+            if case.deaths or deadly:
+                marks[feed] = {
+                    "out": [[row, text] for row, text in deadly.items()],
+                    "suspect": [row for row, n in case.deaths.items() if n >= _SUSPECT],
+                    "watched": list(case.deaths),
+                }
+            if case.reached:
+                marks[feed]["reached"] = [[row, n] for row, n in case.reached.items()]
+            if skipped:
+                listed = [[row, of.since] for row, of in skipped.items()]
+                marks.setdefault(feed, {})["skipped"] = listed
+        return marks
 
-    def _told_reached(self, feed: str) -> dict[str, Any]:
-        reached = self._reached[feed]
-        return {"reached": [[row, n] for row, n in reached.items()]} if reached else {}
+
+def _case(config: RunConfig, feed: FeedConfig) -> _Case:
+    state = config.state_directory
+    file = None if state is None else quarantine_file(state, feed.name)
+    left_out = Omissions.read(file)
+    if config.replay is not None:  # what kills is known from the server whose feed it is
+        recorded, name, *_ = config.replay
+        left_out.deadly = Omissions.read(quarantine_file(recorded, name)).deadly
+    return _Case(feed.declaration.policy.on_bad_example == "skip", file, left_out)
+
+
+def _convict(case: _Case, entry: Entry, text: str) -> Verdict:
+    """Leave a row out, or say why that can not be."""
+    feed, row, deadly = entry.feed, entry.rows[0], case.left_out.deadly
+    fault = ""
+    if row < 0:
+        fault = "\nIt can not be skipped: the source can not be read past it."
+    elif entry.needed:
+        fault = "\nIt can not be skipped: others depend on its place."
+    elif len(deadly) == MOST_ROWS:
+        fault = f"\nIt is not skipped: {MOST_ROWS} examples of this feed have done so before."
+    if fault or not case.skips:
+        return Verdict(expected=True, failure=(feed, text + (fault if case.skips else "")))
+    deadly[row] = text
+    del case.deaths[row]
+    if case.file is not None:
+        try:
+            case.left_out.write(case.file)
+        except OSError as error:
+            text += f"\nIt can not be skipped: {case.file}: {error}."
+            return Verdict(expected=True, failure=(feed, text))
+    return Verdict(expected=True, quarantined=text)

@@ -9,8 +9,8 @@ A death with rows in hand that were in hand at a death before is no case for the
 quarantine, which finds the row that kills.
 
 It runs in the process that called ``hs.run`` or in ``headrace serve``.  The processes are in
-``crew.py``, their terms in ``starts.py``, what becomes of feeds in ``fates.py``, and what children
-are asked in ``asks.py``.
+``crew.py``, their terms in ``starts.py``, the state of feeds in ``feeds.py``, and questions to
+owners in ``asks.py``.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from headrace_proto.clock import Deadline
-from headrace_proto.errors import HeadraceError, ServerError, code_of
+from headrace_proto.errors import HeadraceError, ServerError
 
-from ..core.rewinding import BEGINNING, in_use
+from ..core.rewinding import BEGINNING, TOUCHED, USED, in_use
 from ..pipeline.by_source import write_sources
-from ..process.child import Child
+from ..process.child import Child, perform
 from ..process.config import FeedConfig, RunConfig
 from ..process.diary import Entry
 from ..process.rundir import RunDirectory, forget_journals
 from ..state.durable import Durable
 from .asks import FRONT, Asks
 from .crew import Crew
-from .fates import Fates
+from .feeds import Feeds
 from .gathering import gathered
-from .keeping import Keeping
 from .overview import overview
-from .posts import Patience, Slot
-from .reports import Reports
+from .posts import Patience, Post
+from .snapshot_requests import InMemory, SnapshotRequests, StateRequests
 from .starts import Starts
 
 __all__ = ["Supervisor"]
@@ -72,7 +72,6 @@ class Supervisor:
         self._lives = threading.RLock()  # of whoever begins or ends one
         self._start_timeout_s = start_timeout_s
         self._durable = durable
-        self._keeping: Keeping | None = None
         self.addresses: list[str] = []
         self.draining = False  # whether nothing more is handed out
         self._crew = Crew(
@@ -84,10 +83,25 @@ class Supervisor:
             asked=lambda owner: self._asks.unanswered(owner),
             on_event=self._on_event,
             on_death=self._on_death,
-            give_up=lambda text: self._fates.give_up(text),
+            give_up=lambda text: self._feeds.give_up(text),
         )
-        self._fates = Fates(self._lock, self._starts, self._crew.order, durable)
+        self._feeds = Feeds(self._lock, self._starts, self._crew.order, durable)
         self._asks = Asks(self._lock, self._wait_for, self._crew.by_number, self._ended)
+        self._requests: StateRequests = InMemory(self._crew.order, self._restart_in_memory)
+        feeds = self._feeds
+        self._reports: dict[str, Callable[..., None]] = {
+            "ready": feeds.listens,
+            "open": feeds.opened,
+            USED: partial(feeds.marked, USED),
+            TOUCHED: partial(feeds.marked, TOUCHED),
+            "over": feeds.over,
+            "bad": feeds.bad,
+            "passed": feeds.passed,
+            "functions": lambda owner, **of: feeds.functions(self._crew.posts[owner].name, **of),
+            "answer": self._asks.answer,
+            "snapshot": lambda owner, **of: self._requests.on_snapshot(owner, **of),
+            "take_back": lambda owner, **of: self._requests.on_take_back(owner, **of),
+        }
         try:
             self._start()
         except BaseException:
@@ -99,28 +113,30 @@ class Supervisor:
         return self._starts.config
 
     @property
-    def _reports(self) -> Reports:
-        return self._fates.reports
-
-    @property
     def failure(self) -> HeadraceError | None:
         """Why the server has failed; None while it runs."""
-        return self._fates.failure
+        return self._feeds.failure
 
     # Start
 
     def _start(self) -> None:
         self._starts.begin_all()
         if self._durable is not None:
-            told = self._ask_owners, self._crew.order, self._fates.chronicle.note, self.take_back
-            self._keeping = Keeping(self._durable, lambda: self._config.term, *told)
+            self._requests = SnapshotRequests(
+                self._durable,
+                term=lambda: self._config.term,
+                ask=self._ask_owners,
+                order=self._crew.order,
+                note=self._feeds.note,
+                take_back=self.take_back,
+            )
         write_sources([feed.declaration for feed in self._config.feeds], self._directory.path)
         self._crew.begin(self._start_timeout_s)
-        reports, ended = self._reports, self._ended
-        self._crew.wait_until(lambda: reports.ready, ended, "the front to start")
-        self.addresses = reports.addresses
-        opened, early = "the workers to open the sources", reports.failed_early
-        self._crew.wait_until(lambda: reports.open or early() is not None, ended, opened)
+        feeds, ended = self._feeds, self._ended
+        self._crew.wait_until(lambda: bool(feeds.addresses), ended, "the front to start")
+        self.addresses = feeds.addresses
+        opened, early = "the workers to open the sources", feeds.failed_early
+        self._crew.wait_until(lambda: feeds.open or early() is not None, ended, opened)
         failure = early()
         if failure is not None:
             raise failure
@@ -128,44 +144,23 @@ class Supervisor:
     def _begun(self, owner: int) -> dict[str, Any]:
         """The message that a life of an owner begins with."""
         return {
-            "marks": self._fates.casualties.marks(),
+            "marks": self._feeds.quarantine.marks(),
             "memory_bytes": self._worker_memory_bytes,
-            "begun": {"paused": self.draining, **self._reports.begun(owner)},
+            "begun": {"paused": self.draining, **self._feeds.begun(owner)},
         }
 
-    # Events
-
     def _on_event(self, child: Child, event: Mapping[str, Any]) -> None:
+        """Take a report of a child."""
         with self._lock:
-            kind, owner = event.get("event"), self._crew.number_of(child)
-            if kind == "passed":
-                self._fates.casualties.passed(event["feed"], event["rows"])
-            elif kind == "functions":
-                self._fates.hear_functions(child.name, event["feed"], event["functions"])
-            elif kind == "dying":
-                child.said = event["text"]
-            elif owner is None:
-                pass  # its next life says it again
-            elif kind == "answer":
-                self._asks.hear(owner, event)
-            elif kind == "take_back" and self._keeping is None:  # its beginning: else it is refused
-                asked = event["feed"], event["generation"], owner
-                threading.Thread(target=self._restart_for_trainer, args=asked, daemon=True).start()
-            elif self._keeping is None or not self._keeping.hear(event, owner):
-                self._fates.hear(event, owner)
+            owner = self._crew.number_of(child)
+            if owner is not None:  # else its next life reports it again
+                perform(self._reports, event, owner)
             self._lock.notify_all()
 
-    # Snapshots
-
     def snapshot(self, feed: str | None, timeout_s: float) -> dict[str, Any]:
-        """Take one; its token.  No name is that of the only feed."""
-        feed = self._fates.named(feed)
-        if self._keeping is None:
-            raise ServerError(
-                f"feed {feed!r} has no state_dir: there is nothing to take a snapshot of"
-            )
+        """Take a snapshot of a feed, or of the only feed; return its token."""
         try:
-            return self._keeping.snapshot(feed, timeout_s)
+            return self._requests.snapshot(self._feeds.named(feed), timeout_s)
         except ServerError:
             if self.failure is not None:
                 raise self.failure from None
@@ -175,45 +170,37 @@ class Supervisor:
 
     def end(self, feed: str | None, cancel: bool = False) -> None:
         """Close a feed's input for good; with ``cancel`` drop rows that are in no batch yet."""
-        self.ask("close", feed=self._fates.named(feed), cancel=cancel)
+        self.ask("close", feed=self._feeds.named(feed), cancel=cancel)
 
     def restart(self, feed: str | None, force: bool = False) -> None:
         """Start a feed from its beginning.  FeedInUse where trainers use it, unless forced."""
-        feed = self._fates.named(feed)
+        feed = self._feeds.named(feed)
         with self._lives:
             if self._stopping:
                 raise ServerError("the server is stopping")
             users = self.ask("users", feed=feed)["users"]
             if users and not force:
                 raise in_use(feed, f"it is used by {', '.join(users)}")
-            if self._keeping is not None:
-                self._keeping.take_back(feed, BEGINNING)
-            else:
-                self._restart_in_memory(feed)
+            self._requests.take_back(feed, BEGINNING)
             if self.failure is not None:
                 raise self.failure
 
-    def _restart_for_trainer(self, feed: str, generation: int, owner: int) -> None:
-        """A trainer has asked for it, and an owner has found that none uses the feed."""
-        try:
-            with self._lives:
-                if any(f.name == feed and f.generation == generation for f in self._config.feeds):
-                    self._restart_in_memory(feed)
-        except HeadraceError as error:
-            refusal = {"code": code_of(error), "text": str(error)}
-            self._crew.order(
-                owner, order="not_taken_back", feed=feed, snapshot=BEGINNING, **refusal
-            )
-
-    def _restart_in_memory(self, feed: str) -> None:
+    def _restart_in_memory(self, feed: str, generation: int | None) -> None:
         """Forget what is done of a feed, and replace all workers.
 
-        Other feeds go on as after the death of a worker.
+        Other feeds go on as after the death of a worker.  With a ``generation`` nothing happens
+        where the feed has another by now.
         """
-        if self._stopping or self.failure is not None:
-            return
+        with self._lives:
+            now = next(one for one in self._config.feeds if one.name == feed)
+            if self._stopping or self.failure is not None:
+                return
+            if generation in (None, now.generation):
+                self._replace_workers(feed)
+
+    def _replace_workers(self, feed: str) -> None:
         logger.warning("feed %r is taken back to its beginning", feed)
-        self._fates.chronicle.note("taken back", f"feed {feed!r} to its beginning")
+        self._feeds.note("taken back", f"feed {feed!r} to its beginning")
         anew = {
             one.name: replace(one, generation=one.generation + 1, snapshot=BEGINNING)
             for one in self._config.feeds
@@ -222,10 +209,10 @@ class Supervisor:
         self._starts.change(feeds=tuple(anew.get(one.name, one) for one in self._config.feeds))
         with self._or_fail(feed):
             with self._lock:
-                self._reports.begin_anew(feed)
+                self._feeds.begin_anew(feed)
             self._crew.end_workers()
             forget_journals(self._config.directory, feed)
-            self._reports.failed.clear()
+            self._feeds.forgive_failures()
             self._starts.begin_all_anew()
             self._crew.resume()
 
@@ -253,7 +240,7 @@ class Supervisor:
             with self._lock:
                 if not self._stopping:
                     text = f"feed {feed!r} could not be taken back: {error}"
-                    self._fates.failure = self.failure or ServerError(text)
+                    self._feeds.failure = self.failure or ServerError(text)
                 self._lock.notify_all()
             self._end_children(abruptly=True)
 
@@ -265,25 +252,25 @@ class Supervisor:
         self._finalizer = weakref.finalize(self, _abandon, self._directory, self._born, self._pid)
         self._starts.change(directory=str(self._directory.path), binds=tuple(self.addresses))
         with self._lock:
-            self._fates.reports = Reports(self._config.workers)
+            self._feeds.begin_life()
         self._start()
 
-    def _on_death(self, words: str, slot: Slot | None, entry: Entry | None) -> None:
+    def _on_death(self, words: str, post: Post | None, entry: Entry | None) -> None:
         """A worker has died, or the front."""
-        if slot is not None and entry is not None:
-            if self._fates.died(words, slot, entry, self._crew.clock()):
-                self._crew.begin_next(slot, words)
+        if post is not None and entry is not None:
+            if self._feeds.died(words, post, entry, self._crew.clock()):
+                self._crew.begin_next(post, words)
             return
         with self._lock:
-            self._fates.failure = ServerError(words)
-            self._close_keeping()
+            self._feeds.failure = ServerError(words)
+            self._close_requests()
 
     # While it runs, and the end
 
     @property
     def feeds(self) -> list[str]:
         """The names of its feeds."""
-        return self._fates.names
+        return self._feeds.names
 
     @property
     def stopped(self) -> bool:
@@ -294,12 +281,12 @@ class Supervisor:
     def over(self) -> bool:
         """Whether every feed has ended or failed."""
         with self._lock:
-            return len(self._reports.over) == len(self._config.feeds)
+            return self._feeds.all_over
 
     def outcome(self) -> dict[str, tuple[str, str, dict[str, int]]]:
         """Of each feed that is over: error code (empty = well), text, rows dropped by reason."""
         with self._lock:
-            return self._reports.outcome()
+            return self._feeds.outcome()
 
     def ask(self, order: str, timeout_s: float = 10.0, **values: Any) -> dict[str, Any]:
         """The answer to an order that has one, of all workers together."""
@@ -314,14 +301,16 @@ class Supervisor:
         """The answer of all that have leases or trainers: so it is seen whether they live."""
         told = self._asks.ask(range(FRONT, self._config.workers), "stats", timeout_s)
         told.pop(FRONT)
-        return gathered("stats", self._reports.lasting(told))
+        return gathered("stats", [self._feeds.lasting(n, one) for n, one in told.items()])
 
     def look(self, timeout_s: float = 10.0) -> dict[str, Any]:
         """All that is known of the server, as of now."""
         answer = self._stats(timeout_s)
         with self._lock:
-            seen = overview(self._config, answer, self._crew.slots, self._fates.casualties.out())
-            return {**seen, "draining": self.draining, "events": self._fates.chronicle.told()}
+            left_out = self._feeds.quarantine.left_out
+            quarantined = {name: len(left_out(name)) for name in self.feeds}
+            seen = overview(self._config, answer, self._crew.posts, quarantined)
+            return {**seen, "draining": self.draining, "events": self._feeds.events}
 
     def access(self) -> dict[str, Any]:
         """Who is let in and who was refused, as of now."""
@@ -379,14 +368,13 @@ class Supervisor:
             self._finalizer()
 
     def _end_children(self, abruptly: bool = False) -> None:
-        """End this start of the server."""
-        self._close_keeping()
+        """End this life of the server."""
+        self._close_requests()
         self._crew.end(abruptly)
 
-    def _close_keeping(self) -> None:
+    def _close_requests(self) -> None:
         with self._lock:
-            if self._keeping is not None:
-                self._keeping.close()
+            self._requests.close()
             self._lock.notify_all()  # what it has asked is over
 
 

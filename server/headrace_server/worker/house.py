@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from headrace_proto.clock import AwakeClock
@@ -35,8 +36,7 @@ from ..core.handover import (
     Taken,
     Want,
 )
-from ..core.rewinding import TOUCHED, USED
-from ..process.child import ParentPipe
+from ..process.child import ParentPipe, perform
 from ..process.config import RunConfig
 from ..process.exchange import TrainersExchange
 from ..process.relay import Ready
@@ -105,6 +105,20 @@ class House:
         self._paused = False  # whether nothing more is handed out …
         self._pausing: list[int] = []  # requests of the supervisor, answered when all is back
         self.stopping = False
+        requests, desks = self._requests, self.desks
+        self._orders: dict[str, Callable[..., None]] = {
+            "fail": self._fail,
+            "pause": self._pause,
+            "stats": self._answer_stats,
+            "users": self._answer_users,
+            "inspect": lambda feed, **about: requests.inspect(desks[feed], **about),
+            "copy": lambda feed, **about: requests.copy(desks[feed], **about),
+            "close": self._close,
+            "snapshotted": lambda **answer: outbox.snapshotted(Answered(**answer)),
+            "not_taken_back": self._refuse_rewind,
+            "all_opened": self._all_opened,
+            "stop": self._stop,
+        }
 
     def begin(self, begun: Mapping[str, Any]) -> None:
         """Begin as the supervisor says.
@@ -120,7 +134,7 @@ class House:
             if desk.name in begun["failed"]:
                 desk.fail(*begun["failed"][desk.name])
         if begun["all_opened"] is not None:
-            self._all_opened(begun["all_opened"])
+            self._all_opened(**begun["all_opened"])
 
     def all_are_back(self) -> None:
         """All trainers of the life before have greeted this one, or never will."""
@@ -164,51 +178,44 @@ class House:
     # The supervisor
 
     def obey(self, order: Mapping[str, Any]) -> None:
-        """Do what the supervisor says."""
-        kind = order["order"]
-        if kind == "fail":
-            for desk in self.desks.values():
-                if not desk.over and order.get("feed", desk.name) == desk.name:
-                    desk.fail(order["code"], order["text"])
-        elif kind == "pause":
-            for desk in self.desks.values():
-                desk.dispatcher.paused = True
-            self._paused = True
-            self._pausing += [order["request"]] if "request" in order else []
-        elif kind == "stats":
-            now = self._clock()
-            feeds = feeds_told(self.desks, self._sessions, now)
-            self._answer(order, feeds=feeds, **self.reception.told())
-        elif kind == "inspect":
-            desk = self.desks[order["feed"]]
-            self._requests.inspect(desk, order["request"], bytes.fromhex(order["key"]))
-        elif kind == "copy":
-            desk = self.desks[order["feed"]]
-            self._requests.copy(desk, order["request"], order["directory"])
-        elif kind == "snapshotted":
-            told = [order[name] for name in ("session", "request", "token", "code", "text")]
-            self._outbox.snapshotted(Answered(*told))
-        elif kind == "not_taken_back":
-            desk = self.desks[order["feed"]]
-            desk.rejoining.refuse(order["snapshot"], order["code"], order["text"])
-        elif kind == "all_opened":
-            self._all_opened(order)
-        elif kind == "close":
-            desk = self.desks[order["feed"]]
-            self._requests.close(desk, order["cancel"], lambda: self._answer(order))
-        elif kind == "users":
-            self._answer(order, users=users_told(self.desks[order["feed"]], self._sessions))
-        elif kind == "stop":
-            self.stopping = True
+        """Carry out an order of the supervisor."""
+        perform(self._orders, order)
 
-    def _answer(self, order: Mapping[str, Any], **values: Any) -> None:
-        self._pipe.tell("answer", request=order["request"], **values)
+    def _answer(self, request: int, **values: Any) -> None:
+        self._pipe.tell("answer", request=request, **values)
 
-    def _all_opened(self, order: Mapping[str, Any]) -> None:
-        """All owners have opened the feeds: what they know of them."""
+    def _fail(self, code: str, text: str, feed: str | None = None) -> None:
+        for desk in self.desks.values():
+            if not desk.over and feed in (None, desk.name):
+                desk.fail(code, text)
+
+    def _pause(self, request: int | None = None) -> None:
+        for desk in self.desks.values():
+            desk.dispatcher.paused = True
+        self._paused = True
+        self._pausing += [] if request is None else [request]
+
+    def _answer_stats(self, request: int) -> None:
+        feeds = feeds_told(self.desks, self._sessions, self._clock())
+        self._answer(request, feeds=feeds, **self.reception.told())
+
+    def _answer_users(self, request: int, feed: str) -> None:
+        self._answer(request, users=users_told(self.desks[feed], self._sessions))
+
+    def _close(self, request: int, feed: str, cancel: bool) -> None:
+        self._requests.close(self.desks[feed], cancel, partial(self._answer, request))
+
+    def _refuse_rewind(self, feed: str, snapshot: str, code: str, text: str) -> None:
+        self.desks[feed].rejoining.refuse(snapshot, code, text)
+
+    def _all_opened(self, used: list[list[Any]], touched: list[list[Any]]) -> None:
+        """All owners have opened the feeds: note what they know of these."""
         for desk in self.desks.values():
             named = [desk.name, desk.rejoining.generation]
-            desk.rejoining.all_opened(named in order[USED], named in order[TOUCHED])
+            desk.rejoining.all_opened(named in used, named in touched)
+
+    def _stop(self) -> None:
+        self.stopping = True
 
     # Effects
 

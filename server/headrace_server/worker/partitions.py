@@ -28,7 +28,6 @@ from ..making.sequence_feed import Resting, SequenceFeed
 from ..making.slab import Slab
 from ..process.config import RunConfig
 from ..process.diary import Diary
-from ..process.sheet import Sheet
 from .announcing import Announcer
 from .commits import Commits
 from .events import Claimed, Dry, Failed, Finished, Flush, Opened, Replied, Starved, Waiting
@@ -57,7 +56,6 @@ class Life:
     worker: int
     number: int
     diary: Diary
-    sheet: Sheet
     marks: Mapping[str, Any]
     passed: Passed
     functions: Callable[[str, Any], None]
@@ -77,7 +75,7 @@ class Partitions:
         directory = Path(config.directory)
         self._slab = Slab(directory, worker, life, config.slab_bytes, config.segment_bytes)
         self._stores = Stores(*config.journals, self._send, config.term)
-        self._reporter = Reporter(begun.sheet, self._slab, self._stores.progress)
+        self._reporter = Reporter(begun.diary, self._slab, self._stores.progress)
         self._commits = Commits(self._stores, self._send)
         self._announcer = Announcer(self._slab, send)
         index = config.index_directory or str(directory / "index")

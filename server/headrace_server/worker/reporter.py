@@ -1,7 +1,7 @@
-"""What a worker writes on its sheet, and when: how far its partitions are, and what it waited for.
+"""The report in a worker's diary, and when it is due: progress of partitions, and waits.
 
     rest("trainers" | "states" | "slab") ── a wait of the worker ──► seconds, by what was waited for
-    look() ── a moment later ──► [ all of it on the sheet ]
+    look() ── a moment later ──► [ the report in the diary ]
 
 Looking takes a clock and no more until it is time again, and that is bounded so that writing takes
 a hundredth of the worker's time at most, however many partitions it has.
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from ..process.sheet import Sheet
+from ..process.diary import Diary
 
 __all__ = ["Reporter"]
 
@@ -36,11 +36,11 @@ class Reporter:
 
     def __init__(
         self,
-        sheet: Sheet,
+        diary: Diary,
         slab: Any,
         store_of: Callable[[_Name], list[Any] | None],
     ) -> None:
-        self._sheet = sheet
+        self._diary = diary
         self._slab = slab
         self._store_of = store_of
         self._begun = time.monotonic()
@@ -79,5 +79,5 @@ class Reporter:
                     entry |= {"committed_at": store[1], "fault": store[2]}
                 partitions.append(entry | progress)
         told = {"slab": self._slab.used_bytes, "totals": totals, "partitions": partitions}
-        if not self._sheet.write(told):
-            self._sheet.write({**told, "partitions": []})
+        if not self._diary.report(told):
+            self._diary.report({**told, "partitions": []})

@@ -137,8 +137,8 @@ class Requests:
             about = desk.name, partition, question, directory
             self._calls[desk.name].append(partial(self._partitions.copy, *about))
 
-    def inspect(self, desk: Desk, request: int, key: bytes) -> None:
-        """Tell where the examples of a key are, and in whose hands."""
+    def inspect(self, desk: Desk, request: int, key: str) -> None:
+        """Tell where the examples of a key (in hexadecimal) are, and in whose hands."""
 
         def answer(told: dict[int, list[Any]], unheard: list[int]) -> None:
             now = self._clock()
@@ -153,7 +153,7 @@ class Requests:
         question = asking.ask(desk.partitions, answer, self._clock() + _PATIENCE_S)
 
         def seek() -> None:
-            found = self._partitions.seek(desk.name, key)
+            found = self._partitions.seek(desk.name, bytes.fromhex(key))
             for partition in desk.partitions:
                 mine = [example for example in found if example[0] == partition]
                 asking.answer(question, partition, mine)

@@ -15,7 +15,6 @@ from ..pipeline.forks import OwnProcess, let_go_in_children
 from ..process.child import ParentPipe
 from ..process.config import RunConfig
 from ..process.diary import Diary
-from ..process.sheet import Sheet
 from .owner import Owner
 from .partitions import Life
 from .relay_door import FrontGone
@@ -60,14 +59,12 @@ def main() -> None:
             worker=plain["worker"],
             number=plain["life"],
             diary=Diary(plain["diary"]),
-            sheet=Sheet(plain["sheet"]),
             marks=plain["marks"],
             passed=passed,
             functions=functions,
         )
         worker = Owner(life, pipe, plain["begun"])
         let_go_in_children(lambda: (*pipe.filenos, *worker.filenos()))
-        pipe.tell("ready")
         with OwnProcess():
             worker.run()
         worker.close()

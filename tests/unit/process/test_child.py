@@ -19,7 +19,8 @@ import msgpack
 import psutil
 import pytest
 
-from headrace_server.process.child import Child
+from headrace_proto.errors import ServerError
+from headrace_server.process.child import Child, perform
 from tests.patience import PATIENCE_S
 
 #: What the children of these tests run: a function by the name of their first argument.
@@ -169,6 +170,33 @@ def play(environment: dict[str, str]) -> Iterator[Callable[..., Played]]:
         if one.child.exit_code() is None:
             one.child.kill()
             one.ended()
+
+
+def test_an_order_is_a_call_and_an_unknown_one_is_refused():
+    heard: list[Any] = []
+    handlers = {"fail": lambda owner, code: heard.append((owner, code))}
+    perform(handlers, {"order": "fail", "code": "data"}, 3)
+    perform(handlers, {"event": "fail", "code": "server"}, 4)
+    assert heard == [(3, "data"), (4, "server")]
+    with pytest.raises(ServerError, match="'fial' is none of fail"):
+        perform(handlers, {"order": "fial", "code": "data"}, 3)
+    with pytest.raises(TypeError, match="reason"):
+        perform(handlers, {"order": "fail", "code": "data", "reason": "x"}, 3)
+
+
+def test_a_child_whose_report_is_not_understood_is_ended(
+    play: Callable[..., Played], monkeypatch: pytest.MonkeyPatch
+):
+    raised: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: raised.append(args.exc_value))
+
+    def refuse(self: Played, child: Child, event: Mapping[str, Any]) -> None:
+        perform({}, event)
+
+    monkeypatch.setattr(Played, "_on_event", refuse)
+    one = play("watch")
+    assert one.ended() == -signal.SIGKILL
+    assert isinstance(raised[0], ServerError)
 
 
 def children() -> set[int]:

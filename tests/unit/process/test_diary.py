@@ -11,6 +11,10 @@ import pytest
 
 from headrace_proto.errors import ServerError
 from headrace_server.process.diary import IDLE, OPENING, STARTING, STEP, Diary, Notebook, Stillness
+from tests.patience import PATIENCE_S
+
+#: Where the report lies: behind 16,384 rows.
+REPORT_AT = 4096 + 8 * 16_384
 
 
 def test_a_new_notebook_says_that_its_worker_is_starting(tmp_path: Path):
@@ -35,7 +39,7 @@ def test_what_is_written_is_read(tmp_path: Path):
     assert notebook.read().doing == OPENING and notebook.read().rows == ()
     diary.idle()
     assert notebook.read().doing == IDLE
-    notebook.clear()
+    notebook.begin()
     assert notebook.read().doing == STARTING and notebook.beats() == 0
 
 
@@ -67,7 +71,7 @@ def test_a_place_without_room_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.posix_fallocate", full)
-    with pytest.raises(ServerError, match=r"there is no room for .* No space left"):
+    with pytest.raises(ServerError, match=r"diary: there is no room for .* bytes: .*No space"):
         Notebook(tmp_path / "diary")
 
 
@@ -75,3 +79,56 @@ def test_stillness_grows_while_no_beat_comes_and_ends_with_one():
     still = Stillness()
     assert [still.look(1, t) for t in (10.0, 11.0, 12.5)] == [0.0, 1.0, 2.5]
     assert still.look(2, 13.0) == 0.0
+
+
+@pytest.fixture
+def notebook(tmp_path: Path) -> Notebook:
+    return Notebook(tmp_path / "diary")
+
+
+def test_what_was_written_last_is_read(notebook: Notebook):
+    assert notebook.report() == {}
+    diary = Diary(notebook.path)
+    assert diary.report({"slab": 1}) and diary.report({"slab": 2})
+    assert notebook.report() == {"slab": 2}
+
+
+def test_another_process_reads_it_too(notebook: Notebook):
+    code = (
+        "import sys; from headrace_server.process.diary import Diary; "
+        "Diary(sys.argv[1]).report({'a': b'x'})"
+    )
+    subprocess.run([sys.executable, "-c", code, notebook.path], check=True, timeout=PATIENCE_S)
+    assert notebook.report() == {"a": b"x"}
+
+
+def test_a_write_that_is_under_way_shows_what_was_there_before(notebook: Notebook):
+    Diary(notebook.path).report({"slab": 1})
+    assert notebook.report() == {"slab": 1}
+    with open(notebook.path, "r+b") as file:
+        file.seek(REPORT_AT + 9)
+        file.write(b"\xff\xff")
+    assert notebook.report() == {"slab": 1}
+
+
+def test_what_has_no_room_is_not_written(notebook: Notebook):
+    diary = Diary(notebook.path)
+    diary.report({"slab": 1})
+    assert not diary.report({"x": b"." * 10_000})
+    assert notebook.report() == {"slab": 1}
+
+
+def test_totals_of_lives_that_are_over_are_added(notebook: Notebook):
+    Diary(notebook.path).report(
+        {"slab": 5, "totals": {"rests": {"slab": 1.5}, "feed:a": {"read": 3}}}
+    )
+    notebook.begin()
+    assert notebook.report() == {} and notebook.totals() == {
+        "rests": {"slab": 1.5},
+        "feed:a": {"read": 3},
+    }
+    Diary(notebook.path).report({"totals": {"rests": {"slab": 1.0, "states": 2.0}}})
+    assert notebook.totals() == {"rests": {"slab": 2.5, "states": 2.0}, "feed:a": {"read": 3}}
+    notebook.begin()
+    notebook.begin()
+    assert notebook.totals()["rests"] == {"slab": 2.5, "states": 2.0}

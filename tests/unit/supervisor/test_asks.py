@@ -38,7 +38,7 @@ class Server:
 
     def hear(self, owner: int, **values: Any) -> None:
         with self.lock:
-            self.asks.hear(owner, {"event": "answer", **values})
+            self.asks.answer(owner, **values)
             self.lock.notify_all()
 
 

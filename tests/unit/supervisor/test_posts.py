@@ -12,9 +12,8 @@ import pytest
 from headrace_proto.clock import AwakeClock
 from headrace_server.process.child import Child
 from headrace_server.process.diary import IDLE, STARTING, STEP, Diary
-from headrace_server.process.sheet import Sheet
 from headrace_server.supervisor import posts as module
-from headrace_server.supervisor.posts import Openings, Patience, Slot, end_of, obituary
+from headrace_server.supervisor.posts import Openings, Patience, Post, end_of, obituary
 from tests.patience import PATIENCE_S
 
 PATIENCE = Patience(worker_timeout_s=8, opening_timeout_s=20)
@@ -22,8 +21,8 @@ PATIENCE = Patience(worker_timeout_s=8, opening_timeout_s=20)
 CODE = "import sys\nsys.stdin.buffer.read()\n"
 
 
-class Place(Slot):
-    """A slot whose worker is a process that does nothing, with the worker's end of its diary."""
+class Place(Post):
+    """A post whose worker is a process that does nothing, with the worker's end of its diary."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(3, path / "diary-3", PATIENCE)
@@ -31,7 +30,7 @@ class Place(Slot):
         self.begin()
         environment = {"PYTHONPATH": str(path)}
         self.child = Child("idler", self.name, b"", lambda child, event: None, environment)
-        self.worker = Diary(self.diary)
+        self.worker = Diary(self.notebook.path)
 
     def looks(self, since: float, until: float) -> None:
         """As the supervisor looks."""
@@ -57,9 +56,9 @@ def test_what_a_worker_is_at_is_told_in_words(place: Place):
 
 
 def test_totals_of_a_life_stay_when_the_next_begins(place: Place):
-    Sheet(place.sheet.path).write({"slab": 9, "totals": {"rests": {"slab": 2.0}}})
+    Diary(place.notebook.path).report({"slab": 9, "totals": {"rests": {"slab": 2.0}}})
     place.begin()
-    assert place.sheet.read() == {} and place.sheet.totals() == {"rests": {"slab": 2.0}}
+    assert place.notebook.report() == {} and place.notebook.totals() == {"rests": {"slab": 2.0}}
 
 
 @pytest.fixture
@@ -155,31 +154,31 @@ def test_a_kill_may_be_the_kernels_for_want_of_memory(
 ):
     kills = [7]
     monkeypatch.setattr(module, "kills_for_memory", lambda: kills[0])
-    slot = Slot(0, tmp_path / "diary", PATIENCE)
-    slot.begin()
-    assert slot.end(-signal.SIGKILL) == "was killed by SIGKILL"
+    post = Post(0, tmp_path / "diary", PATIENCE)
+    post.begin()
+    assert post.end(-signal.SIGKILL) == "was killed by SIGKILL"
     kills[0] = 9
-    assert slot.end(-signal.SIGKILL) == (
+    assert post.end(-signal.SIGKILL) == (
         "was killed by SIGKILL, and the kernel killed 2 while it lived because memory had run out"
     )
-    assert slot.end(-signal.SIGTERM) == "was killed by SIGTERM"
-    slot.begin()
-    assert slot.end(-signal.SIGKILL) == "was killed by SIGKILL"
+    assert post.end(-signal.SIGTERM) == "was killed by SIGTERM"
+    post.begin()
+    assert post.end(-signal.SIGKILL) == "was killed by SIGKILL"
 
 
 def test_deaths_are_forgiven_thrice_within_a_window(tmp_path: Path):
-    slot = Slot(0, tmp_path / "diary", PATIENCE)
-    assert [slot.forgiven(t) for t in (0.0, 30.0, 60.0, 60.0)] == [True, True, True, False]
-    later = Slot(1, tmp_path / "other", PATIENCE)
+    post = Post(0, tmp_path / "diary", PATIENCE)
+    assert [post.forgiven(t) for t in (0.0, 30.0, 60.0, 60.0)] == [True, True, True, False]
+    later = Post(1, tmp_path / "other", PATIENCE)
     assert [later.forgiven(t) for t in (0.0, 30.0, 60.0, 60.5, 90.5)] == [True] * 5
 
 
 def test_deaths_that_are_explained_count_no_more(tmp_path: Path):
-    slot = Slot(0, tmp_path / "diary", PATIENCE)
+    post = Post(0, tmp_path / "diary", PATIENCE)
     for _ in range(3):
-        assert slot.forgiven(1.0)
-    slot.explain()
-    assert slot.forgiven(1.0)
+        assert post.forgiven(1.0)
+    post.explain()
+    assert post.forgiven(1.0)
 
 
 def test_an_end_is_a_signal_by_name_or_number_or_an_exit_code():
@@ -214,3 +213,7 @@ def test_a_worker_that_gets_further_with_opening_is_seen_to(place: Place):
     assert openings.further()
     place.worker.begin("default", 0)
     assert not openings.further()
+
+
+def test_kills_for_memory_are_a_count():
+    assert module.kills_for_memory() >= 0

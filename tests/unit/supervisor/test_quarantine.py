@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from headrace_proto.errors import ServerError
+from headrace_server import pipeline as hs
+from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.diary import IDLE, STEP, Entry
+from headrace_server.state.omissions import Omissions, quarantine_file
 from headrace_server.supervisor.quarantine import MOST_ROWS, Quarantine, Verdict
+
+
+def config(*feeds: str, state: Path | None = None, on_bad_example: str = "skip") -> RunConfig:
+    pipeline = hs.from_examples([{"i": 1}]).batch(1).options(on_bad_example=on_bad_example)
+    configs = tuple(FeedConfig(name, pipeline.declaration(), (), 1) for name in feeds)
+    where = None if state is None else str(state)
+    return RunConfig(configs, "", (), state_directory=where)
+
+
+def knowing(state: Path, *rows: int) -> RunConfig:
+    """A server whose state directory lists these rows."""
+    file = quarantine_file(state, "f")
+    file.parent.mkdir(parents=True)
+    Omissions(dict.fromkeys(rows, "text")).write(file)
+    return config("f", state=state)
 
 
 def together(*rows: int, feed: str = "f") -> Entry:
@@ -18,7 +39,7 @@ def alone(row: int, needed: bool = False) -> Entry:
 
 @pytest.fixture
 def skipping() -> Quarantine:
-    return Quarantine({"f": True})
+    return Quarantine(config("f"))
 
 
 def test_a_death_between_two_steps_is_nobodys_fault(skipping: Quarantine):
@@ -37,7 +58,7 @@ def test_a_row_is_watched_after_one_death_suspect_after_two_and_out_after_the_th
     verdict = skipping.died(alone(3), "last words")
     text = "FILE, record 3: its worker died 3 times while reading it: last words"
     assert verdict == Verdict(expected=True, quarantined=text)
-    assert skipping.out("f") == {3: text}
+    assert skipping.left_out("f") == {3: text}
     assert skipping.marks()["f"] == {"out": [[3, text]], "suspect": [2], "watched": [1, 2, 4]}
 
 
@@ -54,17 +75,17 @@ def test_the_second_row_of_a_chunk_needs_no_more_than_its_own_third_death(skippi
         skipping.died(together(1, 2, 3), "words")
     assert skipping.died(alone(1), "words").quarantined
     assert skipping.died(alone(3), "words").quarantined
-    assert sorted(skipping.out("f")) == [1, 3]
+    assert sorted(skipping.left_out("f")) == [1, 3]
 
 
 def test_where_bad_examples_fail_the_feed_so_does_a_row_that_kills():
-    quarantine = Quarantine({"f": False})
+    quarantine = Quarantine(config("f", on_bad_example="fail"))
     quarantine.died(together(1), "words")
     quarantine.died(together(1), "words")
     verdict = quarantine.died(alone(1), "words")
     assert verdict.failure is not None and verdict.failure[0] == "f"
     assert "record 1: its worker died 3 times while reading it: words" in verdict.failure[1]
-    assert quarantine.out("f") == {}
+    assert quarantine.left_out("f") == {}
 
 
 def test_rows_that_kill_only_together_fail_the_feed_and_none_is_left_out(skipping: Quarantine):
@@ -72,7 +93,7 @@ def test_rows_that_kill_only_together_fail_the_feed_and_none_is_left_out(skippin
         skipping.died(together(1, 2), "words")
     verdict = skipping.died(together(1, 2), "words")
     assert verdict.failure is not None and "one by one" in verdict.failure[1]
-    assert skipping.out("f") == {}
+    assert skipping.left_out("f") == {}
 
 
 @pytest.mark.parametrize(
@@ -84,18 +105,18 @@ def test_what_can_not_be_left_out_fails_the_feed(skipping: Quarantine, entry: En
         skipping.died(together(*entry.rows), "words")
     verdict = skipping.died(entry, "words")
     assert verdict.failure is not None and words in verdict.failure[1]
-    assert skipping.out("f") == {}
+    assert skipping.left_out("f") == {}
 
 
-def test_a_worker_that_did_not_know_of_a_row_that_is_out_convicts_no_other(skipping: Quarantine):
-    quarantine = Quarantine({"f": True}, {"f": {5: "text"}})
+def test_a_worker_that_did_not_know_of_a_row_that_is_out_convicts_no_other(tmp_path: Path):
+    quarantine = Quarantine(knowing(tmp_path, 5))
     for _ in range(4):
         assert quarantine.died(together(4, 5, 6), "words") == Verdict(expected=True)
     assert quarantine.marks()["f"]["watched"] == []
 
 
-def test_too_many_rows_are_not_the_rows_fault():
-    quarantine = Quarantine({"f": True}, {"f": dict.fromkeys(range(MOST_ROWS), "text")})
+def test_too_many_rows_are_not_the_rows_fault(tmp_path: Path):
+    quarantine = Quarantine(knowing(tmp_path, *range(MOST_ROWS)))
     for _ in range(2):
         quarantine.died(together(1000), "words")
     verdict = quarantine.died(alone(1000), "words")
@@ -103,6 +124,43 @@ def test_too_many_rows_are_not_the_rows_fault():
 
 
 def test_feeds_are_judged_apart():
-    quarantine = Quarantine({"f": True, "g": True})
+    quarantine = Quarantine(config("f", "g"))
     quarantine.died(together(1), "words")
     assert not quarantine.died(together(1, feed="g"), "words").expected
+
+
+def convict(quarantine: Quarantine, row: int) -> None:
+    for alone in (False, False, True):
+        verdict = quarantine.died(Entry(STEP, "f", 0, "FILE", (row,), alone), "x" * 9999)
+    assert len(verdict.quarantined) < 4000 and verdict.failure is None
+
+
+def test_rows_that_are_out_are_known_to_the_next_server_of_the_directory(tmp_path: Path):
+    (tmp_path / "feeds" / "f").mkdir(parents=True)
+    quarantine = Quarantine(config("f", state=tmp_path))
+    assert quarantine.marks() == {}
+    convict(quarantine, 7)
+    convict(quarantine, 3)
+    assert [row for row, _ in quarantine.marks()["f"]["out"]] == [7, 3]
+    assert [row for row, _ in Quarantine(config("f", state=tmp_path)).marks()["f"]["out"]] == [3, 7]
+
+
+def test_without_a_state_directory_nothing_is_written(tmp_path: Path):
+    quarantine = Quarantine(config("f"))
+    convict(quarantine, 7)
+    quarantine.passed("f", [7])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_row_whose_loss_can_not_be_noted_fails_the_feed(tmp_path: Path):
+    quarantine = Quarantine(config("f", state=tmp_path))  # there is no feeds/f
+    for alone in (False, False, True):
+        verdict = quarantine.died(Entry(STEP, "f", 0, "FILE", (7,), alone), "words")
+    assert verdict.failure is not None and "quarantine.json" in verdict.failure[1]
+
+
+def test_a_damaged_list_is_refused_with_the_next_step(tmp_path: Path):
+    (tmp_path / "feeds" / "f").mkdir(parents=True)
+    (tmp_path / "feeds" / "f" / "quarantine.json").write_text("[[1]]")
+    with pytest.raises(ServerError, match=r"quarantine\.json is damaged: .* mend it"):
+        Quarantine(config("f", state=tmp_path))

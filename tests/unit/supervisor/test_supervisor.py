@@ -207,16 +207,16 @@ def test_a_restart_of_a_feed_that_fails_halfway_is_the_failure_of_the_server(
 def test_no_worker_of_a_life_that_has_ended_is_started(start: Start):
     """1. A worker has died; 2. that life ends; 3. the timer of the worker comes too late."""
     supervisor = start()
-    (slot,) = supervisor._crew.slots
+    (post,) = supervisor._crew.posts
     supervisor._crew._closed = True
-    slot.child, child = None, slot.child
-    supervisor._crew._fill(slot)
-    assert slot.child is None
-    slot.child, supervisor._crew._closed = child, False
+    post.child, child = None, post.child
+    supervisor._crew._fill(post)
+    assert post.child is None
+    post.child, supervisor._crew._closed = child, False
     supervisor._end_children(abruptly=True)
-    slot.child = None
-    supervisor._crew._fill(slot)
-    assert slot.child is None and supervisor.pids() == {}
+    post.child = None
+    supervisor._crew._fill(post)
+    assert post.child is None and supervisor.pids() == {}
 
 
 def test_functions_that_can_not_be_noted_do_not_end_the_reading_of_a_worker(
@@ -227,11 +227,11 @@ def test_functions_that_can_not_be_noted_do_not_end_the_reading_of_a_worker(
             raise OSError(28, "no room")
 
     supervisor = start()
-    monkeypatch.setattr(supervisor._fates, "_durable", Full())
-    (slot,) = supervisor._crew.slots
-    assert slot.child is not None
+    monkeypatch.setattr(supervisor._feeds, "_durable", Full())
+    (post,) = supervisor._crew.posts
+    assert post.child is not None
     event = {"event": "functions", "feed": "default", "functions": {}}
-    supervisor._on_event(slot.child, event)
+    supervisor._on_event(post.child, event)
     assert "can not compare the functions of 'default': [Errno 28] no room" in caplog.text
 
 

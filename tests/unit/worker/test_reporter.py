@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace_server.process.sheet import Sheet, SheetReader, sheet_bytes
+from headrace_server.process.diary import Diary, Notebook
 from headrace_server.worker.reporter import Reporter
 
 
@@ -35,20 +35,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def reader(tmp_path: Path) -> SheetReader:
-    return SheetReader(tmp_path / "sheet", sheet_bytes(2))
+def reader(tmp_path: Path) -> Notebook:
+    return Notebook(tmp_path / "diary", 2)
 
 
-def reporter(reader: SheetReader, store: Any = None) -> Reporter:
+def reporter(reader: Notebook, store: Any = None) -> Reporter:
     slab = SimpleNamespace(used_bytes=4096)
-    return Reporter(Sheet(reader.path), slab, lambda name: store)
+    return Reporter(Diary(reader.path), slab, lambda name: store)
 
 
-def test_partitions_and_their_sums_are_told(reader: SheetReader, clock: Clock):
+def test_partitions_and_their_sums_are_told(reader: Notebook, clock: Clock):
     told = reporter(reader, [3, 99.0, "the disk is full"])
     clock.now += 2
     told.look({("a", 0): Run(10)}, {("a", 1): Run(5, segments={"ready": 2})})
-    sheet = reader.read()
+    sheet = reader.report()
     assert sheet["slab"] == 4096
     assert sheet["totals"]["feed:a"] == {"read": 15, "commits": 6}
     assert sheet["totals"]["rests"]["life"] == 2.0
@@ -58,22 +58,22 @@ def test_partitions_and_their_sums_are_told(reader: SheetReader, clock: Clock):
     assert second["segments"] == {"ready": 2}
 
 
-def test_where_nothing_is_stored_nothing_is_told_of_a_store(reader: SheetReader, clock: Clock):
+def test_where_nothing_is_stored_nothing_is_told_of_a_store(reader: Notebook, clock: Clock):
     reporter(reader).look({("a", 0): Run()})
-    assert "fault" not in reader.read()["partitions"][0]
+    assert "fault" not in reader.report()["partitions"][0]
 
 
-def test_between_two_looks_nothing_is_written(reader: SheetReader, clock: Clock):
+def test_between_two_looks_nothing_is_written(reader: Notebook, clock: Clock):
     told = reporter(reader)
     told.look({("a", 0): Run(1)})
     told.look({("a", 0): Run(2)})
-    assert reader.read()["totals"]["feed:a"]["read"] == 1
+    assert reader.report()["totals"]["feed:a"]["read"] == 1
     clock.now += 0.3
     told.look({("a", 0): Run(2)})
-    assert reader.read()["totals"]["feed:a"]["read"] == 2
+    assert reader.report()["totals"]["feed:a"]["read"] == 2
 
 
-def test_writing_that_takes_long_is_done_the_less_often(reader: SheetReader, clock: Clock):
+def test_writing_that_takes_long_is_done_the_less_often(reader: Notebook, clock: Clock):
     class Slow(Run):
         def progress(self) -> dict[str, Any]:
             clock.now += 0.1
@@ -83,13 +83,13 @@ def test_writing_that_takes_long_is_done_the_less_often(reader: SheetReader, clo
     told.look({("a", 0): Slow(1)})
     clock.now += 9.0
     told.look({("a", 0): Slow(2)})
-    assert reader.read()["totals"]["feed:a"]["read"] == 1
+    assert reader.report()["totals"]["feed:a"]["read"] == 1
     clock.now += 1.1
     told.look({("a", 0): Slow(2)})
-    assert reader.read()["totals"]["feed:a"]["read"] == 2
+    assert reader.report()["totals"]["feed:a"]["read"] == 2
 
 
-def test_a_wait_counts_for_what_was_waited_for(reader: SheetReader, clock: Clock):
+def test_a_wait_counts_for_what_was_waited_for(reader: Notebook, clock: Clock):
     def poll(at_most_ms: int) -> str:
         clock.now += at_most_ms / 1000
         return "heard"
@@ -98,14 +98,14 @@ def test_a_wait_counts_for_what_was_waited_for(reader: SheetReader, clock: Clock
     assert told.rest("slab", poll, 500) == "heard"
     told.rest("states", poll, 1000)
     told.look()
-    rests = reader.read()["totals"]["rests"]
+    rests = reader.report()["totals"]["rests"]
     assert rests == {"trainers": 0.0, "states": 1.0, "slab": 0.5, "life": 1.5}
 
 
 def test_partitions_that_do_not_fit_are_left_out_and_their_sums_stay(
-    reader: SheetReader, clock: Clock
+    reader: Notebook, clock: Clock
 ):
     many = {("a", n): Run(1, segments={"x" * 50: n}) for n in range(100)}
     reporter(reader).look(many)
-    sheet = reader.read()
+    sheet = reader.report()
     assert sheet["partitions"] == [] and sheet["totals"]["feed:a"]["read"] == 100

@@ -145,13 +145,13 @@ def test_without_a_state_directory_there_is_no_snapshot():
 
 def test_partitions_that_say_nothing_of_a_key_in_time_are_told_as_unheard(owner: Owner):
     owner.partitions.found = [[1, 0, 1, 4, "ready", -1]]
-    owner.requests.inspect(owner.desk, 8, b"key")
+    owner.requests.inspect(owner.desk, 8, b"key".hex())
     owner.act()
     ((*_, told),) = owner.pipe.made
     assert [one["partition"] for one in told["found"]] == [1] and told["unheard"] == []
     late: list[Any] = []
     owner.requests._do = late.append
-    owner.requests.inspect(owner.desk, 9, b"key")
+    owner.requests.inspect(owner.desk, 9, b"key".hex())
     owner.act()
     owner.now = 3.0
     owner.act()

@@ -1,4 +1,4 @@
-"""What the front asks of the keeping of state is seen to on a thread of its own, and answered."""
+"""What the front asks of the requests of state is seen to on a thread of its own, and answered."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pytest
 
 from headrace_proto.errors import DataError, ServerError
 from headrace_server import pipeline as hs
+from headrace_server.core.rewinding import BEGINNING
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.state.durable import Durable
-from headrace_server.supervisor.keeping import Keeping
+from headrace_server.supervisor.snapshot_requests import InMemory, SnapshotRequests
 from tests.patience import PATIENCE_S
 
 FEED = FeedConfig("a", hs.from_examples([{"x": 1}]).batch(4).declaration(), (), 1)
@@ -31,7 +32,7 @@ class Supervisor:
         self.asked = threading.Event()
         self.may_answer = threading.Event()
         self.may_answer.set()
-        self.keeping = Keeping(
+        self.requests = SnapshotRequests(
             self.durable, lambda: 4, self.ask, self.order, self.note, self.take_back
         )
 
@@ -60,40 +61,50 @@ class Supervisor:
 def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
     one = Supervisor(tmp_path)
     yield one
-    one.keeping.close()
+    one.requests.close()
     one.durable.close()
 
 
 def made(supervisor: Supervisor) -> str:
-    assert supervisor.keeping.hear({"event": "snapshot", "feed": "a", "session": 3, "request": 1})
+    supervisor.requests.on_snapshot(0, feed="a", session=3, request=1)
     answer = supervisor.orders.get(timeout=PATIENCE_S)
     assert (answer["order"], answer["session"]) == ("snapshotted", 3)
-    return str(answer["token"]["snapshot"])
+    return str(answer["value"]["snapshot"])
 
 
 def test_a_snapshot_is_made_and_a_feed_is_prepared_to_go_back_to_it(supervisor: Supervisor):
     name = made(supervisor)
-    assert supervisor.keeping.hear(
-        {"event": "take_back", "feed": "a", "generation": 0, "snapshot": name}
-    )
+    supervisor.requests.on_take_back(0, feed="a", generation=0, snapshot=name)
     assert supervisor.terms.get(timeout=PATIENCE_S) == 4
     assert supervisor.notes == [("taken back", f"feed 'a' to snapshot {name}")]
 
 
 def test_what_can_not_be_gone_back_to_is_refused(supervisor: Supervisor):
     absent = "20260102T030405Z-0123456789ab"
-    assert supervisor.keeping.hear(
-        {"event": "take_back", "feed": "a", "generation": 0, "snapshot": absent}
-    )
+    supervisor.requests.on_take_back(0, feed="a", generation=0, snapshot=absent)
     refusal = supervisor.orders.get(timeout=PATIENCE_S)
     assert (refusal["order"], refusal["code"]) == ("not_taken_back", "server")
     assert f"there is no snapshot {absent}" in refusal["text"]
     assert supervisor.notes == []
 
 
-def test_other_words_are_not_for_here(supervisor: Supervisor):
-    assert not supervisor.keeping.hear({"event": "over"})
-    assert not supervisor.keeping.hear({})
+def test_without_a_state_directory_a_feed_goes_back_to_its_beginning_only():
+    orders: queue.Queue[tuple[int, dict[str, Any]]] = queue.Queue()
+    restarts: list[tuple[str, int | None]] = []
+
+    def restart(feed: str, generation: int | None) -> None:
+        restarts.append((feed, generation))
+        if generation == 2:
+            raise ServerError("no process to spare")
+
+    requests = InMemory(lambda owner, **order: orders.put((owner, order)), restart)
+    requests.take_back("a", BEGINNING)
+    requests.on_take_back(1, feed="a", snapshot=BEGINNING, generation=2)
+    owner, refusal = orders.get(timeout=PATIENCE_S)
+    assert (owner, refusal["order"], refusal["snapshot"]) == (1, "not_taken_back", BEGINNING)
+    assert refusal["text"] == "no process to spare" and restarts == [("a", None), ("a", 2)]
+    with pytest.raises(ServerError, match="feed 'a' has no state_dir"):
+        requests.snapshot("a", 0)
 
 
 def test_what_a_trainer_asked_of_a_life_that_has_ended_is_not_done_in_the_next(
@@ -112,38 +123,36 @@ def test_what_a_trainer_asked_of_a_life_that_has_ended_is_not_done_in_the_next(
         finally:
             done.set()
 
-    supervisor.keeping._supervise = take_back
-    assert supervisor.keeping.hear(
-        {"event": "take_back", "feed": "a", "generation": 0, "snapshot": name}
-    )
+    supervisor.requests._supervise = take_back
+    supervisor.requests.on_take_back(0, feed="a", generation=0, snapshot=name)
     assert waits.wait(PATIENCE_S)
-    supervisor.keeping.close()
+    supervisor.requests.close()
     ended.set()
     assert done.wait(PATIENCE_S)
     assert supervisor.notes == []
     for thread in threading.enumerate():
-        if thread.name == "headrace-keeping":
+        if thread.name == "headrace-state":
             thread.join(PATIENCE_S)
     assert supervisor.orders.empty()  # the next front was not asked: it has nothing to refuse
 
 
 def test_an_operators_snapshot_is_waited_for_until_its_time_is_over(supervisor: Supervisor):
-    assert supervisor.keeping.snapshot("a", PATIENCE_S)["feed"] == "a"
+    assert supervisor.requests.snapshot("a", PATIENCE_S)["feed"] == "a"
     supervisor.may_answer.clear()
     with pytest.raises(ServerError, match="took longer than 0 s"):
-        supervisor.keeping.snapshot("a", 0)
+        supervisor.requests.snapshot("a", 0)
     supervisor.may_answer.set()
 
 
 def test_a_trainer_is_not_told_of_its_snapshot_in_the_next_life(supervisor: Supervisor):
     """1. A snapshot is being made; 2. the server begins its next life, where it is asked again."""
     supervisor.may_answer.clear()
-    assert supervisor.keeping.hear({"event": "snapshot", "feed": "a", "session": 3, "request": 1})
+    supervisor.requests.on_snapshot(0, feed="a", session=3, request=1)
     assert supervisor.asked.wait(PATIENCE_S)
-    supervisor.keeping.close()
+    supervisor.requests.close()
     supervisor.may_answer.set()
     for thread in threading.enumerate():
-        if thread.name == "headrace-keeping":
+        if thread.name == "headrace-state":
             thread.join(PATIENCE_S)
     assert supervisor.orders.empty()
 
@@ -153,7 +162,7 @@ def test_a_copy_that_can_not_be_made_is_told_and_leaves_nothing(
 ):
     supervisor.answer = {"code": "data", "text": "partition 2: the disk is full"}
     with pytest.raises(DataError, match="the snapshot was not made: partition 2: the disk is full"):
-        supervisor.keeping.snapshot("a", PATIENCE_S)
+        supervisor.requests.snapshot("a", PATIENCE_S)
     assert list((tmp_path / "snapshots" / "a").iterdir()) == []
 
 
@@ -161,13 +170,13 @@ def test_a_place_that_can_not_be_written_is_told_to_the_trainer(
     supervisor: Supervisor, tmp_path: Path
 ):
     (tmp_path / "snapshots").write_text("a file")
-    assert supervisor.keeping.hear({"event": "snapshot", "feed": "a", "session": 3, "request": 1})
+    supervisor.requests.on_snapshot(0, feed="a", session=3, request=1)
     answer = supervisor.orders.get(timeout=PATIENCE_S)
-    assert (answer["token"], answer["code"]) == (None, "server") and "snapshots" in answer["text"]
+    assert (answer["value"], answer["code"]) == (None, "server") and "snapshots" in answer["text"]
 
 
 def test_a_snapshot_is_whole_and_knows_the_term_of_the_last_start(supervisor: Supervisor):
-    token = supervisor.keeping.snapshot("a", PATIENCE_S)
+    token = supervisor.requests.snapshot("a", PATIENCE_S)
     path, term = supervisor.durable.shelf.fetch("a", token["snapshot"])
     assert term == 4 and (path / "0.journal").read_bytes() == b"store"
 
@@ -175,11 +184,10 @@ def test_a_snapshot_is_whole_and_knows_the_term_of_the_last_start(supervisor: Su
 def test_no_more_are_made_at_a_time_than_can_be(supervisor: Supervisor):
     """1. Sixteen are being made; 2. the next is refused; 3. once they are made, one more is."""
     supervisor.may_answer.clear()
-    event = {"event": "snapshot", "feed": "a", "session": 3}
     for request in range(17):
-        assert supervisor.keeping.hear({**event, "request": request})
+        supervisor.requests.on_snapshot(0, feed="a", session=3, request=request)
     assert "16 snapshots are being made" in supervisor.orders.get(timeout=PATIENCE_S)["text"]
     supervisor.may_answer.set()
     for _ in range(16):
-        assert supervisor.orders.get(timeout=PATIENCE_S)["token"]
-    assert supervisor.keeping.snapshot("a", PATIENCE_S)
+        assert supervisor.orders.get(timeout=PATIENCE_S)["value"]
+    assert supervisor.requests.snapshot("a", PATIENCE_S)

@@ -1,0 +1,276 @@
+"""The feeds of a server: how far each is, by reports of owners and by deaths of workers.
+
+    an owner reports ─► opened(), over(), bad() … ─┐                      ┌─► all owners: fail
+    a worker dies    ─► died() ────────────────────┼─► state of each feed ┼─► failure of the server
+    no next life     ─► give_up() ─────────────────┘                      └─► events, log
+
+Each owner leases the batches of its partitions.  A feed is open, or has ended well, when the last
+owner reports it, and fails at all owners when it fails at one.  The lock is the supervisor's.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed, from_code
+
+from ..core.rewinding import TOUCHED, USED
+from ..process.diary import Entry
+from ..state.durable import Durable
+from ..state.functions import Heard
+from .asks import FRONT
+from .gathering import added
+from .posts import FORGIVEN, WINDOW_S, Post
+from .quarantine import Quarantine
+from .starts import Starts
+
+__all__ = ["Feeds"]
+
+logger = logging.getLogger("headrace.server")
+
+#: Events that status shows, and the length of the text of one.
+_MOST_EVENTS = 50
+_LONGEST_TEXT = 4000
+#: Counts of partitions over all lives of their owner, which knows them once it has opened these.
+_LASTING = ("batches", "rows", "dropped", "padding", "classes", "segments")
+
+
+@dataclass(slots=True)
+class _Feed:
+    """One feed.  Dicts are by owner."""
+
+    end: tuple[str, str] | None = None  # code (empty: well) and text
+    failed: tuple[str, str] | None = None  # lives of owners begin with it as failed
+    well: set[int] = field(default_factory=set)  # owners at which it has ended well
+    dropped: dict[int, dict[str, int]] = field(default_factory=dict)
+    bad: dict[int, dict[str, int]] = field(default_factory=dict)  # examples, by what is wrong
+    counts: dict[int, dict[str, Any]] = field(default_factory=dict)  # _LASTING, as last reported
+
+    def fail(self, code: str, text: str) -> None:
+        """Note why it has failed; the first reason stands."""
+        self.end = self.end or (code, text)
+
+
+class Feeds:
+    """All feeds of one server."""
+
+    def __init__(
+        self,
+        lock: threading.Condition,
+        starts: Starts,
+        order: Callable[..., None],
+        durable: Durable | None,
+    ) -> None:
+        self._lock = lock
+        self._starts = starts
+        self._order = order
+        self._durable = durable
+        self._functions: dict[str, Heard] = {}  # by feed
+        self._events: deque[dict[str, Any]] = deque(maxlen=_MOST_EVENTS)
+        self.quarantine = Quarantine(starts.config)
+        self.failure: HeadraceError | None = None  # of the server
+        self.begin_life()
+
+    def begin_life(self) -> None:
+        """Forget the reports: all processes of the server begin again."""
+        self.addresses: list[str] = []  # on which the front listens; none before it does
+        self._feeds = {name: _Feed() for name in self.names}
+        self._opened: dict[int, Any] = {}  # by owner: what earlier servers saw committed
+        self._marked: dict[str, list[list[Any]]] = {USED: [], TOUCHED: []}  # feeds, generations
+
+    def begin_anew(self, feed: str) -> None:
+        """Forget the reports of one feed: it begins from its beginning, with new workers."""
+        self._feeds[feed] = _Feed()
+
+    @property
+    def names(self) -> list[str]:
+        return [feed.name for feed in self._starts.config.feeds]
+
+    def named(self, feed: str | None) -> str:
+        """Return the feed of a name, or the only feed where no name is given."""
+        if feed is None and len(self.names) == 1:
+            feed = self.names[0]
+        if feed is None:
+            listed = ", ".join(map(repr, self.names))
+            raise UnknownFeed(f"feed= is needed; this server has {listed}")
+        if feed not in self.names:
+            raise UnknownFeed(f"feed={feed!r:.120} is none of {', '.join(self.names)}")
+        return feed
+
+    # Events, for people
+
+    def note(self, kind: str, text: str) -> None:
+        """Add an event, with the time of the wall clock: it is read beside other logs."""
+        self._events.appendleft({"at": time.time(), "kind": kind, "text": text[:_LONGEST_TEXT]})
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The last events, the newest first."""
+        return list(self._events)
+
+    # Reports
+
+    def listens(self, owner: int, addresses: list[str]) -> None:
+        """The front listens."""
+        self.addresses = addresses
+
+    def opened(self, owner: int, before: Any) -> None:
+        """An owner has opened the sources of all feeds."""
+        self._opened.setdefault(owner, before)
+        self._order_all_opened()
+
+    def marked(self, mark: str, owner: int, feed: str, generation: int) -> None:
+        """An owner knows that trainers use a feed, or that its state was touched."""
+        self._marked[mark].append([feed, generation])
+        self._order_all_opened()
+
+    def _order_all_opened(self) -> None:
+        if self.open:
+            self._soon(self._order, order="all_opened", **copy.deepcopy(self._marked))
+
+    def over(self, owner: int, feed: str, code: str, text: str, dropped: Mapping[str, int]) -> None:
+        """A feed has ended at one owner, or failed there."""
+        one = self._feeds[feed]
+        before = one.end
+        one.dropped[owner] = dict(dropped)
+        if code:
+            one.fail(code, text)
+            if before is None:
+                self.note("feed failed", f"{feed}: {text}")
+                self._soon(self.fail, feed, code, text)
+            return
+        one.well.add(owner)
+        if len(one.well) == self._starts.config.workers:
+            one.end = one.end or ("", "")
+
+    def bad(self, owner: int, feed: str, bad: Mapping[str, int]) -> None:
+        """An owner has counted so many bad examples; fail the feed where all owners' are many."""
+        one = self._feeds[feed]
+        one.bad[owner] = dict(bad)
+        if one.failed is None:
+            declared = (known for known in self._starts.config.feeds if known.name == feed)
+            if text := next(declared).declaration.policy.too_bad(added(one.bad.values())):
+                one.failed = "data", text
+                one.fail("data", text)
+                self._soon(self.fail, feed, "data", text)
+
+    def _soon(self, action: Callable[..., None], *arguments: Any, **named: Any) -> None:
+        """Order something of several owners, one of which may take its time to read it."""
+        if self._starts.config.workers > 1:
+            threading.Thread(target=action, args=arguments, kwargs=named, daemon=True).start()
+
+    def passed(self, owner: int, feed: str, rows: list[int]) -> None:
+        """A worker has worked through these rows."""
+        self.quarantine.passed(feed, rows)
+
+    def functions(self, worker: str, feed: str, functions: dict[str, Any]) -> None:
+        """A worker runs these functions of the user, which may differ from those before."""
+        heard = self._functions.setdefault(feed, Heard(functions))
+        changed = heard.again(functions)
+        if changed:
+            text = f"{worker} runs other functions of feed {feed!r} than those before it: {changed}"
+            logger.warning("%s", text)
+            self.note("functions changed", text)
+        elif self._durable is not None:
+            try:
+                self._durable.note_functions(feed, heard)
+            except OSError as error:
+                logger.warning("a later start can not compare the functions of %r: %s", feed, error)
+
+    # Deaths
+
+    def died(self, words: str, post: Post, entry: Entry, now: float) -> bool:
+        """Judge the death of a worker; whether its next life is to begin."""
+        with self._lock:
+            verdict = self.quarantine.died(entry, words)
+        logger.warning("%s", words)
+        self.note("worker died", words)
+        if verdict.failure is not None:
+            feed, why = verdict.failure
+            self.fail(feed, "data", why)
+        if self._starts.config.replay is not None:
+            for one in self._starts.config.feeds:
+                if one.stateful:  # of others the next life goes on after what is done
+                    text = f"{words}\nWith it went the place of the replay: start it again"
+                    self.fail(one.name, "server", text)
+        if verdict.quarantined:
+            logger.warning("skipped from now on: %s", verdict.quarantined)
+            self.note("row left out", verdict.quarantined)
+        if verdict.quarantined or verdict.failure is not None:
+            post.explain()
+        if verdict.expected or post.forgiven(now):
+            return True
+        times = f"It died {FORGIVEN + 1} times within {WINDOW_S:.0f} s and is given up."
+        self.give_up(f"{words}\n{times}")
+        return False
+
+    def give_up(self, text: str) -> None:
+        """Let the server fail: a worker is not started again."""
+        with self._lock:  # before a feed's end can wake somebody who waits
+            self.failure = ServerError(text)
+            for one in self._feeds.values():
+                one.fail("server", text)
+            self._lock.notify_all()
+        self._order(FRONT, order="fail", code="server", text=text)
+
+    def fail(self, feed: str, code: str, text: str) -> None:
+        """Let a feed fail at every owner, and in lives of owners that begin."""
+        one = self._feeds[feed]
+        one.failed = one.failed or (code, text)
+        self._order(order="fail", feed=feed, code=code, text=text)
+
+    def forgive_failures(self) -> None:
+        """Let lives of owners that begin try all feeds again."""
+        for one in self._feeds.values():
+            one.failed = None
+
+    # What is known
+
+    @property
+    def open(self) -> bool:
+        """Whether all owners have opened the sources of all feeds."""
+        return len(self._opened) == self._starts.config.workers
+
+    @property
+    def all_over(self) -> bool:
+        """Whether every feed has ended or failed."""
+        return all(one.end is not None for one in self._feeds.values())
+
+    def failed_early(self) -> HeadraceError | None:
+        """Return why a feed can not even be opened; faults of data are reported to trainers."""
+        ends = (one.end for one in self._feeds.values() if one.end is not None)
+        return next((from_code(*end) for end in ends if end[0] not in ("", "data")), None)
+
+    def outcome(self) -> dict[str, tuple[str, str, dict[str, int]]]:
+        """By feed that is over: error code (empty: well), text, rows dropped by reason."""
+        return {
+            name: (*one.end, added(one.dropped.values()))
+            for name, one in self._feeds.items()
+            if one.end is not None
+        }
+
+    def begun(self, owner: int) -> dict[str, Any]:
+        """Describe the feeds to a life of an owner that begins; see ``House.begin``."""
+        failed = {name: one.failed for name, one in self._feeds.items() if one.failed is not None}
+        return {
+            "failed": failed,
+            "all_opened": self._marked if self.open else None,
+            "before": self._opened.get(owner, {}),
+        }
+
+    def lasting(self, owner: int, answer: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an owner's status with its last counts while its next life opens the feeds."""
+        feeds = {}
+        for name, told in answer["feeds"].items():
+            counts = self._feeds[name].counts
+            if told["state"] != "opening":
+                counts[owner] = {n: told[n] for n in _LASTING if n in told}
+            feeds[name] = {**told, **counts.get(owner, {})}
+        return {**answer, "feeds": feeds}

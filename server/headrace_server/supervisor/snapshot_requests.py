@@ -1,0 +1,206 @@
+"""Requests for a feed's state: to take a snapshot of it, and to take the feed back to one.
+
+    snapshot   ─► order "copy" to owners ─► checksums, disk, URL ─► "snapshotted"
+    take_back  ─► the snapshot is prepared ─► the supervisor begins a next life
+                  or it can not be         ─► "not_taken_back"
+
+They wait for files, networks and whole lives of the server, so each that an owner reports gets a
+thread of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from typing import Any, Protocol
+
+from headrace_proto.clock import Deadline
+from headrace_proto.errors import HeadraceError, ServerError, code_of, from_code
+from headrace_proto.token import Token
+
+from ..core.rewinding import BEGINNING
+from ..process.config import FeedConfig
+from ..state.durable import Durable
+
+__all__ = ["InMemory", "SnapshotRequests", "StateRequests"]
+
+logger = logging.getLogger("headrace.server")
+
+#: Snapshots that are made at the same time; more have to wait their turn outside.
+_MOST = 16
+
+
+class _Over(ServerError):
+    """The life of the server in which something was requested has ended."""
+
+
+class StateRequests(Protocol):
+    """The requests of one life of the server."""
+
+    def snapshot(self, feed: str, timeout_s: float) -> dict[str, Any]:
+        """Take a snapshot; return its token."""
+
+    def take_back(self, feed: str, snapshot: str) -> None:
+        """Take a feed back to a snapshot."""
+
+    def on_snapshot(self, owner: int, feed: str, session: int, request: int) -> None:
+        """A trainer wants a snapshot."""
+
+    def on_take_back(self, owner: int, feed: str, snapshot: str, generation: int) -> None:
+        """A trainer wants a feed to go back to a snapshot."""
+
+    def close(self) -> None:
+        """End this life: trainers ask the next one again."""
+
+
+class InMemory:
+    """Requests to a server without a state directory: a feed can go back to its beginning."""
+
+    def __init__(
+        self, order: Callable[..., None], restart: Callable[[str, int | None], None]
+    ) -> None:
+        """``restart`` takes a feed, and its generation where another is no reason to restart."""
+        self._order = order
+        self._restart = restart
+
+    def snapshot(self, feed: str, timeout_s: float) -> dict[str, Any]:
+        raise ServerError(f"feed {feed!r} has no state_dir: there is nothing to take a snapshot of")
+
+    def take_back(self, feed: str, snapshot: str) -> None:
+        self._restart(feed, None)
+
+    def on_snapshot(self, owner: int, feed: str, session: int, request: int) -> None:
+        """Do nothing: owners refuse it themselves."""
+
+    def on_take_back(self, owner: int, feed: str, snapshot: str, generation: int) -> None:
+        """Start a feed from its beginning: an owner has found that no trainer uses it."""
+        _in_thread(_or_refused, self._order, owner, feed, BEGINNING, self._restart, generation)
+
+    def close(self) -> None:
+        pass
+
+
+class SnapshotRequests:
+    """Requests to a server with a state directory."""
+
+    def __init__(
+        self,
+        durable: Durable,
+        term: Callable[[], int],
+        ask: Callable[..., Mapping[int, Mapping[str, Any]]],
+        order: Callable[..., None],
+        note: Callable[[str, str], None],
+        take_back: Callable[[str, Callable[[FeedConfig], int]], None],
+    ) -> None:
+        """``term``: of the last start; ``ask``: for the answers of all owners to an order."""
+        self._durable = durable
+        self._term = term
+        self._ask = ask
+        self._places = threading.BoundedSemaphore(_MOST)
+        self._order = order
+        self._note = note
+        self._supervise = take_back
+        self._over = False
+
+    def snapshot(self, feed: str, timeout_s: float) -> dict[str, Any]:
+        making: Future[Token] = Future()
+
+        def make() -> None:
+            try:
+                making.set_result(self._make(feed))
+            except HeadraceError as error:
+                making.set_exception(error)
+
+        _in_thread(make)
+        if not Deadline(timeout_s).wait(lambda at_most_s: bool(wait([making], at_most_s).done)):
+            raise ServerError(f"the snapshot of {feed!r} took longer than {timeout_s:g} s")
+        return making.result().to_plain()
+
+    def _make(self, feed: str) -> Token:
+        """Make a snapshot.  An error has the code of its cause."""
+        try:
+            if not self._places.acquire(blocking=False):
+                raise ServerError(f"{_MOST} snapshots are being made: ask again later")
+            try:
+                token = self._copied(feed)
+            finally:
+                self._places.release()
+        except Exception as error:
+            text = f"the snapshot was not made: {error}"
+            logger.error("feed %r: %s", feed, text)
+            raise from_code(code_of(error), text) from error
+        logger.info("feed %r: snapshot %s is made", feed, token.snapshot)
+        return token
+
+    def _copied(self, feed: str) -> Token:
+        shelf = self._durable.shelf
+        name, directory = shelf.begin(feed)
+        try:
+            answers = self._ask("copy", None, self._ended, feed=feed, directory=str(directory))
+            for answer in answers.values():
+                if answer["code"]:
+                    raise from_code(answer["code"], answer["text"])
+            return shelf.finish(feed, name, self._term())
+        except BaseException:
+            shelf.abandon(feed, name)
+            raise
+
+    def _ended(self) -> ServerError | None:
+        return _Over("the server was stopped") if self._over else None
+
+    def on_snapshot(self, owner: int, feed: str, session: int, request: int) -> None:
+        def answer() -> None:
+            token, code, text = None, "", ""
+            try:
+                token = self._make(feed).to_plain()
+            except HeadraceError as error:
+                code, text = code_of(error), str(error)
+            if not self._over:  # else it asks the next life
+                answered = {"session": session, "request": request, "value": token}
+                self._order(owner, order="snapshotted", code=code, text=text, **answered)
+
+        _in_thread(answer)
+
+    def on_take_back(self, owner: int, feed: str, snapshot: str, generation: int) -> None:
+        _in_thread(_or_refused, self._order, owner, feed, snapshot, self.take_back, snapshot)
+
+    def take_back(self, feed: str, snapshot: str) -> None:
+        """Let the next life of the server begin with a feed as a snapshot has it."""
+
+        def prepared(config: FeedConfig) -> int:
+            if self._over:
+                raise _Over(f"feed {feed!r} was not taken back: the server has restarted meanwhile")
+            term = self._durable.prepare(config, snapshot)
+            to = "its beginning" if snapshot == BEGINNING else f"snapshot {snapshot}"
+            logger.warning("feed %r is taken back to %s", feed, to)
+            self._note("taken back", f"feed {feed!r} to {to}")
+            return term
+
+        self._supervise(feed, prepared)
+
+    def close(self) -> None:
+        self._over = True
+
+
+def _in_thread(action: Callable[..., None], *arguments: Any) -> None:
+    threading.Thread(target=action, args=arguments, name="headrace-state", daemon=True).start()
+
+
+def _or_refused(
+    order: Callable[..., None],
+    owner: int,
+    feed: str,
+    snapshot: str,
+    take_back: Callable[..., None],
+    how: Any,
+) -> None:
+    """Take a feed back, or have the owner refuse it to the trainer that asked."""
+    try:
+        take_back(feed, how)
+    except _Over:  # the trainer asks the next life
+        return
+    except Exception as error:
+        refusal = {"code": code_of(error), "text": str(error)}
+        order(owner, order="not_taken_back", feed=feed, snapshot=snapshot, **refusal)
