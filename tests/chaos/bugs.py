@@ -40,8 +40,8 @@ def _no_fence() -> None:
     judged = LeaseTable.commit
 
     def commit(table: Any, token: int, session: int) -> Any:
-        verdict, batch = judged(table, token, session)
-        return (Verdict.DUPLICATE if verdict is Verdict.STALE else verdict), batch
+        verdict, lease = judged(table, token, session)
+        return (Verdict.DUPLICATE if verdict is Verdict.STALE else verdict), lease
 
     _replace(LeaseTable, "commit", commit)
 
@@ -75,8 +75,8 @@ def _no_duplicate_answer() -> None:
     judged = LeaseTable.commit
 
     def commit(table: Any, token: int, session: int) -> Any:
-        verdict, batch = judged(table, token, session)
-        return (Verdict.STALE if verdict is Verdict.DUPLICATE else verdict), batch
+        verdict, lease = judged(table, token, session)
+        return (Verdict.STALE if verdict is Verdict.DUPLICATE else verdict), lease
 
     _replace(LeaseTable, "commit", commit)
 

@@ -16,7 +16,7 @@ import pytest
 from headrace_proto import limits
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, Refused, Step
 from headrace_server.core.changes import Examples, Saved
-from headrace_server.core.lease import LeaseTable, Verdict
+from headrace_server.core.lease import FREE, LeaseTable, Verdict
 from headrace_server.worker import outbox
 from tests.trials import events, flips, interleavings, messages, power
 from tests.trials.bench import Bench
@@ -104,10 +104,11 @@ def test_interleavings_see_a_holder_that_is_not_the_last_one(
     grant = LeaseTable.grant
 
     def lenient(table: LeaseTable[Any], batch: Any, *more: Any) -> Any:
-        last = table._last_token.get(batch)
+        last = table._of_batch.get(batch)
         lease = grant(table, batch, *more)
         if last is not None:
-            table._free_tokens[last] = batch
+            last.state = FREE
+            table._leases[last.token] = last
         return lease
 
     monkeypatch.setattr(LeaseTable, "grant", lenient)

@@ -7,11 +7,11 @@
 Every event is judged at once; what it leads to is handed out when ``take_effects`` is asked for:
 so the events of one round are served together.
 
-    trainers.py    who is there, and how much each takes
-    hands.py       who has which batch, and whose bytes are free
+    trainers.py                  who is there, and how much each takes
+    hands.py, lease.py           who has which batch, which commits are being stored, and whose
+                   bytes are free
     plain_supply.py, demand.py   the batches that nobody has, and who gets which; of segments also
                    who is to make more
-    saves.py       commits that wait to be stored: a trainer is told when they are
     …claims.py     what trainers have of an earlier server; recalls.py: what they know of it
     standing.py    what can be asked: where all of it stands
 """
@@ -34,9 +34,10 @@ from .handover import (
     Reclaimed,
     Release,
     Rewound,
+    Save,
     Send,
 )
-from .lease import Lease, Verdict
+from .lease import OVER, SAVING, Lease, Verdict
 from .plain_supply import PlainSupply
 from .recalls import Acknowledged
 from .redealing import DealtRounds
@@ -107,20 +108,20 @@ class Dispatcher(Standing):
 
     def kept(self, partition: int, number: int, code: str = "", text: str = "") -> None:
         """A worker has stored the commit of a batch, or says why it did not."""
-        saving = self._saves.end(partition, number, code, text)
-        if saving is None:
+        lease = self._saving.pop((number, partition), None)
+        if lease is None:
             return
-        batch, token = saving.batch, saving.token
+        self._leases.stored(lease, code, text)
+        batch, token, session = lease.batch, lease.token, lease.session
         if code:
             self._hands.close(batch)
         else:
             self._supply.settled(batch)
             self._hands.settle(batch)
-        unkept = self._saves.unkept.get(saving.session, 0)
-        if unkept >= self._trainers.max_window:  # it was given no more
-            self._trainers.ask(saving.session)
-        for session in sorted(saving.sessions):
-            self._hands.effects.append(self._saves.answer(session, token))
+        if self._leases.unstored.get(session, 0) >= self._trainers.max_window:
+            self._trainers.ask(session)  # it was given no more
+        for one in sorted({session, *lease.asked}) if lease.asked else (session,):
+            self._answer(one, token)
         self._claims.arrived(partition, token, stored=True)
         self._changed = True
 
@@ -159,7 +160,8 @@ class Dispatcher(Standing):
             if claim.saved:
                 self.save(session, token, claim.payload)
             comes = claim.expected and claim.verdict == "yes"
-            if token in self._saves or (comes and self._leases.batch_of(token, session)):
+            leases = self._leases
+            if leases.state(token) is SAVING or (comes and leases.batch_of(token, session)):
                 continue  # others wait until its commit is stored
             self._claims.arrived(claim.place.partition, token)
 
@@ -215,22 +217,32 @@ class Dispatcher(Standing):
         ):
             claim.session, claim.saved, claim.payload = session, True, payload
             return
-        if self._recalls.waits(session, token, payload) or self._saves.again(token, session):
+        if self._recalls.waits(session, token, payload):
             return
-        verdict, batch = self._leases.commit(token, session)
-        if batch is not None:
+        verdict, lease = self._leases.commit(token, session)
+        if lease is not None:
+            batch = lease.batch
             if batch.waits_in is not None:  # it had come back, and its commit came late
                 batch.wait_no_more()
             if self.stateful:
                 self._last_saved[session] = token, batch
-            self._hands.effects.append(self._saves.begin(token, batch, session, payload))
+            self._saving[batch.order] = lease
+            self._hands.effects.append(Save(batch, payload, token))
+        elif verdict is Verdict.WAITING:
+            return
         elif verdict is Verdict.STALE:
-            self.counts["stale"] += self._saves.is_newly_stale(token)
+            self.counts["stale"] += self._leases.is_newly_stale(token)
             self._hands.effects.append(Answer(session, (), (token,)))
         else:
-            self._hands.effects.append(self._saves.answer(session, token))
+            self._answer(session, token)
         self._trainers.ask(session)
         self._changed = True
+
+    def _answer(self, session: int, token: int) -> None:
+        """Answer a commit that its partition has stored or refused."""
+        fault = self._leases.fault(token)
+        answer = Answer(session, (), (), (fault,)) if fault else Answer(session, (token,), ())
+        self._hands.effects.append(answer)
 
     def refuse(self, session: int, token: int, code: str, text: str) -> None:
         """A save that can not be one; the lease stands."""
@@ -334,7 +346,7 @@ class Dispatcher(Standing):
         claim = self._claims.by_token.get(token)
         if claim is not None:
             claim.session = session
-        elif token <= self._first_token and not self._leases.knows(token):
+        elif token <= self._leases.first and self._leases.state(token) is OVER:
             self._end_claims(self._claims.add(session, place, saved))
             self._changed = True
 

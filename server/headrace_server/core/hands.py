@@ -40,7 +40,7 @@ class Hands:
         """End a lease without commit."""
         self.effects.append(Returned(lease.token, why))
         self.counts["redelivered"] += 1
-        return self.leases.take_back(lease)
+        return self.leases.take_back(lease, why)
 
     def settle(self, batch: Batch) -> None:
         """A commit of the batch is stored."""

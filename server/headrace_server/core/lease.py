@@ -1,185 +1,327 @@
 """Leases: which trainer holds which batch, until when, and whose commit counts.
 
-    grant ─► held ──commit──► settled
-               │ ▲
-      take_back│ │grant again, with a new token
-               ▼ │
-              free
+    grant ─► held ── commit ──► saving ── stored, refused ──► answered
+               │ ▲                 ▲
+     take back │ │ adopt           │
+               ▼ │                 │
+              free ─── commit ─────┘
+                └── grant to another, void ──► over
 
-A token is larger than every token before it.  Of the holders that a batch ever had only the last
-one can commit it, also when its lease has ended but nobody got the batch since: work is kept, not
-wasted.  A commit that comes twice is answered as the first one was.
+The life of a token is the table ``LEASE``: each event looks up what follows.  A token is larger
+than every token before it.  Of the holders that a batch ever had only the last one can commit it,
+also when its lease has ended but nobody got the batch since: work is kept, not wasted.  A commit is
+answered when its partition has stored it; one that comes again is answered as the first one was.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
-__all__ = ["Lease", "LeaseTable", "Verdict"]
+from .transitions import Transitions
+
+__all__ = ["LEASE", "Fault", "Lease", "LeaseTable", "Verdict"]
 
 B = TypeVar("B", bound=Hashable)
 
-#: Settled tokens that are remembered, so that a commit that is sent again finds its answer.
+#: Answered and stale tokens that are remembered, for commits that are sent again.
 _REMEMBERED = 65_536
+#: Earlier leases of a batch that an error lists.
+_LONGEST_STORY = 8
+
+#: Token, code and text of a commit that was not stored.
+Fault = tuple[int, str, str]
 
 
 class Verdict(Enum):
-    """What a commit is answered."""
+    """What a commit leads to."""
 
-    COMMITTED = "committed"  # it counts
-    DUPLICATE = "duplicate"  # it counted already, by this same token
-    STALE = "stale"  # the batch went to somebody else, or never was this token's
+    COMMITTED = "Save"  # it counts, and is to be stored
+    WAITING = "Answer, when it is stored"  # it came before
+    DUPLICATE = "Answer, as before"
+    STALE = "Answer: stale"  # the batch went to somebody else, or never was this token's
+
+    def __str__(self) -> str:
+        return self.value
+
+
+HELD, FREE, SAVING, ANSWERED, OVER = STATES = ("held", "free", "saving", "answered", "over")
+
+LEASE = Transitions(
+    "lease",
+    STATES,
+    moves={
+        "commit": {
+            HELD: (SAVING, Verdict.COMMITTED),
+            FREE: (SAVING, Verdict.COMMITTED),
+            SAVING: (SAVING, Verdict.WAITING),
+            ANSWERED: (ANSWERED, Verdict.DUPLICATE),
+            OVER: (OVER, Verdict.STALE),
+        },
+        "commit by others": {
+            HELD: (HELD, Verdict.STALE),
+            FREE: (SAVING, Verdict.COMMITTED),
+            SAVING: (SAVING, Verdict.WAITING),
+            ANSWERED: (ANSWERED, Verdict.DUPLICATE),
+            OVER: (OVER, Verdict.STALE),
+        },
+        "stored": {SAVING: (ANSWERED, "Answer: committed")},
+        "refused": {SAVING: (ANSWERED, "Answer: fault")},
+        "take back": {HELD: (FREE, "Returned")},
+        "adopt": {
+            HELD: (HELD, None),
+            FREE: (HELD, None),
+            SAVING: (SAVING, None),
+            ANSWERED: (ANSWERED, None),
+            OVER: (OVER, None),
+        },
+        "grant again": {FREE: (OVER, "Send, under a new token"), OVER: (OVER, "Send")},
+        "void": {FREE: (OVER, "Returned: voided"), OVER: (OVER, None)},
+        "admit": {OVER: (FREE, None)},
+        "remember": {OVER: (ANSWERED, None)},
+    },
+    errors={
+        "stored": ("has no commit that is being stored", (HELD, FREE, ANSWERED, OVER)),
+        "refused": ("has no commit that is being stored", (HELD, FREE, ANSWERED, OVER)),
+        "take back": ("is in nobody's hands", (FREE, SAVING, ANSWERED, OVER)),
+        "grant again": ("is leased already", (HELD, SAVING, ANSWERED)),
+        "void": ("is leased", (HELD, SAVING, ANSWERED)),
+        "admit": ("is known already", (HELD, FREE, SAVING, ANSWERED)),
+        "remember": ("is known already", (HELD, FREE, SAVING, ANSWERED)),
+    },
+)
+
+_COMMIT, _COMMIT_BY_OTHERS = LEASE.on("commit"), LEASE.on("commit by others")
 
 
 @dataclass(slots=True)
 class Lease(Generic[B]):
+    """One token; of a batch that is granted again each holder has another."""
+
     token: int
     batch: B
-    session: int
+    session: int  # that holds it, or has committed it
     deadline: float
     since: float
     seq: int
+    state: str = HELD
+    asked: tuple[int, ...] = ()  # other sessions that are answered when the commit is stored
+    story: tuple[str, ...] = ()  # how this and earlier leases of the batch have ended
+
+    def history(self) -> str:
+        """Return what has happened to the batch, for the text of an error."""
+        now = (
+            f"token {self.token} was granted to trainer {self.session} at {self.since:g} s as "
+            f"delivery {self.seq}, and is {self.state}"
+        )
+        return "; ".join([*self.story, now])
 
 
 class LeaseTable(Generic[B]):
-    """All leases of one feed."""
+    """All leases of one feed, and the commits that are being stored."""
 
     def __init__(self, ttl_s: float, term: int = 0) -> None:
         self.ttl_s = ttl_s
-        self._first = self._counter = term << 32
-        self._held: dict[int, Lease[B]] = {}
-        self._by_session: dict[int, dict[int, Lease[B]]] = {}
-        self._free_tokens: dict[int, B] = {}  # last tokens of batches whose lease has ended
-        self._last_token: dict[B, int] = {}
-        self._settled: OrderedDict[int, None] = OrderedDict()
+        self.first = self._counter = term << 32
+        self._leases: dict[int, Lease[B]] = {}  # by token: held, free and saving, as granted
+        self._of_batch: dict[B, Lease[B]] = {}  # the last one of each
+        self._by_session: dict[int, dict[int, Lease[B]]] = {}  # held
+        self._answers: OrderedDict[int, Fault | None] = OrderedDict()  # by token
+        self._stale: OrderedDict[int, None] = OrderedDict()  # tokens that were counted as such
+        self.unstored: dict[int, int] = {}  # by session: commits that are being stored
 
     def __len__(self) -> int:
-        return len(self._held)
+        """Return the number of leases that are held."""
+        return sum(map(len, self._by_session.values()))
+
+    @property
+    def saving(self) -> int:
+        """Number of commits that are being stored."""
+        return sum(self.unstored.values())
 
     def count(self, session: int) -> int:
-        """How many leases a session has."""
+        """Return how many leases a session holds."""
         return len(self._by_session.get(session, ()))
 
     def holds(self, session: int, token: int) -> bool:
-        """Whether this lease stands, and is this session's."""
+        """Whether a session holds this lease."""
         return token in self._by_session.get(session, ())
 
+    def state(self, token: int) -> str:
+        """Return the state of a token."""
+        lease = self._leases.get(token)
+        if lease is not None:
+            return lease.state
+        return ANSWERED if token in self._answers else OVER
+
+    def _checked(self, event: str, lease: Lease[B]) -> str:
+        """Return the state that a lease has after an event; IllegalEvent where it has none."""
+        try:
+            return LEASE.on(event)[lease.state][0]
+        except KeyError:
+            name = f"batch {lease.batch}"
+            raise LEASE.illegal(event, lease.state, name, lease.history()) from None
+
+    # A batch
+
     def grant(self, batch: B, session: int, seq: int, now: float) -> Lease[B]:
-        """A new lease; earlier tokens of the batch are void from here on."""
-        last = self._last_token.get(batch)
-        if last in self._held:
-            raise ValueError(f"batch {batch} is leased already")
+        """Lease a batch; earlier tokens of it count no more."""
+        story: tuple[str, ...] = ()
+        last = self._of_batch.get(batch)
         if last is not None:
-            self._free_tokens.pop(last, None)
-        self._counter += 1
-        lease = Lease(self._counter, batch, session, now + self.ttl_s, now, seq)
-        self._held[lease.token] = lease
-        self._by_session.setdefault(session, {})[lease.token] = lease
-        self._last_token[batch] = lease.token
+            last.state = self._checked("grant again", last)
+            del self._leases[last.token]
+            story = last.story
+        self._counter = token = self._counter + 1
+        lease = Lease(token, batch, session, now + self.ttl_s, now, seq, HELD, (), story)
+        self._of_batch[batch] = lease
+        self._hold(lease)
         return lease
 
-    def commit(self, token: int, session: int) -> tuple[Verdict, B | None]:
-        """Judge a commit; the batch is given where it counts for the first time."""
-        lease = self._held.get(token)
-        if lease is not None:
-            if lease.session != session:
-                return Verdict.STALE, None
-            self._remove(lease)
-            batch = lease.batch
-        elif token in self._free_tokens:
-            batch = self._free_tokens.pop(token)
-        elif token in self._settled:
-            return Verdict.DUPLICATE, None
-        else:
-            return Verdict.STALE, None
-        del self._last_token[batch]
-        self._settled[token] = None
-        if len(self._settled) > _REMEMBERED:
-            self._settled.popitem(last=False)
-        return Verdict.COMMITTED, batch
+    def _hold(self, lease: Lease[B]) -> None:
+        self._leases[lease.token] = lease
+        self._by_session.setdefault(lease.session, {})[lease.token] = lease
 
-    def admit(self, token: int, batch: B, session: int, now: float) -> None:
-        """A lease that an earlier server has granted stands again."""
-        self._free_tokens[token] = batch
-        self._last_token[batch] = token
-        self.adopt(token, session, now)
-
-    def remember(self, token: int) -> None:
-        """A commit of this token was kept under an earlier server."""
-        self._settled[token] = None
-
-    def issued(self, token: int) -> bool:
-        """Whether this token was given out here."""
-        return self._first < token <= self._counter
-
-    def knows(self, token: int) -> bool:
-        """Whether a commit of this token can be judged."""
-        return token in self._held or token in self._free_tokens or token in self._settled
-
-    def batch_of(self, token: int, session: int) -> B | None:
-        """What a commit of this token by this session would count for."""
-        lease = self._held.get(token)
-        if lease is None:
-            return self._free_tokens.get(token)
-        return lease.batch if lease.session == session else None
-
-    def held(self) -> Iterable[Lease[B]]:
-        """All leases, in the order of their grant."""
-        return self._held.values()
-
-    def take_back(self, lease: Lease[B]) -> B:
-        """End a lease without commit; the batch may be granted again."""
-        self._remove(lease)
-        self._free_tokens[lease.token] = lease.batch
-        return lease.batch
-
-    def adopt(self, token: int, session: int, now: float) -> B | None:
-        """A trainer that was given up is back under another session and still holds this.
-
-        The batch when nobody got it meanwhile: the lease stands again.
-        """
-        batch = self._free_tokens.pop(token, None)
-        if batch is not None:
-            lease = Lease(token, batch, session, now + self.ttl_s, now, 0)
-            self._held[token] = lease
-            self._by_session.setdefault(session, {})[token] = lease
-        return batch
-
-    def void(self, batch: B) -> int | None:
-        """The batch is nobody's any more: a late commit of its last holder does not count.
-
-        Its token, if it was anybody's.
-        """
-        token = self._last_token.get(batch)
-        if token in self._held:
-            raise ValueError(f"batch {batch} is leased")
-        if token is not None:
-            del self._last_token[batch], self._free_tokens[token]
-        return token
-
-    def _remove(self, lease: Lease[B]) -> None:
-        del self._held[lease.token]
+    def _release(self, lease: Lease[B]) -> None:
         mine = self._by_session[lease.session]
         del mine[lease.token]
         if not mine:
             del self._by_session[lease.session]
 
+    def take_back(self, lease: Lease[B], why: str = "taken back") -> B:
+        """End a lease without commit; the batch may be granted again."""
+        lease.state = self._checked("take back", lease)
+        self._release(lease)
+        ended = f"token {lease.token} of trainer {lease.session} from {lease.since:g} s on: {why}"
+        lease.story = (*lease.story, ended)[-_LONGEST_STORY:]
+        return lease.batch
+
+    def void(self, batch: B) -> int | None:
+        """Take a batch from everybody: a late commit of its last holder does not count.
+
+        Returns its token, if it was anybody's.
+        """
+        lease = self._of_batch.get(batch)
+        if lease is None:
+            return None
+        lease.state = self._checked("void", lease)
+        del self._of_batch[batch], self._leases[lease.token]
+        return lease.token
+
+    def adopt(self, token: int, session: int, now: float) -> B | None:
+        """Let a lease that has ended stand again, for a trainer that is back as another session.
+
+        Returns the batch, where nobody got it meanwhile.
+        """
+        lease = self._leases.get(token)
+        if lease is None or lease.state is (following := LEASE.on("adopt")[lease.state][0]):
+            return None
+        lease.state = following
+        lease.session, lease.deadline, lease.since, lease.seq = session, now + self.ttl_s, now, 0
+        del self._leases[token]  # it is the last one of those that are held
+        self._hold(lease)
+        return lease.batch
+
+    # Its commit
+
+    def commit(self, token: int, session: int) -> tuple[Verdict, Lease[B] | None]:
+        """Judge a commit; the lease is returned where the commit is to be stored."""
+        lease = self._leases.get(token)
+        if lease is None:
+            return _COMMIT[ANSWERED if token in self._answers else OVER][1], None
+        before = lease.state
+        moves = _COMMIT if lease.session == session else _COMMIT_BY_OTHERS
+        lease.state, verdict = moves[before]
+        if verdict is Verdict.COMMITTED:
+            if before is HELD:
+                self._release(lease)
+            lease.session = session
+            self.unstored[session] = self.unstored.get(session, 0) + 1
+            return verdict, lease
+        if verdict is Verdict.WAITING and session != lease.session:
+            lease.asked += (session,)
+        return verdict, None
+
+    def stored(self, lease: Lease[B], code: str = "", text: str = "") -> None:
+        """End a commit: its partition has stored it, or says why it has not."""
+        lease.state = self._checked("refused" if code else "stored", lease)
+        session, token = lease.session, lease.token
+        del self._leases[token], self._of_batch[lease.batch]
+        left = self.unstored.pop(session) - 1
+        if left:
+            self.unstored[session] = left
+        self._note_answer(token, (token, code, text) if code else None)
+
+    def _note_answer(self, token: int, fault: Fault | None) -> None:
+        self._answers[token] = fault
+        if len(self._answers) > _REMEMBERED:
+            self._answers.popitem(last=False)
+
+    def fault(self, token: int) -> Fault | None:
+        """Return why a commit that was answered was not stored; None where it was."""
+        return self._answers.get(token)
+
+    def is_newly_stale(self, token: int) -> bool:
+        """Whether a commit that came too late is to be counted: once, however often it is sent."""
+        if token in self._stale:
+            return False
+        self._stale[token] = None
+        if len(self._stale) > _REMEMBERED:
+            self._stale.popitem(last=False)
+        return True
+
+    # An earlier server
+
+    def _check_unknown(self, event: str, token: int) -> None:
+        state = self.state(token)
+        if state not in LEASE.on(event):
+            raise LEASE.illegal(event, state, f"token {token}", f"it is {state}")
+
+    def remember(self, token: int) -> None:
+        """Note that an earlier server has stored the commit of a token."""
+        self._check_unknown("remember", token)
+        self._note_answer(token, None)
+
+    def admit(self, token: int, batch: B, session: int, now: float) -> None:
+        """Let a lease that an earlier server has granted stand again."""
+        self._check_unknown("admit", token)
+        lease = Lease(token, batch, session, now, now, 0, FREE)
+        self._leases[token] = self._of_batch[batch] = lease
+        self.adopt(token, session, now)
+
+    def issued(self, token: int) -> bool:
+        """Whether this token was given out here."""
+        return self.first < token <= self._counter
+
+    # What is there
+
+    def batch_of(self, token: int, session: int) -> B | None:
+        """Return the batch for which a commit of this token by this session would count."""
+        lease = self._leases.get(token)
+        if lease is None or lease.state is SAVING:
+            return None
+        return lease.batch if lease.state is FREE or lease.session == session else None
+
+    def held(self) -> list[Lease[B]]:
+        """Return all leases that are held, in the order of their grant."""
+        return [lease for lease in self._leases.values() if lease.state is HELD]
+
     def of_session(self, session: int) -> list[Lease[B]]:
+        """Return the leases that a session holds."""
         return list(self._by_session.get(session, {}).values())
 
     def renew(self, session: int, now: float) -> None:
-        """The session is alive: extend its leases by the TTL."""
+        """Extend the leases of a session, which is alive, by the TTL."""
         for lease in self._by_session.get(session, {}).values():
             lease.deadline = now + self.ttl_s
 
     def expired(self, now: float) -> list[Lease[B]]:
-        """Leases past their deadline, in the order of their grant."""
-        return [lease for lease in self._held.values() if lease.deadline <= now]
+        """Return the leases past their deadline, in the order of their grant."""
+        return [lease for lease in self.held() if lease.deadline <= now]
 
     def oldest(self) -> Lease[B] | None:
-        """The lease that was granted first of those that are held."""
-        return next(iter(self._held.values()), None)
+        """Return the lease that was granted first of those that are held."""
+        return next(iter(self.held()), None)

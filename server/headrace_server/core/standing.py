@@ -8,9 +8,9 @@ from .claims import Claims
 from .demand import Arrivals, LaneQueues
 from .handover import Batch
 from .hands import Hands
+from .lease import Lease
 from .plain_supply import PlainSupply
 from .recalls import Recalls
-from .saves import Saves
 from .segment_claims import SegmentClaims
 from .trainers import Trainer, Trainers
 
@@ -38,7 +38,6 @@ class Standing:
         self._hands = hands = Hands(lease_ttl_s, term)
         self._leases = hands.leases
         self._trainers = trainers = Trainers(max_window, self._held_by, shared)
-        self._saves = Saves()
         self._recalls = Recalls()
         self._supply: PlainSupply | Arrivals | LaneQueues
         self._claims: Claims | SegmentClaims
@@ -48,7 +47,7 @@ class Standing:
         else:
             plain = PlainSupply(partitions, hands, trainers)
             self._supply, self._claims = plain, Claims(hands, plain)
-        self._first_token = term << 32  # those before it are of earlier servers
+        self._saving: dict[tuple[int, int], Lease[Batch]] = {}  # commits to be stored, by order
         self._last_saved: dict[int, tuple[int, Batch]] = {}  # by session: token and batch
         self._resends: dict[int, int] = {}  # sessions that reconnected, and what they received
         self._paused = False
@@ -65,8 +64,8 @@ class Standing:
         most = self._trainers.max_window
         if session in self._recalls.doubted:
             return most
-        held, unkept = self._leases.count(session), self._saves.unkept.get(session, 0)
-        return held if unkept <= most else held + unkept - most
+        held, unstored = self._leases.count(session), self._leases.unstored.get(session, 0)
+        return held if unstored <= most else held + unstored - most
 
     @property
     def ended(self) -> bool:
@@ -119,7 +118,7 @@ class Standing:
     @property
     def leased(self) -> int:
         """Number of batches in trainers' hands, on their way there, or not answered."""
-        return len(self._leases) + len(self._saves)
+        return len(self._leases) + len(self._saving)
 
     @property
     def in_doubt(self) -> int:
@@ -132,7 +131,7 @@ class Standing:
         ``ready`` are new, ``returned`` came back or were dealt to a rank, ``leased`` are in hands,
         ``saving`` are those whose commit is not stored.
         """
-        ready, leased, saving = self._supply.waiting(), len(self._leases), len(self._saves)
+        ready, leased, saving = self._supply.waiting(), len(self._leases), len(self._saving)
         returned = max(0, self._hands.open - ready - leased - saving)
         return {"ready": ready, "returned": returned, "leased": leased, "saving": saving}
 
@@ -164,8 +163,8 @@ class Standing:
     def describe(self, now: float) -> str:
         """Why a trainer gets nothing, in words."""
         reasons = []
-        if self._saves:
-            reasons.append(f"the states of {len(self._saves)} batches are being kept")
+        if self._saving:
+            reasons.append(f"the states of {len(self._saving)} batches are being kept")
         if self._paused:
             reasons.append("the server is stopping and hands out nothing more")
         lease = self._leases.oldest()

@@ -573,8 +573,8 @@ class World:
         for session in list(self.trainers):
             self.leave(session)
         assert self.freed == set(self.blocks)
-        assert not self.d.leased and not len(self.d._saves)
+        assert not self.d.leased and not self.d._saving
         assert not self.d._claims.by_token
-        assert not self.d._leases._free_tokens and not self.d._leases._last_token
+        assert not self.d._leases._leases and not self.d._leases._of_batch
         for worker in self.workers:
             assert worker.finished and not worker.out and worker.machine.in_flight == 0

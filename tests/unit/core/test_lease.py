@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace_server.core.lease import LeaseTable, Verdict
+from headrace_server.core.transitions import IllegalEvent
 from tests.examples import some
 
 TTL = 10.0
@@ -15,20 +16,77 @@ def table(term=0):
     return LeaseTable(TTL, term)
 
 
+def commit(t, token, session, code=""):
+    """A commit that is stored, or refused, at once: the verdict and the batch."""
+    verdict, lease = t.commit(token, session)
+    if lease is None:
+        return verdict, None
+    t.stored(lease, code, "why")
+    return verdict, lease.batch
+
+
 def test_a_commit_counts_once_and_is_answered_the_same_when_it_comes_again():
     t = table()
     token = t.grant("a", 1, 1, 0.0).token
-    assert t.commit(token, 1) == (Verdict.COMMITTED, "a")
-    assert t.commit(token, 1) == (Verdict.DUPLICATE, None)
+    assert commit(t, token, 1) == (Verdict.COMMITTED, "a")
+    assert commit(t, token, 1) == (Verdict.DUPLICATE, None) and t.fault(token) is None
+    assert commit(t, token, 2) == (Verdict.DUPLICATE, None)
+
+
+def test_a_commit_that_could_not_be_stored_is_answered_by_that_when_it_comes_again():
+    t = table()
+    token = t.grant("a", 1, 1, 0.0).token
+    assert commit(t, token, 1, "state") == (Verdict.COMMITTED, "a")
+    assert commit(t, token, 1) == (Verdict.DUPLICATE, None)
+    assert t.fault(token) == (token, "state", "why")
+
+
+def test_whoever_commits_while_a_commit_is_being_stored_is_answered_with_the_first():
+    t = table()
+    token = t.grant("a", 1, 1, 0.0).token
+    _, lease = t.commit(token, 1)
+    assert t.commit(token, 1) == (Verdict.WAITING, None) and lease.asked == ()
+    assert t.commit(token, 2) == (Verdict.WAITING, None) and lease.asked == (2,)
+    assert t.saving == 1 and t.unstored == {1: 1} and not t.count(1)
+    t.stored(lease)
+    assert t.saving == 0 and t.unstored == {}
     assert t.commit(token, 2) == (Verdict.DUPLICATE, None)
+
+
+def test_an_illegal_event_changes_nothing_and_tells_what_has_happened_to_the_batch():
+    t = table()
+    first = t.grant("a", 1, 1, 2.0)
+    t.take_back(first, "expired")
+    second = t.grant("a", 2, 4, 12.0)
+    history = (
+        r"batch a {}: token 1 of trainer 1 from 2 s on: expired; "
+        r"token 2 was granted to trainer 2 at 12 s as delivery 4, and is {}"
+    )
+    with pytest.raises(IllegalEvent, match=history.format("is leased already", "held")):
+        t.grant("a", 3, 1, 13.0)
+    with pytest.raises(IllegalEvent, match=history.format("is leased", "held")):
+        t.void("a")
+    with pytest.raises(IllegalEvent, match="has no commit that is being stored"):
+        t.stored(second)
+    assert t.held() == [second] and t.unstored == {}
+    t.commit(second.token, 2)
+    with pytest.raises(IllegalEvent, match=history.format("is in nobody's hands", "saving")):
+        t.take_back(second)
+    with pytest.raises(IllegalEvent, match="token 2 is known already: it is saving"):
+        t.admit(second.token, "a", 1, 13.0)
+    for _ in range(100):
+        t.take_back(t.grant("b", 1, 1, 0.0), "expired")
+    with pytest.raises(IllegalEvent) as caught:
+        t.take_back(t._of_batch["b"])
+    assert str(caught.value).count("expired") == 8, "the history is bounded"
 
 
 def test_a_commit_after_the_lease_has_ended_counts_while_nobody_got_the_batch():
     t = table()
     lease = t.grant("a", 1, 1, 0.0)
     assert t.expired(TTL) == [lease] and t.take_back(lease) == "a"
-    assert t.commit(lease.token, 1) == (Verdict.COMMITTED, "a")
-    assert t.commit(lease.token, 1) == (Verdict.DUPLICATE, None)
+    assert commit(t, lease.token, 1) == (Verdict.COMMITTED, "a")
+    assert commit(t, lease.token, 1) == (Verdict.DUPLICATE, None)
 
 
 def test_a_commit_is_stale_once_the_batch_went_to_another():
@@ -37,20 +95,20 @@ def test_a_commit_is_stale_once_the_batch_went_to_another():
     t.take_back(first)
     second = t.grant("a", 2, 1, 0.0)
     assert second.token > first.token
-    assert t.commit(first.token, 1) == (Verdict.STALE, None)
-    assert t.commit(second.token, 2) == (Verdict.COMMITTED, "a")
-    assert t.commit(first.token, 1) == (Verdict.STALE, None)
+    assert commit(t, first.token, 1) == (Verdict.STALE, None)
+    assert commit(t, second.token, 2) == (Verdict.COMMITTED, "a")
+    assert commit(t, first.token, 1) == (Verdict.STALE, None)
 
 
 def test_nobody_commits_for_another_while_the_lease_stands():
     t = table()
     token = t.grant("a", 1, 1, 0.0).token
-    assert t.commit(token, 2) == (Verdict.STALE, None)
-    assert t.commit(token, 1) == (Verdict.COMMITTED, "a")
+    assert commit(t, token, 2) == (Verdict.STALE, None)
+    assert commit(t, token, 1) == (Verdict.COMMITTED, "a")
 
 
 def test_a_token_that_never_was_is_stale():
-    assert table().commit(7, 1) == (Verdict.STALE, None)
+    assert commit(table(), 7, 1) == (Verdict.STALE, None)
 
 
 def test_a_batch_is_never_leased_twice_at_once_and_the_attempt_changes_nothing():
@@ -73,8 +131,8 @@ def test_a_trainer_that_is_back_takes_up_what_nobody_got_meanwhile():
     assert t.count(3) == 1 and [x.deadline for x in t.of_session(3)] == [50.0 + TTL]
     with pytest.raises(ValueError, match="is leased already"):
         t.grant("a", 2, 2, 50.0)
-    assert t.commit(kept.token, 1) == (Verdict.STALE, None)
-    assert t.commit(kept.token, 3) == (Verdict.COMMITTED, "a")
+    assert commit(t, kept.token, 1) == (Verdict.STALE, None)
+    assert commit(t, kept.token, 3) == (Verdict.COMMITTED, "a")
 
 
 def test_a_batch_that_was_made_nobodys_can_not_be_committed_by_its_last_holder():
@@ -85,7 +143,7 @@ def test_a_batch_that_was_made_nobodys_can_not_be_committed_by_its_last_holder()
     assert t.holds(1, lease.token)
     t.take_back(lease)
     t.void("a")
-    assert t.commit(lease.token, 1) == (Verdict.STALE, None) and t.adopt(lease.token, 1, 0) is None
+    assert commit(t, lease.token, 1) == (Verdict.STALE, None) and t.adopt(lease.token, 1, 0) is None
     assert t.grant("a", 2, 1, 0.0).token == lease.token + 1
     t.void("never leased")
 
@@ -98,20 +156,20 @@ def test_the_batch_of_a_token_is_what_a_commit_of_it_would_count_for():
     assert t.batch_of(lease.token, 1) == t.batch_of(lease.token, 2) == "a"  # as of a late commit
     again = t.grant("a", 2, 1, 0.0)
     assert t.batch_of(lease.token, 1) is None and t.batch_of(again.token, 2) == "a"
-    t.commit(again.token, 2)
+    commit(t, again.token, 2)
     assert t.batch_of(again.token, 2) is None and t.batch_of(7, 1) is None
 
 
 def test_what_is_held_is_told_in_the_order_of_its_grant():
     t = table()
     first, second, third = (t.grant(name, 1, n, 0.0) for n, name in enumerate("abc"))
-    t.commit(first.token, 1)
+    commit(t, first.token, 1)
     t.take_back(second)
     again = t.grant("b", 2, 1, 0.0)
-    assert list(t.held()) == [third, again]
+    assert t.held() == [third, again]
 
 
-def test_leases_of_a_session_that_is_alive_last_one_more_term():
+def test_leases_of_a_session_that_is_alive_last_one_more_ttl():
     t = table()
     mine, other = t.grant("a", 1, 1, 0.0), t.grant("b", 2, 1, 5.0)
     t.renew(1, 8.0)
@@ -125,22 +183,22 @@ def test_the_oldest_lease_is_the_one_granted_first():
     assert t.oldest() is None
     first, second = t.grant("a", 1, 1, 0.0), t.grant("b", 1, 2, 0.0)
     assert t.oldest() is first
-    t.commit(first.token, 1)
+    commit(t, first.token, 1)
     assert t.oldest() is second
 
 
 def test_tokens_of_a_later_term_are_larger_than_all_of_an_earlier_one():
     assert table(3).grant("a", 1, 1, 0.0).token == (3 << 32) + 1
-    assert table(4).commit((3 << 32) + 1, 1) == (Verdict.STALE, None)
+    assert commit(table(4), (3 << 32) + 1, 1) == (Verdict.STALE, None)
 
 
 def test_answers_are_remembered_for_the_last_many_commits_only():
     t = table()
     tokens = [t.grant(i, 1, i, 0.0).token for i in range(65_537)]
     for token in tokens:
-        t.commit(token, 1)
-    assert t.commit(tokens[0], 1) == (Verdict.STALE, None)
-    assert t.commit(tokens[1], 1) == (Verdict.DUPLICATE, None)
+        commit(t, token, 1)
+    assert commit(t, tokens[0], 1) == (Verdict.STALE, None)
+    assert commit(t, tokens[1], 1) == (Verdict.DUPLICATE, None)
 
 
 class LeaseHistories(RuleBasedStateMachine):
@@ -177,7 +235,7 @@ class LeaseHistories(RuleBasedStateMachine):
     def commit(self, data, session):
         token = data.draw(st.sampled_from(sorted(self.batch_of)))
         batch = self.batch_of[token]
-        verdict, settled = self.table.commit(token, session)
+        verdict, settled = commit(self.table, token, session)
         if self.settled.get(batch) == token:
             expected = Verdict.DUPLICATE
         elif (

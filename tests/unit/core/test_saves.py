@@ -18,7 +18,7 @@ def test_a_trainer_whose_worker_does_not_keep_up_gets_no_more_until_it_does():
     for _ in range(20):
         for send in at.take(Send):
             at.d.commit(1, (send.token,))
-    assert len(at.d._saves) == 4, "as many as it may hold, twice"
+    assert at.d.leased == 4, "as many as it may hold, twice"
     at.d.kept(0, 0)
     (send,) = at.take(Send)
     assert send.batch.number == 4
@@ -27,7 +27,7 @@ def test_a_trainer_whose_worker_does_not_keep_up_gets_no_more_until_it_does():
         at.d.kept(0, number)
         for send in at.take(Send):
             at.d.commit(1, (send.token,))
-    assert at.d.counts["batches"] == 20 and not at.d._saves.unkept
+    assert at.d.counts["batches"] == 20 and not at.d.leased
 
 
 def test_a_commit_is_answered_when_its_worker_has_kept_it_and_not_before():

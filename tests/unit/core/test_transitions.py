@@ -1,0 +1,53 @@
+"""A table of transitions answers every event in every state, and says why it refuses one."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace_server.core.transitions import IllegalEvent, Transitions
+
+DOOR = Transitions(
+    "door",
+    ("open", "shut"),
+    moves={
+        "push": {"open": ("shut", "Bang"), "shut": ("shut", None)},
+        "pull": {"shut": ("open", None)},
+    },
+    errors={"pull": ("is open already", ("open",))},
+)
+
+
+def test_an_event_leads_to_a_state_and_an_effect():
+    assert DOOR.on("push")["open"] == ("shut", "Bang")
+    assert DOOR.on("pull") == {"shut": ("open", None)}
+
+
+def test_an_event_that_a_state_does_not_allow_is_an_error_with_the_history():
+    error = DOOR.illegal("pull", "open", "door 3", "opened at 4 s")
+    assert isinstance(error, IllegalEvent) and str(error) == "door 3 is open already: opened at 4 s"
+
+
+@pytest.mark.parametrize(
+    ("moves", "errors", "what"),
+    [
+        ({"push": {"open": ("shut", None)}}, {}, "one answer to 'push' in each"),
+        ({"push": {"open": ("shut", None)}}, {"push": ("no", ("open", "shut"))}, "one answer"),
+        ({"push": {"open": ("gone", None)}}, {"push": ("no", ("shut",))}, "none of its states"),
+        ({}, {"pull": ("no", ("shut",))}, "one answer to 'pull'"),
+    ],
+    ids=["a hole", "two answers", "an unknown state", "an error alone"],
+)
+def test_a_table_with_a_hole_is_refused(moves, errors, what):
+    with pytest.raises(ValueError, match=what):
+        Transitions("door", ("open", "shut"), moves, errors)
+
+
+def test_a_table_is_drawn_by_state():
+    assert list(DOOR.drawn()) == [
+        "open  push  ─► shut  Bang",
+        "      pull  ✗  error: is open already",
+        "",
+        "shut  push  ─► shut",
+        "      pull  ─► open",
+        "",
+    ]
