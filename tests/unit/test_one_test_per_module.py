@@ -44,7 +44,7 @@ TESTED_IN = {
     "headrace_server.reading.sources.example_parse": "test_example_wire.py",
     "headrace_server.reading.sources.example_templates": "test_tfrecord.py",
     "headrace_server.reading.sources.example_wants": "test_tfrecord.py",
-    "headrace_server.reading.sources.record_streams": "test_streams.py",
+    "headrace_server.reading.sources.tfrecord_streams": "test_tfrecord.py",
     "headrace_server.core.hands": "test_dispatch.py",
     "headrace_server.core.plain_supply": "test_dispatch.py",
     "headrace_server.reading.trace": "test_flight.py",

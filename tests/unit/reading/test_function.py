@@ -143,7 +143,7 @@ def test_no_examples_are_a_source_of_none() -> None:
 @pytest.mark.parametrize("at", [1, 8])
 def test_what_a_generator_raises_is_told_and_ends_the_stream(at: int) -> None:
     reader = opened("function", function=HERE + "broken", args=[at])
-    with pytest.raises(DataError, match=rf"broken: it raised KeyError for record {at}: 'no such"):
+    with pytest.raises(DataError, match=rf"broken, record {at}: it raised KeyError: 'no such"):
         reader.read(0, b"", 20)
     bad = BadRecords(skip=True)
     reader = opened("function", function=HERE + "broken", args=[at], bad=bad)
@@ -154,7 +154,7 @@ def test_what_a_generator_raises_is_told_and_ends_the_stream(at: int) -> None:
 
 
 def test_a_function_that_fails_at_once_is_named() -> None:
-    with pytest.raises(DataError, match=r"broken: it raised KeyError for record 0"):
+    with pytest.raises(DataError, match=r"broken, record 0: it raised KeyError"):
         opened("function", function=HERE + "broken", args=[0], bad=BadRecords(skip=True))
     with pytest.raises(DataError, match=r"listed: it raised TypeError when it was called"):
         opened("function", function=HERE + "listed")
@@ -186,7 +186,7 @@ def test_a_bad_example_is_named_or_skipped(name: str, value: Any, reason: str, t
 
 
 def test_what_a_sequence_raises_is_told_for_that_example_only() -> None:
-    with pytest.raises(DataError, match="faulty: it raised OSError for record 1: disk on fire"):
+    with pytest.raises(DataError, match="faulty, record 1: it raised OSError: disk on fire"):
         opened("function", function=HERE + "faulty").slice(0, 3)
     reader = opened("function", function=HERE + "faulty", bad=BadRecords(skip=True))
     assert [r["n"] for r in all_of(reader)] == [0, 2]

@@ -127,8 +127,7 @@ def test_a_bad_line_is_named_or_skipped(
     text: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in ("jsonl", "streams"):
-        monkeypatch.setattr(f"headrace_server.reading.sources.{module}.PROBED", 1)
+    monkeypatch.setattr("headrace_server.reading.sources.example_rows.PROBED", 1)
     path = write(tmp_path / name, {"a": 1}, line, {"a": 3})
     reader = opened("jsonl", path)
     with pytest.raises(DataError, match=text) as caught:

@@ -19,7 +19,7 @@ from headrace_server.files.index_cache import IndexCache
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.columns import Ragged, Strings
 from headrace_server.reading.reader import BadRecords, IndexedReader, StreamReader
-from headrace_server.reading.sources import record_frames
+from headrace_server.reading.sources import tfrecord_frames
 from tests.examples import some
 from tests.unit.tfrecord_writer import all_rows, example, feature, frame, opened, rows_of, write
 
@@ -128,8 +128,8 @@ def test_a_file_of_nothing_has_no_examples(tmp_path: Path) -> None:
 def test_frames_are_found_once_and_remembered(three, tmp_path, monkeypatch) -> None:
     cache = IndexCache(str(tmp_path / "cache"))
     assert all_rows(opened(three, WANTED, cache=cache)) == rows(range(200))
-    monkeypatch.setattr(record_frames, "_same_length_run", None)
-    monkeypatch.setattr(record_frames, "length_is_sound", None)
+    monkeypatch.setattr(tfrecord_frames, "_same_length_run", None)
+    monkeypatch.setattr(tfrecord_frames, "length_is_sound", None)
     again = opened(three, WANTED, cache=IndexCache(str(tmp_path / "cache")), compression=None)
     assert all_rows(again) == rows(range(200))
 
@@ -244,7 +244,7 @@ def test_checksums_are_verified_when_first_read_and_not_again(three, monkeypatch
 
     def counting(data, starts, lengths):
         seen.append(len(starts))
-        return record_frames.bad_payloads(data, starts, lengths)
+        return tfrecord_frames.bad_payloads(data, starts, lengths)
 
     monkeypatch.setattr(tfrecord, "bad_payloads", counting)
     reader = opened(three, WANTED)

@@ -11,15 +11,15 @@ the last batches are kept; taking scattered rows then decodes a batch for few of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 
-from headrace_proto.errors import DataError, FilesMissing
+from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile
@@ -29,18 +29,18 @@ from headrace_server.reading.chunk import Origin
 from headrace_server.reading.reader import BadRecords, IndexedReader
 
 from .arrow_columns import ArrowColumn, DecodedColumn, NotMapped, stored_field
-from .parts import PartsReader, Rows
-from .rows import Layout, layout_of
-from .stored import Held, Recent, StoredColumn, StoredPart, columns_serve, origin_in
+from .column_parts import ColumnPart, Held, StoredColumn, files_that_serve, origin_in
+from .example_rows import Schema
+from .parts_reader import PartsReader, Rows, numbers_of
 
-__all__ = ["fields_of_schema", "layout_of_schema", "open_reader"]
+__all__ = ["fields_of_schema", "open_reader"]
 
 _MAGIC = b"ARROW1"
 #: Decoded batches that are kept.  Writers make batches of some thousand rows.
 _KEPT_BATCHES = 16
 
 
-def fields_of_schema(file: str, schema: Any, names: Sequence[str] | None) -> dict[str, Field]:
+def fields_of_schema(file: str, schema: Any, names: Collection[str] | None) -> dict[str, Field]:
     """Fields of an Arrow schema (``names`` None: of all its columns)."""
     fields = {}
     for entry in schema:
@@ -58,19 +58,13 @@ def fields_of_schema(file: str, schema: Any, names: Sequence[str] | None) -> dic
     return fields
 
 
-def layout_of_schema(source: Source, file: str, schema: Any) -> Layout:
-    if source.features is not None:
-        return layout_of(source.features, list)
-    return Layout(fields_of_schema(file, schema, None))
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _File:
     """One opened file: its batches by number, read again at each call."""
 
     file: DataFile
-    schema: Any
     fields: Mapping[str, Field]  # those that are read
+    schema: Any
     batches: int
     get: Callable[[int], Any]
 
@@ -79,36 +73,28 @@ def open_reader(
     source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
 ) -> IndexedReader:
     maps = MappedFiles(files)
-    opened: list[_File] = []
-    layout: Layout | None = None
-    for i, file in enumerate(files):
-        try:
-            one = _open(file, pa.py_buffer(maps.file_data(i)), bad)
-            layout = layout or layout_of_schema(source, file.path, one.schema)
-            names = list(layout.fields) if layout.declared else None
-            one.fields = fields_of_schema(file.path, one.schema, names)
-        except FilesMissing:
-            raise
-        except DataError as error:
-            bad.report(error, "corrupt_file")
-            continue
-        if columns_serve(file.path, one.fields, layout, bad):
-            opened.append(one)
-    if layout is None:
-        layout = layout_of(source.features or {}, list)
+    number = {file: i for i, file in enumerate(files)}
+
+    def opened(file: DataFile) -> tuple[_File, Mapping[str, Field]]:
+        one = _open(file, pa.py_buffer(maps.file_data(number[file])), source.features, bad)
+        return one, one.fields
+
+    schema, served = files_that_serve(files, source.features, bad, opened)
+    content = [one for _, one, _ in served]
     try:
-        return _mapped(maps, opened, layout, bad)
+        return _mapped(maps, content, schema, bad)
     except NotMapped:
-        return _decoded(opened, layout, bad, cache)
+        return _decoded(content, schema, bad, cache)
 
 
-def _open(file: DataFile, data: Any, bad: BadRecords) -> _File:
+def _open(file: DataFile, data: Any, names: Collection[str] | None, bad: BadRecords) -> _File:
     if data.size == 0:
         raise DataError(f"{file.path} is empty: not even a schema is in it")
     try:
         if bytes(data[: len(_MAGIC)]) == _MAGIC:
             reader = pa.ipc.open_file(pa.BufferReader(data))
-            return _File(file, reader.schema, {}, reader.num_record_batches, reader.get_batch)
+            fields = fields_of_schema(file.path, reader.schema, names)
+            return _File(file, fields, reader.schema, reader.num_record_batches, reader.get_batch)
         stream = pa.ipc.open_stream(pa.BufferReader(data))
     except (pa.ArrowException, OSError) as error:
         raise DataError(
@@ -121,7 +107,8 @@ def _open(file: DataFile, data: Any, bad: BadRecords) -> _File:
     except (pa.ArrowException, OSError) as error:
         text = f"{file.path}: the stream breaks off after record batch {len(batches)}: {error}"
         bad.report(DataError(text), "truncated_file")
-    return _File(file, stream.schema, {}, len(batches), batches.__getitem__)
+    fields = fields_of_schema(file.path, stream.schema, names)
+    return _File(file, fields, stream.schema, len(batches), batches.__getitem__)
 
 
 def _batch(one: _File, number: int) -> Any:
@@ -138,58 +125,41 @@ def _batch(one: _File, number: int) -> Any:
 
 
 class _Batches:
-    """Which batch each row lies in, for all batches of all files."""
+    """Which batch each row lies in, for all batches of all files.
 
-    def __init__(self, files: tuple[str, ...]) -> None:
+    ``batches`` are the rows, the file and the first record of each.
+    """
+
+    def __init__(self, files: tuple[str, ...], batches: Sequence[tuple[int, int, int]]) -> None:
         self._files = files
-        self._rows: list[int] = []
-        self._file: list[int] = []
-        self._first_record: list[int] = []
-
-    def add(self, rows: int, file: int, first_record: int) -> None:
-        self._rows.append(rows)
-        self._file.append(file)
-        self._first_record.append(first_record)
-
-    def settle(self) -> int:
-        """The number of rows, when all batches were added."""
-        self._ends = np.cumsum(np.array(self._rows, np.int64))
-        self._starts = self._ends - self._rows
-        self._files_np = np.array(self._file, np.int32)
-        self._records_np = np.array(self._first_record, np.int64)
+        rows, self._file, self._first_record = np.array(batches, np.int64).reshape(-1, 3).T
+        self._ends = np.cumsum(rows)
+        self._starts = self._ends - rows
+        self.rows = int(rows.sum())
         self._last: tuple[Rows, int | np.ndarray, Rows] | None = None
-        return int(self._ends[-1]) if self._rows else 0
 
     def locate(self, rows: Rows) -> tuple[int | np.ndarray, Rows]:
         """Batch and row within it: once for all columns of one read."""
-        if self._last is not None and self._last[0] is rows:
-            return self._last[1:]
-        batch: int | np.ndarray
-        local: Rows
+        if self._last is None or self._last[0] is not rows:
+            self._last = (rows, *self._located(rows))
+        return self._last[1:]
+
+    def _located(self, rows: Rows) -> tuple[int | np.ndarray, Rows]:
         if isinstance(rows, slice):
-            batch = int(self._ends.searchsorted(rows.start, side="right"))
-            start = int(self._starts[batch]) if batch < len(self._starts) else 0
-            if batch < len(self._starts) and rows.stop <= int(self._ends[batch]):
-                local = slice(rows.start - start, rows.stop - start)
-                self._last = (rows, batch, local)
-                return batch, local
-            index = np.arange(rows.start, rows.stop)
-        else:
-            index = rows
+            within = int(self._ends.searchsorted(rows.start, side="right"))
+            if within < len(self._starts) and rows.stop <= int(self._ends[within]):
+                start = int(self._starts[within])
+                return within, slice(rows.start - start, rows.stop - start)
+        index = numbers_of(rows)
         batch = self._ends.searchsorted(index, side="right")
-        local = index - self._starts[batch]
-        self._last = (rows, batch, local)
-        return batch, local
+        return batch, index - self._starts[batch]
 
     def origin(self, rows: Rows) -> Origin:
         batch, local = self.locate(rows)
         self._last = None
-        first = self._records_np[batch]
-        if isinstance(local, slice):
-            record = np.arange(first + local.start, first + local.stop)
-            file = np.full(len(record), self._files_np[batch], np.int32)
-            return Origin(self._files, file, record)
-        return Origin(self._files, self._files_np[batch], first + local)
+        record = self._first_record[batch] + numbers_of(local)
+        file = np.broadcast_to(self._file[batch], record.shape).astype(np.int32)
+        return Origin(self._files, file, record)
 
 
 class _Mapped:
@@ -204,7 +174,7 @@ class _Mapped:
 
 
 def _mapped(
-    maps: MappedFiles, opened: Sequence[_File], layout: Layout, bad: BadRecords
+    maps: MappedFiles, opened: Sequence[_File], schema: Schema, bad: BadRecords
 ) -> IndexedReader:
     """NotMapped where a buffer lies elsewhere, or files differ in how they store a column."""
     low = maps.data.ctypes.data
@@ -217,11 +187,11 @@ def _mapped(
             raise NotMapped
         return maps.data, buffer.address - low
 
-    names = [name for name in layout.fields if any(name in one.fields for one in opened)]
+    names = [name for name in schema.fields if any(name in one.fields for one in opened)]
     for name in names:
         if len({name in f.fields and f.schema.field(name).type for f in opened}) > 1:
             raise NotMapped
-    located = _Batches(tuple(one.file.path for one in opened))
+    batches: list[tuple[int, int, int]] = []
     arrays: dict[str, list[Any]] = {name: [] for name in names}
     damaged: list[DataError] = []
     for i, one in enumerate(opened):
@@ -236,11 +206,11 @@ def _mapped(
                 for name in names:
                     for buffer in batch.column(name).buffers():
                         place(buffer)
-            located.add(batch.num_rows, i, first)
+            batches.append((batch.num_rows, i, first))
             first += batch.num_rows
             for name in names:
                 arrays[name].append(batch.column(name))
-    rows = located.settle()
+    located = _Batches(tuple(one.file.path for one in opened), batches)
     columns: dict[str, StoredColumn] = {
         name: _Mapped(ArrowColumn(chunks, place, decoded=False), located)
         for name, chunks in arrays.items()
@@ -248,17 +218,17 @@ def _mapped(
     }
     for damage in damaged:
         bad.report(damage, "corrupt_file")
-    part = StoredPart(rows, lambda: columns, layout, located.origin, bad)
-    return PartsReader(layout.fields, [part])
+    part = ColumnPart(located.rows, lambda: columns, schema, located.origin, bad)
+    return PartsReader(schema.fields, [part])
 
 
 # ── decoded batch by batch ───────────────────────────────────────────────────────────────────────
 
 
 def _decoded(
-    opened: Sequence[_File], layout: Layout, bad: BadRecords, cache: IndexCache
+    opened: Sequence[_File], schema: Schema, bad: BadRecords, cache: IndexCache
 ) -> IndexedReader:
-    recent = Recent(_KEPT_BATCHES)
+    load = lru_cache(_KEPT_BATCHES)(_load)
     parts = []
     for one in opened:
         counts = cache.get(
@@ -272,11 +242,11 @@ def _decoded(
                 except DataError as error:
                     bad.report(error, "corrupt_file")
                 continue
-            load = partial(_load, one, number, [n for n in layout.fields if n in one.fields])
-            columns = partial(recent.get, (one.file.path, number), load)
-            parts.append(StoredPart(rows, columns, layout, origin_in(one.file.path, first), bad))
+            names = tuple(name for name in schema.fields if name in one.fields)
+            columns = partial(load, one, number, names)
+            parts.append(ColumnPart(rows, columns, schema, origin_in(one.file.path, first), bad))
             first += rows
-    return PartsReader(layout.fields, parts)
+    return PartsReader(schema.fields, parts)
 
 
 def _count(one: _File, told: Callable[[int], None]) -> Mapping[str, np.ndarray]:

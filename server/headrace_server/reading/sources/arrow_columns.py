@@ -25,9 +25,9 @@ from headrace_proto.schema import Field
 from headrace_server.reading.columns import Column, Ragged, RaggedStrings, Strings
 from headrace_server.reading.stretches import ranges
 
-from .fit import rows_of_items
-from .parts import Rows
-from .stored import Held
+from .column_parts import Held
+from .declared_columns import rows_of_items
+from .parts_reader import Rows
 
 __all__ = ["ArrowColumn", "DecodedColumn", "NotMapped", "Place", "stored_field"]
 

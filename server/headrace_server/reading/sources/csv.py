@@ -28,7 +28,7 @@ from headrace_server.files.manifest import DataFile
 from headrace_server.pipeline.declaration import Feature, Source
 from headrace_server.reading.reader import BadRecords, StreamReader
 
-from .streams import DAMAGE, FileStreams, Place, Record, damage_text, open_plain
+from .record_streams import DAMAGE, Place, Record, damage_text, file_streams, open_plain
 
 __all__ = ["open_reader"]
 
@@ -51,7 +51,7 @@ def open_reader(
     if features is None:
         features = table.probed(files)
     table.prepare(features)
-    return FileStreams(files, lambda file, place: _Rows(table, file, place), features, bad)
+    return file_streams(files, lambda file, place: _Rows(table, file, place), features, bad)
 
 
 class _Table:

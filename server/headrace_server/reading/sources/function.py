@@ -14,25 +14,20 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any
 
-import numpy as np
-
 from headrace_proto.errors import DataError
-from headrace_proto.schema import Field
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile
 from headrace_server.pipeline.declaration import Source
 from headrace_server.pipeline.forks import own, own_iterator
-from headrace_server.reading.chunk import Chunk, Origin
+from headrace_server.pipeline.naming import resolve
 from headrace_server.reading.reader import BadRecords, Reader
 
-from .inference import PROBED
-from .parts import Kept, PartsReader, Rows, empty_columns
-from .rows import Layout, layout_of
-from .streams import Place
+from .example_rows import PROBED, Row, RowPart, reader_of_rows
+from .record_streams import Place, Record, Streams
 
 __all__ = ["open_reader"]
 
@@ -40,7 +35,6 @@ __all__ = ["open_reader"]
 def open_reader(
     source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
 ) -> Reader:
-    from headrace_server.pipeline.naming import resolve
 
     del files, cache
     options = source.options
@@ -52,14 +46,21 @@ def open_reader(
         dict(options.get("kwargs") or {}),
         options.get("shards"),
     )
-    if factory.shards is not None:
-        return _Streams(factory, {}, source, bad)
-    made = factory.make(0)
-    if not (hasattr(made, "__len__") and hasattr(made, "__getitem__")):
-        return _Streams(factory, {0: made}, source, bad)
-    part = _SequencePart(name, made, bad)
-    part.layout = layout_of(source.features, lambda: part.probe(PROBED))
-    return PartsReader(part.layout.fields, [part])
+    if factory.shards is None:
+        made = factory.make(0)
+        if hasattr(made, "__len__") and hasattr(made, "__getitem__"):
+            return reader_of_rows([_sequence_part(name, made, bad)], source.features)
+        factory.made[0] = made
+    streams = factory.shards or 1
+    return Streams(
+        [name] * streams,
+        lambda stream, place: _Examples(factory, stream, place, bad),
+        source.features,
+        bad,
+        offsets=False,
+        most_open=streams,  # to start one anew may cost as much as all that was read of it
+        examples=factory.first_examples(streams),
+    )
 
 
 class _Factory:
@@ -72,6 +73,7 @@ class _Factory:
         shards: int | None,
     ) -> None:
         self.name, self.shards = name, shards
+        self.made: dict[int, Any] = {}  # by stream: what was made and not iterated yet
         self._function, self._args, self._kwargs = function, args, kwargs
         self._counts = False
         if shards is not None:
@@ -96,154 +98,81 @@ class _Factory:
         except Exception as error:
             raise DataError(_failed(self.name, "when it was called", error)) from error
 
-
-def _failed(name: str, where: str, error: Exception) -> str:
-    return f"{name}: it raised {type(error).__name__} {where}: {error}"
-
-
-def _wrong(name: str, record: int, row: Any) -> str:
-    return f"{name}, record {record}: {row!r:.60} is a {type(row).__name__}, not a dict of columns"
-
-
-class _SequencePart:
-    """A sequence of examples."""
-
-    layout: Layout  # set when the probe is done
-
-    def __init__(self, name: str, examples: Any, bad: BadRecords) -> None:
-        self._name, self._examples, self._bad = name, examples, bad
-        self.rows = own(len)(examples)
-        self._get = own(operator.getitem)
-
-    def probe(self, wanted: int) -> list[Mapping[str, Any]]:
-        rows: list[Mapping[str, Any]] = []
-        for i in range(min(wanted, self.rows)):
-            try:
-                rows.append(self._row(i))
-            except DataError:  # reported when it is read
-                if i == 0 and self.rows == 1:
-                    raise
-        return rows
-
-    def _row(self, number: int) -> Mapping[str, Any]:
+    def iterator(self, stream: int, begin: int) -> Iterator[Any]:
+        """The examples of a stream from one on."""
+        made = self.made.pop(stream) if stream in self.made else self.make(stream)
         try:
-            row = self._get(self._examples, number)
-        except Exception as error:
-            raise DataError(_failed(self._name, f"for record {number}", error)) from error
-        if not isinstance(row, Mapping):
-            raise DataError(_wrong(self._name, number, row))
-        return row
-
-    def read(self, rows: Rows) -> Kept:
-        numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-        found: list[Mapping[str, Any]] = []
-        which: list[int] = []
-        for i, number in enumerate(numbers.tolist()):
-            try:
-                found.append(self._row(number))
-                which.append(i)
-            except DataError as error:
-                self._bad.report(error, "corrupt_record")
-        sound = np.array(which, np.int64)
-        origin = Origin.single(self._name, numbers[sound])
-        if not found:
-            return Kept(empty_columns(self.layout.fields), origin, sound)
-        chunk, kept = self.layout.chunk(found, numbers[sound], origin, self._bad)
-        return Kept(chunk.columns, chunk.origin, sound if kept is None else sound[kept])
-
-    def close(self) -> None:
-        self._examples = ()
-
-
-class _Streams:
-    """Iterables: one per shard."""
-
-    def __init__(
-        self, factory: _Factory, made: dict[int, Any], source: Source, bad: BadRecords
-    ) -> None:
-        self._factory, self._bad = factory, bad
-        self._made = made  # by the factory, and not iterated yet
-        self._running: dict[int, tuple[int, Iterator[Any]]] = {}
-        self._layout = layout_of(source.features, self._probe)
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        return self._layout.fields
-
-    @property
-    def streams(self) -> int:
-        return self._factory.shards or 1
-
-    def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
-        begin = Place.unpacked(position).record
-        iterator = self._from(stream, begin)
-        rows: list[Mapping[str, Any]] = []
-        numbers: list[int] = []
-        ended = False
-        for number in range(begin, begin + limit):
-            self._bad.progress()
-            try:
-                row = next(iterator)
-            except StopIteration:
-                ended = True
-            except Exception as error:  # what a generator raised is the last it does
-                ended = True
-                text = _failed(self._factory.name, f"for record {number}", error)
-                self._bad.report(DataError(text), "corrupt_record")
-            if ended:
-                break
-            if isinstance(row, Mapping):
-                rows.append(row)
-                numbers.append(number)
-            else:
-                text = _wrong(self._factory.name, number, row)
-                self._bad.report(DataError(text), "corrupt_record")
-        if not ended:
-            self._running[stream] = begin + limit, iterator
-        chunk = self._chunk(rows, np.array(numbers, np.int64))
-        return chunk, None if ended else Place(0, begin + limit).packed()
-
-    def close(self) -> None:
-        self._running.clear()
-        self._made.clear()
-
-    def _from(self, stream: int, begin: int) -> Iterator[Any]:
-        running = self._running.pop(stream, None)
-        if running is not None and running[0] == begin:
-            return running[1]
-        made = self._made.pop(stream) if stream in self._made else self._factory.make(stream)
-        try:
-            iterator: Iterator[Any]
             if begin and hasattr(made, "iter_from"):
-                iterator = own_iterator(own(made.iter_from)(begin))
-            else:
-                iterator = own_iterator(made)
-                next(islice(iterator, begin, begin), None)  # goes past those given before
+                return own_iterator(own(made.iter_from)(begin))
+            iterator: Iterator[Any] = own_iterator(made)
+            next(islice(iterator, begin, begin), None)  # goes past those given before
             return iterator
         except Exception as error:
-            raise DataError(_failed(self._factory.name, "when it was started", error)) from error
+            raise DataError(_failed(self.name, "when it was started", error)) from error
 
-    def _chunk(self, rows: Sequence[Mapping[str, Any]], numbers: np.ndarray) -> Chunk:
-        origin = Origin.single(self._factory.name, numbers)
-        if not rows:
-            return Chunk(empty_columns(self.fields), numbers, origin)
-        return self._layout.chunk(rows, numbers, origin, self._bad)[0]
-
-    def _probe(self) -> list[Mapping[str, Any]]:
+    def first_examples(self, streams: int) -> Iterator[Row | DataError]:
         """The first examples.  They are kept: the read that follows needs no second call."""
-        rows: list[Mapping[str, Any]] = []
-        for stream in range(self.streams):
-            iterator = self._from(stream, 0)
+        for stream in range(streams):
+            iterator = self.iterator(stream, 0)
             seen: list[Any] = []
             try:
-                seen.extend(islice(iterator, PROBED - len(rows)))
+                seen.extend(islice(iterator, PROBED))
+                self.made[stream] = chain(seen, iterator)
             except Exception as error:  # it will come again, and is reported then
-                if not rows and not seen:
-                    text = _failed(self._factory.name, "for record 0", error)
-                    raise DataError(text) from error
-            else:
-                self._running[stream] = 0, chain(seen, iterator)
-            rows += [row for row in seen if isinstance(row, Mapping)]
-            if len(rows) >= PROBED:
-                break
-        return rows
+                seen.append(DataError(f"{self.name}, record {len(seen)}: {_raised(error)}"))
+            for row in seen:
+                if isinstance(row, (Mapping, DataError)):
+                    yield row
+
+
+def _failed(name: str, when: str, error: Exception) -> str:
+    return f"{name}: it raised {type(error).__name__} {when}: {error}"
+
+
+def _raised(error: Exception) -> str:
+    return f"it raised {type(error).__name__}: {error}"
+
+
+def _not_columns(row: Any) -> str:
+    return f"{row!r:.60} is a {type(row).__name__}, not a dict of columns"
+
+
+def _sequence_part(name: str, examples: Any, bad: BadRecords) -> RowPart:
+    """A sequence of examples."""
+    item = own(operator.getitem)
+
+    def get(number: int) -> Row:
+        try:
+            row = item(examples, number)
+        except Exception as error:
+            raise DataError(f"{name}, record {number}: {_raised(error)}") from error
+        if not isinstance(row, Mapping):
+            raise DataError(f"{name}, record {number}: {_not_columns(row)}")
+        return row
+
+    return RowPart(name, own(len)(examples), get, bad)
+
+
+class _Examples:
+    """A walk over what one call of the function gave."""
+
+    def __init__(self, factory: _Factory, stream: int, place: Place, bad: BadRecords) -> None:
+        self.place, self._bad = place, bad
+        self._iterator = factory.iterator(stream, place.record)
+
+    def next(self) -> Record | None:
+        here = self.place
+        self._bad.progress()
+        try:
+            row = next(self._iterator)
+        except StopIteration:
+            return None
+        except Exception as error:  # what a generator raised is the last it does
+            return Record(here, None, _raised(error), ends=True)
+        self.place = Place(0, here.record + 1)
+        if not isinstance(row, Mapping):
+            return Record(here, None, _not_columns(row))
+        return Record(here, row)
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -13,10 +13,7 @@ from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.pipeline.examples import Misfit, infer_field
 
-__all__ = ["PROBED", "infer_fields"]
-
-#: Examples that are looked at: enough to see which dimensions vary, soon read.
-PROBED = 64
+__all__ = ["infer_fields"]
 
 
 def infer_fields(rows: Sequence[Mapping[Any, Any]]) -> dict[str, Field]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -20,13 +19,10 @@ from headrace_proto.errors import DataError
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile, open_map
 from headrace_server.pipeline.declaration import Source
-from headrace_server.reading.chunk import Origin
 from headrace_server.reading.reader import BadRecords, Reader
 
-from .inference import PROBED
-from .parts import Kept, PartsReader, Rows, empty_columns
-from .rows import Layout, layout_of
-from .streams import DAMAGE, FileStreams, Place, Record, damage_text, open_plain
+from .example_rows import Row, RowPart, reader_of_rows
+from .record_streams import DAMAGE, Place, Record, damage_text, file_streams, open_plain
 
 __all__ = ["line_index", "open_reader"]
 
@@ -41,12 +37,8 @@ def open_reader(
     source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
 ) -> Reader:
     if any(file.path.endswith(".gz") for file in files):
-        return FileStreams(files, _Lines, source.features, bad)
-    parts = [_LinePart(file, cache, bad) for file in files]
-    layout = layout_of(source.features, partial(_probe, parts))
-    for part in parts:
-        part.layout = layout
-    return PartsReader(layout.fields, parts)
+        return file_streams(files, _Lines, source.features, bad)
+    return reader_of_rows([_part(file, cache, bad) for file in files], source.features)
 
 
 def parsed(line: bytes) -> Mapping[str, Any]:
@@ -102,59 +94,21 @@ def _blocks(data: np.ndarray, at: int) -> Iterator[int]:
         yield at
 
 
-class _LinePart:
+def _part(file: DataFile, cache: IndexCache, bad: BadRecords) -> RowPart:
     """The lines of one file."""
+    data = open_map(file)
+    index = cache.get(file, "jsonl-lines", lambda: line_index(data, cache.told(file)))
+    starts, stops = index["starts"], index["stops"]
 
-    layout: Layout  # set when the probe is done
+    def get(number: int) -> Row:
+        start = int(starts[number])
+        try:
+            return parsed(data[start : int(stops[number])].tobytes())
+        except ValueError as error:
+            where = f"{file.path}, record {number}, byte {start}"
+            raise DataError(f"{where}: {error}") from None
 
-    def __init__(self, file: DataFile, cache: IndexCache, bad: BadRecords) -> None:
-        self._file, self._bad = file, bad
-        self._data = open_map(file)
-        index = cache.get(file, "jsonl-lines", lambda: line_index(self._data, cache.told(file)))
-        self._starts, self._stops = index["starts"], index["stops"]
-        self.rows = len(self._starts)
-
-    def line(self, number: int) -> bytes:
-        return self._data[int(self._starts[number]) : int(self._stops[number])].tobytes()
-
-    def read(self, rows: Rows) -> Kept:
-        numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-        origin = Origin.single(self._file.path, numbers, self._starts[numbers])
-        found: list[Mapping[str, Any]] = []
-        which: list[int] = []
-        for i, number in enumerate(numbers.tolist()):
-            try:
-                found.append(parsed(self.line(number)))
-                which.append(i)
-            except ValueError as error:
-                self._bad.report(DataError(f"{origin.describe(i)}: {error}"), "corrupt_record")
-        sound = np.array(which, np.int64)
-        if not found:
-            return Kept(empty_columns(self.layout.fields), origin.take(sound), sound)
-        chunk, kept = self.layout.chunk(found, numbers[sound], origin.take(sound), self._bad)
-        if kept is None and len(found) == len(numbers):
-            return Kept(chunk.columns, chunk.origin)
-        return Kept(chunk.columns, chunk.origin, sound if kept is None else sound[kept])
-
-    def close(self) -> None:
-        self._data = np.empty(0, np.uint8)
-
-
-def _probe(parts: list[_LinePart]) -> list[Mapping[str, Any]]:
-    """The first sound records.  Others are reported when they are read."""
-    rows: list[Mapping[str, Any]] = []
-    wrong: ValueError | None = None
-    for part in parts:
-        for number in range(part.rows):
-            if len(rows) == PROBED:
-                return rows
-            try:
-                rows.append(parsed(part.line(number)))
-            except ValueError as error:
-                wrong = wrong or error
-    if wrong is not None and not rows:
-        raise DataError(f"{wrong}; no record shows the columns: declare the features")
-    return rows
+    return RowPart(file.path, len(starts), get, bad, starts)
 
 
 class _Lines:

@@ -17,9 +17,9 @@ from headrace_server.pipeline.examples import packed_fields
 from headrace_server.reading.columns import Column, Ragged, RaggedStrings, Strings
 from headrace_server.reading.reader import BadRecords, IndexedReader
 
-from .parts import PartsReader
-from .rows import Layout
-from .stored import StoredPart, Whole, origin_in
+from .column_parts import whole_part
+from .example_rows import Schema
+from .parts_reader import PartsReader
 
 __all__ = ["open_reader"]
 
@@ -31,11 +31,8 @@ def open_reader(
     del files, cache
     n, packed = source.options["n"], source.options["columns"]
     fields = packed_fields(source.options)
-    columns = {
-        name: Whole(_unpacked(packed[name], fields[name], n), fields[name]) for name in fields
-    }
-    part = StoredPart(n, lambda: columns, Layout(fields), origin_in("examples", 0), bad)
-    return PartsReader(fields, [part])
+    columns = {name: _unpacked(packed[name], fields[name], n) for name in fields}
+    return PartsReader(fields, [whole_part("examples", columns, fields, Schema(fields), bad)])
 
 
 def _unpacked(packed: Mapping[str, Any], field: Field, n: int) -> Column:

@@ -26,10 +26,9 @@ from headrace_server.pipeline.declaration import Source
 from headrace_server.reading.columns import Column, Ragged, RaggedStrings, Strings, field_of
 from headrace_server.reading.reader import BadRecords, IndexedReader
 
+from .column_parts import files_that_serve, whole_part
 from .npy import array_column, npy_array
-from .parts import PartsReader
-from .rows import Layout, layout_of
-from .stored import StoredPart, Whole, columns_serve, origin_in
+from .parts_reader import PartsReader
 
 __all__ = ["open_reader"]
 
@@ -42,37 +41,21 @@ def open_reader(
     """Headers tell where everything is, so nothing needs the cache."""
     del cache
     ragged: Mapping[str, str] = source.options.get("ragged") or {}
-    layout: Layout | None = None if source.features is None else layout_of(source.features, list)
-    parts = []
-    for file in files:
+
+    def opened(file: DataFile) -> tuple[Mapping[str, Column], Mapping[str, Field]]:
         try:
             columns = _columns(_arrays(file, source.options.get("column")), ragged)
-            fields = {name: field_of(column) for name, column in columns.items()}
-            layout = layout or Layout(fields)
-            rows = _length(columns)
         except FilesMissing:
             raise
         except DataError as error:
-            bad.report(DataError(f"{file.path}: {error}"), "corrupt_file")
-            continue
-        if not columns_serve(file.path, fields, layout, bad):
-            continue
-        parts.append(_part(file, rows, columns, fields, layout, bad))
-    if layout is None:
-        layout = Layout({})
-    return PartsReader(layout.fields, parts)
+            raise DataError(f"{file.path}: {error}") from None
+        return columns, {name: field_of(column) for name, column in columns.items()}
 
-
-def _part(
-    file: DataFile,
-    rows: int,
-    columns: Mapping[str, Column],
-    fields: Mapping[str, Field],
-    layout: Layout,
-    bad: BadRecords,
-) -> StoredPart:
-    whole = {name: Whole(column, fields[name]) for name, column in columns.items()}
-    return StoredPart(rows, lambda: whole, layout, origin_in(file.path, 0), bad)
+    schema, served = files_that_serve(files, source.features, bad, opened)
+    parts = [
+        whole_part(file.path, columns, fields, schema, bad) for file, columns, fields in served
+    ]
+    return PartsReader(schema.fields, parts)
 
 
 def _arrays(file: DataFile, column: str | None) -> dict[str, np.ndarray]:
@@ -132,6 +115,12 @@ def _columns(arrays: Mapping[str, np.ndarray], ragged: Mapping[str, str]) -> dic
         except DataError as error:
             raise DataError(f"array {name!r}: {error}") from None
         columns[name] = column
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise DataError(
+            f"its arrays hold different numbers of examples: {lengths}; give those whose examples "
+            "vary in length offsets by the option ragged"
+        )
     return columns
 
 
@@ -151,13 +140,3 @@ def _ragged(column: Column, offsets: np.ndarray) -> Column:
     if column.starts.ndim > 1:
         raise DataError("ragged strings have one dimension")
     return RaggedStrings(column, begins[:-1], np.diff(begins)[:, None])
-
-
-def _length(columns: Mapping[str, Column]) -> int:
-    lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) > 1:
-        raise DataError(
-            f"its arrays hold different numbers of examples: {lengths}; give those whose examples "
-            "vary in length offsets by the option ragged"
-        )
-    return next(iter(lengths.values()), 0)

@@ -8,23 +8,23 @@ shuffle such files by a window, write small groups, or convert them to Arrow IPC
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.parquet as pq  # type: ignore[import-untyped, unused-ignore]
 
 from headrace_proto.errors import DataError, FilesMissing
+from headrace_proto.schema import Field
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile, is_remote, open_map, open_stream
 from headrace_server.pipeline.declaration import Source
 from headrace_server.reading.reader import BadRecords, IndexedReader
 
-from .arrow import fields_of_schema, layout_of_schema
+from .arrow import fields_of_schema
 from .arrow_columns import DecodedColumn
-from .parts import PartsReader
-from .rows import Layout, layout_of
-from .stored import Recent, StoredColumn, StoredPart, columns_serve, origin_in
+from .column_parts import ColumnPart, StoredColumn, files_that_serve, origin_in
+from .parts_reader import PartsReader
 
 __all__ = ["open_reader"]
 
@@ -36,34 +36,23 @@ def open_reader(
 ) -> IndexedReader:
     """The footer tells where everything is, so nothing needs the cache."""
     del cache
-    recent = Recent(_KEPT_GROUPS)
-    layout: Layout | None = None
-    parts: list[StoredPart] = []
-    for file in files:
-        try:
-            opened = _open(file)
-            schema = opened.schema_arrow
-            layout = layout or layout_of_schema(source, file.path, schema)
-            names = list(layout.fields) if layout.declared else None
-            fields = fields_of_schema(file.path, schema, names)
-        except FilesMissing:
-            raise
-        except DataError as error:
-            bad.report(error, "corrupt_file")
-            continue
-        if not columns_serve(file.path, fields, layout, bad):
-            continue
+
+    def opened(file: DataFile) -> tuple[Any, Mapping[str, Field]]:
+        content = _open(file)
+        return content, fields_of_schema(file.path, content.schema_arrow, source.features)
+
+    schema, served = files_that_serve(files, source.features, bad, opened)
+    load = lru_cache(_KEPT_GROUPS)(_load)
+    parts: list[ColumnPart] = []
+    for file, content, fields in served:
         first = 0
-        wanted = [name for name in fields if name in layout.fields]
-        for number in range(opened.num_row_groups):
-            rows = opened.metadata.row_group(number).num_rows
-            load = partial(_load, file, opened, number, wanted)
-            columns = partial(recent.get, (file.path, number), load)
-            parts.append(StoredPart(rows, columns, layout, origin_in(file.path, first), bad))
+        wanted = tuple(name for name in fields if name in schema.fields)
+        for number in range(content.num_row_groups):
+            rows = content.metadata.row_group(number).num_rows
+            columns = partial(load, file, content, number, wanted)
+            parts.append(ColumnPart(rows, columns, schema, origin_in(file.path, first), bad))
             first += rows
-    if layout is None:
-        layout = layout_of(source.features or {}, list)
-    return PartsReader(layout.fields, parts)
+    return PartsReader(schema.fields, parts)
 
 
 def _open(file: DataFile) -> Any:

@@ -1,195 +1,221 @@
-"""Frames of one file read forward, decompressed as they are wanted.
+"""Streams that are read record by record: files, and what a function yields.
 
-    file ─► 256 kB ─► inflate, member after member ─► at most 1 MB ─► frames
+    position ──► Walk (what is open, a place in it) ──► records ──► Schema ──► chunk
 
-Memory holds the records that were asked for and one block, never the file.  A file that ends or
-breaks in the middle gives all whole records before that, then the damage.
+A position is a few integers: where the next record begins, and its number.  A walk is kept open
+after a read, so that the usual next call goes on without a seek; any other call starts one anew.
 """
 
 from __future__ import annotations
 
+import gzip
 import struct
 import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import BinaryIO, NamedTuple, Protocol, cast
 
 import numpy as np
 
+from headrace_proto.errors import DataError
+from headrace_proto.schema import Field
 from headrace_server.files.manifest import DataFile, open_stream
+from headrace_server.pipeline.declaration import Feature
+from headrace_server.reading.chunk import Chunk, Origin
+from headrace_server.reading.reader import BadRecords
 
-from .record_frames import CORRUPT, FOOT, HEAD, MAX_RECORD_BYTES, TRUNCATED, length_is_sound
+from .example_rows import Row, schema_of
 
-__all__ = ["Compression", "FrameStream", "Frames", "detect"]
+__all__ = [
+    "DAMAGE",
+    "Place",
+    "Record",
+    "Streams",
+    "Walk",
+    "damage_text",
+    "file_streams",
+    "open_plain",
+]
 
-Compression = Literal["gzip", "zlib"] | None
-
-_WINDOW_BITS: Final = {"gzip": 31, "zlib": 15}
-_READ = 256 * 1024
-_INFLATE = 1024 * 1024
-_LENGTH = struct.Struct("<Q")
-
-
-def detect(file: DataFile) -> Compression:
-    """How a file is compressed, by its first bytes, or by its name where it has too few."""
-    with open_stream(file) as stream:
-        head = stream.read(HEAD)
-    if len(head) == HEAD and length_is_sound(head):
-        return None
-    if head[:3] == b"\x1f\x8b\x08":
-        return "gzip"
-    if len(head) >= 2 and head[0] & 0x8F == 8 and int.from_bytes(head[:2]) % 31 == 0:
-        return "zlib"
-    name = file.path.lower()
-    if name.endswith((".gz", ".gzip")):
-        return "gzip"
-    return "zlib" if name.endswith((".zlib", ".zz")) else None
+#: What reading a damaged compressed file raises.
+DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile)
+#: Files that are kept open.  A partition reads one at a time.
+_KEPT_WALKS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Frames:
-    """Records back to back in one buffer; where the payloads lie, and where they came from."""
+class Place(NamedTuple):
+    """Where a record begins: byte (of the decompressed file), record number, row number."""
 
-    data: np.ndarray  # uint8
-    starts: np.ndarray  # int64 [n]
-    lengths: np.ndarray  # int64 [n]
-    first: int  # number of the first record in its stream
-    offset: int  # of the first byte of the data, in the decompressed stream
-    ended: bool  # the stream ends here, in good order
-    damage: str | None  # what is wrong where these records end
-    reason: str = ""
+    byte: int = 0
+    record: int = 0
+    row: int = 0
+
+    def packed(self) -> bytes:
+        return _PLACE.pack(*self)
+
+    @classmethod
+    def unpacked(cls, position: bytes) -> Place:
+        if not position:
+            return cls()
+        if len(position) != _PLACE.size:
+            raise ValueError(f"{len(position)} bytes are no position in a file: {_PLACE.size} are")
+        return cls(*_PLACE.unpack(position))
 
 
-class _Broken(Exception):
-    def __init__(self, reason: int, text: str) -> None:
-        super().__init__(text)
-        self.reason = "truncated_file" if reason == TRUNCATED else "corrupt_file"
+_PLACE = struct.Struct("<QQQ")
 
 
-class FrameStream:
-    """One file being read.  ``record`` and ``offset`` (decompressed) say what comes next."""
+@dataclass(slots=True)
+class Record:
+    """One record as read: a row, or what is wrong with it."""
 
-    def __init__(self, file: DataFile, compression: Compression, verify: bool) -> None:
-        self.record = 0
-        self.offset = 0
-        self._file, self._compression, self._verify = file, compression, verify
-        self._stream = open_stream(file)
-        self._inflater: Any = None
-        self._raw = b""  # compressed and not yet used
-        self._pending = bytearray()  # decompressed and not yet handed out
-        self._broken: _Broken | None = None
+    place: Place
+    row: Row | None = None
+    wrong: str = ""
+    reason: str = "corrupt_record"
+    ends: bool = False  # nothing can be read after it
+
+
+class Walk(Protocol):
+    """Records of one stream from a place on."""
+
+    @property
+    def place(self) -> Place:
+        """Where the next record begins."""
+
+    def next(self) -> Record | None:
+        """None at the end of the stream."""
+
+    def close(self) -> None: ...
+
+
+def open_plain(file: DataFile, byte: int) -> BinaryIO:
+    """The content from a byte on.  Compressed files are decompressed up to it once more."""
+    stream = open_stream(file)
+    if file.path.endswith((".gz", ".tgz")):
+        stream = cast(BinaryIO, _Unpacked(stream))
+    try:
+        stream.seek(byte)
+    except BaseException:
+        stream.close()
+        raise
+    return stream
+
+
+class _Unpacked(gzip.GzipFile):
+    """Closes the file beneath it, too."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        super().__init__(fileobj=stream, mode="rb")
+        self._beneath = stream
 
     def close(self) -> None:
-        self._stream.close()
+        super().close()
+        self._beneath.close()
 
-    def seek(self, record: int, offset: int) -> bool:
-        """Goes forward to a position; False where the stream ends before it."""
-        while self.offset + len(self._pending) < offset:
-            self.offset += len(self._pending)
-            self._pending.clear()
-            if not self._fill():
-                return False
-        del self._pending[: offset - self.offset]
-        self.record, self.offset = record, offset
-        return True
 
-    def frames(self, limit: int) -> Frames:
-        """At most ``limit`` records from here on."""
-        bounds = [0]
-        damage: _Broken | None = None
-        try:
-            while len(bounds) <= limit and self._has(bounds[-1], 1):
-                bounds.append(self._frame_end(bounds[-1]))
-            ended = not self._has(bounds[-1], 1)
-        except _Broken as error:
-            damage, ended = error, False
-        whole = np.array(bounds, np.int64)
-        data = np.frombuffer(bytes(memoryview(self._pending)[: bounds[-1]]), np.uint8)
-        del self._pending[: bounds[-1]]
-        result = Frames(
-            data,
-            whole[:-1] + HEAD,
-            np.diff(whole) - (HEAD + FOOT),
-            self.record,
-            self.offset,
-            ended,
-            None if damage is None else str(damage),
-            "" if damage is None else damage.reason,
-        )
-        self.record += len(bounds) - 1
-        self.offset += bounds[-1]
-        return result
+def damage_text(error: Exception) -> tuple[str, str]:
+    """Text and reason for what a damaged compressed file raised."""
+    if isinstance(error, EOFError):
+        return f"the compressed file is cut off ({error})", "truncated_file"
+    return f"the compressed file is damaged ({error})", "corrupt_file"
 
-    def _has(self, start: int, size: int) -> bool:
-        """Whether so many bytes stand from ``start`` on in what is pending, once filled up."""
-        while len(self._pending) < start + size:
-            if not self._fill():
-                return False
-        return True
 
-    def _frame_end(self, start: int) -> int:
-        if not self._has(start, HEAD):
-            raise self._cut_off(start)
-        header = bytes(self._pending[start : start + HEAD])
-        length: int = _LENGTH.unpack_from(header)[0]
-        if length > MAX_RECORD_BYTES or (self._verify and not length_is_sound(header)):
-            raise _Broken(CORRUPT, "the length of the record, or its checksum, is wrong")
-        if not self._has(start, HEAD + length + FOOT):
-            raise self._cut_off(start)
-        return start + HEAD + length + FOOT
+def file_streams(
+    files: Sequence[DataFile],
+    walk: Callable[[DataFile, Place], Walk],
+    features: Mapping[str, Feature] | None,
+    bad: BadRecords,
+) -> Streams:
+    """A stream per file."""
+    names = [file.path for file in files]
+    return Streams(names, lambda stream, place: walk(files[stream], place), features, bad)
 
-    def _cut_off(self, start: int) -> _Broken:
-        end = self.offset + len(self._pending)
-        return _Broken(
-            TRUNCATED,
-            f"truncated at byte {end}: the frame that begins at byte {self.offset + start} is not "
-            f"complete",
-        )
 
-    def _fill(self) -> bool:
-        """One more block into what is pending; False at the end.  _Broken again and again."""
-        if self._broken is not None:
-            raise self._broken
-        try:
-            block = self._block()
-        except _Broken as error:
-            self._broken = error
-            raise
-        self._pending += block
-        return bool(block)
+class Streams:
+    """A StreamReader over walks.  ``names`` of the streams stand in origins and errors.
 
-    def _block(self) -> bytes:
-        if self._compression is None:
-            return self._stream.read(_READ)
-        while True:
-            if not self._raw:
-                self._raw = self._stream.read(_READ)
-                if not self._raw and self._inflater is None:
-                    return b""
-            at_end = not self._raw
-            if self._inflater is None:
-                if self._compression == "gzip":  # zeros may fill up the last block of a tape
-                    self._raw = self._raw.lstrip(b"\0")
-                    if not self._raw:
-                        continue
-                self._inflater = zlib.decompressobj(_WINDOW_BITS[self._compression])
-            block = self._inflate()  # at the end of the file, what the inflater still holds
-            if block:
-                return block
-            if at_end and self._inflater is not None:
-                raise _Broken(
-                    TRUNCATED,
-                    f"truncated at byte {self._file.size}: the {self._compression} data is not "
-                    f"complete",
-                )
+    ``offsets``: records have a byte in their stream.  ``examples`` shows the first examples where
+    walks that are thrown away would cost too much.
+    """
 
-    def _inflate(self) -> bytes:
-        try:
-            block: bytes = self._inflater.decompress(self._raw, _INFLATE)
-        except zlib.error as error:
-            raise _Broken(CORRUPT, f"the {self._compression} data is damaged ({error})") from None
-        if self._inflater.eof:  # of this member; another may follow
-            self._raw = self._inflater.unused_data
-            self._inflater = None
-        else:
-            self._raw = self._inflater.unconsumed_tail
-        return block
+    def __init__(
+        self,
+        names: Sequence[str],
+        walk: Callable[[int, Place], Walk],
+        features: Mapping[str, Feature] | None,
+        bad: BadRecords,
+        offsets: bool = True,
+        most_open: int = _KEPT_WALKS,
+        examples: Iterable[Row | DataError] | None = None,
+    ) -> None:
+        self._names, self._walk, self._bad = tuple(names), walk, bad
+        self._offsets, self._most_open = offsets, most_open
+        self._walks: OrderedDict[int, Walk] = OrderedDict()
+        self._schema = schema_of(features, self._examples() if examples is None else examples)
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        return self._schema.fields
+
+    @property
+    def streams(self) -> int:
+        return len(self._names)
+
+    def read(self, stream: int, position: bytes, limit: int) -> tuple[Chunk, bytes | None]:
+        walk = self._at(stream, Place.unpacked(position))
+        records: list[tuple[Place, Row]] = []
+        ended = False
+        for _ in range(limit):
+            record = walk.next()
+            if record is None:
+                ended = True
+                break
+            if record.row is None:
+                self._bad.report(self._error(stream, record), record.reason)
+            else:
+                records.append((record.place, record.row))
+            if record.ends:
+                ended = True
+                break
+        if ended:
+            self._walks.pop(stream).close()
+        return self._chunk(stream, records), None if ended else walk.place.packed()
+
+    def close(self) -> None:
+        while self._walks:
+            self._walks.popitem()[1].close()
+
+    def _at(self, stream: int, place: Place) -> Walk:
+        walk = self._walks.pop(stream, None)
+        if walk is not None and walk.place != place:
+            walk.close()
+            walk = None
+        if walk is None:
+            while len(self._walks) >= self._most_open:
+                self._walks.popitem(last=False)[1].close()
+            walk = self._walk(stream, place)
+        self._walks[stream] = walk
+        return walk
+
+    def _error(self, stream: int, record: Record) -> DataError:
+        at = f", byte {record.place.byte}" if self._offsets else ""
+        return DataError(f"{self._names[stream]}, record {record.place.record}{at}: {record.wrong}")
+
+    def _chunk(self, stream: int, records: Sequence[tuple[Place, Row]]) -> Chunk:
+        ordinals = np.array([place.record for place, _ in records], np.int64)
+        offsets = np.array([place.byte for place, _ in records], np.int64)
+        origin = Origin.single(self._names[stream], ordinals, offsets if self._offsets else None)
+        return self._schema.chunk([row for _, row in records], ordinals, origin, self._bad)[0]
+
+    def _examples(self) -> Iterator[Row | DataError]:
+        for stream in range(self.streams):
+            walk = self._walk(stream, Place())
+            try:
+                while (record := walk.next()) is not None:
+                    yield self._error(stream, record) if record.row is None else record.row
+                    if record.ends:
+                        break
+            finally:
+                walk.close()

@@ -23,7 +23,7 @@ from headrace_server.reading.columns import Strings
 from headrace_server.reading.reader import BadRecords, StreamReader
 
 from .npy import array_column, npy_array
-from .streams import DAMAGE, FileStreams, Place, Record, damage_text, open_plain
+from .record_streams import DAMAGE, Place, Record, damage_text, file_streams, open_plain
 from .tar_members import DamagedTar, Member, Members
 
 __all__ = ["KEY", "open_reader"]
@@ -36,7 +36,7 @@ def open_reader(
 ) -> StreamReader:
     del cache  # a stream needs no index
     wanted = None if source.features is None else frozenset(source.features)
-    return FileStreams(files, lambda file, at: _Groups(wanted, file, at), source.features, bad)
+    return file_streams(files, lambda file, at: _Groups(wanted, file, at), source.features, bad)
 
 
 class _Groups:

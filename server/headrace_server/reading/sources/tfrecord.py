@@ -29,8 +29,8 @@ from headrace_server.reading.columns import Column
 from headrace_server.reading.reader import BadRecords, IndexedReader, StreamReader
 
 from .example_parse import ExampleParser, Faults
-from .record_frames import FOOT, HEAD, FrameIndex, bad_payloads, damage_reason, damage_text, scan
-from .record_streams import Compression, Frames, FrameStream, detect
+from .tfrecord_frames import FOOT, HEAD, FrameIndex, bad_payloads, damage_reason, damage_text, scan
+from .tfrecord_streams import Compression, Frames, FrameStream, detect
 
 __all__ = ["TFRecordReader", "TFRecordStreams", "open_reader"]
 

@@ -8,32 +8,35 @@ A row that is wrong in any column is reported once and left out of all.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from headrace_proto.errors import DataError
+from headrace_proto.errors import DataError, FilesMissing
 from headrace_proto.schema import Field
+from headrace_server.files.manifest import DataFile
+from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.chunk import Origin
 from headrace_server.reading.columns import Column, column_from_rows, concatenate, take
 from headrace_server.reading.reader import BadRecords
 
-from .fit import clash, fitted
-from .parts import Kept, Rows, empty_columns
-from .rows import Layout
+from .declared_columns import clash, fitted
+from .example_rows import Schema, schema_of
+from .parts_reader import Kept, Rows, empty_columns, numbers_of
 
 __all__ = [
+    "ColumnPart",
     "Held",
-    "Recent",
     "StoredColumn",
-    "StoredPart",
     "Whole",
-    "columns_serve",
     "count_of",
+    "files_that_serve",
     "origin_in",
+    "whole_part",
 ]
+
+T = TypeVar("T")
 
 #: Row within a read -> reason and text.
 Wrong = dict[int, tuple[str, str]]
@@ -54,11 +57,11 @@ class StoredColumn(Protocol):
     def read(self, rows: Rows) -> Held: ...
 
 
-class Whole:
+class Whole(NamedTuple):
     """A column that is there as one."""
 
-    def __init__(self, column: Column, field: Field) -> None:
-        self.column, self.field = column, field
+    column: Column
+    field: Field
 
     def read(self, rows: Rows) -> Held:
         return Held(take(self.column, rows))
@@ -67,77 +70,78 @@ class Whole:
 def origin_in(file: str, first: int) -> Callable[[Rows], Origin]:
     """The origin of rows that lie one after the other in a file, from record ``first`` on."""
 
-    def origin(rows: Rows) -> Origin:
-        if isinstance(rows, slice):
-            return Origin.single(file, np.arange(first + rows.start, first + rows.stop))
-        return Origin.single(file, first + rows)
-
-    return origin
+    return lambda rows: Origin.single(file, first + numbers_of(rows))
 
 
 def count_of(rows: Rows) -> int:
     return int(rows.stop - rows.start) if isinstance(rows, slice) else len(rows)
 
 
-def columns_serve(file: str, have: Mapping[str, Field], layout: Layout, bad: BadRecords) -> bool:
-    """Whether a file can give the columns of the layout; False when that was reported."""
-    for name, want in layout.fields.items():
+def files_that_serve(
+    files: Iterable[DataFile],
+    features: Mapping[str, Feature] | None,
+    bad: BadRecords,
+    opened: Callable[[DataFile], tuple[T, Mapping[str, Field]]],
+) -> tuple[Schema, list[tuple[DataFile, T, Mapping[str, Field]]]]:
+    """The schema (the declared one, or that of the first file) and the files that can give its
+    columns, as opened and with their fields.  Others are reported."""
+    schema = None if features is None else schema_of(features)
+    served = []
+    for file in files:
+        try:
+            content, fields = opened(file)
+        except FilesMissing:
+            raise
+        except DataError as error:
+            bad.report(error, "corrupt_file")
+            continue
+        schema = schema or Schema(fields)
+        if _serves(file.path, fields, schema, bad):
+            served.append((file, content, fields))
+    return schema or Schema({}), served
+
+
+def _serves(file: str, have: Mapping[str, Field], schema: Schema, bad: BadRecords) -> bool:
+    """Whether a file can give the columns of the schema; False when that was reported."""
+
+    def report(name: str, text: str, reason: str) -> bool:
+        bad.report(DataError(f"{file}, column {name!r}: {text}"), reason)
+        return False
+
+    for name, want in schema.fields.items():
         field = have.get(name)
         if field is None:
-            if name not in layout.defaults:
-                text = (
-                    f"{file}, column {name!r}: the file has no such column (it has "
-                    f"{', '.join(map(repr, have))}); give the feature a default, or leave it out"
-                )
-                bad.report(DataError(text), "missing_feature")
-                return False
-            continue
+            if name in schema.defaults:
+                continue
+            text = (
+                f"the file has no such column (it has {', '.join(map(repr, have))}); give the "
+                "feature a default, or leave it out"
+            )
+            return report(name, text, "missing_feature")
         reason = clash(field, want)
-        if reason is None and not layout.declared and field != want:
+        if reason is None and not schema.declared and field != want:
             reason = f"is {field} here and {want} in the first file; declare the features"
         if reason is not None:
-            bad.report(DataError(f"{file}, column {name!r}: it {reason}"), "wrong_type")
-            return False
-    if not layout.declared:
-        for name in have.keys() - layout.fields.keys():
-            text = "the first file has no such column; declare the features"
-            bad.report(DataError(f"{file}, column {name!r}: {text}"), "wrong_type")
-            return False
+            return report(name, f"it {reason}", "wrong_type")
+    for name in () if schema.declared else have.keys() - schema.fields.keys():
+        text = "the first file has no such column; declare the features"
+        return report(name, text, "wrong_type")
     return True
 
 
-class Recent:
-    """The columns of the parts that were read last."""
-
-    def __init__(self, kept: int) -> None:
-        self._kept = kept
-        self._columns: OrderedDict[object, Mapping[str, StoredColumn]] = OrderedDict()
-
-    def get(
-        self, key: object, load: Callable[[], Mapping[str, StoredColumn]]
-    ) -> Mapping[str, StoredColumn]:
-        if key in self._columns:
-            self._columns.move_to_end(key)
-        else:
-            while len(self._columns) >= self._kept:
-                self._columns.popitem(last=False)
-            self._columns[key] = load()
-        return self._columns[key]
-
-
-class StoredPart:
+class ColumnPart:
     """A Part over stored columns.  ``columns`` may load them, and raise DataError."""
 
     def __init__(
         self,
         rows: int,
         columns: Callable[[], Mapping[str, StoredColumn]],
-        layout: Layout,
+        schema: Schema,
         origin: Callable[[Rows], Origin],
         bad: BadRecords,
     ) -> None:
         self.rows = rows
-        self._columns, self._layout, self._origin, self._bad = columns, layout, origin, bad
+        self._columns, self._schema, self._origin, self._bad = columns, schema, origin, bad
 
     def read(self, rows: Rows) -> Kept:
         try:
@@ -145,10 +149,10 @@ class StoredPart:
         except DataError as error:
             self._bad.report(error, "corrupt_file", count_of(rows))
             nothing = np.empty(0, np.int64)
-            return Kept(empty_columns(self._layout.fields), self._origin(nothing), nothing)
+            return Kept(empty_columns(self._schema.fields), self._origin(nothing), nothing)
         wrong: Wrong = {}
         columns = {}
-        for name, want in self._layout.fields.items():
+        for name, want in self._schema.fields.items():
             column = self._column(name, held.get(name), want, rows, wrong)
             if column is not None:
                 columns[name] = column
@@ -158,7 +162,7 @@ class StoredPart:
         for i in sorted(wrong):
             reason, text = wrong[i]
             self._bad.report(DataError(f"{origin.describe(i)}, {text}"), reason)
-        index = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+        index = numbers_of(rows)
         which = np.setdiff1d(np.arange(len(index)), np.fromiter(wrong, np.int64, len(wrong)))
         kept = self.read(index[which])
         return Kept(kept.columns, kept.origin, which if kept.which is None else which[kept.which])
@@ -195,12 +199,12 @@ class StoredPart:
         missing: np.ndarray,
         wrong: Wrong,
     ) -> Column | None:
-        if name not in self._layout.defaults:
+        if name not in self._schema.defaults:
             for i in np.flatnonzero(missing).tolist():
                 text = f"column {name!r}: it is null; give the feature a default"
                 wrong.setdefault(i, ("missing_feature", text))
             return None
-        index = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+        index = numbers_of(rows)
         present = np.flatnonzero(~missing)
         among: Wrong = {}
         column = self._column(name, stored, want, index[present], among)
@@ -212,4 +216,17 @@ class StoredPart:
         return take(both, np.where(missing, len(present), np.cumsum(~missing) - 1))
 
     def _default(self, name: str, want: Field) -> Column:
-        return column_from_rows([self._layout.defaults[name]], want)
+        return column_from_rows([self._schema.defaults[name]], want)
+
+
+def whole_part(
+    file: str,
+    columns: Mapping[str, Column],
+    fields: Mapping[str, Field],
+    schema: Schema,
+    bad: BadRecords,
+) -> ColumnPart:
+    """The part of columns that are there as one."""
+    whole = {name: Whole(column, fields[name]) for name, column in columns.items()}
+    rows = len(next(iter(columns.values()), ()))
+    return ColumnPart(rows, lambda: whole, schema, origin_in(file, 0), bad)

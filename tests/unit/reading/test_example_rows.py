@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.chunk import Origin
 from headrace_server.reading.reader import BadRecords
-from headrace_server.reading.sources.rows import layout_of
+from headrace_server.reading.sources.example_rows import schema_of
 from tests.unit.readers import examples
 
 FEATURES = {
@@ -43,8 +43,8 @@ def test_exactly_the_rows_that_fit_are_kept(made: list[dict[str, tuple[bool, Any
     fits = [i for i, row in enumerate(made) if all(ok for ok, _ in row.values())]
     numbers = np.arange(len(rows))
     bad = BadRecords(skip=True)
-    layout = layout_of(FEATURES, list)
-    chunk, which = layout.chunk(rows, numbers + 10, Origin.single("f", numbers), bad)
+    schema = schema_of(FEATURES)
+    chunk, which = schema.chunk(rows, numbers + 10, Origin.single("f", numbers), bad)
     want = [{**rows[i], "d": rows[i]["d"] or [b"-", b"-"]} for i in fits]
     assert examples(chunk) == want
     assert chunk.ordinals.tolist() == [i + 10 for i in fits]
@@ -55,4 +55,4 @@ def test_exactly_the_rows_that_fit_are_kept(made: list[dict[str, tuple[bool, Any
 
 def test_a_default_that_does_not_fit_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="int8"):
-        layout_of({"n": Feature("scalar", "int8", (), 300, True)}, list)
+        schema_of({"n": Feature("scalar", "int8", (), 300, True)})

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace_proto.schema import Field
 from headrace_server.reading.chunk import Origin
-from headrace_server.reading.sources.parts import Kept, PartsReader, Rows
+from headrace_server.reading.sources.parts_reader import Kept, PartsReader, Rows
 
 
 class Numbers:

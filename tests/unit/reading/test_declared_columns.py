@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace_proto.schema import Field
 from headrace_server.reading.columns import Ragged, column_from_rows, field_of, row_of
-from headrace_server.reading.sources.fit import clash, fitted, rows_of_items
+from headrace_server.reading.sources.declared_columns import clash, fitted, rows_of_items
 from tests.unit.readers import plain
 from tests.unit.reading.test_columns import columns
 

@@ -18,7 +18,7 @@ from headrace_proto.schema import Field
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import Column, column_from_rows
 
-__all__ = ["Kept", "Part", "PartsReader", "Rows", "empty_columns"]
+__all__ = ["Kept", "Part", "PartsReader", "Rows", "empty_columns", "numbers_of"]
 
 Rows = slice | np.ndarray
 
@@ -42,6 +42,11 @@ class Part(Protocol):
         """Rows by slice (with start and stop) or by int64 index, in that order."""
 
     def close(self) -> None: ...
+
+
+def numbers_of(rows: Rows) -> np.ndarray:
+    """Rows by index."""
+    return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
 
 
 def empty_columns(fields: Mapping[str, Field]) -> dict[str, Column]:

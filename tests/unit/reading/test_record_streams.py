@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace_server.reading.sources import streams
-from headrace_server.reading.sources.streams import Place
+from headrace_server.reading.sources import record_streams as streams
+from headrace_server.reading.sources.record_streams import Place
 from tests.unit.readers import opened
 
 

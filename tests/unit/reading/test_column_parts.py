@@ -12,9 +12,9 @@ from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.reading.columns import column_from_rows, row_of, take
 from headrace_server.reading.reader import BadRecords
-from headrace_server.reading.sources.parts import Rows
-from headrace_server.reading.sources.rows import Layout
-from headrace_server.reading.sources.stored import Held, Recent, StoredPart, Whole, origin_in
+from headrace_server.reading.sources.column_parts import ColumnPart, Held, Whole, origin_in
+from headrace_server.reading.sources.example_rows import Schema
+from headrace_server.reading.sources.parts_reader import Rows
 from tests.unit.readers import plain
 
 
@@ -45,7 +45,7 @@ def test_rows_that_are_sound_everywhere_are_kept(
         "b": Whole(np.array(values), Field("int64")),
         "c": Holed(values, plain_missing, [False] * len(rows)),  # type: ignore[arg-type]
     }
-    layout = Layout(
+    schema = Schema(
         {
             "a": Field("float32", (None,)),
             "b": Field("uint8"),
@@ -56,7 +56,7 @@ def test_rows_that_are_sound_everywhere_are_kept(
         declared=True,
     )
     bad = BadRecords(skip=True)
-    part = StoredPart(len(rows), lambda: columns, layout, origin_in("f", 100), bad)
+    part = ColumnPart(len(rows), lambda: columns, schema, origin_in("f", 100), bad)
     index: Any = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=9))
     want, kept = [], []
     for at, i in enumerate(index):
@@ -83,17 +83,9 @@ def test_columns_that_can_not_be_loaded_leave_out_the_rows() -> None:
         raise DataError("the disk is gone")
 
     bad = BadRecords(skip=True)
-    part = StoredPart(5, load, Layout({"x": Field("int8")}), origin_in("f", 0), bad)
+    part = ColumnPart(5, load, Schema({"x": Field("int8")}), origin_in("f", 0), bad)
     kept = part.read(slice(1, 4))
     assert len(kept.columns["x"]) == 0
     assert kept.which is not None
     assert len(kept.which) == 0
     assert bad.counts == {"corrupt_file": 3}
-
-
-def test_the_columns_used_last_are_kept() -> None:
-    loads: list[int] = []
-    recent = Recent(2)
-    for key in (1, 2, 1, 3, 1, 2):
-        recent.get(key, lambda key=key: loads.append(key) or {})
-    assert loads == [1, 2, 3, 2]

@@ -21,7 +21,7 @@ import numpy as np
 
 from headrace_server.reading.stretches import window
 
-from .record_lanes import walk_in_lanes
+from .tfrecord_lanes import walk_in_lanes
 
 __all__ = [
     "CORRUPT",

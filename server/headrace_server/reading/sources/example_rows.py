@@ -1,0 +1,164 @@
+"""Examples that come as mappings (JSON, CSV, tar, Python), one by one, become columns.
+
+    rows ──► names and missing values ──► columns, whole ──► chunk
+                                              └─ where one does not fit: row by row ─► reports
+
+The schema is the declared one, or what the first examples show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from headrace_proto.errors import DataError
+from headrace_proto.schema import Field
+from headrace_server.pipeline.declaration import Feature
+from headrace_server.pipeline.examples import as_array
+from headrace_server.reading.chunk import Chunk, Origin
+from headrace_server.reading.columns import column_from_rows
+from headrace_server.reading.reader import BadRecords
+from headrace_server.reading.user_columns import collect
+
+from .inference import infer_fields
+from .parts_reader import Kept, PartsReader, Rows, numbers_of
+
+__all__ = ["PROBED", "Row", "RowPart", "Schema", "reader_of_rows", "schema_of"]
+
+#: Examples that are looked at: enough to see which dimensions vary, soon read.
+PROBED = 64
+_REMEDY = "declare the features of the source"
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Which columns examples have, and what stands in for missing values."""
+
+    fields: Mapping[str, Field]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    declared: bool = False
+
+    def chunk(
+        self, rows: Sequence[Row], ordinals: np.ndarray, origin: Origin, bad: BadRecords
+    ) -> tuple[Chunk, np.ndarray | None]:
+        """The rows that fit, and which they are (None: all); the others are reported."""
+        wrong: set[int] = set()
+
+        def report(i: int, name: str, text: str, reason: str = "wrong_type") -> None:
+            if i not in wrong:
+                bad.report(DataError(f"{origin.describe(i)}, column {name!r}: {text}"), reason)
+                wrong.add(i)
+
+        def misfit(i: int, name: str, text: str) -> None:
+            report(i, name, text if self.declared else f"{text}; {_REMEDY}")
+
+        if not self.declared:
+            for i, row in enumerate(rows):
+                for name in row.keys() - self.fields.keys():
+                    misfit(i, name, "the first examples have no such column")
+        given = {name: [row.get(name) for row in rows] for name in self.fields}
+        remedy = "give the feature a default" if self.declared else _REMEDY
+        for name, values in given.items():
+            for i, value in enumerate(values):
+                if value is None and name in self.defaults:
+                    values[i] = self.defaults[name]
+                elif value is None:
+                    report(i, name, f"it is missing; {remedy}", "missing_feature")
+        columns, which = collect(given, self.fields, len(rows), wrong, misfit)
+        if which is None:
+            return Chunk(columns, ordinals, origin), None
+        return Chunk(columns, ordinals[which], origin.take(which)), which
+
+
+def schema_of(
+    features: Mapping[str, Feature] | None, examples: Iterable[Row | DataError] = ()
+) -> Schema:
+    """The declared schema, or that of the first sound examples; damaged ones come as errors."""
+    if features is None:
+        return Schema(infer_fields(_first_rows(examples)))
+    defaults = {}
+    for name, feature in features.items():
+        if feature.has_default:
+            value = feature.default
+            if feature.kind == "fixed":  # one value fills it
+                value = np.broadcast_to(as_array(value), feature.shape)
+            column_from_rows([value], feature.field)  # ValueError now, not at the first gap
+            defaults[name] = value
+    return Schema({name: f.field for name, f in features.items()}, defaults, declared=True)
+
+
+def _first_rows(examples: Iterable[Row | DataError]) -> list[Row]:
+    """The first sound rows.  Others are reported when they are read."""
+    rows: list[Row] = []
+    wrong: DataError | None = None
+    for example in examples:
+        if isinstance(example, DataError):
+            wrong = wrong or example
+            continue
+        rows.append(example)
+        if len(rows) == PROBED:
+            break
+    if wrong is not None and not rows:
+        raise DataError(f"{wrong}; no record shows the columns: declare the features") from wrong
+    return rows
+
+
+class RowPart:
+    """A Part whose examples are read one by one.
+
+    ``get`` gives the row of a number, or raises a DataError that names the record.
+    """
+
+    schema: Schema  # set when all parts are open
+
+    def __init__(
+        self,
+        name: str,
+        rows: int,
+        get: Callable[[int], Row],
+        bad: BadRecords,
+        offsets: np.ndarray | None = None,
+    ) -> None:
+        self.rows = rows
+        self._name, self._get, self._bad, self._offsets = name, get, bad, offsets
+
+    def examples(self) -> Iterator[Row | DataError]:
+        for number in range(self.rows):
+            try:
+                yield self._get(number)
+            except DataError as error:
+                yield error
+
+    def read(self, rows: Rows) -> Kept:
+        numbers = numbers_of(rows)
+        found: list[Row] = []
+        sound: list[int] = []
+        for i, number in enumerate(numbers.tolist()):
+            try:
+                found.append(self._get(number))
+                sound.append(i)
+            except DataError as error:
+                self._bad.report(error, "corrupt_record")
+        which = np.array(sound, np.int64)
+        numbers = numbers[which]
+        offsets = None if self._offsets is None else self._offsets[numbers]
+        origin = Origin.single(self._name, numbers, offsets)
+        chunk, fitting = self.schema.chunk(found, numbers, origin, self._bad)
+        return Kept(chunk.columns, chunk.origin, which if fitting is None else which[fitting])
+
+    def close(self) -> None:
+        del self._get  # with what it reads from
+
+
+def reader_of_rows(parts: Sequence[RowPart], features: Mapping[str, Feature] | None) -> PartsReader:
+    """The reader of parts whose examples are read one by one."""
+    schema = schema_of(features, chain.from_iterable(part.examples() for part in parts))
+    for part in parts:
+        part.schema = schema
+    return PartsReader(schema.fields, parts)

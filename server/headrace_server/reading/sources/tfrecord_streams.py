@@ -1,0 +1,195 @@
+"""Frames of one file read forward, decompressed as they are wanted.
+
+    file ─► 256 kB ─► inflate, member after member ─► at most 1 MB ─► frames
+
+Memory holds the records that were asked for and one block, never the file.  A file that ends or
+breaks in the middle gives all whole records before that, then the damage.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from headrace_server.files.manifest import DataFile, open_stream
+
+from .tfrecord_frames import CORRUPT, FOOT, HEAD, MAX_RECORD_BYTES, TRUNCATED, length_is_sound
+
+__all__ = ["Compression", "FrameStream", "Frames", "detect"]
+
+Compression = Literal["gzip", "zlib"] | None
+
+_WINDOW_BITS: Final = {"gzip": 31, "zlib": 15}
+_READ = 256 * 1024
+_INFLATE = 1024 * 1024
+_LENGTH = struct.Struct("<Q")
+
+
+def detect(file: DataFile) -> Compression:
+    """How a file is compressed, by its first bytes, or by its name where it has too few."""
+    with open_stream(file) as stream:
+        head = stream.read(HEAD)
+    if len(head) == HEAD and length_is_sound(head):
+        return None
+    if head[:3] == b"\x1f\x8b\x08":
+        return "gzip"
+    if len(head) >= 2 and head[0] & 0x8F == 8 and int.from_bytes(head[:2]) % 31 == 0:
+        return "zlib"
+    name = file.path.lower()
+    if name.endswith((".gz", ".gzip")):
+        return "gzip"
+    return "zlib" if name.endswith((".zlib", ".zz")) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Records back to back in one buffer; where the payloads lie, and where they came from."""
+
+    data: np.ndarray  # uint8
+    starts: np.ndarray  # int64 [n]
+    lengths: np.ndarray  # int64 [n]
+    first: int  # number of the first record in its stream
+    offset: int  # of the first byte of the data, in the decompressed stream
+    ended: bool  # the stream ends here, in good order
+    damage: str | None  # what is wrong where these records end
+    reason: str = ""
+
+
+class _Broken(Exception):
+    def __init__(self, reason: int, text: str) -> None:
+        super().__init__(text)
+        self.reason = "truncated_file" if reason == TRUNCATED else "corrupt_file"
+
+
+class FrameStream:
+    """One file being read.  ``record`` and ``offset`` (decompressed) say what comes next."""
+
+    def __init__(self, file: DataFile, compression: Compression, verify: bool) -> None:
+        self.record = 0
+        self.offset = 0
+        self._file, self._compression, self._verify = file, compression, verify
+        self._stream = open_stream(file)
+        self._inflater: Any = None
+        self._raw = b""  # compressed and not yet used
+        self._pending = bytearray()  # decompressed and not yet handed out
+        self._broken: _Broken | None = None
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def seek(self, record: int, offset: int) -> bool:
+        """Goes forward to a position; False where the stream ends before it."""
+        while self.offset + len(self._pending) < offset:
+            self.offset += len(self._pending)
+            self._pending.clear()
+            if not self._fill():
+                return False
+        del self._pending[: offset - self.offset]
+        self.record, self.offset = record, offset
+        return True
+
+    def frames(self, limit: int) -> Frames:
+        """At most ``limit`` records from here on."""
+        bounds = [0]
+        damage: _Broken | None = None
+        try:
+            while len(bounds) <= limit and self._has(bounds[-1], 1):
+                bounds.append(self._frame_end(bounds[-1]))
+            ended = not self._has(bounds[-1], 1)
+        except _Broken as error:
+            damage, ended = error, False
+        whole = np.array(bounds, np.int64)
+        data = np.frombuffer(bytes(memoryview(self._pending)[: bounds[-1]]), np.uint8)
+        del self._pending[: bounds[-1]]
+        result = Frames(
+            data,
+            whole[:-1] + HEAD,
+            np.diff(whole) - (HEAD + FOOT),
+            self.record,
+            self.offset,
+            ended,
+            None if damage is None else str(damage),
+            "" if damage is None else damage.reason,
+        )
+        self.record += len(bounds) - 1
+        self.offset += bounds[-1]
+        return result
+
+    def _has(self, start: int, size: int) -> bool:
+        """Whether so many bytes stand from ``start`` on in what is pending, once filled up."""
+        while len(self._pending) < start + size:
+            if not self._fill():
+                return False
+        return True
+
+    def _frame_end(self, start: int) -> int:
+        if not self._has(start, HEAD):
+            raise self._cut_off(start)
+        header = bytes(self._pending[start : start + HEAD])
+        length: int = _LENGTH.unpack_from(header)[0]
+        if length > MAX_RECORD_BYTES or (self._verify and not length_is_sound(header)):
+            raise _Broken(CORRUPT, "the length of the record, or its checksum, is wrong")
+        if not self._has(start, HEAD + length + FOOT):
+            raise self._cut_off(start)
+        return start + HEAD + length + FOOT
+
+    def _cut_off(self, start: int) -> _Broken:
+        end = self.offset + len(self._pending)
+        return _Broken(
+            TRUNCATED,
+            f"truncated at byte {end}: the frame that begins at byte {self.offset + start} is not "
+            f"complete",
+        )
+
+    def _fill(self) -> bool:
+        """One more block into what is pending; False at the end.  _Broken again and again."""
+        if self._broken is not None:
+            raise self._broken
+        try:
+            block = self._block()
+        except _Broken as error:
+            self._broken = error
+            raise
+        self._pending += block
+        return bool(block)
+
+    def _block(self) -> bytes:
+        if self._compression is None:
+            return self._stream.read(_READ)
+        while True:
+            if not self._raw:
+                self._raw = self._stream.read(_READ)
+                if not self._raw and self._inflater is None:
+                    return b""
+            at_end = not self._raw
+            if self._inflater is None:
+                if self._compression == "gzip":  # zeros may fill up the last block of a tape
+                    self._raw = self._raw.lstrip(b"\0")
+                    if not self._raw:
+                        continue
+                self._inflater = zlib.decompressobj(_WINDOW_BITS[self._compression])
+            block = self._inflate()  # at the end of the file, what the inflater still holds
+            if block:
+                return block
+            if at_end and self._inflater is not None:
+                raise _Broken(
+                    TRUNCATED,
+                    f"truncated at byte {self._file.size}: the {self._compression} data is not "
+                    f"complete",
+                )
+
+    def _inflate(self) -> bytes:
+        try:
+            block: bytes = self._inflater.decompress(self._raw, _INFLATE)
+        except zlib.error as error:
+            raise _Broken(CORRUPT, f"the {self._compression} data is damaged ({error})") from None
+        if self._inflater.eof:  # of this member; another may follow
+            self._raw = self._inflater.unused_data
+            self._inflater = None
+        else:
+            self._raw = self._inflater.unconsumed_tail
+        return block
