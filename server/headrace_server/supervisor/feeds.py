@@ -26,10 +26,10 @@ from ..process.diary import Entry
 from ..state.durable import Durable
 from ..state.functions import Heard
 from .asks import FRONT
-from .gathering import added
 from .posts import FORGIVEN, WINDOW_S, Post
 from .quarantine import Quarantine
 from .starts import Starts
+from .status import added
 
 __all__ = ["Feeds"]
 

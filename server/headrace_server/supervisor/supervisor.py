@@ -38,11 +38,10 @@ from ..state.durable import Durable
 from .asks import FRONT, Asks
 from .crew import Crew
 from .feeds import Feeds
-from .gathering import gathered
-from .overview import overview
 from .posts import Patience, Post
 from .snapshot_requests import InMemory, SnapshotRequests, StateRequests
 from .starts import Starts
+from .status import gathered, overview
 
 __all__ = ["Supervisor"]
 

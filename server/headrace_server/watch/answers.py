@@ -1,4 +1,4 @@
-"""What is answered to a request of HTTP.  Sockets are not here: a request comes, a response goes.
+"""The answers to requests of HTTP, without sockets: a request comes, a response goes.
 
     GET /  /metrics  /healthz  /readyz[?feed=]  /status.json  /history.json[?since=]
     GET /inspect?key=[&feed=]
@@ -17,14 +17,14 @@ import hmac
 import ipaddress
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from headrace_proto.errors import HeadraceError, UnknownFeed
 
-from .exposition import CONTENT_TYPE, exposition
+from .metrics import CONTENT_TYPE, exposition
 from .page import PAGE_POLICY, page
 from .watch import Watch
 
@@ -33,10 +33,13 @@ __all__ = ["HEADER", "Answers", "Request", "Response"]
 #: No page can send it to another site without that site's consent, which is never given.
 HEADER = "x-headrace"
 _LONGEST_KEY = 4096
+_MOST_FIELDS = 20
 #: How long stores and disks may take over a snapshot.
 _SNAPSHOT_S = 600.0
-_TEXT = "text/plain; charset=utf-8"
+_PLAIN = "text/plain; charset=utf-8"
 _JSON = "application/json"
+
+_Query = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,116 +54,124 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What it is answered."""
+    """The answer to one request."""
 
     status: int
     body: bytes
-    kind: str = _TEXT
+    kind: str = _PLAIN
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Answers:
-    """All of one server."""
+    """The answers of one server."""
 
     def __init__(self, watch: Watch, local: bool, token: str | None = None) -> None:
         self._watch = watch
         self._local = local  # whether the port is bound to this machine only
         self._token = token
+        self._get: dict[str, Callable[[_Query], Response]] = {
+            "/": self._page,
+            "/metrics": self._metrics,
+            "/healthz": self._health,
+            "/readyz": self._ready,
+            "/status.json": lambda query: _json(watch.status()),
+            "/history.json": self._history,
+            "/inspect": self._inspect,
+        }
+        self._post: dict[str, Callable[[_Query], Response]] = {
+            "/drain": self._drain,
+            "/snapshot": self._snapshot,
+            "/end": self._end,
+            "/restart": self._restart,
+        }
 
     def answer(self, request: Request) -> Response:
-        """The response, whatever the request is."""
+        """Return the response, whatever the request is."""
         try:
             return self._answer(request)
+        except (_Wrong, UnknownFeed) as error:
+            return _text(400, str(error))
         except HeadraceError as error:
-            return _said(503, str(error))
-        except _Wrong as error:
-            return _said(400, str(error))
+            return _text(503, str(error))
 
     def _answer(self, request: Request) -> Response:
         if self._local and request.headers.get("host") and not _names_here(request):
-            return _said(421, "this port is for this machine: ask it as 127.0.0.1 or localhost")
+            return _text(421, "this port is for this machine: ask it as 127.0.0.1 or localhost")
         try:
             parts = urlsplit(request.target)
         except ValueError:
             raise _Wrong("the target of the request is no path") from None
-        query = parts.query
-        if request.method == "POST":
-            method = _POST.get(parts.path)
-            if method is None:
-                known = " ".join(_POST)
-                return _said(404 if parts.path not in _GET else 405, f"to be posted to are {known}")
-            return self._refusal(request) or getattr(self, method)(query)
-        if request.method not in ("GET", "HEAD"):
+        changes = request.method == "POST"
+        if not changes and request.method not in ("GET", "HEAD"):
             return Response(405, b"GET, HEAD and POST\n", headers={"Allow": "GET, HEAD, POST"})
-        method = _GET.get(parts.path)
+        method = (self._post if changes else self._get).get(parts.path)
+        if method is None and changes:
+            status = 405 if parts.path in self._get else 404
+            return _text(status, f"to be posted to are {' '.join(self._post)}")
         if method is None:
-            return _said(404, f"there are {' '.join(_GET)}")
-        response: Response = getattr(self, method)(query)
-        return response
+            return _text(404, f"there are {' '.join(self._get)}")
+        return (changes and self._refusal(request)) or method(_query(parts.query))
 
     # Reading
 
-    def _page(self, query: str) -> Response:
+    def _page(self, query: _Query) -> Response:
         policy = {"Content-Security-Policy": PAGE_POLICY}
         return Response(200, page(), "text/html; charset=utf-8", policy)
 
-    def _metrics(self, query: str) -> Response:
+    def _metrics(self, query: _Query) -> Response:
         return Response(200, exposition(self._watch.status()).encode(), CONTENT_TYPE)
 
-    def _health(self, query: str) -> Response:
+    def _health(self, query: _Query) -> Response:
         status = self._watch.status()
         alive = status["state"] != "failed"
-        return _said(200 if alive else 503, status["state"] if alive else status["why"])
+        return _text(200 if alive else 503, status["state"] if alive else status["why"])
 
-    def _ready(self, query: str) -> Response:
+    def _ready(self, query: _Query) -> Response:
         status = self._watch.status()
-        wanted = _value(query, "feed")
         if status["state"] in ("starting", "failed"):
-            return _said(503, status["why"])
+            return _text(503, status["why"])
         if status["draining"]:
-            return _said(503, "the server is draining")
+            return _text(503, "the server is draining")
         feeds = status["feeds"]
+        wanted = query.get("feed")
         if wanted is not None and wanted not in feeds:
-            return _said(404, f"there is no feed of this name; there are {', '.join(feeds)}")
+            return _text(404, f"there is no feed of this name; there are {', '.join(feeds)}")
         asked = feeds if wanted is None else {wanted: feeds[wanted]}
         lacking = {n: f["state"] for n, f in asked.items() if f["state"] in ("opening", "failed")}
         if lacking:
-            return _said(503, ", ".join(f"{name} is {state}" for name, state in lacking.items()))
-        return _said(200, "ready")
+            return _text(503, ", ".join(f"{name} is {state}" for name, state in lacking.items()))
+        return _text(200, "ready")
 
-    def _status(self, query: str) -> Response:
-        return _json(self._watch.status())
-
-    def _history(self, query: str) -> Response:
+    def _history(self, query: _Query) -> Response:
         try:
-            since = float(_value(query, "since") or 0)
+            since = float(query.get("since") or 0)
         except ValueError:
             since = math.nan
         if math.isnan(since):
             raise _Wrong("since is a time in seconds")
         return _json({"points": self._watch.history.points(since)})
 
-    def _inspect(self, query: str) -> Response:
-        key = _bytes(query, "key")
+    def _inspect(self, query: _Query) -> Response:
+        key = query.get("key", "").encode(errors="surrogateescape")
         if not key or len(key) > _LONGEST_KEY:
             raise _Wrong(f"key is a key of 1 to {_LONGEST_KEY} bytes, percent-encoded")
         feeds = self._watch.status()["feeds"]
-        feed = _value(query, "feed")
-        kept = [name for name, told in feeds.items() if told["pipeline"]["shape"] == "sequences"]
-        if feed is None and len(kept) == 1:
-            feed = kept[0]
+        feed = query.get("feed")
+        keyed = [n for n, told in feeds.items() if told["pipeline"]["shape"] == "sequences"]
+        if feed is None and len(keyed) == 1:
+            feed = keyed[0]
         if feed is None or feed not in feeds:
-            raise _Wrong(f"feed is one of the feeds of segments: {', '.join(kept) or 'none'}")
-        if feed not in kept:
+            raise _Wrong(f"feed is one of the feeds of segments: {', '.join(keyed) or 'none'}")
+        if feed not in keyed:
             raise _Wrong(f"feed {feed!r} has no segments, and knows no keys")
         answer = self._watch.server.ask("inspect", 10.0, feed=feed, key=key.hex())
-        told = {name: answer[name] for name in ("found", "unheard")}
-        return _json({"feed": feed, "key": key.decode(errors="backslashreplace"), **told})
+        found = {name: answer[name] for name in ("found", "unheard")}
+        return _json({"feed": feed, "key": key.decode(errors="backslashreplace"), **found})
 
     # Changing
 
     def _refusal(self, request: Request) -> Response | None:
-        """Why this one may not change anything; None where it may."""
+        """Return why this peer may not change anything; None where it may."""
         headers = request.headers
         if self._token is not None:
             scheme, _, given = headers.get("authorization", "").partition(" ")
@@ -173,61 +184,32 @@ class Answers:
                 )
             return None
         if not _is_here(request.peer) or not _names_here(request):
-            return _said(403, "only from this machine, for the server has no token file")
+            return _text(403, "only from this machine, for the server has no token file")
         if HEADER not in headers:
-            return _said(403, f"a header {HEADER}: 1 is needed")
+            return _text(403, f"a header {HEADER}: 1 is needed")
         return None
 
-    def _snapshot(self, query: str) -> Response:
-        try:
-            return _json(self._watch.server.snapshot(_value(query, "feed"), _SNAPSHOT_S))
-        except UnknownFeed as error:
-            raise _Wrong(str(error)) from None
+    def _snapshot(self, query: _Query) -> Response:
+        return _json(self._watch.server.snapshot(query.get("feed"), _SNAPSHOT_S))
 
-    def _end(self, query: str) -> Response:
-        feed, cancel = _value(query, "feed"), _value(query, "cancel") == "1"
-        try:
-            self._watch.server.end(feed, cancel)
-        except UnknownFeed as error:
-            raise _Wrong(str(error)) from None
-        return _json({"ended": feed})
+    def _end(self, query: _Query) -> Response:
+        self._watch.server.end(query.get("feed"), query.get("cancel") == "1")
+        return _json({"ended": query.get("feed")})
 
-    def _restart(self, query: str) -> Response:
-        feed, force = _value(query, "feed"), _value(query, "force") == "1"
-        try:
-            self._watch.server.restart(feed, force)
-        except UnknownFeed as error:
-            raise _Wrong(str(error)) from None
-        return _json({"restarted": feed})
+    def _restart(self, query: _Query) -> Response:
+        self._watch.server.restart(query.get("feed"), query.get("force") == "1")
+        return _json({"restarted": query.get("feed")})
 
-    def _drain(self, query: str) -> Response:
+    def _drain(self, query: _Query) -> Response:
         self._watch.server.begin_drain()
         return _json({"draining": True})
 
 
-_GET = {
-    "/": "_page",
-    "/metrics": "_metrics",
-    "/healthz": "_health",
-    "/readyz": "_ready",
-    "/status.json": "_status",
-    "/history.json": "_history",
-    "/inspect": "_inspect",
-}
-
-_POST = {
-    "/drain": "_drain",
-    "/snapshot": "_snapshot",
-    "/end": "_end",
-    "/restart": "_restart",
-}
-
-
 class _Wrong(ValueError):
-    """A request that can not be meant so."""
+    """A request that makes no sense."""
 
 
-def _said(status: int, text: str) -> Response:
+def _text(status: int, text: str) -> Response:
     return Response(status, f"{text}\n".encode(errors="replace"))
 
 
@@ -235,21 +217,15 @@ def _json(value: Any) -> Response:
     return Response(200, json.dumps(value).encode(), _JSON)
 
 
-def _value(query: str, name: str) -> str | None:
+def _query(text: str) -> _Query:
+    """Return the last value of each field, in which any bytes can come back (a key has any)."""
     try:
-        found = parse_qs(query, keep_blank_values=True, max_num_fields=20).get(name)
+        found = parse_qs(
+            text, keep_blank_values=True, errors="surrogateescape", max_num_fields=_MOST_FIELDS
+        )
     except ValueError:
         raise _Wrong("the request has too many fields") from None
-    return found[-1] if found else None
-
-
-def _bytes(query: str, name: str) -> bytes | None:
-    """A value that may be any bytes."""
-    for pair in query.split("&"):
-        key, _, value = pair.partition("=")
-        if key == name:
-            return unquote_to_bytes(value.replace("+", " "))
-    return None
+    return {name: values[-1] for name, values in found.items()}
 
 
 def _is_here(address: str) -> bool:

@@ -39,7 +39,7 @@ class History:
         self._points: deque[dict[str, Any]] = deque(maxlen=_MOST)
 
     def add(self, status: Mapping[str, Any]) -> None:
-        """Another look."""
+        """Take another look, and make a point of the span since the last."""
         last, self._last = self._last, status
         if last is None or status["at"] <= last["at"]:
             return
@@ -58,79 +58,65 @@ class History:
         self._points.append({"at": status["at"], "span": span, "feeds": feeds, "workers": workers})
 
     def points(self, since: float = 0.0) -> list[dict[str, Any]]:
-        """Those after a moment, the oldest first."""
+        """Return the points after a moment, the oldest first."""
         return [point for point in list(self._points) if point["at"] > since]
 
     def rates(self) -> dict[str, Any]:
-        """Averages of the last seconds, as one point; empty while there are none."""
+        """Return averages of the last seconds, as one point; empty while there are none."""
         points = list(self._points)
         if not points:
             return {"feeds": {}, "workers": {}}
-        recent = [p for p in points if p["at"] > points[-1]["at"] - _RECENT_S]
-        newest = points[-1]
-        return {
-            "feeds": {
-                name: _mean_feed(
-                    [p["feeds"][name] for p in recent if name in p["feeds"]], newest["feeds"][name]
-                )
-                for name in newest["feeds"]
-            },
-            "workers": {
-                name: _mean([p["workers"][name] for p in recent if name in p["workers"]])
-                for name in newest["workers"]
-            },
-        }
+        return _mean([p for p in points if p["at"] > points[-1]["at"] - _RECENT_S])
 
 
 def _feed_point(now: Any, before: Any, span: float) -> dict[str, Any]:
-    # A feed that was taken back to a snapshot counts anew.
-    rates: dict[str, Any] = {
-        name: max(0.0, total(now) - total(before)) / span for name, total in _TOTALS.items()
-    }
     known = {trainer["trainer"]: trainer for trainer in before["trainers"]}
+    blocked = busy = 0.0
     trainers = {}
-    blocked = total = 0.0
     for trainer in now["trainers"]:
         earlier = known.get(trainer["trainer"])
-        if earlier is None:
-            continue
-        waited = max(0.0, trainer["blocked_s"] - earlier["blocked_s"])
-        busy = max(0.0, trainer["busy_s"] - earlier["busy_s"])
-        blocked, total = blocked + waited, total + waited + busy
-        trainers[str(trainer["trainer"])] = {
-            "stall": waited / (waited + busy) if waited + busy else None,
-            "rows": max(0, trainer["rows"] - earlier["rows"]) / span,
-            "bytes": max(0, trainer["bytes"] - earlier["bytes"]) / span,
-        }
-    rates["stall"] = blocked / total if total else None
-    rates["trainers"] = trainers
-    rates["ready"] = now["standing"]["ready"] + now["standing"]["returned"]
-    return rates
+        if earlier is not None:
+            waited, worked = (_since(earlier, trainer, name) for name in ("blocked_s", "busy_s"))
+            blocked, busy = blocked + waited, busy + worked
+            trainers[str(trainer["trainer"])] = {
+                "stall": _part(waited, worked),
+                "rows": _since(earlier, trainer, "rows") / span,
+                "bytes": _since(earlier, trainer, "bytes") / span,
+            }
+    then = {name: total(before) for name, total in _TOTALS.items()}
+    totals = {name: total(now) for name, total in _TOTALS.items()}
+    return {
+        **{name: _since(then, totals, name) / span for name in totals},
+        "stall": _part(blocked, busy),
+        "trainers": trainers,
+        "ready": now["standing"]["ready"] + now["standing"]["returned"],
+    }
+
+
+def _since(before: Any, now: Any, name: str) -> float:
+    """Return what a count has grown by; a feed that was taken back to a snapshot counts anew."""
+    return max(0.0, float(now[name] - before.get(name, 0.0)))
+
+
+def _part(some: float, rest: float) -> float | None:
+    return some / (some + rest) if some + rest else None
 
 
 def _shares(now: Any, before: Any) -> dict[str, float]:
-    """What part of its time a worker spent on what."""
-    spent = {"work": now["work_s"] - before["work_s"]}
-    for what, seconds in now["rests_s"].items():
-        spent[what] = seconds - before["rests_s"].get(what, 0.0)
-    spent = {what: max(0.0, seconds) for what, seconds in spent.items()}
+    """Return which part of its time a worker spent on what."""
+    spent = {what: _since(before["rests_s"], now["rests_s"], what) for what in now["rests_s"]}
+    spent = {"work": _since(before, now, "work_s"), **spent}
     total = sum(spent.values())
     return {what: seconds / total if total else 0.0 for what, seconds in spent.items()}
 
 
 def _mean(points: list[Any]) -> dict[str, Any]:
-    """Of each number its mean over the points that have it."""
+    """Return the mean of each number over the points that have it."""
     mean: dict[str, Any] = {}
-    for name in points[-1]:
+    for name, newest in points[-1].items():
         values = [point[name] for point in points if point.get(name) is not None]
-        mean[name] = sum(values) / len(values) if values else None
+        if isinstance(newest, dict):
+            mean[name] = _mean(values)
+        else:
+            mean[name] = sum(values) / len(values) if values else None
     return mean
-
-
-def _mean_feed(points: list[Any], newest: Any) -> dict[str, Any]:
-    plain = [{n: v for n, v in point.items() if n != "trainers"} for point in points]
-    trainers = {
-        name: _mean([p["trainers"][name] for p in points if name in p["trainers"]])
-        for name in newest["trainers"]
-    }
-    return {**_mean(plain), "trainers": trainers}

@@ -246,7 +246,7 @@ def test_what_can_not_be_answered_is_an_error_and_not_the_end(
     def broken(query: str) -> None:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(service._answers, "_metrics", broken)
+    monkeypatch.setitem(service._answers._get, "/metrics", broken)
     status, body = asked(service, "/metrics")
     assert status == 500 and b"a fault" not in body and "a fault" in caplog.text
     assert asked(service)[0] == 200
