@@ -11,10 +11,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from headrace_server.core.claims import CLAIM
 from headrace_server.core.lease import LEASE
+from headrace_server.worker.sessions import SESSION
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "transitions.md"
-TABLES = {table.kind: table for table in (LEASE,)}
+TABLES = {table.kind: table for table in (LEASE, CLAIM, SESSION)}
 _PART = re.compile(r"(<!-- generated: ([\w -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

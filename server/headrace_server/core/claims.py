@@ -1,24 +1,70 @@
 """Batches of an earlier server that trainers still have: each is set aside for its trainer.
 
-    add() ─► Claim ─► worker ─► judged() ─┬─ "yes"   the lease stands again
-                made(): it is here ───────┤  "done"  the commit was stored before
-                                          └─ "no"    the batch goes to others
+    add() ─► Claim ─► partition ─► judged() ─┬─ "yes"   the lease stands again
+                   made(): it is here ───────┤  "done"  the commit was stored before
+                                             └─ "no"    the batch goes to others
 
-Nobody else is given a batch that is claimed until its worker has said what has become of it.
-Every method gives the claims that ended by it.
+The life of a claim is the table ``CLAIM``.  No other trainer gets a batch that is claimed until its
+partition has judged the claim.  Every method returns the claims that ended by it.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .handover import Batch, Claim
 from .hands import Hands
 from .plain_supply import PlainSupply
+from .transitions import Transitions
 
-__all__ = ["Claimed", "Claims"]
+__all__ = ["CLAIM", "Claimed", "Claims", "PlainClaims"]
+
+QUEUED, ASKED, DOUBTFUL, ALLOWED, ENDED = STATES = (
+    "queued",
+    "asked",
+    "doubtful",
+    "allowed",
+    "ended",
+)
+STANDS, DONE, GONE = "the lease stands again", "its commit was stored", "the batch goes to others"
+
+_JUDGED_LATE = ("was not asked about", (QUEUED, DOUBTFUL, ALLOWED, ENDED))
+
+CLAIM = Transitions(
+    "claim",
+    STATES,
+    moves={
+        "ask": {QUEUED: (ASKED, "Claim")},
+        "yes": {ASKED: (ENDED, STANDS)},
+        "yes, to be made": {ASKED: (ALLOWED, None)},
+        "done": {ASKED: (ENDED, DONE)},
+        "no": {ASKED: (ENDED, GONE)},
+        "no, not yet": {ASKED: (DOUBTFUL, None)},
+        "ask again": {DOUBTFUL: (QUEUED, None)},
+        "made": {ASKED: (ASKED, None), ALLOWED: (ENDED, STANDS)},
+        "never made": {ASKED: (ASKED, None), ALLOWED: (ENDED, GONE)},
+    },
+    errors={
+        "ask": ("was asked about already", (ASKED, DOUBTFUL, ALLOWED, ENDED)),
+        "yes": _JUDGED_LATE,
+        "yes, to be made": _JUDGED_LATE,
+        "done": _JUDGED_LATE,
+        "no": _JUDGED_LATE,
+        "no, not yet": _JUDGED_LATE,
+        "ask again": ("is not in doubt", (QUEUED, ASKED, ALLOWED, ENDED)),
+        "made": ("waits for no batch", (QUEUED, DOUBTFUL, ENDED)),
+        "never made": ("waits for no batch", (QUEUED, DOUBTFUL, ENDED)),
+    },
+)
+#: Events of a claim that an error lists.
+_LONGEST_STORY = 8
+
+
+def _story() -> deque[str]:
+    return deque(maxlen=_LONGEST_STORY)
 
 
 @dataclass(slots=True)
@@ -27,31 +73,77 @@ class Claimed:
 
     session: int
     place: Any
-    expected: bool = False  # whether its commit is to come, as it was said before
+    expected: bool = False  # whether its commit is to come: the trainer sent it before
+    state: str = QUEUED
+    end: str = ""  # STANDS, DONE or GONE
     batch: Batch | None = None  # set aside for it
-    verdict: str = ""
-    doubtful: bool = False  # refused, and may still come to be
     saved: bool = False  # its commit came before the verdict …
     payload: Any = None  # … with this
+    story: deque[str] = field(default_factory=_story)
+
+    def on(self, event: str) -> bool:
+        """Change the state by an event; whether the claim has ended."""
+        self.story.append(event)
+        self.state, effect = CLAIM.follow(event, self.state, self)
+        self.end = effect or ""
+        return self.state is ENDED
+
+    def __str__(self) -> str:
+        return f"the claim of trainer {self.session} on token {self.place.token}"
+
+    def history(self) -> str:
+        """Return its recent events, for the text of an error."""
+        return ", ".join(self.story)
 
 
 class Claims:
+    """The claims of one feed."""
+
+    def __init__(self, hands: Hands) -> None:
+        self._hands = hands
+        self.by_token: dict[int, Claimed] = {}
+
+    def _ask(self, claim: Claimed) -> None:
+        """Have the partition judge a claim."""
+        claim.on("ask")
+        self._hands.effects.append(Claim(claim.place.partition, claim.place))
+
+    def add(self, session: int, place: Any, saved: bool) -> Iterable[Claimed]:
+        """Note that a new session has a batch, or (``saved``) commits it and got no answer."""
+        raise NotImplementedError
+
+    def judged(self, token: int, verdict: str, number: int) -> Iterable[Claimed]:
+        """Take a partition's verdict: "done" before, "yes" it can be, by this number, or "no"."""
+        raise NotImplementedError
+
+    def made(self, batch: Batch) -> Iterable[Claimed]:
+        """Note that a batch was made."""
+        return ()
+
+    def partition_ended(self, number: int) -> Iterable[Claimed]:
+        """Note that no more batches of a partition will come."""
+        return ()
+
+    def arrived(self, partition: int, token: int, stored: bool = False) -> None:
+        """Note that a commit is stored, or will not come: other claims may have waited for it."""
+
+    def wait_for_others(self, others_come: bool) -> None:
+        """Set whether trainers of an earlier server are still to greet this one."""
+
+
+class PlainClaims(Claims):
     """The claims of a plain feed, whose batches are known by their numbers."""
 
     def __init__(self, hands: Hands, supply: PlainSupply) -> None:
-        self._hands = hands
+        super().__init__(hands)
         self._supply = supply
-        self.by_token: dict[int, Claimed] = {}
         self._last: dict[tuple[int, int], int] = {}  # of each batch the last holder's token
 
     def add(self, session: int, place: Any, saved: bool) -> Iterable[Claimed]:
-        """A new session has a batch, or (``saved``) commits it: that was not answered.
-
-        Of several holders that a batch had the last one, of the highest token, has it.
-        """
+        """Of several holders that a batch had the last one, of the highest token, has it."""
         token, order = place.token, (place.number, place.partition)
         claim = self.by_token[token] = Claimed(session, place, saved)
-        self._hands.effects.append(Claim(place.partition, place))
+        self._ask(claim)
         rival_token = self._last.get(order, -1)
         if rival_token > token:
             return ()
@@ -61,53 +153,44 @@ class Claims:
             claim.batch = self._supply.pick(*order)
             return ()
         claim.batch, rival.batch = rival.batch, None
-        return self._ended(rival) if rival.verdict else ()
+        return self._after("never made", rival)
 
     def made(self, batch: Batch) -> Iterable[Claimed]:
-        """A batch was made."""
         token = self._last.get(batch.order)
         if token is None:
             return ()
         claim = self.by_token[token]
         claim.batch = self._supply.pick(*batch.order)
-        return self._ended(claim) if claim.verdict else ()
+        return self._after("made", claim)
 
     def partition_ended(self, number: int) -> Iterable[Claimed]:
-        """No more batches of a partition will come."""
         return [
             ended
             for claim in list(self.by_token.values())
-            if claim.place.partition == number and claim.verdict and claim.batch is None
-            for ended in self._ended(claim)
+            if claim.place.partition == number and claim.batch is None
+            for ended in self._after("never made", claim)
         ]
 
     def judged(self, token: int, verdict: str, number: int) -> Iterable[Claimed]:
-        """A worker's word on a claim: "done" before, "yes" it can be, or "no"."""
         claim = self.by_token.get(token)
         if claim is None:
             return ()
-        claim.verdict = verdict
-        if verdict == "done":
-            self._hands.leases.remember(token)
-        elif verdict == "yes" and claim.batch is None and self._comes(claim.place):
-            return ()
-        return self._ended(claim)
+        if verdict == "yes" and claim.batch is None:
+            verdict = "yes, to be made" if self._comes(claim.place) else "no"
+        return self._after(verdict, claim)
 
     def _comes(self, place: Any) -> bool:
         """Whether a batch that is not here will come, and be this claim's."""
         order = place.number, place.partition
         return self._last.get(order) == place.token and self._supply.stream.will_make(*order)
 
-    def _ended(self, claim: Claimed) -> Iterable[Claimed]:
+    def _after(self, event: str, claim: Claimed) -> Iterable[Claimed]:
+        """Return the claim, if it has ended by an event."""
+        if not claim.on(event):
+            return ()
         place = claim.place
         del self.by_token[place.token]
         order = place.number, place.partition
         if self._last.get(order) == place.token:
             del self._last[order]
         return (claim,)
-
-    def arrived(self, partition: int, token: int, stored: bool = False) -> None:
-        """A commit is stored, or will not come: no claim waits for one."""
-
-    def wait_for_others(self, others_come: bool) -> None:
-        """Whether trainers of an earlier server are to greet this one: no verdict rests on it."""

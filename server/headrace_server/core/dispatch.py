@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .claims import Claimed
+from .claims import DONE, STANDS, Claimed
 from .demand import LaneQueues
 from .handover import (
     Answer,
@@ -149,7 +149,9 @@ class Dispatcher(Standing):
         """These claims were judged: their leases stand again, or their batches are others'."""
         for claim in ended:
             token, session, batch = claim.place.token, claim.session, claim.batch
-            if batch is not None and claim.verdict == "yes":
+            if claim.end is DONE:
+                self._leases.remember(token)
+            if batch is not None and claim.end is STANDS:
                 trainer = self._trainers.present.get(session)
                 self._leases.admit(token, batch, session, 0.0 if trainer is None else trainer.seen)
                 self._hands.effects.append(Reclaimed(token))
@@ -159,7 +161,7 @@ class Dispatcher(Standing):
                 self._put_back(session, batch)
             if claim.saved:
                 self.save(session, token, claim.payload)
-            comes = claim.expected and claim.verdict == "yes"
+            comes = claim.expected and claim.end is STANDS
             leases = self._leases
             if leases.state(token) is SAVING or (comes and leases.batch_of(token, session)):
                 continue  # others wait until its commit is stored

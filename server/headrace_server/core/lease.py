@@ -111,6 +111,9 @@ class Lease(Generic[B]):
     asked: tuple[int, ...] = ()  # other sessions that are answered when the commit is stored
     story: tuple[str, ...] = ()  # how this and earlier leases of the batch have ended
 
+    def __str__(self) -> str:
+        return f"batch {self.batch}"
+
     def history(self) -> str:
         """Return what has happened to the batch, for the text of an error."""
         now = (
@@ -118,6 +121,19 @@ class Lease(Generic[B]):
             f"delivery {self.seq}, and is {self.state}"
         )
         return "; ".join([*self.story, now])
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """A token of an earlier server, for the text of an error."""
+
+    token: int
+
+    def __str__(self) -> str:
+        return f"token {self.token}"
+
+    def history(self) -> str:
+        return "an earlier server granted it"
 
 
 class LeaseTable(Generic[B]):
@@ -157,14 +173,6 @@ class LeaseTable(Generic[B]):
             return lease.state
         return ANSWERED if token in self._answers else OVER
 
-    def _checked(self, event: str, lease: Lease[B]) -> str:
-        """Return the state that a lease has after an event; IllegalEvent where it has none."""
-        try:
-            return LEASE.on(event)[lease.state][0]
-        except KeyError:
-            name = f"batch {lease.batch}"
-            raise LEASE.illegal(event, lease.state, name, lease.history()) from None
-
     # A batch
 
     def grant(self, batch: B, session: int, seq: int, now: float) -> Lease[B]:
@@ -172,7 +180,7 @@ class LeaseTable(Generic[B]):
         story: tuple[str, ...] = ()
         last = self._of_batch.get(batch)
         if last is not None:
-            last.state = self._checked("grant again", last)
+            last.state, _ = LEASE.follow("grant again", last.state, last)
             del self._leases[last.token]
             story = last.story
         self._counter = token = self._counter + 1
@@ -193,7 +201,7 @@ class LeaseTable(Generic[B]):
 
     def take_back(self, lease: Lease[B], why: str = "taken back") -> B:
         """End a lease without commit; the batch may be granted again."""
-        lease.state = self._checked("take back", lease)
+        lease.state, _ = LEASE.follow("take back", lease.state, lease)
         self._release(lease)
         ended = f"token {lease.token} of trainer {lease.session} from {lease.since:g} s on: {why}"
         lease.story = (*lease.story, ended)[-_LONGEST_STORY:]
@@ -207,7 +215,7 @@ class LeaseTable(Generic[B]):
         lease = self._of_batch.get(batch)
         if lease is None:
             return None
-        lease.state = self._checked("void", lease)
+        lease.state, _ = LEASE.follow("void", lease.state, lease)
         del self._of_batch[batch], self._leases[lease.token]
         return lease.token
 
@@ -247,7 +255,7 @@ class LeaseTable(Generic[B]):
 
     def stored(self, lease: Lease[B], code: str = "", text: str = "") -> None:
         """End a commit: its partition has stored it, or says why it has not."""
-        lease.state = self._checked("refused" if code else "stored", lease)
+        lease.state, _ = LEASE.follow("refused" if code else "stored", lease.state, lease)
         session, token = lease.session, lease.token
         del self._leases[token], self._of_batch[lease.batch]
         left = self.unstored.pop(session) - 1
@@ -275,20 +283,15 @@ class LeaseTable(Generic[B]):
 
     # An earlier server
 
-    def _check_unknown(self, event: str, token: int) -> None:
-        state = self.state(token)
-        if state not in LEASE.on(event):
-            raise LEASE.illegal(event, state, f"token {token}", f"it is {state}")
-
     def remember(self, token: int) -> None:
         """Note that an earlier server has stored the commit of a token."""
-        self._check_unknown("remember", token)
+        LEASE.follow("remember", self.state(token), _Token(token))
         self._note_answer(token, None)
 
     def admit(self, token: int, batch: B, session: int, now: float) -> None:
         """Let a lease that an earlier server has granted stand again."""
-        self._check_unknown("admit", token)
-        lease = Lease(token, batch, session, now, now, 0, FREE)
+        state, _ = LEASE.follow("admit", self.state(token), _Token(token))
+        lease = Lease(token, batch, session, now, now, 0, state)
         self._leases[token] = self._of_batch[batch] = lease
         self.adopt(token, session, now)
 

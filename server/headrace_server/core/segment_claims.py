@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .claims import Claimed
+from .claims import DOUBTFUL, STANDS, Claimed, Claims
 from .demand import Arrivals, LaneQueues
-from .handover import Batch, Claim
+from .handover import Batch
 from .hands import Hands
 
 __all__ = ["SegmentClaims"]
@@ -24,28 +24,26 @@ __all__ = ["SegmentClaims"]
 _BYTES_PER_ROW = 12
 
 
-class SegmentClaims:
+class SegmentClaims(Claims):
     """The claims of a feed of segments."""
 
     def __init__(self, hands: Hands, supply: Arrivals | LaneQueues) -> None:
-        self._hands = hands
+        super().__init__(hands)
         self._supply = supply
-        self.by_token: dict[int, Claimed] = {}
         #: By partition that is held: tokens of claims that are to be judged, oldest last.
         self._unsaid: dict[int, list[int]] = {}
         self._awaited: dict[int, int] = {}  # by partition: the claim that others wait for
         self._others_come = False  # trainers of an earlier server, which have not greeted this one
 
     def add(self, session: int, place: Any, saved: bool) -> Iterable[Claimed]:
-        """A new session has a batch, or (``saved``) commits it: that was not answered."""
         if not place.rows or len(place.segments) != _BYTES_PER_ROW * place.rows:
             return ()
         token, partition = place.token, place.partition
-        self.by_token[token] = Claimed(session, place)
+        claim = self.by_token[token] = Claimed(session, place)
         if isinstance(self._supply, LaneQueues):
-            self._hands.effects.append(Claim(partition, place))
+            self._ask(claim)
             return ()
-        self.by_token[token].expected = saved
+        claim.expected = saved
         held = partition in self._unsaid
         self._unsaid[partition] = sorted([*self._unsaid.get(partition, ()), token], reverse=True)
         self._say_next(partition)
@@ -60,36 +58,24 @@ class SegmentClaims:
         while unsaid and partition not in self._awaited:
             token = unsaid.pop()
             claim = self.by_token[token]
-            self._hands.effects.append(Claim(partition, claim.place))
+            self._ask(claim)
             if claim.saved or claim.expected:
                 self._awaited[partition] = token
 
-    def made(self, batch: Batch) -> Iterable[Claimed]:
-        """A batch was made.  The worker knows which segments are out: it is not of these."""
-        return ()
-
-    def partition_ended(self, number: int) -> Iterable[Claimed]:
-        """No more batches of a partition will come; its claims are judged all the same."""
-        return ()
-
     def judged(self, token: int, verdict: str, number: int) -> Iterable[Claimed]:
-        """A worker's word on a claim: "done" before, "yes" it can be, by this number, or "no"."""
         claim = self.by_token.get(token)
         if claim is None:
             return ()
-        claim.doubtful = verdict == "no" and self._may_be_made_up(claim)
+        doubtful = verdict == "no" and self._may_be_made_up(claim)
         partition = claim.place.partition
-        if claim.doubtful:
+        if not claim.on("no, not yet" if doubtful else verdict):
             self._unsaid.setdefault(partition, [])
             self._supply.hold(partition, True)
             if self._awaited.get(partition) == token:
                 del self._awaited[partition]
                 self._say_next(partition)
             return ()
-        claim.verdict = verdict
-        if verdict == "done":
-            self._hands.leases.remember(token)
-        elif verdict == "yes":
+        if claim.end is STANDS:
             claim.batch = self._out_again(claim.place, number)
         del self.by_token[token]
         return (claim,)
@@ -104,7 +90,7 @@ class SegmentClaims:
         return self._others_come or any(
             other.place.partition == claim.place.partition
             for other in self.by_token.values()
-            if other is not claim and not other.doubtful
+            if other is not claim and other.state is not DOUBTFUL
         )
 
     def _out_again(self, place: Any, number: int) -> Batch:
@@ -117,7 +103,6 @@ class SegmentClaims:
         return Batch(place.partition, number, place.rows, None, {"claimed": place})
 
     def arrived(self, partition: int, token: int, stored: bool = False) -> None:
-        """A commit is stored, or will not come: others may have waited for it."""
         if stored:
             self._judge_again(partition)
         if self._awaited.get(partition) == token:
@@ -126,7 +111,7 @@ class SegmentClaims:
         if partition in self._awaited:
             return
         here = [claim for claim in self.by_token.values() if claim.place.partition == partition]
-        if here and all(claim.doubtful for claim in here) and not self._others_come:
+        if here and all(claim.state is DOUBTFUL for claim in here) and not self._others_come:
             self._judge_again(partition)
         elif not here and partition in self._unsaid:
             del self._unsaid[partition]
@@ -137,18 +122,17 @@ class SegmentClaims:
         again = [
             token
             for token, claim in self.by_token.items()
-            if claim.doubtful and claim.place.partition == partition
+            if claim.state is DOUBTFUL and claim.place.partition == partition
         ]
         if again:
             for token in again:
-                self.by_token[token].doubtful = False
+                self.by_token[token].on("ask again")
             unsaid = {*self._unsaid.get(partition, ()), *again}
             self._unsaid[partition] = sorted(unsaid, reverse=True)
             self._say_next(partition)
 
     def wait_for_others(self, others_come: bool) -> None:
-        """Whether trainers of an earlier server are to greet this one."""
         self._others_come = others_come
-        doubtful = [claim for claim in self.by_token.values() if claim.doubtful]
+        doubtful = [claim for claim in self.by_token.values() if claim.state is DOUBTFUL]
         for partition in {claim.place.partition for claim in doubtful}:
             self._judge_again(partition)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from .claims import Claims
+from .claims import Claims, PlainClaims
 from .demand import Arrivals, LaneQueues
 from .handover import Batch
 from .hands import Hands
@@ -40,13 +40,13 @@ class Standing:
         self._trainers = trainers = Trainers(max_window, self._held_by, shared)
         self._recalls = Recalls()
         self._supply: PlainSupply | Arrivals | LaneQueues
-        self._claims: Claims | SegmentClaims
+        self._claims: Claims
         if order:
             segments = (LaneQueues if order == "lanes" else Arrivals)(partitions, hands, trainers)
             self._supply, self._claims = segments, SegmentClaims(hands, segments)
         else:
             plain = PlainSupply(partitions, hands, trainers)
-            self._supply, self._claims = plain, Claims(hands, plain)
+            self._supply, self._claims = plain, PlainClaims(hands, plain)
         self._saving: dict[tuple[int, int], Lease[Batch]] = {}  # commits to be stored, by order
         self._last_saved: dict[int, tuple[int, Batch]] = {}  # by session: token and batch
         self._resends: dict[int, int] = {}  # sessions that reconnected, and what they received

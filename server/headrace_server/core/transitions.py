@@ -1,9 +1,9 @@
 """The life of a thing as a table: (event, state) → (next state, effect), or why that is an error.
 
     LEASE = Transitions("lease", moves={"commit": {HELD: (SAVING, …), …}, …}, errors={…})
-    COMMIT = LEASE.on("commit")
-    try: lease.state, effect = COMMIT[lease.state]
-    except KeyError: raise LEASE.illegal("commit", lease.state, name, history) from None
+    COMMIT = LEASE.on("commit")              its moves alone, where every state has one
+    lease.state, effect = COMMIT[lease.state]
+    lease.state, effect = LEASE.follow("take back", lease.state, lease)    where that may be illegal
 
 A table answers every event in every state, by a move or by an error that has a text; one with a
 hole is refused.  docs/transitions.md shows the tables, drawn by ``drawn``.
@@ -12,12 +12,19 @@ hole is refused.  docs/transitions.md shows the tables, drawn by ``drawn``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 __all__ = ["IllegalEvent", "Moves", "Transitions"]
 
 #: By state: the next state and the effect.
 Moves = Mapping[str, tuple[str, Any]]
+
+
+class Thing(Protocol):
+    """What a table is the life of."""
+
+    def history(self) -> str:
+        """Return what has happened to it, for the text of an error."""
 
 
 class IllegalEvent(ValueError):
@@ -37,7 +44,6 @@ class Transitions:
         """``errors``: by event, the end of an error that begins with a name, and its states."""
         self.kind = kind
         self.states = states
-        self.events = tuple(moves)
         self._moves = moves
         self._errors = errors
         for event in {**moves, **errors}:
@@ -55,22 +61,29 @@ class Transitions:
         """Return the moves of an event; states in which it is an error are missing."""
         return self._moves[event]
 
-    def illegal(self, event: str, state: str, name: object, history: str) -> IllegalEvent:
-        """Return the error for an event that a state does not allow."""
-        assert state in self._errors[event][1]
-        return IllegalEvent(f"{name} {self._errors[event][0]}: {history}")
+    def follow(self, event: str, state: str, thing: Thing) -> tuple[str, Any]:
+        """Return the next state and the effect; IllegalEvent where a state does not allow it."""
+        move = self._moves[event].get(state)
+        if move is None:
+            raise IllegalEvent(f"{thing} {self._errors[event][0]}: {thing.history()}")
+        return move
 
     def drawn(self) -> Iterator[str]:
-        """Yield the lines of a diagram: what each event leads to in each state."""
-        wide, long = max(map(len, self.states)), max(map(len, self.events))
+        """Yield the lines of a diagram: by state the events with what they lead to, and errors."""
+        wide, long = max(map(len, self.states)), max(map(len, self._moves))
         for state in self.states:
-            for number, event in enumerate(self.events):
-                start = state if number == 0 else ""
-                line = f"{start:{wide}}  {event:{long}}  "
-                if state in self._moves[event]:
-                    following, effect = self._moves[event][state]
-                    line += f"─► {following:{wide}}  {'' if effect is None else effect}"
-                else:
-                    line += f"✗  error: {self._errors[event][0]}"
-                yield line.rstrip()
+            start = state
+            for event, moves in self._moves.items():
+                if state in moves:
+                    following, effect = moves[state]
+                    arrow = f"─► {following:{wide}}  {'' if effect is None else effect}"
+                    yield f"{start:{wide}}  {event:{long}}  {arrow}".rstrip()
+                    start = ""
+            refused: dict[str, list[str]] = {}
+            for event, (text, states) in self._errors.items():
+                if state in states:
+                    refused.setdefault(text, []).append(event)
+            for text, events in refused.items():
+                yield f"{start:{wide}}  ✗ {' / '.join(events)}: error, it {text}"
+                start = ""
             yield ""

@@ -1,10 +1,15 @@
-"""Trainers' sessions, and how it is found out that a trainer on this host is dead.
+"""Trainers' sessions, and how the owner notices that a trainer on this host is dead.
 
-A session outlives a connection: the nonce that a trainer chose names it across reconnections.  Its
-file holds random bytes; a trainer that can tell them sees the same memory as the server, whatever
-containers lie between.  It holds a shared flock on the file for as long as it, or a tensor of its,
-uses the memory, so a free lock means that nothing of the trainer is left.  The server keeps the
-file open, for it looks at the lock ten times a second.
+    open() ─► remote ── attach ──► local ── leave ──► lingering ── the lock is free ──► over
+                │                                                                        ▲
+                └── leave ──► left ── sweep ─────────────────────────────────────────────┘
+
+The life of a session is the table ``SESSION``.  A session outlives a connection: the nonce that a
+trainer chose names it across reconnections.  Its file holds random bytes; a trainer that can read
+them sees the same memory as the server, whatever containers lie between.  The trainer holds a
+shared flock on the file for as long as it or one of its tensors uses the memory, so a free lock
+means that nothing of the trainer is left.  The owner keeps the file open, for it looks at the lock
+ten times a second.
 """
 
 from __future__ import annotations
@@ -21,17 +26,56 @@ from headrace_proto.errors import LimitExceeded
 from headrace_proto.messages import Answered
 
 from ..core.handover import Batch
+from ..core.transitions import Transitions
 from ..files.durable_file import writing
 from ..process.descriptors import aside, own
 from ..process.rundir import MORE_SHARED_MEMORY, is_held
 from .counters import Tally
 
-__all__ = ["Session", "SessionTable", "remove_files"]
+__all__ = ["SESSION", "Session", "SessionTable", "remove_files"]
 
 logger = logging.getLogger("headrace.trainers")
 
 #: Name of a session's file, before its number.
 _FILE = "trainer-"
+
+
+REMOTE, LOCAL, LEFT, LINGERING, DIED, OVER = STATES = (
+    "remote",
+    "local",
+    "left",
+    "lingering",
+    "died",
+    "over",
+)
+
+SESSION = Transitions(
+    "session",
+    STATES,
+    moves={
+        "attach": {REMOTE: (LOCAL, None), LOCAL: (LOCAL, None)},
+        "fail to attach": {REMOTE: (REMOTE, None), LOCAL: (REMOTE, None)},
+        "leave": {
+            REMOTE: (LEFT, "leases go to others"),
+            LOCAL: (LINGERING, "leases go to others"),
+            DIED: (OVER, "leases go to others"),
+        },
+        "sweep": {
+            LEFT: (OVER, "its file is removed"),
+            LINGERING: (OVER, "its file is removed, its memory is free"),
+            LOCAL: (DIED, "its file is removed, its memory is free"),
+        },
+    },
+    errors={
+        "attach": ("is over", (LEFT, LINGERING, DIED, OVER)),
+        "fail to attach": ("is over", (LEFT, LINGERING, DIED, OVER)),
+        "leave": ("has left already", (LEFT, LINGERING, OVER)),
+        "sweep": ("is still in use", (REMOTE, DIED, OVER)),
+    },
+)
+_PRESENT, _MAPS = frozenset((REMOTE, LOCAL, DIED)), frozenset((LOCAL, LINGERING, DIED))
+#: Events of a session that an error lists.
+_LONGEST_STORY = 8
 
 
 @dataclass(slots=True)
@@ -47,8 +91,10 @@ class Session:
     file: int = -1  # its open file, as long as the table has the session
     key: str = ""  # the public key that it came by, where the server has keys …
     name: str = ""  # … and whose that is
-    local: bool = False
-    present: bool = True
+    state: str = REMOTE
+    present: bool = True  # whether the trainer has not left
+    local: bool = False  # whether it maps memory of this host
+    story: list[str] = field(default_factory=list)  # the last events
     seen: float = 0.0
     process: bytes = b""  # names the trainer's process
     resumed: str = ""  # the snapshot that it goes on from
@@ -62,6 +108,19 @@ class Session:
     messages: int = 0  # in this second
     run: int = 0  # of a trainer that has a rank
     heard_end: bool = False  # whether the trainer has acknowledged the end of its feed
+
+    def on(self, event: str) -> None:
+        """Change the state by an event."""
+        self.story = [*self.story, event][-_LONGEST_STORY:]
+        self.state, _ = SESSION.follow(event, self.state, self)
+        self.present, self.local = self.state in _PRESENT, self.state in _MAPS
+
+    def __str__(self) -> str:
+        return f"the session of {self.who}"
+
+    def history(self) -> str:
+        """Return its recent events, for the text of an error."""
+        return ", ".join(self.story)
 
     @property
     def who(self) -> str:
@@ -166,20 +225,21 @@ class SessionTable:
 
     def attach(self, session: Session, proof: bytes) -> None:
         """Believe that a trainer shares the host when it can tell what is in its file."""
-        session.local = _proves(session, proof) and is_held(session.file)
+        proved = _proves(session, proof) and is_held(session.file)
+        session.on("attach" if proved else "fail to attach")
 
     def come_near(self, number: int, proof: bytes, identity: bytes) -> Session | None:
         """The session of a trainer that comes by a channel, from now on reached by that."""
         session = self._by_number.get(number)
         if session is None or not session.present or not _proves(session, proof):
             return None
-        session.local = is_held(session.file)
+        session.on("attach" if is_held(session.file) else "fail to attach")
         self._move(session, identity)
         return session
 
     def leave(self, session: Session) -> None:
         """The trainer is gone; its memory may still be mapped."""
-        session.present = False
+        session.on("leave")
         if not session.local:
             _close(session)
         if self._by_nonce.get(session.nonce) is session:
@@ -192,6 +252,7 @@ class SessionTable:
         for session in list(self._by_number.values()):
             gone = not is_held(session.file) if session.local else not session.present
             if gone:
+                session.on("sweep")
                 del self._by_number[session.number]
                 session.path.unlink(missing_ok=True)
                 _close(session)
@@ -223,7 +284,7 @@ def _close(session: Session) -> None:
 
 
 def remove_files(directory: Path, owner: int, owners: int) -> None:
-    """Remove the files of all sessions that earlier lives of an owner have opened."""
+    """Remove the files of all sessions that earlier lives of an owner opened."""
     for path in directory.glob(f"{_FILE}*"):
         number = path.name.removeprefix(_FILE)
         if number.isdecimal() and (int(number) - 1 - owner) % owners == 0:

@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_proto.messages import Handed
+from headrace_server.core.claims import STANDS, Claimed
 from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.handover import Answer, Batch, Claim, Finish, Freed, Save, Send, Taken
+from headrace_server.core.transitions import IllegalEvent
 from tests.examples import some
 
 from .anew import OLD, TTL, At, committed, place, stale
@@ -373,3 +375,13 @@ def test_whoever_dies_every_batch_is_kept_once_and_every_commit_is_answered(seed
     assert not any(world.trainers)
     assert not world.d._claims.by_token and not world.d._claims._last
     assert not world.d.leased
+
+
+def test_a_verdict_that_was_not_asked_for_is_an_error_with_the_history_of_the_claim():
+    claim = Claimed(2, place(5, 7))
+    for event in ("ask", "made", "yes, to be made"):
+        assert not claim.on(event)
+    what = f"the claim of trainer 2 on token {OLD + 5} was not asked about: ask, made, yes, to be"
+    with pytest.raises(IllegalEvent, match=what):
+        claim.on("no")
+    assert claim.state == "allowed" and claim.on("made") and claim.end is STANDS

@@ -72,7 +72,7 @@ def test_an_illegal_event_changes_nothing_and_tells_what_has_happened_to_the_bat
     t.commit(second.token, 2)
     with pytest.raises(IllegalEvent, match=history.format("is in nobody's hands", "saving")):
         t.take_back(second)
-    with pytest.raises(IllegalEvent, match="token 2 is known already: it is saving"):
+    with pytest.raises(IllegalEvent, match="token 2 is known already"):
         t.admit(second.token, "a", 1, 13.0)
     for _ in range(100):
         t.take_back(t.grant("b", 1, 1, 0.0), "expired")

@@ -23,8 +23,16 @@ def test_an_event_leads_to_a_state_and_an_effect():
 
 
 def test_an_event_that_a_state_does_not_allow_is_an_error_with_the_history():
-    error = DOOR.illegal("pull", "open", "door 3", "opened at 4 s")
-    assert isinstance(error, IllegalEvent) and str(error) == "door 3 is open already: opened at 4 s"
+    class Door:
+        def __str__(self):
+            return "door 3"
+
+        def history(self):
+            return "opened at 4 s"
+
+    assert DOOR.follow("pull", "shut", Door()) == ("open", None)
+    with pytest.raises(IllegalEvent, match=r"^door 3 is open already: opened at 4 s$"):
+        DOOR.follow("pull", "open", Door())
 
 
 @pytest.mark.parametrize(
@@ -45,7 +53,7 @@ def test_a_table_with_a_hole_is_refused(moves, errors, what):
 def test_a_table_is_drawn_by_state():
     assert list(DOOR.drawn()) == [
         "open  push  ─► shut  Bang",
-        "      pull  ✗  error: is open already",
+        "      ✗ pull: error, it is open already",
         "",
         "shut  push  ─► shut",
         "      pull  ─► open",

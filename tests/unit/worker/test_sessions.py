@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace_proto.errors import LimitExceeded
+from headrace_server.core.transitions import IllegalEvent
 from headrace_server.worker.sessions import Session, SessionTable, remove_files
 from tests.nursery import WarmPopen
 from tests.shortage import no_descriptors
@@ -233,3 +234,15 @@ def test_what_bounds_the_trainers_is_named_where_it_is_not_the_option(tmp_path: 
     with pytest.raises(LimitExceeded, match=r"1 trainers.*the limit of open files is 100"):
         table.open(b"b", "f", b"b")
     table.close()
+
+
+def test_an_illegal_event_changes_nothing_and_tells_what_the_session_has_seen(tmp_path: Path):
+    table = SessionTable(tmp_path)
+    session = table.open(b"a", "f", b"1")
+    table.attach(session, b"no proof")
+    table.leave(session)
+    what = "the session of trainer 1 has left already: fail to attach, leave, leave"
+    with pytest.raises(IllegalEvent, match=what):
+        table.leave(session)
+    assert session.state == "left" and not session.present
+    assert list(table.dead()) == [session] and session.state == "over"
