@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace_server.files.manifest import resolve
-from headrace_server.making.partition_feed import Busy
+from headrace_server.making.run import Busy
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.process.config import FeedConfig

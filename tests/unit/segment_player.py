@@ -13,9 +13,9 @@ from headrace_proto.dtypes import BYTES, name_of
 from headrace_proto.layout import arrange, array_at, check_slot, strings_at
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
-from headrace_server.making.partition_feed import Busy, MadeBatch
+from headrace_server.making.compose import compose
+from headrace_server.making.run import Busy, MadeBatch
 from headrace_server.making.segment_block import write_strings
-from headrace_server.making.sequence_feed import SequenceFeed
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading.reader import BadRecords
@@ -60,7 +60,7 @@ class Player:
         directory = directory / f"place{len(list(directory.iterdir()))}"
         directory.mkdir()
         self.slab = Slab(directory, 0, 0, slab_pages * PAGE, min(slab_pages, 64) * PAGE)
-        self.feed = SequenceFeed(self.reader, declaration, *parts, self.slab, self.bad)
+        self.feed = compose(self.reader, declaration, *parts, self.slab, self.bad)
         self.wanted: dict[int, int] = {}
 
     def want(self, stripe: int = 0) -> None:

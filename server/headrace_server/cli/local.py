@@ -1,6 +1,6 @@
 """One partition of a pipeline in this process: batches without a server.
 
-    reader ─► PartitionFeed | SequenceFeed ─► a slab of its own ─► Sample ─► committed at once
+    reader ─► Run ─► a slab of its own ─► Sample ─► committed at once
 
 What a worker does, this does, with the trainer's part played too: a batch is done when the next is
 asked for, and states of segments come back as they were handed out.
@@ -24,24 +24,19 @@ from headrace_proto.schema import Field
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
 from ..making.assemble import Assembly
-from ..making.partition_feed import Busy, Done, MadeBatch, PartitionFeed
-from ..making.sequence_feed import Resting, SequenceFeed
+from ..making.compose import compose, segmented
+from ..making.plain_maker import PlainMaker
+from ..making.run import Busy, Done, MadeBatch, Resting
 from ..making.slab import Slab
 from ..pipeline.declaration import Declaration
-from ..pipeline.sequences import SEQUENCES
 from ..process.rundir import RunDirectory
 from ..reading.reader import BadRecords, Reader
 from ..reading.sources import open_reader
 
-__all__ = ["LocalFeed", "Sample", "segmented"]
+__all__ = ["LocalFeed", "Sample"]
 
 _SLAB_BYTES: Final = 1 << 34  # taken as it is needed, a segment at a time
 _SEGMENT_BYTES: Final = 1 << 24
-
-
-def segmented(declaration: Declaration) -> bool:
-    """Whether batches are of segments, with states."""
-    return declaration.shape.kind == SEQUENCES
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +69,13 @@ class LocalFeed:
         self._directory = RunDirectory()
         try:
             self._slab = Slab(self._directory.path, 0, 0, _SLAB_BYTES, _SEGMENT_BYTES)
-            make = SequenceFeed if segmented(declaration) else PartitionFeed
-            self.feed: PartitionFeed | SequenceFeed = make(
-                self.reader, declaration, 0, partitions, self._slab, bad
-            )
+            self.run = compose(self.reader, declaration, 0, partitions, self._slab, bad)
         except BaseException:
             self.__exit__(None, None, None)
             raise
         self._elements: list[int] = []
-        if isinstance(self.feed, PartitionFeed):
-            self.feed.observe = self._note
+        if isinstance(self.run.maker, PlainMaker):
+            self.run.maker.observe = self._note
 
     def _note(self, assembly: Assembly) -> None:
         self._elements = assembly.unpadded()
@@ -92,33 +84,29 @@ class LocalFeed:
         """The batches of partition 0, from the first on."""
         began = time.monotonic()
         wanted = 1
-        self._want(wanted)
+        self.run.want(wanted, 0)
         while True:
-            step = self.feed.advance()
+            step = self.run.advance()
             if isinstance(step, MadeBatch):
                 yield self._sample(step, time.monotonic() - began)
                 self._commit(step)
                 wanted += 1
-                self._want(wanted)
+                self.run.want(wanted, 0)
                 began = time.monotonic()
             elif step is not Busy:
                 assert step in (Done, Resting), step  # all blocks are free: it is never Blocked
                 return
 
-    def _want(self, upto: int) -> None:
-        if isinstance(self.feed, SequenceFeed):
-            self.feed.want(upto, 0)
-
     def _sample(self, made: MadeBatch, seconds: float) -> Sample:
         block = self._slab.memory(made.block)
-        schema = self.feed.schema
+        schema = self.run.schema
         columns = {
             name: strings_at(block, slot) if slot.dtype == BYTES else array_at(block, slot)
             for name, slot in zip(schema, made.slots, strict=True)
         }
         elements = self._elements or [prod(slot.shape) for slot in made.slots]
         unpadded = dict(zip(schema, elements, strict=True))
-        if isinstance(self.feed, SequenceFeed):
+        if segmented(self._declaration):
             steps = int(columns["@length"].sum())
             for name in schema:
                 if name.startswith("sequences:"):
@@ -128,19 +116,18 @@ class LocalFeed:
         )
 
     def _commit(self, made: MadeBatch) -> None:
-        if isinstance(self.feed, SequenceFeed):
+        if segmented(self._declaration):
             states: list[tuple[int, int, tuple[int, ...]]] = []
             block = b""
             if self._declaration.shape.options["state_placement"] == "server":
                 block = self._slab.memory(made.block).tobytes()
                 states = [
                     (slot.offset, slot.nbytes, slot.shape)
-                    for name, slot in zip(self.feed.schema, made.slots, strict=True)
+                    for name, slot in zip(self.run.schema, made.slots, strict=True)
                     if name.startswith("state:")
                 ]
-            self.feed.saved(made.number, block, states)
+            self.run.saved(made.number, block, states)
         self._slab.free(made.block)
-        self.feed.committed(made.number)
 
     def __enter__(self) -> LocalFeed:
         return self

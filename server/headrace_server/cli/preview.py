@@ -61,7 +61,7 @@ def _preview(options: Namespace) -> int:
         told = {"feed": name, "source": declaration.source.kind, "files": len(files)}
         told |= {"examples": known, "indexed": known is not None}
         shown = [_told(s, options.label) for s in islice(local.batches(), options.batches)]
-        told |= {"batches": shown, "dropped": local.feed.dropped()}
+        told |= {"batches": shown, "dropped": local.run.dropped()}
     print(json.dumps(told) if options.json else "\n".join(_text(told)))
     return exits.WELL
 

@@ -20,6 +20,7 @@ from ..core.ahead import bounds
 from ..core.plan import Read
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile, resolve
+from ..making.compose import segmented
 from ..making.sequencing import Sequencing, State
 from ..making.shaping import Shaping
 from ..pipeline.declaration import Declaration, Order, Policy, convertible
@@ -32,7 +33,7 @@ from ..reading.reader import BadRecords, IndexedReader, Reader
 from ..reading.sources import open_reader
 from .exits import TOLD
 from .indexing import reporting_cache
-from .local import LocalFeed, segmented
+from .local import LocalFeed
 from .progress import Progress
 
 __all__ = ["Survey", "survey"]
@@ -144,7 +145,7 @@ def _look(
         for sample in islice(local.batches(), _BATCHES):
             rows, number = rows + sample.rows, number + 1
             heaviest = max(heaviest, sample.nbytes)
-        found.notes += _dropped(local.feed.dropped())
+        found.notes += _dropped(local.run.dropped())
         if not number:
             found.problems.append("the first partition makes no batch: too few examples come in")
             return

@@ -65,7 +65,7 @@ class Lanes(Sequences):
         self._stripes: dict[int, _Stripe] = {}
         self._orphans: list[tuple[int, int]] = []  # (insertion index, slot)
         self._dry: list[int] = []
-        self._through: list[int] = []
+        self.through: list[int] = []
         self._crowded = False  # more examples have come back than there are places
         self._gone: set[int] = set()  # stripes that were closed
         self.rewound = 0  # segments that were done, and go out again
@@ -90,7 +90,7 @@ class Lanes(Sequences):
         return max(self.capacity, begun * self.batch_size)
 
     @property
-    def _ready(self) -> int:
+    def ready(self) -> int:
         return len(self._fresh) + len(self._orphans)
 
     # Stripes
@@ -142,7 +142,7 @@ class Lanes(Sequences):
 
     def take_through(self) -> list[int]:
         """Slots of examples that are through or dropped: what is kept of them can go."""
-        through, self._through = self._through, []
+        through, self.through = self.through, []
         return through
 
     # Segments
@@ -267,7 +267,7 @@ class Lanes(Sequences):
 
     def _free_slots(self, slots: np.ndarray) -> None:
         super()._free_slots(slots)
-        self._through.extend(slots.tolist())
+        self.through.extend(slots.tolist())
 
     def keep(self, batch: Segments, rows: np.ndarray) -> np.ndarray:
         """The states of these rows after a batch are here: which of them are to be kept."""

@@ -1,21 +1,17 @@
-"""One partition of a feed: what to read next, what to batch next, what is not yet committed.
+"""One partition of a feed: what to read next and what to batch next.
 
     next_step() ─► Read   ── the worker reads, then ──► arrived()
-                ─► Plan   ── the worker assembles;  later ──► committed()
+                ─► Plan   ── the worker assembles its batch
                 ─► Rest      the shape wants nothing more before something happens to it
                 ─► None      the input has ended and everything was planned
 
 The machine never sees payload.  A chunk is known by the read that makes it, and reads are
-repeatable, so the whole state is small plain data:
-
-    cursor()    how to go on after the last plan, or with one that was given out and is held back;
-                plans given out are else somebody else's
-    snapshot()  the cursor, and the plans that are not committed, to be given out again
+repeatable, so the whole state is small plain data: ``cursor()`` is how another machine goes on
+after the last plan, or with that plan while it is *held*, for want of room for its batch.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,36 +56,31 @@ class Partition:
         self._next_chunk = 0
         self._next_number = 0
         self._reading: Read | None = None
-        self._closed = False
         self._finished = False
-        self._reads: dict[int, Read] = {}  # of chunks that waiting or uncommitted rows refer to
-        self._again: deque[Plan] = deque()  # uncommitted plans of a snapshot, to be given out first
-        self._uncommitted: dict[int, Plan] = {}
+        self._reads: dict[int, Read] = {}  # of chunks of which rows wait
+        self.held: Plan | None = None  # a plan without room for its batch, which is the next still
 
     @property
     def next_number(self) -> int:
-        """The number of the next new plan."""
+        """Number of the next new plan."""
         return self._next_number
 
     @property
     def first_number(self) -> int:
-        """The number of the next plan, be it one that is given out again."""
-        return self._again[0].number if self._again else self._next_number
-
-    @property
-    def epoch(self) -> int:
-        return self._epoch
+        """Number of the next plan, be it new or held."""
+        return self._next_number if self.held is None else self.held.number
 
     def next_step(self, limit: int) -> Read | Plan | type[Rest] | None:
         """What to do next; ``limit`` bounds a read, and changes nothing in what is planned."""
         if self._reading is not None:
             raise ValueError(f"chunk {self._reading.chunk} is being read and has not arrived")
-        if self._again:
-            return self._again.popleft()
+        if self.held is not None:
+            plan, self.held = self.held, None
+            return plan
         while True:
             draft = self._shaper.next_draft()
             if draft is not None:
-                return self._number(draft)
+                return Plan(self.take_number(), draft)
             if self._position is not None:
                 if not self._shaper.hungry:
                     return Rest
@@ -99,13 +90,6 @@ class Partition:
                 return None if self._shaper.done else Rest
             self._finished = True
             self._shaper.finish()
-
-    def _number(self, draft: Any) -> Plan:
-        plan = Plan(self._next_number, draft)
-        self._next_number += 1
-        if isinstance(draft, Draft):  # others are kept by the shaper that gave them
-            self._uncommitted[plan.number] = plan
-        return plan
 
     def arrived(
         self,
@@ -120,11 +104,9 @@ class Partition:
         self._reading = None
         self._next_chunk += 1
         self._epoch_rows += rows
-        if rows and not self._finished:
+        if rows:
             self._reads[read.chunk] = read
             self._shaper.offer(read.chunk, rows, facts or {})
-        if self._closed:
-            return
         self._position = next_position
         if next_position is None:
             self._next_epoch()
@@ -134,9 +116,11 @@ class Partition:
         self._reading = None
 
     def close(self, cancel: bool = False) -> None:
-        """Read no more.  With ``cancel`` rows that were read and not planned are dropped."""
-        self._closed = True
-        self._position = None
+        """Read no more, not even what was to be read next.
+
+        With ``cancel`` rows that were read and not planned are dropped.
+        """
+        self._reading = self._position = None
         if cancel:
             self._finished = True
             self._shaper.finish(drop=True)
@@ -149,16 +133,14 @@ class Partition:
         if wanted and self._empty_epochs < _HOPELESS_EPOCHS:
             self._position = self._start
 
-    def committed(self, number: int) -> None:
-        """The batch of a plan is done: its rows need never be read again."""
-        if self._uncommitted.pop(number, None) is None:
-            raise ValueError(f"batch {number} is not out: it was never planned, or is committed")
-        if self._again:  # of a restored snapshot: its old holder was faster
-            self._again = deque(plan for plan in self._again if plan.number != number)
-
     def chunks(self) -> set[int]:
         """Chunks whose payload is still needed to assemble plans to come."""
-        return self._shaper.chunks() | {p.chunk for plan in self._again for p in plan.draft.parts}
+        return self._with_held(self._shaper.chunks())
+
+    def _with_held(self, chunks: set[int]) -> set[int]:
+        if self.held is not None:
+            chunks.update(self.held.draft.of_chunks())
+        return chunks
 
     def epoch_of(self, chunk: int) -> int:
         """The epoch that a chunk was read in, while something refers to it."""
@@ -178,7 +160,7 @@ class Partition:
         }
 
     def take_number(self) -> int:
-        """The number of a batch that was not planned here."""
+        """The number of a plan, or of a batch that was not planned here."""
         self._next_number += 1
         return self._next_number - 1
 
@@ -200,25 +182,16 @@ class Partition:
 
     def forget_reads(self) -> None:
         """Forget reads that nothing refers to any more; cheap, to be called now and then."""
-        needed = self._shaper.chunks()
-        for plan in self._uncommitted.values():
-            needed.update(part.chunk for part in plan.draft.parts)
+        needed = self.chunks()
         self._reads = {chunk: read for chunk, read in self._reads.items() if chunk in needed}
 
-    def cursor(self, held: Plan | None = None) -> dict[str, Any]:
-        """Plain data from which another worker goes on with the plan after the last one.
+    def cursor(self) -> dict[str, Any]:
+        """Plain data from which another machine goes on; a read that has not arrived is repeated.
 
-        With ``held``, which is the last one, it goes on with that.
+        ``uncommitted`` lists the plan that is held.
         """
-        if self._reading is not None or self._again:
-            raise ValueError("there is no cursor while a chunk is read or plans are repeated")
-        chunks = self._shaper.chunks()
-        return (
-            self._state(chunks) if held is None else self._with_plans(chunks, {held.number: held})
-        )
-
-    def _state(self, chunks: set[int]) -> dict[str, Any]:
-        return {
+        chunks = self._with_held(self._shaper.chunks())
+        state = {
             "version": VERSION,
             "shape": self._shaper.kind,
             "epoch": self._epoch,
@@ -235,26 +208,14 @@ class Partition:
             ],
             "shaper": self._shaper.snapshot(),
         }
-
-    def snapshot(self) -> dict[str, Any]:
-        """The cursor and every uncommitted plan, as plain data."""
-        if self._reading is not None:
-            raise ValueError("there is no snapshot while a chunk is read")
-        chunks = self._shaper.chunks()
-        return self._with_plans(chunks, self._uncommitted)
-
-    def _with_plans(self, chunks: set[int], plans: Mapping[int, Plan]) -> dict[str, Any]:
-        for plan in plans.values():
-            chunks.update(part.chunk for part in plan.draft.parts)
-        state = self._state(chunks)
-        state["uncommitted"] = [
-            [n, [part.to_plain() for part in plan.draft.parts], dict(plan.draft.meta)]
-            for n, plan in sorted(plans.items())
-        ]
+        if self.held is not None:
+            draft = self.held.draft
+            parts = [part.to_plain() for part in draft.parts]
+            state["uncommitted"] = [[self.held.number, parts, dict(draft.meta)]]
         return state
 
     def restore(self, state: Mapping[str, Any]) -> list[Read]:
-        """Become what a cursor or a snapshot says; returns the reads whose chunks are needed again.
+        """Become what a cursor describes; returns the reads whose chunks are needed again.
 
         ValueError when the state is of another version or another shape; nothing is changed then.
         """
@@ -271,22 +232,22 @@ class Partition:
             state, "a partition", _FIELDS
         )
         known = {chunk: Read(chunk, *rest) for chunk, *rest in reads}
-        uncommitted = {
-            number: Plan(number, Draft(tuple(map(Part.from_plain, parts)), meta))
+        held = [
+            Plan(number, Draft(tuple(map(Part.from_plain, parts)), meta))
             for number, parts, meta in state.get("uncommitted", ())
-        }
+        ]
+        if len(held) > 1:
+            raise ValueError(f"the field 'uncommitted' lists {len(held)} plans; one may be held")
         self._shaper.restore(shaper)
         self._epoch, self._epoch_rows, self._empty_epochs = epoch, epoch_rows, empty_epochs
         self._position, self._next_chunk, self._next_number = position, chunk, number
         self._finished = finished
-        self._closed = False
         self._reading = None
         self._reads = known
-        self._uncommitted = uncommitted
-        self._again = deque(uncommitted.values())
+        self.held = held[0] if held else None
         return [known[chunk] for chunk in sorted(self.chunks())]
 
 
 def first_number(state: Mapping[str, Any]) -> int:
-    """The number of the first plan that comes from a cursor or a snapshot."""
+    """Number of the first plan that comes from a cursor."""
     return int(min([state["next_number"], *(plan[0] for plan in state.get("uncommitted", ()))]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -72,6 +72,10 @@ class Draft:
     @property
     def rows(self) -> int:
         return sum(len(part) for part in self.parts)
+
+    def of_chunks(self) -> Iterable[int]:
+        """Numbers of the chunks that the rows come from."""
+        return [part.chunk for part in self.parts]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

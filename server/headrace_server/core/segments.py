@@ -109,8 +109,6 @@ class SegmentQueue(Sequences):
         """Segments that could be taken now."""
         return len(self._back) + len(self._fresh)
 
-    _ready = ready
-
     def next_draft(self) -> Segments | None:
         """The next batch, if one is wanted and can be formed."""
         if self._made >= self._wanted:

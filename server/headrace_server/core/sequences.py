@@ -97,6 +97,8 @@ class Sequences(ABC):
     """
 
     kind = "sequences"
+    rewound = 0  # segments that were done, and go out again
+    through: Sequence[int] = ()  # see ``take_through``
     _slots: Slots
 
     def __init__(
@@ -121,7 +123,7 @@ class Sequences(ABC):
         self._cancelled = False
         self._dropped: dict[str, int] = {}
         self._uses: dict[int, int] = {}  # chunk → examples of it that still need its payload
-        self._refused: list[tuple[int, int]] = []
+        self.refused: list[tuple[int, int]] = []  # see ``take_refused``
         self._out: dict[int, Segments] = {}  # in trainers' hands, the oldest first
         self._slots = self._new_slots(min(capacity or _READ_AHEAD, _READ_AHEAD))
 
@@ -167,7 +169,7 @@ class Sequences(ABC):
 
     def take_refused(self) -> list[tuple[int, int]]:
         """Chunk and row of examples whose key was in flight already.  They were not admitted."""
-        refused, self._refused = self._refused, []
+        refused, self.refused = self.refused, []
         return refused
 
     @property
@@ -216,7 +218,7 @@ class Sequences(ABC):
         for row in range(start, end):
             mark = 0 if known is None else known[row]
             if not mark and not reserve(keys[row], offered.line + row):
-                self._refused.append((chunk, row))
+                self.refused.append((chunk, row))
                 mark = REFUSED
             if mark != REFUSED:
                 self._next_index += 1
@@ -258,6 +260,46 @@ class Sequences(ABC):
         return len(self._slots)
 
     # Segments
+
+    @abstractmethod
+    def want(self, upto: int, stripe: int = 0) -> None:
+        """Allow batches until there have been ``upto``."""
+
+    @abstractmethod
+    def saved(self, batch: Segments) -> np.ndarray | None:
+        """A batch is done: places of the rows whose states are wanted.
+
+        None when nothing can be saved any more.
+        """
+
+    @property
+    def starved(self) -> bool:
+        """Whether a batch is wanted that can not be formed now, but for states to come."""
+        return False
+
+    def claim(self, slots: np.ndarray, segments: np.ndarray) -> Segments | None:
+        """The batch of these segments, which a trainer has; None where it is not its own."""
+        return None
+
+    def release(self, batch: Segments) -> None:
+        """What was claimed is ready again."""
+        return
+
+    def leave(self, stripe: int) -> None:
+        """The trainer of a stripe of lanes left."""
+        return
+
+    def keep(self, batch: Segments, rows: np.ndarray) -> np.ndarray:
+        """Which of these rows' states after a batch are to be kept."""
+        return rows[:0]
+
+    def take_dry(self) -> list[int]:
+        """Stripes of lanes for which nothing is left, once each."""
+        return []
+
+    def take_through(self) -> list[int]:
+        """Slots of examples in lanes that are through or dropped, once each."""
+        return []
 
     def _hand_out(self, batch: Segments) -> None:
         """A batch goes to a trainer: places of examples that end with it are free."""
@@ -328,14 +370,14 @@ class Sequences(ABC):
         read are kept out while the capacity is ``full``.
         """
         return {
-            "ready": self._ready,
+            "ready": self.ready,
             "leased": sum(len(batch) for batch in self._out.values()),
             "full": sum(stop - start for _, start, stop in self._waiting),
         }
 
     @property
     @abstractmethod
-    def _ready(self) -> int:
+    def ready(self) -> int:
         """Segments that could be taken now."""
 
     def seek(self, key: Hashable) -> list[Found]:

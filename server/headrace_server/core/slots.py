@@ -10,7 +10,7 @@ used again when that segment is done.  Tables only grow, and a slot stays where 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -43,6 +43,10 @@ class Segments:
 
     def __len__(self) -> int:
         return len(self.slots)
+
+    def of_chunks(self) -> Iterable[int]:
+        """Numbers of the chunks that the rows come from."""
+        return set(self.chunks.tolist())
 
     def same(self, other: Segments) -> bool:
         """Whether these are the same segments in the same places of the same partition."""

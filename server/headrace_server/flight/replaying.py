@@ -9,8 +9,8 @@ no other batch to be made before it.  One partition of the replay gives all batc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -21,22 +21,30 @@ from headrace_proto.codec import pack
 from headrace_proto.errors import DataError
 from headrace_proto.layout import Slot, array_at, strings_at
 
-from ..core.changes import Saved
+from ..core.changes import Change, Saved
+from ..core.partition import Rest
+from ..core.plan import Plan, Read
 from ..core.slots import Segments
-from ..making.assemble import Assembly
-from ..making.partition_feed import Blocked, Busy, Done, MadeBatch, PartitionFeed
+from ..making.assemble import Rows
+from ..making.compose import segmented
+from ..making.keeper import Keeper
+from ..making.plain_maker import PlainMaker
+from ..making.plain_memory import NumberedMemory
+from ..making.run import Memory, Run
 from ..making.segment_block import SegmentBlock
-from ..making.sequence_feed import Resting, SequenceFeed
-from ..making.sequencing import Offer, State
+from ..making.segment_maker import SegmentMaker
+from ..making.segment_memory import closing
+from ..making.sequencing import Offer, Sequencing, State
 from ..making.slab import Slab
-from ..making.state_table import KeptStates, StateTable
-from ..pipeline.declaration import Declaration
+from ..making.state_table import StateTable
+from ..pipeline.declaration import Declaration, Shape
 from ..reading.chunk import Chunk
+from ..reading.intake import Intake
 from ..reading.reader import BadRecords, Reader
 from .recorder import flight_directory
 from .rows import BatchId, Made, Recorded, StoredSource
 
-__all__ = ["Replay", "ReplayedBatches", "ReplayedSegments"]
+__all__ = ["Replay", "Script", "replayed"]
 
 #: Chunks that are held, as others may need them again.
 _CHUNKS = 64
@@ -69,243 +77,236 @@ class Replay:
 
 
 class _Chunks(Generic[T]):
-    """Chunks that were read again; the oldest are let go."""
+    """Chunks that were read again with what a shape makes of them; the oldest are dropped."""
 
-    def __init__(self, read: Callable[[int, StoredSource], T]) -> None:
-        self._read = read
-        self._held: dict[tuple[int, StoredSource], T] = {}
+    def __init__(
+        self, intakes: Mapping[int, Intake], shaped: Callable[[Read, Chunk], tuple[Chunk, T]]
+    ) -> None:
+        self._intakes = intakes
+        self._shaped = shaped
+        self._held: dict[tuple[int, StoredSource], tuple[Chunk, T, np.ndarray]] = {}
 
-    def get(self, partition: int, source: StoredSource) -> T:
+    def get(self, partition: int, source: StoredSource) -> tuple[Chunk, T, np.ndarray]:
+        """The chunk, the shape's part, and where each recorded row of it is; see ``_places``."""
         name = partition, source
         if name not in self._held:
             if len(self._held) >= _CHUNKS:
                 del self._held[next(iter(self._held))]
-            self._held[name] = self._read(partition, source)
+            intake = self._intakes[partition]
+            if source.stages is not None:
+                intake.restore_stages(source.stages)
+            chunk, part = self._shaped(source.read, intake.chunk(source.read)[0])
+            self._held[name] = chunk, part, _places(source, chunk)
         return self._held[name]
 
 
-class ReplayedBatches(PartitionFeed):
-    """Batches without states.  A later life goes on after those that are done."""
+def replayed(
+    reader: Reader, declaration: Declaration, slab: Slab, bad: BadRecords, replay: Replay
+) -> Run:
+    """The run that makes the batches of a replay."""
+    intakes = {
+        partition: Intake(reader, declaration, partition, replay.partitions, bad)
+        for partition in {0, *(batch.partition for batch in replay.script)}
+    }
+    intake, shape = intakes[0], declaration.shape
+    if not segmented(declaration):
+        script = Script(replay, wanted=len(replay.script))
+        maker = _Rows(intakes, shape)
+        return Run(intake, script, maker, _BatchMemory(script, maker), slab)
+    script = Script(replay)
+    cutting = Sequencing(shape, intake.fields, 0)
+    segments = _Segments(intakes, cutting, slab, initial=replay.states == "initial")
+    return Run(intake, script, segments, _SegmentMemory(script), slab)
 
-    def __init__(
-        self, reader: Reader, declaration: Declaration, slab: Slab, bad: BadRecords, replay: Replay
-    ) -> None:
-        about = reader, declaration
-        super().__init__(*about, 0, replay.partitions, slab, bad)
-        self._readers = {
-            partition: PartitionFeed(*about, partition, replay.partitions, slab, bad)
-            for partition in {batch.partition for batch in replay.script}
-        }
-        self._script = _Script(replay)
-        self._read_again = _Chunks(self._chunk_of)
-        self._waiting: tuple[Made, Assembly] | None = None
+
+class Script:
+    """The machine of a replay: the recorded batches, one after the other."""
+
+    held: Plan | None = None
+
+    def __init__(self, replay: Replay, wanted: int = 0) -> None:
+        self._script = replay.script
+        self._recorded = replay.recorded()
+        self._next = 0
+        self._stop = len(self._script)
+        self._wanted = wanted
 
     @property
-    def next_number(self) -> int:
-        return self._script.at
+    def first_number(self) -> int:
+        return self._next if self.held is None else self.held.number
 
-    def restore(self, cursor: Any) -> None:
-        """Go on after the batch that the cursor came with."""
-        self._script.at = int(cursor)
+    def next_step(self) -> Plan | type[Rest] | None:
+        """The plan of the next batch.  DataError where its record is deleted."""
+        if self._next >= self._stop:
+            return None
+        if self._next >= self._wanted:
+            return Rest
+        batch = self._script[self._next]
+        made = self._recorded.get(batch)
+        if made is None:
+            raise DataError(f"the rows of batch {batch} are recorded no more: the oldest go")
+        self._next += 1
+        return Plan(self._next - 1, made)
 
-    def committed(self, number: int) -> None:
+    def want(self, upto: int) -> None:
+        """Allow batches until there have been ``upto``."""
+        self._wanted = max(self._wanted, upto)
+
+    def go_on(self, at: int) -> None:
+        """Go on with this batch."""
+        self._next = at
+
+    def close(self, at: int | None = None) -> int:
+        """End before this batch, or the next one; the number of batches that there are."""
+        self._stop = min(self._stop, self._next if at is None else at)
+        return self._stop
+
+    def arrived(self, read: Read, rows: int, next_position: Any, facts: Any) -> None:
+        raise ValueError("a replay reads by its record")
+
+    def failed(self) -> None:
         pass
 
+    def next_read(self, limit: int) -> None:
+        return None
+
+    def reading(self) -> dict[str, Any]:
+        return {"epoch": 0, "position": None}
+
+    def dropped(self) -> dict[str, int]:
+        return {}
+
+
+class _BatchMemory(NumberedMemory):
+    """Which batches of a replay are done; a restart goes on after them."""
+
+    _machine: Script
+
+    def next_step(self, limit: int) -> Plan | type[Rest] | None:
+        return self._machine.next_step()
+
+    def tidy(self) -> None:
+        """Nothing: chunks are dropped by their age."""
+
+    def cursor(self) -> bytes:
+        return pack(self._machine.first_number)
+
+    def restore(self, cursor: Any) -> None:
+        self._machine.go_on(int(cursor))
+
     def close(self, cancel: bool) -> None:
-        self._script.end()
-        self._change.meta["end"] = pack(self._script.at)
+        self._change.meta["end"] = pack(self._machine.close())
 
     def resume(self, saved: Saved) -> None:
         super().resume(saved)
         if "end" in saved.meta:
-            self._script.end(msgpack.unpackb(saved.meta["end"]))
-
-    def waits_for(self) -> str:
-        return ""
-
-    def _chunk_of(self, partition: int, source: StoredSource) -> tuple[Chunk, np.ndarray]:
-        chunk = self._readers[partition].read_again(source.read, source.stages)
-        return chunk, _places(source, chunk)
-
-    def advance(self) -> MadeBatch | type[Busy] | type[Blocked] | type[Done]:
-        """One step of work."""
-        if self._waiting is None:
-            made = self._script.next()
-            if made is None:
-                return Done
-            if self._numbers.is_done(self._script.at):
-                self._count_padding(made.meta)
-                self._script.passed()
-                return Busy
-            parts = []
-            for part in made.parts:
-                source = made.sources[part.chunk]
-                chunk, where = self._read_again.get(made.id.partition, source)
-                listed = np.arange(len(where))[part.rows]
-                parts.append((chunk, _found(source, chunk, where, listed)))
-            self._waiting = made, Assembly(parts, self._fields, self._shaping.dynamic_pad)
-        made, assembly = self._waiting
-        block = self._slab.allocate(assembly.nbytes)
-        if block is None:
-            return Blocked
-        self._waiting = None
-        self._count_padding(made.meta)
-        assembly.fill(self._slab.memory(block))
-        number = self._script.passed()
-        about = number, assembly.rows, block, assembly.nbytes, assembly.slots
-        return MadeBatch(*about, _marked(made))
-
-    def cursor(self) -> bytes:
-        return pack(self._script.at)
+            self._machine.close(msgpack.unpackb(saved.meta["end"]))
 
 
-class ReplayedSegments(SequenceFeed):
-    """Batches of segments.  Saves are taken, and change nothing: nothing of them is stored."""
+class _SegmentMemory(Memory):
+    """Takes saves and stores nothing of them: a restart begins a replay of segments anew."""
 
-    def __init__(
-        self, reader: Reader, declaration: Declaration, slab: Slab, bad: BadRecords, replay: Replay
-    ) -> None:
-        about = reader, declaration
-        super().__init__(*about, 0, replay.partitions, slab, bad)
-        self._readers = {
-            partition: SequenceFeed(*about, partition, replay.partitions, slab, bad)
-            for partition in {batch.partition for batch in replay.script}
-        }
-        self._script = _Script(replay)
-        self._initial = replay.states == "initial"
-        self._chunks_again = _Chunks(self._chunk_of)
-        self._waiting: tuple[Made, SegmentBlock] | None = None
-        self._wanted = 0
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._changes: list[Change] = []
 
-    @property
-    def next_number(self) -> int:
-        return self._script.at
+    def next_step(self, limit: int) -> Plan | type[Rest] | None:
+        return self._script.next_step()
 
-    @property
-    def starved(self) -> bool:
-        return False
-
-    @property
-    def reads_next(self) -> bool:
-        return True
+    def tidy(self) -> None:
+        """Nothing: chunks are dropped by their age."""
 
     def want(self, upto: int, stripe: int) -> None:
-        self._wanted = max(self._wanted, upto)
+        self._script.want(upto)
 
-    def saved(self, number: int, block: Any, columns: Any) -> tuple[str, str]:
+    def saved(self, number: int, block: Any = b"", columns: Any = ()) -> tuple[str, str]:
         return "", ""
 
-    def flushed(self, number: int, rows: list[int], block: Any, columns: Any) -> None:
-        pass
-
-    def leave(self, stripe: int) -> None:
-        pass
-
-    def claim(self, segments: bytes) -> int | None:
+    def claim(self, number: int, segments: bytes) -> None:
         return None
 
     def close(self, cancel: bool) -> None:
-        self._script.end()
+        self._script.close()
+        self._changes.append(closing(cancel))
 
-    def _chunk_of(self, partition: int, source: StoredSource) -> tuple[Chunk, Offer, np.ndarray]:
-        chunk, offer = self._readers[partition].read_again(source.read, source.stages)
-        return chunk, offer, _places(source, chunk)
+    def take_changes(self) -> list[Change]:
+        changes, self._changes = self._changes, []
+        return changes
 
-    def advance(self) -> MadeBatch | type[Busy] | type[Blocked] | type[Done] | type[Resting]:
-        """One step of work."""
-        if self._waiting is None:
-            if self._script.done:
-                return Done
-            if self._script.at >= self._wanted:
-                return Resting
-            made = self._script.next()
-            assert made is not None
-            self._waiting = made, self._made_again(made)
-        made, assembly = self._waiting
-        block = self._slab.allocate(assembly.nbytes)
-        if block is None:
-            return Blocked
-        self._waiting = None
-        assembly.fill(self._slab.memory(block))
-        about = assembly.rows, block, assembly.nbytes, assembly.slots
-        return MadeBatch(self._script.passed(), *about, _marked(made))
+    def resume(self, saved: Saved) -> None:
+        if "closing" in saved.meta:
+            self._script.close()
 
-    def _made_again(self, made: Made) -> SegmentBlock:
+
+class _Rows(PlainMaker):
+    """The maker of recorded batches of rows."""
+
+    def __init__(self, intakes: Mapping[int, Intake], shape: Shape) -> None:
+        super().__init__(intakes[0], shape, 0)
+        self._chunks = _Chunks(intakes, lambda read, chunk: self.shaped(chunk))
+
+    def parts(self, draft: Made) -> Sequence[tuple[Chunk, Rows]]:
+        parts = []
+        for part in draft.parts:
+            source = draft.sources[part.chunk]
+            chunk, _, where = self._chunks.get(draft.id.partition, source)
+            listed = np.arange(len(where))[part.rows]
+            parts.append((chunk, _found(source, chunk, where, listed)))
+        return parts
+
+    def made(self, plan: Plan, written: Any, memory: np.ndarray) -> tuple[Mapping[str, Any], None]:
+        self.count(plan.draft.meta)
+        return _marked(plan.draft), None
+
+
+class _Segments(SegmentMaker):
+    """The maker of recorded batches of segments."""
+
+    def __init__(
+        self, intakes: Mapping[int, Intake], cutting: Sequencing, slab: Slab, initial: bool
+    ) -> None:
+        super().__init__(intakes[0], cutting, Keeper(), slab)
+        bad = intakes[0].bad
+        self._chunks = _Chunks(intakes, lambda read, rows: cutting.offer(rows, bad, read.epoch))
+        self._initial = initial
+
+    def prepare(self) -> bool:
+        return False
+
+    def begin(self, plan: Plan) -> tuple[SegmentBlock, None]:
+        made: Made = plan.draft
         batch = made.segments
         assert batch is not None
         offers: dict[int, Offer] = {}
         rows = batch.rows.copy()
         for number, source in made.sources.items():
-            chunk, offers[number], where = self._chunks_again.get(made.id.partition, source)
+            chunk, offers[number], where = self._chunks.get(made.id.partition, source)
             here = np.flatnonzero(batch.chunks == number)
             rows[here] = _found(source, chunk, where, rows[here])
         batch = replace(batch, rows=rows)
         if self._initial:
             batch, extra, states = self._begun(batch, offers)
         else:
-            extra, states = _brought(self._cutting.states, made)
-        return SegmentBlock(self._layout, batch, offers, extra, states)
+            extra, states = _brought(self.cutting.states, made)
+        return SegmentBlock(self.layout, batch, offers, extra, states), None
 
     def _begun(
         self, batch: Segments, offers: Mapping[int, Offer]
     ) -> tuple[Segments, dict[str, Any], int]:
         """Every row from its initial states."""
-        states = self._cutting.states
-        if self._cutting.at_trainer:
+        at_trainer = self.cutting.at_trainer
+        if at_trainer:
             batch = replace(batch, starts=np.arange(len(batch), dtype=np.int64))
         fresh = replace(batch, segments=np.zeros_like(batch.segments))
-        if self._cutting.at_trainer:
-            return batch, *KeptStates(states).columns(fresh, offers)
-        table = StateTable(states)
+        if at_trainer:
+            return batch, *self.kept.columns(fresh, offers)
+        table = StateTable(self.cutting.states)
         table.grow(len(batch))
         table.begin(fresh, offers)
         return batch, table.columns(batch.slots), len(batch)
 
-    def take_dry(self) -> list[int]:
-        return []
-
-    def waits_for(self) -> str:
-        return ""
-
-    def oldest_out(self) -> int | None:
-        return None
-
-
-@dataclass(slots=True)
-class _Script:
-    """Where a replay is."""
-
-    replay: Replay
-    at: int = 0
-    _recorded: Recorded = field(init=False)
-    _stop: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._recorded = self.replay.recorded()
-        self._stop = len(self.replay.script)
-
-    @property
-    def done(self) -> bool:
-        return self.at >= self._stop
-
-    def next(self) -> Made | None:
-        """The batch that is next; None at the end.  DataError where it is recorded no more."""
-        if self.done:
-            return None
-        batch = self.replay.script[self.at]
-        made = self._recorded.get(batch)
-        if made is None:
-            raise DataError(f"the rows of batch {batch} are recorded no more: the oldest go")
-        return made
-
-    def passed(self) -> int:
-        """It was made; the number that it has in the replay."""
-        self.at += 1
-        return self.at - 1
-
-    def end(self, at: int | None = None) -> None:
-        """Nothing more is wanted from this batch on, which is the next one if none is named."""
-        self._stop = min(self._stop, self.at if at is None else at)
+    def made(self, plan: Plan, written: Any, memory: np.ndarray) -> tuple[Mapping[str, Any], None]:
+        return _marked(plan.draft), None
 
 
 def _marked(made: Made) -> dict[str, Any]:

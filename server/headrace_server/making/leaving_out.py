@@ -29,7 +29,7 @@ __all__ = ["EndedLines", "LeftOut"]
 class LeftOut:
     """The rows that are out, by the reader's numbers of examples."""
 
-    def __init__(self, rows: Iterable[tuple[int, int]]) -> None:
+    def __init__(self, rows: Iterable[tuple[int, int]] = ()) -> None:
         """``rows``: number of the example, and the epoch from which on it is out."""
         since = dict(rows)
         self._rows = np.array(sorted(since), np.int64)
@@ -77,7 +77,7 @@ class EndedLines:
         ``ordinals_of`` reads a chunk again.
         """
         out = np.zeros(len(begun.keys), bool)
-        for chunk in np.unique(begun.chunks).tolist():
+        for chunk in np.unique(begun.chunks).tolist() if self._rows else ():
             here = np.flatnonzero(begun.chunks == chunk)
             ordinals = ordinals_of(chunk)[begun.rows[here]]
             out[here] = self._rows.mask(ordinals, self._keeper.reread(chunk)[0].epoch)

@@ -90,7 +90,13 @@ class State:
 class Sequencing:
     """The declared cutting of one partition."""
 
-    def __init__(self, shape: Shape, known: Mapping[str, Field], partition: int) -> None:
+    def __init__(self, shape: Shape, known: Mapping[str, Field] | None, partition: int) -> None:
+        """``known``: the columns of an example after the stages."""
+        if known is None:
+            raise DataError(
+                "no example shows what map gives, and a feed of segments needs to know: declare it "
+                "with map(…, schema=…)"
+            )
         try:
             options = fitted(shape.options, known)
         except (TypeError, ValueError) as error:
@@ -111,7 +117,8 @@ class Sequencing:
         self.sequences = {name: known[name] for name in options["sequences"]}
         self.context = {name: known[name] for name in options["context"]}
         self.states = [State.of(plain) for plain in options["states"]]
-        size = self.batch_size, options["capacity"], self.small, partition
+        self.capacity: int = options["capacity"]
+        size = self.batch_size, self.capacity, self.small, partition
         self.machine: SegmentQueue | Lanes = (
             Lanes(*size, ahead=self.at_trainer) if self.lanes else SegmentQueue(*size)
         )

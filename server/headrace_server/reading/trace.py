@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ..core.plan import Part, Read
+from ..core.plan import Draft, Part, Read
 from ..core.slots import Segments
 from .chunk import Chunk, Origin
 
-__all__ = ["Source", "States", "Trace", "Tracing"]
+__all__ = ["NO_TRACING", "NoTracing", "Source", "States", "Trace", "Tracing"]
 
 #: Columns of a batch as they lie in its block: by name the shape and the bytes.
 States = Mapping[str, tuple[tuple[int, ...], bytes]]
@@ -46,25 +46,56 @@ class Trace:
     states: States | None = None
 
 
-class Tracing:
-    """The chunks of one partition of segments, and of which of them a batch is made."""
+class NoTracing:
+    """Notes nothing: batches have no trace."""
 
-    def __init__(self, states: bool) -> None:
-        self.states = states  # whether those that go out are told too
+    states = False  # whether the states that go out are recorded
+
+    def read(self, read: Read, stages: Any, chunk: Chunk, keys: Sequence[bytes] = ()) -> None:
+        """Note a chunk that was read, perhaps once more."""
+
+    def forget(self, chunk: int) -> None:
+        """Forget a chunk that no batch to come needs."""
+
+    def begin(self, batch: Draft | Segments) -> None:
+        """Note the chunks of a batch, which may be forgotten before it has a place."""
+
+    def made(
+        self,
+        meta: Mapping[str, Any],
+        parts: Sequence[Part] = (),
+        segments: Segments | None = None,
+        states: States | None = None,
+    ) -> Trace | None:
+        """The trace of the batch that was begun last."""
+        return None
+
+
+NO_TRACING = NoTracing()
+
+
+class Tracing(NoTracing):
+    """The chunks of one partition, and of which of them a batch is made."""
+
+    def __init__(self, states: bool = False) -> None:
+        self.states = states
         self._sources: dict[int, Source] = {}
         self._used: dict[int, Source] = {}
 
-    def read(self, read: Read, stages: Any, chunk: Chunk, keys: Sequence[bytes]) -> None:
-        """A chunk was read, perhaps once more."""
+    def read(self, read: Read, stages: Any, chunk: Chunk, keys: Sequence[bytes] = ()) -> None:
         self._sources[read.chunk] = Source(read, stages, chunk.ordinals, chunk.origin, keys)
 
     def forget(self, chunk: int) -> None:
         self._sources.pop(chunk, None)
 
-    def begin(self, batch: Segments) -> None:
-        """A batch is made of these, though its chunks may be forgotten before it has a place."""
-        self._used = {chunk: self._sources[chunk] for chunk in set(batch.chunks.tolist())}
+    def begin(self, batch: Draft | Segments) -> None:
+        self._used = {chunk: self._sources[chunk] for chunk in batch.of_chunks()}
 
-    def made(self, batch: Segments, meta: Mapping[str, Any], states: States | None) -> Trace:
-        """It lies in its block."""
-        return Trace(self._used, segments=batch, meta=meta, states=states)
+    def made(
+        self,
+        meta: Mapping[str, Any],
+        parts: Sequence[Part] = (),
+        segments: Segments | None = None,
+        states: States | None = None,
+    ) -> Trace:
+        return Trace(self._used, parts, segments, meta, states)

@@ -6,13 +6,13 @@ add(partition, batch) … ─► tell() ─► Made, one for each partition
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from headrace_proto.errors import ProtocolError
 from headrace_proto.layout import Slot
 from headrace_proto.messages import FROM_SERVER, Deliver, Delivery
 
-from ..making.partition_feed import MadeBatch
+from ..making.run import MadeBatch, Run
 from ..making.slab import Slab
 from .events import Made, Placed, Removed
 
@@ -30,25 +30,17 @@ _MOST_KNOWN = 64
 _Name = tuple[str, int]
 
 
-class _Run(Protocol):
-    def dropped(self) -> dict[str, int]: ...
-
-    def stats(self) -> dict[str, Any] | None: ...
-
-    def announced(self) -> None: ...
-
-
 class Announcer:
     """The announcements of one worker."""
 
     def __init__(self, slab: Slab, send: Callable[..., None]) -> None:
         self._slab = slab
         self._send = send
-        self._ready: dict[_Name, tuple[_Run, list[MadeBatch]]] = {}
+        self._ready: dict[_Name, tuple[Run, list[MadeBatch]]] = {}
         self._batches = 0
         self._known: dict[int, tuple[list[Slot], list[Any]]] = {}  # columns by identity of slots
 
-    def add(self, name: _Name, run: _Run, made: MadeBatch) -> None:
+    def add(self, name: _Name, run: Run, made: MadeBatch) -> None:
         """A partition has made a batch."""
         if name not in self._ready:
             self._ready[name] = run, []
@@ -79,7 +71,7 @@ class Announcer:
             self._slab.removed.clear()
         return failed
 
-    def _message(self, name: _Name, run: _Run, batches: Sequence[MadeBatch]) -> Made:
+    def _message(self, name: _Name, run: Run, batches: Sequence[MadeBatch]) -> Made:
         return Made(
             *name,
             [self._placed(made) for made in batches],

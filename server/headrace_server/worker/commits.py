@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..making.partition_feed import PartitionFeed
-from ..making.sequence_feed import SequenceFeed
+from ..making.run import Run
 from .events import Flush, Flushed, Kept
 from .stores import Stores
 
@@ -29,7 +28,7 @@ class Commits:
     def save(
         self,
         name: _Name,
-        run: SequenceFeed,
+        run: Run,
         number: int,
         token: int,
         columns: Any,
@@ -51,9 +50,7 @@ class Commits:
         done, self._done = self._done, {}
         return done
 
-    def done(
-        self, name: _Name, run: PartitionFeed, batches: Iterable[tuple[int, int, int]]
-    ) -> None:
+    def done(self, name: _Name, run: Run, batches: Iterable[tuple[int, int, int]]) -> None:
         """Store that batches without states are done, as one change, and have it told."""
         tokens: list[int] = []
         kept: list[list[Any]] = []
@@ -70,12 +67,12 @@ class Commits:
     def flush(
         self,
         name: _Name,
-        run: PartitionFeed | SequenceFeed | None,
+        run: Run | None,
         flush: Flush,
         states: bytes,
     ) -> None:
         """States of lanes whose trainer lets go of them; the last message of them is answered."""
-        if isinstance(run, SequenceFeed) and flush.rows:
+        if run is not None and flush.rows:
             run.flushed(flush.number, list(flush.rows), states, flush.columns)
             self._stores.keep(name, run)
         if not flush.more:

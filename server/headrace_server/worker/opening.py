@@ -17,16 +17,17 @@ from headrace_proto.errors import HeadraceError, ServerError
 
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile
-from ..flight.replaying import Replay, ReplayedBatches, ReplayedSegments
+from ..flight.replaying import Replay, replayed
+from ..making.compose import compose
 from ..making.leaving_out import LeftOut
-from ..making.partition_feed import PartitionFeed
-from ..making.sequence_feed import SequenceFeed
+from ..making.run import Run
 from ..making.slab import Slab
 from ..pipeline.fingerprint import fingerprints
 from ..process.config import FeedConfig
 from ..process.diary import Diary
 from ..reading.reader import BadRecords, IndexedReader, Reader
 from ..reading.sources import open_reader
+from ..reading.trace import NO_TRACING, NoTracing, Tracing
 from ..state.functions import check_functions
 from .guard import Guard, Passed
 from .stores import Stores
@@ -75,7 +76,7 @@ class Opener:
         self._bad: dict[str, BadRecords] = {}
         self.guards: dict[str, Guard] = {}
 
-    def open(self, config: FeedConfig, partition: int) -> PartitionFeed | SequenceFeed:
+    def open(self, config: FeedConfig, partition: int) -> Run:
         """A partition, as it was left by an earlier life."""
         reader = self._reader(config)
         if partition:  # damage that shows when a file is opened is partition 0's to count
@@ -131,33 +132,28 @@ class Opener:
                 check_functions(config.name, config.functions, functions, config.may_change)
             self._tell(config.name, functions)
 
-    def _run_of(
-        self, config: FeedConfig, partition: int, reader: Reader
-    ) -> PartitionFeed | SequenceFeed:
-        bad = self._bad[config.name]
-        run: PartitionFeed | SequenceFeed
+    def _run_of(self, config: FeedConfig, partition: int, reader: Reader) -> Run:
+        declaration, bad = config.declaration, self._bad[config.name]
         if self._replay is not None:
-            about = reader, config.declaration, self._slab, bad, self._replay
-            run = (ReplayedSegments if config.stateful else ReplayedBatches)(*about)
+            run = replayed(reader, declaration, self._slab, bad, self._replay)
         else:
-            args = reader, config.declaration, partition, config.partitions, self._slab
-            run = (SequenceFeed if config.stateful else PartitionFeed)(*args, bad)
-        if self._record != "off":
-            run.record(states=self._record == "states")
-        skipped = self._marks.get(config.name, {}).get("skipped")
-        if skipped:
-            run.leave_out(LeftOut(map(tuple, skipped)))
+            skipped = self._marks.get(config.name, {}).get("skipped") or ()
+            run = compose(
+                reader,
+                declaration,
+                partition,
+                config.partitions,
+                self._slab,
+                bad,
+                tracing=self._tracing(),
+                left_out=LeftOut(map(tuple, skipped)),
+                max_state_bytes=self._max_state_bytes,
+            )
         self.guards[config.name].needed = True  # what is read from here on was read before
-        if isinstance(run, SequenceFeed):
-            run.check_state_bytes(self._max_state_bytes)
-        self._resume(run, (config.name, partition))
+        run.resume(self._stores.open((config.name, partition)))
         return run
 
-    def _resume(self, run: PartitionFeed | SequenceFeed, name: tuple[str, int]) -> None:
-        """Go on from what is in a partition's store."""
-        saved = self._stores.open(name)
-        if isinstance(run, PartitionFeed) or "base" in saved.meta:
-            run.resume(saved)
-        closing = saved.meta.get("closing")
-        if closing is not None:
-            run.close(closing == b"cancel")
+    def _tracing(self) -> NoTracing:
+        if self._record == "off":
+            return NO_TRACING
+        return Tracing(states=self._record == "states")

@@ -13,7 +13,7 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,7 @@ from headrace_proto.schema import schema_to_wire
 from ..core.ahead import Ahead
 from ..core.arena import Block
 from ..flight.recorder import RowsRecorder
-from ..making.partition_feed import Blocked, Busy, Done, MadeBatch, PartitionFeed
-from ..making.sequence_feed import Resting, SequenceFeed
+from ..making.run import Blocked, Busy, Done, MadeBatch, Resting, Run
 from ..making.slab import Slab
 from ..process.config import RunConfig
 from ..process.diary import Diary
@@ -101,12 +100,12 @@ class Partitions:
             for feed in (config.feeds if config.record != "off" else ())
         }
         self._guards = self._opener.guards
-        self._running: dict[_Name, PartitionFeed | SequenceFeed] = {}
+        self._running: dict[_Name, Run] = {}
         self._resting: set[_Name] = set()  # those that wait for trainers
         self._starved: set[_Name] = set()  # of these: those that have said so
         self._spoke: dict[_Name, float] = {}  # when a partition last made or said something
         self._failed: set[str] = set()
-        self._made: dict[_Name, PartitionFeed | SequenceFeed] = {}  # those that make no more
+        self._made: dict[_Name, Run] = {}  # those that make no more
         self._full = False  # whether the slab has no room for the next batch
         self._told_full: set[str] = set()  # feeds that were told so since they made a batch
         self._blocks: dict[tuple[str, int, int], Block] = {}
@@ -128,9 +127,7 @@ class Partitions:
     def rest(self, poll: Callable[[float], Any], at_most_s: float) -> Any:
         """Do what can be done ahead, wait by ``poll``, and note what for; what that returns."""
         for name in self._resting:
-            run = self._running[name]
-            assert isinstance(run, SequenceFeed)
-            if run.prepare() and (heard := poll(0)):  # others can be prepared later
+            if self._running[name].prepare() and (heard := poll(0)):  # others can be prepared later
                 return heard
         what_for = "slab" if self._full else "states" if self._starved else "trainers"
         self._full = False
@@ -154,8 +151,7 @@ class Partitions:
 
     def takes_long(self, name: _Name) -> bool:
         """Whether the next step of a partition may read, or call a function of the user."""
-        run = self._running[name]
-        return not isinstance(run, SequenceFeed) or run.reads_next
+        return self._running[name].reads_next
 
     def work(self, name: _Name) -> None:
         """Steps in turn, as long as each makes a batch and the first can wait for the others."""
@@ -168,7 +164,7 @@ class Partitions:
             run = self._running[turn]
             self._note_made(turn, run, made)
             self._spoke[turn] = now = time.monotonic()
-            if now >= until or self._announcer.full or not isinstance(run, PartitionFeed):
+            if now >= until or self._announcer.full or not run.made_ahead:
                 break
             turn = self._ahead.turn(self._running, self._resting)
         self._announce()
@@ -186,8 +182,7 @@ class Partitions:
             self._announce()
             self._fail(feed, partition, error)
             return None
-        if isinstance(run, SequenceFeed):
-            self._note_rest(name, run, step is Resting)
+        self._note_rest(name, run, step is Resting)
         if isinstance(step, MadeBatch):
             return step
         self._announce()
@@ -211,11 +206,11 @@ class Partitions:
     def _tell_full(self) -> None:
         """No plain feed gets another batch before trainers commit some: desks are told once."""
         for (feed, partition), run in self._running.items():
-            if feed not in self._told_full and isinstance(run, PartitionFeed):
+            if feed not in self._told_full and run.made_ahead:
                 self._told_full.add(feed)
                 self._send(Starved(feed, partition))
 
-    def _note_rest(self, name: _Name, run: SequenceFeed, rests: bool) -> None:
+    def _note_rest(self, name: _Name, run: Run, rests: bool) -> None:
         """A partition of segments may have to wait for trainers, who are to know."""
         if rests:
             self._resting.add(name)
@@ -233,7 +228,6 @@ class Partitions:
         for name in self._resting:
             if self._is_silent(name, now):
                 run = self._running[name]
-                assert isinstance(run, SequenceFeed)
                 self._tell_what_lacks(name, run.waits_for(), run.oldest_out())
 
     def _is_silent(self, name: _Name, now: float) -> bool:
@@ -247,14 +241,14 @@ class Partitions:
         if text:
             self._send(Waiting(*name, text[:1000], -1 if batch is None else batch))
 
-    def _note_made(self, name: _Name, run: PartitionFeed | SequenceFeed, made: MadeBatch) -> None:
+    def _note_made(self, name: _Name, run: Run, made: MadeBatch) -> None:
         """It is to be announced."""
         feed, partition = name
         if made.trace is not None:
             self._flight[feed].made(partition, made.number, made.rows, made.trace)
         self._blocks[feed, partition, made.number] = made.block
         self._told_full.discard(feed)
-        if isinstance(run, PartitionFeed):  # others make what is wanted
+        if run.made_ahead:
             self._ahead.made(name, made.nbytes)
         self._announcer.add(name, run, made)
 
@@ -273,17 +267,18 @@ class Partitions:
         try:
             self._diary.begin(feed, partition, opening=True)
             run = self._opener.open(self._feeds[feed], partition)
-            opened = Opened(
-                feed,
-                partition,
-                schema_to_wire(run.schema),
-                dict(run.properties),
-                used=self._stores.used(name),
+            self._send(
+                Opened(
+                    feed,
+                    partition,
+                    schema_to_wire(run.schema),
+                    dict(run.properties),
+                    next=run.next_number,
+                    used=self._stores.used(name),
+                    rounds=self._stores.rounds(name),
+                    done=run.done_numbers,
+                )
             )
-            if isinstance(run, PartitionFeed):
-                rounds = self._stores.rounds(name)
-                opened = replace(opened, next=run.next_number, rounds=rounds, done=run.done_numbers)
-            self._send(opened)
         except MemoryError:
             raise
         except Exception as error:
@@ -298,9 +293,6 @@ class Partitions:
     def free(self, feed: str, partition: int, number: int) -> None:
         """Nobody needs the bytes of a batch any more."""
         self._slab.free(self._blocks.pop((feed, partition, number)))
-        run = self._running.get((feed, partition))
-        if run is not None:
-            run.committed(number)
 
     def done(self, feed: str, partition: int, number: int, rows: int, token: int) -> None:
         """A trainer is done with a batch without states; ``keep`` has it stored."""
@@ -310,7 +302,7 @@ class Partitions:
         """Store which batches are done since this was called, one record for each partition."""
         for name, batches in self._commits.take_done().items():
             run = self._running.get(name) or self._made.get(name)
-            if isinstance(run, PartitionFeed):
+            if run is not None:
                 self._commits.done(name, run, batches)
 
     def save(
@@ -319,7 +311,7 @@ class Partitions:
         """A trainer is done with a batch of segments."""
         name = feed, partition
         run = self._running.get(name) or self._made.get(name)
-        if isinstance(run, SequenceFeed):
+        if run is not None:
             self._commits.save(name, run, number, token, columns, states)
             self._resting.discard(name)
 
@@ -329,22 +321,24 @@ class Partitions:
         self._commits.flush(name, self._running.get(name), flush, states)
 
     def want(self, feed: str, partition: int, upto: int, stripe: int) -> None:
-        """Trainers want batches of segments up to this number, of these lanes."""
-        self._ask(feed, partition, lambda run: run.want(upto, stripe))
+        """Allow batches of segments up to this number, of these lanes."""
+        if run := self._called((feed, partition)):
+            run.want(upto, stripe)
 
     def leave(self, feed: str, partition: int, stripe: int) -> None:
-        """The trainer of these lanes is gone."""
-        self._ask(feed, partition, lambda run: run.leave(stripe))
+        """Take these lanes back from a trainer that left."""
+        if run := self._called((feed, partition)):
+            run.leave(stripe)
 
     def release(self, feed: str, partition: int, number: int) -> None:
-        """A batch that was claimed is nobody's any more."""
-        self._ask(feed, partition, lambda run: run.release(number))
+        """Take a claimed batch back from a trainer that did not finish it."""
+        if run := self._called((feed, partition)):
+            run.release(number)
 
-    def _ask(self, feed: str, partition: int, of: Callable[[SequenceFeed], object]) -> None:
-        run = self._running.get((feed, partition))
-        if isinstance(run, SequenceFeed):
-            of(run)
-            self._resting.discard((feed, partition))
+    def _called(self, name: _Name) -> Run | None:
+        """A run that a call may give something to do, unless it has ended."""
+        self._resting.discard(name)
+        return self._running.get(name)
 
     def claim(self, feed: str, partition: int, place: Any) -> None:
         """Say whether a trainer still has a batch of an earlier life.
@@ -362,11 +356,8 @@ class Partitions:
         elif place.number < 0:
             verdict = "no" if self._stores.lacks(name, token) else "done"
         else:
-            if isinstance(run, PartitionFeed):
-                known = run.claim(place.number)
-            elif name in self._running:
-                with self._guards[feed].step(partition):
-                    known = run.claim(place.segments)
+            with self._guards[feed].step(partition):
+                known = run.claim(place.number, place.segments)
             verdict = "no" if known is None else "yes"
         self._send(Claimed(*name, token, verdict, known or 0))
 
@@ -375,10 +366,7 @@ class Partitions:
         for name, run in self._running.items():
             if name[0] == feed:
                 run.close(cancel)
-                if isinstance(run, PartitionFeed):
-                    self._stores.keep(name, run)
-                else:
-                    self._stores.note(name, "closing", b"cancel" if cancel else b"close")
+                self._stores.keep(name, run)
         self.store()
         self._resting = {name for name in self._resting if name[0] != feed}
 
@@ -400,9 +388,8 @@ class Partitions:
             fault = ""
             try:
                 since = run.set_target_probs(list(probs))
-                if isinstance(run, PartitionFeed):
-                    self._stores.keep((feed, partition), run)
-                    self.store()
+                self._stores.keep((feed, partition), run)
+                self.store()
             except Exception as error:  # whatever a trainer's numbers bring out
                 since, fault = 0, str(error)
             self._send(Replied(feed, partition, question, since, fault, run.stats()))
@@ -412,7 +399,7 @@ class Partitions:
         return [
             [partition, *example]
             for (of, partition), run in {**self._running, **self._made}.items()
-            if of == feed and isinstance(run, SequenceFeed)
+            if of == feed
             for example in run.seek(key)
         ]
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
+from ..making.run import Run
 from ..process.diary import Diary
 
 __all__ = ["Reporter"]
@@ -22,13 +23,6 @@ _EVERY_S = 0.25
 _PART = 100
 
 _Name = tuple[str, int]
-
-
-class _Partition(Protocol):
-    @property
-    def next_number(self) -> int: ...
-
-    def progress(self) -> dict[str, Any]: ...
 
 
 class Reporter:
@@ -47,7 +41,7 @@ class Reporter:
         self._due = 0.0
         self._rests = {"trainers": 0.0, "states": 0.0, "slab": 0.0}
 
-    def look(self, *runs: Mapping[_Name, _Partition]) -> None:
+    def look(self, *runs: Mapping[_Name, Run]) -> None:
         """Tell how things are, where it is time."""
         now = time.monotonic()
         if now >= self._due:
@@ -62,7 +56,7 @@ class Reporter:
         self._rests[what_for] += time.monotonic() - begun
         return heard
 
-    def _write(self, runs: tuple[Mapping[_Name, _Partition], ...], now: float) -> None:
+    def _write(self, runs: tuple[Mapping[_Name, Run], ...], now: float) -> None:
         partitions = []
         totals: dict[str, dict[str, float]] = {"rests": dict(self._rests)}
         totals["rests"]["life"] = now - self._begun

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgpack
 
@@ -28,6 +28,7 @@ from headrace_proto.errors import ServerError
 
 from ..core.changes import Change, Saved
 from ..files.durable_file import writing
+from ..making.run import Run
 from ..state.statedir import SUFFIX, partition_path
 from ..state.store import Store
 from .events import Replied, Waiting
@@ -39,15 +40,11 @@ logger = logging.getLogger("headrace.worker")
 _Name = tuple[str, int]
 
 
-class _Changing(Protocol):
-    def take_changes(self) -> list[Change]: ...
-
-
 @dataclass(slots=True)
 class _Gathered:
     """All that waits to be written of a partition."""
 
-    run: _Changing | None = None
+    run: Run | None = None
     tokens: list[int] = field(default_factory=list)  # of commits …
     rows: int = 0  # … and their rows
     notes: dict[str, bytes] = field(default_factory=dict)
@@ -122,7 +119,7 @@ class Stores:
             return False
         return len(tokens) < self._stores[name].tokens or token > max(tokens)
 
-    def keep(self, name: _Name, run: _Changing, tokens: Sequence[int] = (), rows: int = 0) -> None:
+    def keep(self, name: _Name, run: Run, tokens: Sequence[int] = (), rows: int = 0) -> None:
         """Have stored what has changed of a partition, by these commits of so many rows.
 
         Their tokens are stored with the last change, and not before.

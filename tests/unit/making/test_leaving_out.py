@@ -13,12 +13,14 @@ import pytest
 from headrace_proto.layout import array_at
 from headrace_server import pipeline as hs
 from headrace_server.files.index_cache import IndexCache
+from headrace_server.making.compose import compose
 from headrace_server.making.leaving_out import LeftOut
-from headrace_server.making.partition_feed import Busy, Done, MadeBatch, PartitionFeed
+from headrace_server.making.run import Busy, Done, MadeBatch, Run
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.sources import open_reader
+from headrace_server.reading.trace import NO_TRACING, Tracing
 
 PAGE = 4096
 
@@ -29,16 +31,15 @@ class Place:
     def __init__(self, pipeline: Pipeline, directory: Path) -> None:
         self.declaration = pipeline.declaration()
         self.bad = BadRecords()
+        self.tracing = NO_TRACING
         self.reader = open_reader(self.declaration.source, (), self.bad, IndexCache(None))
         self.slab = Slab(directory, 0, 0, 256 * PAGE, 8 * PAGE)
 
-    def feed(self, out: LeftOut | None = None) -> PartitionFeed:
-        feed = PartitionFeed(self.reader, self.declaration, 0, 1, self.slab, self.bad)
-        if out is not None:
-            feed.leave_out(out)
-        return feed
+    def feed(self, out: LeftOut | None = None) -> Run:
+        given = self.reader, self.declaration, 0, 1, self.slab, self.bad
+        return compose(*given, left_out=out, tracing=self.tracing)
 
-    def batches(self, feed: PartitionFeed) -> Iterator[tuple[int, list[int], bytes]]:
+    def batches(self, feed: Run) -> Iterator[tuple[int, list[int], bytes]]:
         """Number, rows and cursor of each batch."""
         while (step := feed.advance()) is not Done:
             if step is Busy:
@@ -46,8 +47,7 @@ class Place:
             assert isinstance(step, MadeBatch)
             rows = array_at(self.slab.memory(step.block), step.slots[0]).tolist()
             self.slab.free(step.block)
-            feed.committed(step.number)
-            yield step.number, rows, feed.cursor()
+            yield step.number, rows, feed.memory.cursor()
 
 
 def pipeline(epochs: int = 3) -> Pipeline:
@@ -90,7 +90,7 @@ def test_every_cursor_goes_on_in_the_same_way_though_rows_are_out(tmp_path: Path
     less = list(place.batches(feed))
     for at, (_, _, cursor) in enumerate(less):
         again = place.feed(out)
-        again.restore(msgpack.unpackb(cursor, strict_map_key=False))
+        again.memory.restore(msgpack.unpackb(cursor, strict_map_key=False))
         assert plain(place.batches(again)) == [batch[:2] for batch in less[at + 1 :]]
         assert again.dropped() == feed.dropped()
 
@@ -101,7 +101,7 @@ def test_rows_that_are_named_later_move_nothing_that_was_read(tmp_path: Path, na
     whole = list(place.batches(place.feed()))
     out = LeftOut((row, 0) for row in whole[6][1])
     again = place.feed(out)
-    again.restore(msgpack.unpackb(whole[named][2], strict_map_key=False))
+    again.memory.restore(msgpack.unpackb(whole[named][2], strict_map_key=False))
     rest = plain(place.batches(again))
     still = [batch[:2] for batch in whole[named + 1 : 12] if batch[0] != 6]
     assert rest[: len(still)] == still
@@ -137,8 +137,8 @@ def test_a_batch_that_is_passed_over_counts_as_done(tmp_path: Path) -> None:
 
 def test_a_trace_says_where_the_rows_of_a_batch_came_from(tmp_path: Path) -> None:
     place = Place(pipeline(), tmp_path)
+    place.tracing = Tracing()
     feed = place.feed()
-    feed.record()
     made = 0
     while (step := feed.advance()) is not Done:
         if isinstance(step, MadeBatch):
@@ -148,6 +148,5 @@ def test_a_trace_says_where_the_rows_of_a_batch_came_from(tmp_path: Path) -> Non
             told = [row for source, at in parts for row in source.ordinals[at].tolist()]
             assert told == rows
             place.slab.free(step.block)
-            feed.committed(step.number)
             made += 1
     assert made == 36

@@ -12,9 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace_server import pipeline as hs
-from headrace_server.making.partition_feed import Blocked, Done
 from headrace_server.making.preparing import Preparing
-from headrace_server.making.sequence_feed import Resting
+from headrace_server.making.run import Blocked, Done, Resting
 from headrace_server.pipeline.builder import Pipeline
 from tests.examples import some
 from tests.unit.segment_player import Player, Taken, no_states

@@ -17,7 +17,7 @@ from headrace_proto.layout import aligned_bytes, arrange, strings_at
 from headrace_proto.schema import Field
 from headrace_server import pipeline as hs
 from headrace_server.core.sequences import FIRST_INDEX
-from headrace_server.making.partition_feed import Done
+from headrace_server.making.run import Done
 from headrace_server.making.segment_block import BlockLayout, write_strings
 from headrace_server.pipeline.builder import Pipeline
 from tests.examples import some

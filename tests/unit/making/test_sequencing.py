@@ -12,7 +12,7 @@ import pytest
 
 from headrace_proto.errors import DataError
 from headrace_server import pipeline as hs
-from headrace_server.making.partition_feed import Done
+from headrace_server.making.run import Done
 from headrace_server.pipeline.builder import Pipeline
 from tests.unit.segment_player import Player, Taken, same_states
 

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_server import pipeline as hs
 from headrace_server.core.changes import Examples
-from headrace_server.making.partition_feed import Done
-from headrace_server.making.sequence_feed import Resting
+from headrace_server.making.run import Done, Resting
 from headrace_server.making.sequencing import State
 from headrace_server.making.state_table import KeptStates, StateTable, state_columns, stored_states
 from headrace_server.pipeline.builder import Pipeline
@@ -163,7 +162,7 @@ def test_tables_grow_while_batches_are_out_and_lose_nothing(order: str, tmp_path
                 for row, (key, segment, _) in enumerate(done.rows):
                     assert np.array_equal(done["state:" + name][row], seen(name, key, segment))
             assert player.save(done, states_after(done, states)) == ("", "")
-            sizes.append(player.feed.machine.slots)
+            sizes.append(player.feed.maker.cutting.machine.slots)
     assert rows == sum(steps)
     assert sizes[0] < sizes[-1], "they grew after states were saved"
 
@@ -309,7 +308,7 @@ def test_another_trainer_goes_on_from_what_was_flushed_and_from_the_start_else(t
         rest.append(taken.rows)
         other.save(taken)
     assert taken is Done and rest[-1] == [(b"k1", 8, 9)]
-    assert player.feed._kept._kept == {}, "what is through is kept no longer"
+    assert player.feed.maker.kept._kept == {}, "what is through is kept no longer"
 
 
 def test_flushes_that_are_too_old_or_of_rows_that_are_none_change_nothing(tmp_path: Path):
@@ -326,9 +325,9 @@ def test_flushes_that_are_too_old_or_of_rows_that_are_none_change_nothing(tmp_pa
     flush(second.number, [0, 3], {n: a[:2] for n, a in states.items()})
     flush(second.number, [-1], {n: a[:1] for n, a in states.items()})
     flush(second.number, [], {n: a[:0] for n, a in states.items()})
-    assert player.feed._kept._kept == {}
+    assert player.feed.maker.kept._kept == {}
     trainer.flush()
-    assert len(player.feed._kept._kept) == 2
+    assert len(player.feed.maker.kept._kept) == 2
     player.feed.leave(0)
     flush(second.number, [0], {n: a[:1] for n, a in states.items()})  # its trainer is gone
     other = LaneTrainer(player, 1, list(INITIAL))
@@ -344,7 +343,7 @@ def test_saves_out_of_turn_leave_the_later_batch_the_one_to_flush(tmp_path: Path
     trainer.last = second
     trainer.flush()
     player.feed.leave(0)
-    assert player.feed._after == {}
+    assert player.feed.memory._after == {}
     assert LaneTrainer(player, 1, list(INITIAL)).take().rows == [(b"k0", 2, 9), (b"k1", 2, 9)]
 
 
@@ -353,13 +352,13 @@ def test_the_states_of_an_example_that_ends_are_not_kept(tmp_path: Path):
     trainer = LaneTrainer(player, 0, list(INITIAL))
     trainer.save(trainer.take())
     trainer.flush()
-    assert len(player.feed._kept._kept) == 1
+    assert len(player.feed.maker.kept._kept) == 1
     trainer.save(trainer.take())
     trainer.flush()
     trainer.save(trainer.take())
     assert trainer.take() is Done
-    assert player.feed._kept._kept == {} and player.feed.take_dry() == [0]
-    assert player.feed._after == {} == player.feed._out
+    assert player.feed.maker.kept._kept == {} and player.feed.take_dry() == [0]
+    assert player.feed.memory._after == {} == player.feed.memory._out
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=some(80))
@@ -406,7 +405,7 @@ def test_trainers_that_come_flush_and_leave_see_right_states_and_every_segment(
             trainers[end.meta["stripe"]].receive(end)
             out[end.meta["stripe"]].append(end)
     assert saved == {(b"k%d" % i, s) for i, t in enumerate(steps) for s in range(t)}
-    assert player.feed._kept._kept == {} == player.feed._offers
+    assert player.feed.maker.kept._kept == {} == player.feed.maker.offers
     assert player.feed.dropped() == {} and player.feed.stats()["segments"]["in_flight"] == 0
 
 

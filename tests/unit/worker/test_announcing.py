@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace_proto.layout import Slot
-from headrace_server.making.partition_feed import MadeBatch
+from headrace_server.making.run import MadeBatch
 from headrace_server.making.slab import Slab
 from headrace_server.worker import announcing as module
 from headrace_server.worker.announcing import Announcer

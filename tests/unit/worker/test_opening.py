@@ -10,8 +10,8 @@ import pytest
 
 from headrace_proto.errors import ServerError
 from headrace_server import pipeline as hs
-from headrace_server.making.partition_feed import Done, PartitionFeed
-from headrace_server.making.sequence_feed import Resting, SequenceFeed
+from headrace_server.making.plain_memory import PlainMemory
+from headrace_server.making.run import Done, Resting
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.process.diary import IDLE, OPENING
 from tests.unit.lives import House, step
@@ -42,7 +42,7 @@ def house(tmp_path: Path) -> Iterator[Open]:
 def test_partitions_of_a_feed_share_one_reader(house: Open):
     one = house()
     first, second = one.open(0), one.open(1)
-    assert isinstance(first, PartitionFeed) and len(one.opener._readers) == 1
+    assert len(one.opener._readers) == 1
     made = [step(run) for run in (first, second) for _ in range(5)]
     assert [batch.number for batch in made] == [*range(5), *range(5)]
     assert step(first) is Done and step(second) is Done
@@ -82,10 +82,10 @@ def test_damage_that_shows_when_a_file_is_opened_is_counted_by_partition_0_alone
 def test_what_stops_an_opening_stays_in_the_diary(house: Open, monkeypatch: pytest.MonkeyPatch):
     one = house(durable=True)
 
-    def broken(run: PartitionFeed, saved: Any) -> None:
+    def broken(memory: PlainMemory, saved: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(PartitionFeed, "resume", broken)
+    monkeypatch.setattr(PlainMemory, "resume", broken)
     with pytest.raises(MemoryError):
         one.open(1)
     entry = one.notebook.read()
@@ -148,4 +148,4 @@ def test_segments_are_opened_as_segments(house: Open):
         "k", ["x"], [], None, states, 1, 1
     )
     run = house(cut).open()
-    assert isinstance(run, SequenceFeed) and step(run) is Resting
+    assert step(run) is Resting

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from headrace_proto.errors import DataError
 from headrace_server import pipeline as hs
 from headrace_server.core.sequences import FIRST_INDEX
-from headrace_server.making.partition_feed import Blocked, Busy, Done, MadeBatch
-from headrace_server.making.sequence_feed import Resting
+from headrace_server.making.run import Blocked, Busy, Done, MadeBatch, Resting
 from headrace_server.pipeline.builder import Pipeline
 from tests.examples import some
 from tests.unit.segment_player import Player, Taken, no_states, same_states
@@ -71,7 +70,7 @@ def test_nothing_is_made_or_read_beyond_need_before_it_is_wanted(tmp_path: Path)
     assert player.step() is Resting and player.step() is Resting
     assert player.feed.next_number == 0 and not player.feed.starved
     assert player.feed.stats()["segments"]["in_flight"] == 10
-    assert sum(map(len, player.feed._offers.values())) <= 20
+    assert sum(map(len, player.feed.maker.offers.values())) <= 20
     player.want()
     assert isinstance(player.step(), MadeBatch) and player.step() is Resting
     assert player.feed.next_number == 1 and not player.feed.starved
@@ -137,7 +136,7 @@ def test_the_smallest_feeds_come_to_their_end(
     batches, end = player.play(no_states if placement == "trainer" else same_states)
     assert end is Done and list(map(len, batches)) == sizes
     assert player.feed.take_dry() == ([0] if order == "lanes" else [])
-    assert player.feed.dropped() == {} and player.feed._offers == player.feed._out == {}
+    assert player.feed.dropped() == {} and player.feed.maker.offers == player.feed.memory._out == {}
     assert player.step() is Done and player.slab.used_bytes == 0
 
 
@@ -145,7 +144,7 @@ def test_a_source_of_which_all_is_bad_or_filtered_ends_at_once(tmp_path: Path):
     skipping = source([0] * 100).options(on_bad_example="skip")
     player = Player(cut(skipping, 3), tmp_path)
     assert player.take() is Done and player.feed.dropped() == {"bad:no_steps": 100}
-    assert player.feed._offers == {} and player.feed._partition._reads == {}
+    assert player.feed.maker.offers == {} and player.feed.memory._partition._reads == {}
     player = Player(cut(source([1] * 100).filter(f"{__name__}:never"), 3), tmp_path)
     assert player.take() is Done and player.feed.dropped() == {"filtered": 100}
     endless = Player(cut(skipping.repeat(), 3), tmp_path)
@@ -251,7 +250,7 @@ def test_a_trainer_may_leave_while_its_batch_waits_for_room(tmp_path: Path):
     assert player.save(late) == ("stale", "batch 1 is not out")
     taken = player.take(2)
     assert taken.number == 2 and taken.rows == [(b"k2", 0, 3), (b"k3", 0, 3)]
-    assert list(player.feed._out) == [0, 2]
+    assert list(player.feed.memory._out) == [0, 2]
 
 
 # The end that others set
@@ -284,7 +283,7 @@ def test_a_close_at_any_time_gives_out_what_was_read_and_a_cancel_only_what_is_r
             assert player.save(taken, states(taken))[0] in ("cancelled", "")
         else:
             assert player.save(taken, states(taken)) == ("", "")
-    assert taken is Done and player.feed._offers == player.feed._out == {}
+    assert taken is Done and player.feed.maker.offers == player.feed.memory._out == {}
     dropped = player.feed.dropped()
     if cancel:
         assert set(dropped) == {"cancelled"} and dropped["cancelled"] > 0
@@ -316,14 +315,14 @@ def test_a_close_while_a_batch_waits_for_room_leaves_it(tmp_path: Path):
 def watched(player: Player, monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
     """References to the payload of every chunk that is offered from now on."""
     refs: list[weakref.ref[Any]] = []
-    offer = player.feed._cutting.offer
+    offer = player.feed.maker.cutting.offer
 
     def offered(*given: Any) -> Any:
         chunk, offered = offer(*given)
         refs.append(weakref.ref(offered.sequences["x"].raw))
         return chunk, offered
 
-    monkeypatch.setattr(player.feed._cutting, "offer", offered)
+    monkeypatch.setattr(player.feed.maker.cutting, "offer", offered)
     return refs
 
 
@@ -350,7 +349,7 @@ def test_payload_is_gone_when_the_last_segment_of_a_chunk_is(
         most = max(most, alive(refs))
     assert taken is Done and len(refs) > 40
     assert most <= 4 and alive(refs) == 0
-    assert player.feed._origins == player.feed._partition._reads == {}
+    assert player.feed.maker._origins == player.feed.memory._partition._reads == {}
 
 
 def test_payload_of_refused_duplicates_and_of_bad_rows_is_not_kept(
@@ -412,7 +411,7 @@ def test_nothing_piles_up_while_all_that_comes_is_refused(tmp_path: Path):
         if player.feed.reads_next:
             continue
         calls += 1
-        assert len(player.feed._offers) == len(player.feed._partition._reads) == 1
+        assert len(player.feed.maker.offers) == len(player.feed.memory._partition._reads) == 1
     assert calls == 200 and player.feed.dropped() == {"bad:duplicate_key": 999}
 
 
@@ -455,7 +454,7 @@ def test_with_duplicates_and_bad_rows_all_others_come_whole(
     bad = sum(not steps for _, steps in numbers)
     assert dropped.pop("bad:no_steps", 0) == bad
     assert dropped.pop("bad:duplicate_key", 0) == len(numbers) - bad - len(rows)
-    assert not dropped and player.feed._offers == {}
+    assert not dropped and player.feed.maker.offers == {}
 
 
 def test_one_step_of_work_is_one_call(tmp_path: Path):

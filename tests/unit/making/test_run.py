@@ -20,7 +20,8 @@ from headrace_proto.schema import Field
 from headrace_server import pipeline as hs
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
-from headrace_server.making.partition_feed import Blocked, Busy, Done, MadeBatch, PartitionFeed
+from headrace_server.making.compose import compose
+from headrace_server.making.run import Blocked, Busy, Done, MadeBatch, Run
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
 from headrace_server.reading.reader import BadRecords
@@ -76,12 +77,10 @@ class Place:
         directory.mkdir()
         self.slab = Slab(directory, 0, 0, slab_pages * PAGE, 8 * PAGE)
 
-    def feed(self, partition: int = 0, partitions: int = 1) -> PartitionFeed:
+    def feed(self, partition: int = 0, partitions: int = 1) -> Run:
         if partition:
             self.bad.counts.clear()  # as a worker does
-        return PartitionFeed(
-            self.reader, self.declaration, partition, partitions, self.slab, self.bad
-        )
+        return compose(self.reader, self.declaration, partition, partitions, self.slab, self.bad)
 
 
 @pytest.fixture
@@ -99,14 +98,14 @@ def place(tmp_path: Path) -> Iterator[Callable[..., Place]]:
         made.reader.close()
 
 
-def step(feed: PartitionFeed) -> Any:
+def step(feed: Run) -> Any:
     """The next thing that is not Busy."""
     while (result := feed.advance()) is Busy:
         pass
     return result
 
 
-def values(place: Place, feed: PartitionFeed, made: MadeBatch) -> dict[str, Any]:
+def values(place: Place, feed: Run, made: MadeBatch) -> dict[str, Any]:
     """The batch as it lies in memory."""
     block = place.slab.memory(made.block)
     assert made.block.nbytes >= made.nbytes
@@ -124,13 +123,12 @@ def contents(place: Place, made: MadeBatch) -> tuple[Any, ...]:
     return made.number, made.rows, made.nbytes, slots, dict(made.meta)
 
 
-def play(place: Place, feed: PartitionFeed) -> list[tuple[Any, ...]]:
+def play(place: Place, feed: Run) -> list[tuple[Any, ...]]:
     """All batches that are left, each freed and committed at once."""
     batches = []
     while isinstance(made := step(feed), MadeBatch):
         batches.append(contents(place, made))
         place.slab.free(made.block)
-        feed.committed(made.number)
     assert made is Done and feed.advance() is Done
     return batches
 
@@ -208,14 +206,14 @@ def test_from_the_cursor_of_any_batch_another_place_goes_on_to_the_byte(
     batches, cursors = [], []
     while isinstance(made := step(feed), MadeBatch):
         batches.append(contents(here, made))
-        cursors.append(feed.cursor())
+        cursors.append(feed.memory.cursor())
         here.slab.free(made.block)
     dropped = feed.dropped()
     assert len(batches) > 5 and dropped
     for number, cursor in enumerate(cursors):
         there = place(pipeline)
         successor = there.feed()
-        successor.restore(msgpack.unpackb(cursor, strict_map_key=False))
+        successor.memory.restore(msgpack.unpackb(cursor, strict_map_key=False))
         assert successor.next_number == number + 1
         assert successor.schema == feed.schema
         rest = play(there, successor)
@@ -239,7 +237,7 @@ def test_a_cursor_may_be_taken_late_when_more_was_read_since(
             continue
         there = place(pipeline)
         successor = there.feed()
-        successor.restore(msgpack.unpackb(feed.cursor(), strict_map_key=False))
+        successor.memory.restore(msgpack.unpackb(feed.memory.cursor(), strict_map_key=False))
         assert play(there, successor) == want[made:]
         assert successor.dropped() == whole_feed.dropped()
     assert made == len(want)
@@ -254,13 +252,13 @@ def test_where_a_read_fails_there_is_a_cursor_after_what_was_made_before_it(
     for number in range(8):
         assert step(feed).number == number
     with pytest.raises(DataError, match="not this one"):
-        feed.advance()
+        step(feed)
     there = place(pipeline)
     successor = there.feed()
-    successor.restore(msgpack.unpackb(feed.cursor(), strict_map_key=False))
+    successor.memory.restore(msgpack.unpackb(feed.memory.cursor(), strict_map_key=False))
     assert successor.next_number == 8
     with pytest.raises(DataError, match="not this one"):
-        successor.advance()
+        step(successor)
 
 
 @pytest.mark.parametrize("name", [name for name in PIPELINES if "stream" not in name])
@@ -308,7 +306,7 @@ def test_a_full_slab_blocks_and_a_freed_block_lets_it_go_on_with_the_same_batch(
         assert feed.next_number == len(got)
         there = place(pipeline)
         successor = there.feed()
-        successor.restore(msgpack.unpackb(feed.cursor(), strict_map_key=False))
+        successor.memory.restore(msgpack.unpackb(feed.memory.cursor(), strict_map_key=False))
         assert successor.next_number == len(got)
         assert play(there, successor) == want[len(got) :]
         gone = held.pop(data.draw(st.integers(0, len(held) - 1)))
@@ -332,7 +330,7 @@ def test_a_close_gives_out_what_was_read_and_a_cancel_drops_it(place: Callable[.
 class _Committed:
     """A feed whose commits are of no interest."""
 
-    def __init__(self, feed: PartitionFeed) -> None:
+    def __init__(self, feed: Run) -> None:
         self.advance = feed.advance
 
     def committed(self, number: int) -> None:
@@ -449,7 +447,7 @@ def test_chunks_of_which_no_row_is_wanted_are_not_kept_while_no_batch_comes(
     feed = place(pipeline).feed()
     for _ in range(300):
         assert feed.advance() is Busy
-    assert len(feed._chunks) < 10 and len(feed._machine._reads) < 10
+    assert len(feed.maker.held) < 10 and len(feed._machine._reads) < 10
     assert feed.dropped()["overflow"] > 10_000
 
 
@@ -463,4 +461,4 @@ def test_bad_examples_beyond_the_limit_stop_the_feed_before_any_batch_is_made(
         .options(on_bad_example="skip", max_bad_examples=10)
     )
     with pytest.raises(DataError, match="more than max_bad_examples=10 bad examples"):
-        place(pipeline).feed().advance()
+        step(place(pipeline).feed())

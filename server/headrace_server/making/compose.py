@@ -1,0 +1,61 @@
+"""From a declaration to a run of one of its partitions: which collaborators it has."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from ..core.partition import Partition
+from ..core.plan import Shaper
+from ..pipeline.declaration import Declaration
+from ..pipeline.sequences import SEQUENCES
+from ..reading.intake import Intake
+from ..reading.reader import BadRecords, Reader
+from ..reading.trace import NO_TRACING, NoTracing
+from .keeper import Keeper
+from .leaving_out import LeftOut
+from .plain_maker import PlainMaker
+from .plain_memory import PlainMemory
+from .run import Run
+from .segment_maker import SegmentMaker
+from .segment_memory import SegmentMemory
+from .sequencing import Sequencing
+from .slab import Slab
+
+__all__ = ["compose", "segmented"]
+
+
+def segmented(declaration: Declaration) -> bool:
+    """Whether batches are of segments, with states."""
+    return declaration.shape.kind == SEQUENCES
+
+
+def compose(
+    reader: Reader,
+    declaration: Declaration,
+    partition: int,
+    partitions: int,
+    slab: Slab,
+    bad: BadRecords,
+    *,
+    tracing: NoTracing = NO_TRACING,
+    left_out: LeftOut | None = None,
+    max_state_bytes: int | None = None,
+) -> Run:
+    """A run of one partition, at its beginning.
+
+    LimitExceeded where the states of an example have more than ``max_state_bytes``.
+    """
+    intake = Intake(reader, declaration, partition, partitions, bad)
+    epochs = declaration.order.epochs
+    if not segmented(declaration):
+        maker = PlainMaker(intake, declaration.shape, partition, left_out, tracing)
+        machine = Partition(maker.shaping.machine, intake.start(), epochs)
+        return Run(intake, machine, maker, PlainMemory(intake, machine, maker), slab)
+    cutting = Sequencing(declaration.shape, intake.fields, partition)
+    if max_state_bytes is not None:
+        cutting.check_state_bytes(max_state_bytes)
+    keeper = Keeper()
+    segment_maker = SegmentMaker(intake, cutting, keeper, slab, tracing)
+    machine = Partition(cast(Shaper, cutting.machine), intake.start(), epochs)
+    memory = SegmentMemory(intake, machine, segment_maker, keeper, left_out)
+    return Run(intake, machine, segment_maker, memory, slab)

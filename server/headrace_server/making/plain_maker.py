@@ -1,0 +1,171 @@
+"""Chunks of one partition in memory, and batches of their rows: the maker of plain batches.
+
+chunk ─► facts of the shape ─► less the rows that are left out ─► held ─► Assembly of a plan
+                                                                    └─► forgotten
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from headrace_proto.schema import Field
+
+from ..core.plan import Plan, Read
+from ..pipeline.declaration import Shape
+from ..pipeline.selectors import RESERVED
+from ..reading.chunk import Chunk
+from ..reading.intake import Intake
+from ..reading.trace import NO_TRACING, NoTracing, Trace
+from .assemble import Assembly, Rows, batch_schema
+from .leaving_out import LeftOut
+from .run import Target
+from .shaping import Shaping, with_facts
+
+__all__ = ["Held", "PlainMaker"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """A chunk in memory, and what a later process needs to read it again."""
+
+    chunk: Chunk
+    before: Any  # the memory of the stages before it; None where they have none
+    without: list[int]  # rows that were taken out of it
+
+
+class PlainMaker:
+    """The maker of one partition."""
+
+    made_ahead = True
+    properties: Mapping[str, Any] = MappingProxyType({})
+
+    def __init__(
+        self,
+        intake: Intake,
+        shape: Shape,
+        partition: int,
+        left_out: LeftOut | None = None,
+        tracing: NoTracing = NO_TRACING,
+    ) -> None:
+        self.shaping = Shaping(shape, partition)
+        self.capacity = self.shaping.capacity
+        self.most_rows = self.shaping.most_rows
+        self.left_out = left_out or LeftOut()
+        self.held: dict[int, Held] = {}
+        self.padding: dict[int, list[int]] = {}  # bucket → elements with padding, and without
+        #: Called with every batch before it is written.
+        self.observe: Callable[[Assembly], None] = lambda assembly: None
+        self._intake = intake
+        self._tracing = tracing
+        self._known_fields: Mapping[str, Field] | None = None  # up to the next chunk
+
+    @property
+    def schema(self) -> dict[str, Field]:
+        """The schema of a batch."""
+        return batch_schema(self._fields, self.shaping.batch_size)
+
+    @property
+    def _fields(self) -> Mapping[str, Field]:
+        """Columns of a batch, with the facts that travel as columns."""
+        if self._known_fields is None:
+            known = self._intake.fields
+            if known is None:
+                return {}
+            facts = self.shaping.fields_after(self._intake.fact_fields)
+            named = {RESERVED + name: field for name, field in facts.items()}
+            self._known_fields = {**known, **named}
+        return self._known_fields
+
+    # Chunks
+
+    def read(self, read: Read, before: Any, chunk: Chunk) -> tuple[Chunk, dict[str, Any]]:
+        """Hold a chunk; its rows that can be batched, and the facts that the machine needs."""
+        chunk, facts = self.shaped(chunk)
+        out = self.left_out.mask(chunk.ordinals, read.epoch, later=True)
+        without = np.unique(chunk.ordinals[out]).tolist()
+        if without:
+            self._intake.count("skipped", int(out.sum()))
+            chunk = chunk.take(np.flatnonzero(~out))
+            facts = {name: fact[~out] for name, fact in facts.items()}
+        if len(chunk):
+            self._hold(read, Held(chunk, before, without))
+        return chunk, dict(facts)
+
+    def read_again(self, read: Read, before: Any, without: list[int]) -> None:
+        """Hold a chunk that an earlier process read."""
+        chunk = self.shaped(self._intake.chunk(read)[0])[0]
+        if without:
+            chunk = chunk.take(np.flatnonzero(~np.isin(chunk.ordinals, without)))
+        self._hold(read, Held(chunk, before, without))
+
+    def shaped(self, chunk: Chunk) -> tuple[Chunk, Mapping[str, np.ndarray]]:
+        """The rows that the shape can place, with their facts as columns, and its own facts."""
+        self._known_fields = None
+        chunk, facts = self.shaping.facts(chunk, self._intake.bad)
+        return with_facts(chunk), facts
+
+    def _hold(self, read: Read, held: Held) -> None:
+        self.held[read.chunk] = held
+        self._tracing.read(read, held.before, held.chunk)
+
+    def forget(self) -> bool:
+        """Drop chunks that no batch to come needs; whether there were any."""
+        needed = self.shaping.machine.chunks()
+        if len(needed) == len(self.held):
+            return False
+        for number in self.held.keys() - needed:
+            del self.held[number]
+            self._tracing.forget(number)
+        return True
+
+    # Batches
+
+    def begin(self, plan: Plan) -> tuple[Assembly, None]:
+        """The batch of a plan."""
+        self._tracing.begin(plan.draft)
+        assembly = Assembly(self.parts(plan.draft), self._fields, self.shaping.dynamic_pad)
+        self.observe(assembly)
+        return assembly, None
+
+    def parts(self, draft: Any) -> Sequence[tuple[Chunk, Rows]]:
+        """Rows of chunks that make a batch."""
+        return [(self.held[part.chunk].chunk, part.rows) for part in draft.parts]
+
+    def made(
+        self, plan: Plan, written: Assembly, memory: np.ndarray
+    ) -> tuple[Mapping[str, Any], Trace | None]:
+        """Count a batch that lies in its block; its description and trace."""
+        meta = plan.draft.meta
+        self.count(meta)
+        return meta, self._tracing.made(meta, parts=plan.draft.parts)
+
+    def count(self, meta: Mapping[str, Any]) -> None:
+        """Count the padding of a batch that was made, or passed over since it is done."""
+        if "padded" in meta:
+            counts = self.padding.setdefault(meta["bucket"], [0, 0])
+            counts[0] += meta["padded"]
+            counts[1] += meta["real"]
+
+    def prepare(self) -> bool:
+        """False: plain batches are made as soon as they can be."""
+        return False
+
+    def targets(self) -> list[Target]:
+        return [*self._intake.stratified, *self.shaping.retargetable()]
+
+    def stats(self, of_stages: list[dict[str, Any]]) -> dict[str, Any] | None:
+        """Counters by class, where there are classes; the padding of buckets."""
+        by_class = [*of_stages, *self.shaping.stats()]
+        stats = by_class[-1] if by_class else {}
+        if self.padding:
+            padding = [[bucket, *counts] for bucket, counts in self.padding.items()]
+            stats = {**stats, "padding": padding}
+        return stats or None
+
+    def progress(self) -> dict[str, Any]:
+        return {}

@@ -1,0 +1,229 @@
+"""Commits of plain batches, and what of a partition of them outlives its process.
+
+    announced() ─► cursor after that batch ─┐
+    saved()     ─► which batches are done ──┴─► Change ─► store        resume() ◄─ Saved
+    close(), set_target() ─► Orders ────────────┘
+
+A later process goes on from the cursor behind the last batch before which all are done, passes over
+those after it that are done, and follows each order at the place where it was given.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgpack
+
+from headrace_proto.codec import pack
+
+from ..core.changes import Change, Saved
+from ..core.orders import Order, Orders
+from ..core.partition import Partition, Rest
+from ..core.plan import Plan, Read
+from ..core.progress import Numbers
+from ..reading.intake import Intake
+from .plain_maker import PlainMaker
+from .run import Machine, Memory, Target
+
+__all__ = ["NumberedMemory", "PlainMemory"]
+
+logger = logging.getLogger("headrace.worker")
+
+
+class NumberedMemory(Memory):
+    """Which batches are done, by their numbers, and a cursor after each."""
+
+    def __init__(self, machine: Machine, maker: PlainMaker) -> None:
+        self._machine = machine
+        self._maker = maker
+        self._numbers = Numbers()
+        self._changes: list[Change] = []
+
+    @abstractmethod
+    def cursor(self) -> bytes:
+        """How another process goes on after the last batch that was made."""
+
+    @abstractmethod
+    def restore(self, cursor: Any) -> None:
+        """Go on after the batch that the cursor came with."""
+
+    @property
+    def _change(self) -> Change:
+        """The change to be stored next."""
+        if not self._changes:
+            self._changes.append(Change())
+        return self._changes[0]
+
+    def planned(self, plan: Plan) -> bool:
+        if self._numbers.is_done(plan.number):
+            self._maker.count(plan.draft.meta)
+            return False
+        return True
+
+    def announced(self) -> None:
+        self._numbers.made(self._machine.first_number - 1, self.cursor())
+
+    def saved(self, number: int, block: Any = b"", columns: Sequence[Any] = ()) -> tuple[str, str]:
+        moved = self._numbers.done(number)
+        change = self._change
+        change.done.append(number)
+        if moved is not None:
+            change.base, change.meta["cursor"] = moved
+        return "", ""
+
+    def claim(self, number: int, segments: bytes) -> int | None:
+        return None if self._numbers.is_done(number) else number
+
+    def take_changes(self) -> list[Change]:
+        changes, self._changes = self._changes, []
+        return changes
+
+    @property
+    def done_numbers(self) -> list[int]:
+        return self._numbers.above
+
+    def resume(self, saved: Saved) -> None:
+        base = 0
+        if "cursor" in saved.meta:
+            self.restore(msgpack.unpackb(saved.meta["cursor"], strict_map_key=False))
+            base = self._machine.first_number
+        self._numbers = Numbers(base, saved.done)
+
+
+class PlainMemory(NumberedMemory):
+    """The memory of one partition."""
+
+    _machine: Partition
+
+    def __init__(self, intake: Intake, machine: Partition, maker: PlainMaker) -> None:
+        super().__init__(machine, maker)
+        self._intake = intake
+        self._orders = Orders()
+        self._read_before = 0  # rows of the source, by earlier processes
+
+    # Steps
+
+    def next_step(self, limit: int) -> Read | Plan | type[Rest] | None:
+        if self._orders.waits:
+            number = self._machine.next_number
+            while (order := self._orders.due(self._rows_read, number)) is not None:
+                self._follow(order)
+            limit = self._orders.limit(self._rows_read, limit)
+        return self._machine.next_step(limit)
+
+    def planned(self, plan: Plan) -> bool:
+        return super().planned(plan) and not (self._maker.left_out and self._is_out(plan))
+
+    def _is_out(self, plan: Plan) -> bool:
+        """Whether a batch is passed over: all its rows are left out."""
+        out = rows = 0
+        for part in plan.draft.parts:
+            ordinals = self._maker.held[part.chunk].chunk.ordinals[part.rows]
+            epoch = self._machine.epoch_of(part.chunk)
+            out += int(self._maker.left_out.mask(ordinals, epoch).sum())
+            rows += len(ordinals)
+        if out < rows:
+            if out:
+                logger.warning(
+                    "batch %d holds %d rows that are to be left out and %d others: it is given "
+                    "out as it is, for without them all that follows would move",
+                    plan.number,
+                    out,
+                    rows - out,
+                )
+            return False
+        self._intake.count("skipped", rows)
+        self.saved(plan.number)
+        return True
+
+    def tidy(self) -> None:
+        if self._maker.forget():
+            self._machine.forget_reads()
+
+    # Orders
+
+    @property
+    def _rows_read(self) -> int:
+        """Rows of the source that were read for good."""
+        return self._read_before + self._intake.rows_read
+
+    def close(self, cancel: bool) -> None:
+        if self._orders.known("close", cancel):  # repeated after a restart
+            return
+        self._note("close", cancel)
+        if not self._orders.waits:
+            self._machine.close(cancel)
+
+    def set_target(self, target: Target, probs: list[float]) -> int:
+        # Batches of which all rows were judged before are not made yet, and keep them.
+        shaping = self._maker.shaping
+        if target is shaping:
+            first = shaping.first_not_formed()
+        else:
+            first = self._machine.next_number + shaping.ready()
+        if self._orders.waits:
+            return self._note("target", probs, first).since
+        first = int(target.set_target(probs, first))
+        self._note("target", probs, first)
+        return first
+
+    def _note(self, kind: str, value: Any, since: int = 0) -> Order:
+        """Store an order, which a later process has to follow at the same place."""
+        order = self._orders.given(self._rows_read, self._machine.next_number, kind, value, since)
+        self._change.meta["orders"] = pack(self._orders.to_plain())
+        return order
+
+    def _follow(self, order: Order) -> None:
+        """Carry out an order that was given to an earlier process."""
+        if order.kind == "close":
+            self._machine.close(order.what)
+        else:
+            (target,) = self._maker.targets()
+            target.set_target(order.what, order.since)
+
+    # Cursors
+
+    def cursor(self) -> bytes:
+        maker = self._maker
+        held = maker.held.items()
+        cursor = {
+            "machine": self._machine.cursor(),
+            "dropped": self._intake.dropped,
+            "stages": self._intake.state(),
+            "before": [(n, chunk.before) for n, chunk in held if chunk.before is not None],
+            "read": self._rows_read,
+        }
+        without = [(number, chunk.without) for number, chunk in held if chunk.without]
+        if maker.padding:
+            cursor["padding"] = [[bucket, *counts] for bucket, counts in maker.padding.items()]
+        if self._orders.count:
+            cursor["orders"] = self._orders.count
+        if without:
+            cursor["without"] = without
+        return pack(cursor)
+
+    def restore(self, cursor: Mapping[str, Any]) -> None:
+        before, without = dict(cursor["before"]), dict(cursor.get("without", ()))
+        machine = cursor["machine"]
+        for read in self._machine.restore(machine):
+            stages = before.get(read.chunk)
+            if stages is not None:
+                self._intake.restore_stages(stages)
+            self._maker.read_again(read, stages, without.get(read.chunk, []))
+        self._intake.restore_stages(cursor["stages"])
+        self._intake.resume(machine["epoch"], machine["position"], cursor["dropped"])
+        self._read_before = cursor.get("read", 0) - self._intake.rows_read
+        self._orders.restore(cursor.get("orders", 0))
+        padding = cursor.get("padding", ())
+        self._maker.padding = {bucket: counts for bucket, *counts in padding}
+
+    def resume(self, saved: Saved) -> None:
+        if "orders" in saved.meta:
+            self._orders.load(msgpack.unpackb(saved.meta["orders"]))
+            self._orders.restore(0)
+        super().resume(saved)
+        if "closing" in saved.meta:  # by a release that stored no orders
+            self.close(saved.meta["closing"] == b"cancel")

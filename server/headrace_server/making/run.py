@@ -1,0 +1,421 @@
+"""One partition at work: it reads, makes batches, and takes back what trainers did with them.
+
+            ┌─ intake    reads chunks and takes them through the stages
+            ├─ machine   decides: Read, Plan, Rest, or None at the end
+    Run ────┤
+            ├─ maker     holds the rows of chunks, and writes batches of them
+            └─ memory    takes commits, and knows what of the partition outlives the process
+
+                              intake   machine     maker               memory
+    plain batches             Intake   Partition   PlainMaker          PlainMemory
+    segments, with states     Intake   Partition   SegmentMaker        SegmentMemory
+    a replay                  Intake   Script      ReplayedRows, …     ReplayMemory, …
+
+    advance() ─► MadeBatch   a batch lies in its block
+              ─► Busy        something else was done; call again
+              ─► Blocked     the slab has no room; call again when a block was freed
+              ─► Resting     nothing can be done until trainers want or save something
+              ─► Done        all batches were made
+
+A read is a step of its own, which ``reads_next`` announces.  So everything made before it can be
+sent and stored first.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from headrace_proto.layout import Slot
+from headrace_proto.schema import Field
+
+from ..core.arena import Block
+from ..core.changes import Change, Saved
+from ..core.partition import Rest
+from ..core.plan import Plan, Position, Read
+from ..reading.chunk import Chunk
+from ..reading.intake import Intake
+from ..reading.trace import Trace
+from .slab import Slab
+
+__all__ = [
+    "UNREAD",
+    "Blocked",
+    "Busy",
+    "Done",
+    "Machine",
+    "MadeBatch",
+    "Maker",
+    "Memory",
+    "Resting",
+    "Run",
+    "Target",
+]
+
+
+#: Answer of a memory that has not read all examples of a claim yet.
+UNREAD: Final = -1
+
+
+class Busy:
+    pass
+
+
+class Blocked:
+    pass
+
+
+class Resting:
+    pass
+
+
+class Done:
+    pass
+
+
+@dataclass(slots=True)
+class MadeBatch:
+    number: int
+    rows: int
+    block: Block
+    nbytes: int
+    slots: list[Slot]
+    meta: Mapping[str, Any]
+    trace: Trace | None = None  # where its rows came from, where that is recorded
+
+
+class Machine(Protocol):
+    """Decides what is read and batched; see ``core.partition.Partition``."""
+
+    held: Plan | None  # set while the batch of a plan has no room
+
+    @property
+    def first_number(self) -> int: ...
+
+    def arrived(
+        self, read: Read, rows: int, next_position: Position | None, facts: Mapping[str, Any]
+    ) -> None: ...
+
+    def failed(self) -> None: ...
+
+    def next_read(self, limit: int) -> Read | None: ...
+
+    def reading(self) -> Mapping[str, Any]: ...
+
+    def dropped(self) -> Mapping[str, int]: ...
+
+
+class Written(Protocol):
+    """A batch about to be written into a block of at least ``nbytes``."""
+
+    rows: int
+    nbytes: int
+    slots: list[Slot]
+
+    def fill(self, block: np.ndarray) -> None: ...
+
+
+class Target(Protocol):
+    """A stage or a shape that draws classes in proportions that can be changed."""
+
+    def set_target(self, probs: list[float], number: int) -> int: ...
+
+
+class Maker(Protocol):
+    """Holds the rows of chunks that batches to come need, and writes these batches."""
+
+    made_ahead: bool  # whether batches are made before trainers want them
+    capacity: int | None  # batches that may be made ahead, where the pipeline bounds it
+    most_rows: int | None  # bound on the rows of one read
+    properties: Mapping[str, Any]  # for trainers, beside the schema
+
+    @property
+    def schema(self) -> Mapping[str, Field]: ...
+
+    def read(self, read: Read, before: Any, chunk: Chunk) -> tuple[Chunk, dict[str, Any]]:
+        """Hold a chunk; its rows that can be batched, and the facts that the machine needs.
+
+        ``before`` is the memory of the stages before the read.
+        """
+
+    def begin(self, plan: Plan) -> tuple[Written, Block | None]:
+        """The batch of a plan, and its block where it was written ahead."""
+
+    def made(
+        self, plan: Plan, written: Any, memory: np.ndarray
+    ) -> tuple[Mapping[str, Any], Trace | None]:
+        """The description and the trace of a batch that now lies in its block."""
+
+    def prepare(self) -> bool:
+        """Write ahead what is known of the batch to be wanted next; whether there was any."""
+
+    def targets(self) -> list[Target]:
+        """Stages and shapes that draw classes in proportions that can be changed."""
+
+    def stats(self, of_stages: list[dict[str, Any]]) -> dict[str, Any] | None: ...
+
+    def progress(self) -> dict[str, Any]: ...
+
+
+class Memory(ABC):
+    """Takes what trainers do with batches, and yields the changes to be stored.
+
+    What a kind of batches has no use for does nothing here: plain batches are made whether they
+    are wanted or not, have no states, and wait for nobody.
+    """
+
+    @property
+    def starved(self) -> bool:
+        """Whether a batch is wanted that has to wait for states."""
+        return False
+
+    @abstractmethod
+    def resume(self, saved: Saved) -> None:
+        """Go on from what the store holds: what was done is not made again."""
+
+    @abstractmethod
+    def next_step(self, limit: int) -> Read | Plan | type[Rest] | None:
+        """The next step of the machine."""
+
+    def planned(self, plan: Plan) -> bool:
+        """Note a plan; False where its batch is passed over."""
+        return True
+
+    def read(self, read: Read, before: Any, chunk: Chunk, facts: dict[str, Any]) -> None:
+        """Note a chunk before the machine has it, and complete its facts."""
+        return
+
+    @abstractmethod
+    def tidy(self) -> None:
+        """Note what a step left over, and have the maker forget."""
+
+    def announced(self) -> None:
+        """Trainers may have all that was made: a restart goes on after it once it is done."""
+        return
+
+    def want(self, upto: int, stripe: int) -> None:
+        """Allow batches until there have been ``upto``, for the trainer of a stripe of lanes."""
+        return
+
+    @abstractmethod
+    def saved(self, number: int, block: Any = b"", columns: Sequence[Any] = ()) -> tuple[str, str]:
+        """Take a commit with its states; an error's code and text, empty if it is taken."""
+
+    def flushed(self, number: int, rows: list[int], block: Any, columns: Sequence[Any]) -> None:
+        """Take states of lanes after a batch, from a trainer that lets go of them."""
+        return
+
+    def leave(self, stripe: int) -> None:
+        """Take the examples of a stripe of lanes back from a trainer that left."""
+        return
+
+    @abstractmethod
+    def claim(self, number: int, segments: bytes) -> int | None:
+        """Number of the batch that a trainer holds from before a restart; None if not its own.
+
+        UNREAD: ask again after another read.
+        """
+
+    def release(self, number: int) -> None:
+        """Take a claimed batch back from a trainer that did not finish it."""
+        return
+
+    @abstractmethod
+    def close(self, cancel: bool) -> None:
+        """End the input.  With ``cancel`` what was read is dropped."""
+
+    def set_target(self, target: Target, probs: list[float]) -> int:
+        """Draw in other proportions from now on; number of the first batch that shows it."""
+        raise ValueError("the proportions of this feed can not be changed")
+
+    @abstractmethod
+    def take_changes(self) -> list[Change]:
+        """Changes to store since the last call."""
+
+    @property
+    def done_numbers(self) -> list[int]:
+        """Batches that are done after the first that is not."""
+        return []
+
+    def take_dry(self) -> list[int]:
+        """Stripes of lanes that ran out of work since the last call."""
+        return []
+
+    def waits_for(self) -> str:
+        """What the next batch lacks, where that is known; for a deadline's error."""
+        return ""
+
+    def oldest_out(self) -> int | None:
+        """Number of the batch whose states have been awaited for the longest time."""
+        return None
+
+    def seek(self, key: bytes) -> list[list[Any]]:
+        """For each example of a key: epoch, segment, of how many, where, number of its batch."""
+        return []
+
+
+class Run:
+    """One partition at work.  A call that one collaborator answers alone is bound to it."""
+
+    def __init__(
+        self, intake: Intake, machine: Machine, maker: Maker, memory: Memory, slab: Slab
+    ) -> None:
+        self._intake = intake
+        self._machine = machine
+        self.maker = maker
+        self.memory = memory
+        self._slab = slab
+        self._next_read: Read | None = None
+        self._unplaced: tuple[Plan, Written] | None = None
+        self.made_ahead = maker.made_ahead
+        self.capacity = maker.capacity
+        self.resume = memory.resume
+        self.announced = memory.announced
+        self.want = memory.want
+        self.saved = memory.saved
+        self.flushed = memory.flushed
+        self.leave = memory.leave
+        self.release = memory.release
+        self.take_changes = memory.take_changes
+        self.take_dry = memory.take_dry
+        self.waits_for = memory.waits_for
+        self.oldest_out = memory.oldest_out
+        self.seek = memory.seek
+
+    # Work
+
+    def advance(self) -> MadeBatch | type[Busy] | type[Blocked] | type[Resting] | type[Done]:
+        """One step of work."""
+        if self._unplaced is not None:
+            return self._place(*self._unplaced)
+        if self._next_read is not None:
+            self._read(self._next_read)
+            return Busy
+        step = self.memory.next_step(self._limit())
+        if isinstance(step, Plan):
+            if self.memory.planned(step):
+                return self._place(step, *self.maker.begin(step))
+            self.memory.tidy()
+            return Busy
+        if isinstance(step, Read):
+            self._next_read = step
+            return Busy
+        self.memory.tidy()
+        return Resting if step is Rest else Done
+
+    @property
+    def reads_next(self) -> bool:
+        """Whether the next step reads, which may take long; others do not."""
+        return self._next_read is not None
+
+    def prepare(self) -> bool:
+        """Write ahead what is known of the batch that is expected next; whether there was any.
+
+        For idle time: it changes when work is done, and nothing else.
+        """
+        return self._unplaced is None and self.maker.prepare()
+
+    def _limit(self) -> int:
+        return self._intake.limit(self.maker.most_rows)
+
+    def _read(self, read: Read) -> None:
+        self._next_read = None
+        before = self._intake.begin()
+        try:
+            chunk, position = self._intake.chunk(read)
+            chunk, facts = self.maker.read(read, before, chunk)
+            self.memory.read(read, before, chunk, facts)
+            self._machine.arrived(read, len(chunk), position, facts)
+            self.memory.tidy()
+            self._intake.end()
+        except Exception:  # what was made before it can still be announced, with a cursor
+            self._machine.failed()
+            if before is not None:
+                self._intake.restore_stages(before)
+            raise
+
+    def _place(
+        self, plan: Plan, written: Written, block: Block | None = None
+    ) -> MadeBatch | type[Blocked]:
+        block = block or self._slab.allocate(written.nbytes)
+        if block is None:
+            self._unplaced = plan, written
+            self._machine.held = plan
+            return Blocked
+        self._unplaced = self._machine.held = None
+        memory = self._slab.memory(block)
+        written.fill(memory)
+        meta, trace = self.maker.made(plan, written, memory)
+        self.memory.tidy()
+        return MadeBatch(
+            plan.number, written.rows, block, written.nbytes, written.slots, meta, trace
+        )
+
+    # Orders and claims
+
+    def close(self, cancel: bool) -> None:
+        """Read no more: make batches of what was read, or with ``cancel`` drop it."""
+        self._next_read = None
+        self.memory.close(cancel)
+
+    def set_target_probs(self, probs: list[float]) -> int:
+        """Draw classes in other proportions; number of the first batch that shows it."""
+        targets = self.maker.targets()
+        if len(targets) != 1:
+            raise ValueError(
+                f"the feed has {len(targets)} stages with target proportions; "
+                "set_target_probs() needs exactly one"
+            )
+        return self.memory.set_target(targets[0], probs)
+
+    def claim(self, number: int, segments: bytes) -> int | None:
+        """Number of the batch that a trainer holds from before a restart; None if not its own."""
+        while (known := self.memory.claim(number, segments)) == UNREAD:
+            read = self._next_read or self._machine.next_read(self._limit())
+            if read is None:
+                return None
+            self._read(read)
+        return known
+
+    # What is known
+
+    @property
+    def next_number(self) -> int:
+        """Number of the batch that is made next."""
+        return self._machine.first_number
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        """The wire columns of a batch."""
+        return self.maker.schema
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        """What trainers learn of the feed beside its schema."""
+        return self.maker.properties
+
+    @property
+    def starved(self) -> bool:
+        """Whether a batch is wanted that has to wait for states."""
+        return self.memory.starved
+
+    @property
+    def done_numbers(self) -> list[int]:
+        """Batches that are done after the first that is not."""
+        return self.memory.done_numbers
+
+    def stats(self) -> dict[str, Any] | None:
+        """Counters of the shape, and by class where there are classes; None without any."""
+        return self.maker.stats([stage.stats() for stage in self._intake.stratified])
+
+    def progress(self) -> dict[str, Any]:
+        """How far it is, in numbers for people."""
+        return {**self._intake.progress(self._machine.reading()), **self.maker.progress()}
+
+    def dropped(self) -> dict[str, int]:
+        """Rows dropped so far, by reason; those that broke a rule start with ``bad:``."""
+        return self._intake.dropped_with(self._machine.dropped())

@@ -1,0 +1,153 @@
+"""Examples of one partition in memory, and batches of their segments: the maker of segments.
+
+    chunk ─► examples that can be cut ─► offers ─┐
+    states at the server, or handed over ────────┴─► SegmentBlock of a plan
+
+A batch may need a chunk that an earlier process read: it is read again, as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from headrace_proto.errors import DataError
+from headrace_proto.schema import Field
+
+from ..core.arena import Block
+from ..core.plan import Plan, Read
+from ..core.slots import Segments
+from ..reading.chunk import Chunk, Origin
+from ..reading.intake import Intake
+from ..reading.trace import NO_TRACING, NoTracing, Trace
+from .keeper import Keeper
+from .preparing import Preparing
+from .run import Target
+from .segment_block import BlockLayout, SegmentBlock
+from .sequencing import Offer, Sequencing
+from .slab import Slab
+from .state_table import KeptStates, StateTable
+
+__all__ = ["SegmentMaker"]
+
+
+class SegmentMaker:
+    """The maker of one partition."""
+
+    made_ahead = False
+    capacity: int | None = None
+
+    def __init__(
+        self,
+        intake: Intake,
+        cutting: Sequencing,
+        keeper: Keeper,
+        slab: Slab,
+        tracing: NoTracing = NO_TRACING,
+    ) -> None:
+        self.cutting = cutting
+        self.most_rows: int | None = cutting.capacity
+        self.schema: Mapping[str, Field] = cutting.fields(intake.fact_fields)
+        self.properties: Mapping[str, Any] = cutting.properties()
+        self.layout = BlockLayout(self.schema, cutting.num_unroll)
+        self.offers: dict[int, Offer] = {}
+        self.table = StateTable(cutting.states)
+        self.kept = KeptStates(cutting.states)
+        self._origins: dict[int, Origin] = {}
+        self._intake = intake
+        self._keeper = keeper
+        self._tracing = tracing
+        self._preparing = Preparing(slab, self.layout, cutting, self.offers, self.table, self.kept)
+
+    # Chunks
+
+    def read(self, read: Read, before: Any, chunk: Chunk) -> tuple[Chunk, dict[str, Any]]:
+        chunk, offer = self._hold(read, before, chunk)
+        return chunk, {"key": [(read.epoch, key) for key in offer.keys], "count": offer.counts}
+
+    def _hold(self, read: Read, before: Any, chunk: Chunk) -> tuple[Chunk, Offer]:
+        chunk, offer = self.cutting.offer(chunk, self._intake.bad, read.epoch)
+        self._tracing.read(read, before, chunk, offer.keys)
+        self.offers[read.chunk] = offer
+        self._origins[read.chunk] = chunk.origin
+        return chunk, offer
+
+    def read_again(self, chunk: int) -> np.ndarray:
+        """Hold a chunk that an earlier process read; the numbers of its rows."""
+        read, before = self._keeper.reread(chunk)
+        now = self._intake.state()
+        dropped = dict(self._intake.dropped)
+        self._intake.restore_stages(before)
+        rows, _ = self._hold(read, before, self._intake.chunk(read)[0])
+        self._intake.restore_stages(now)
+        self._intake.count_dropped()
+        self._intake.dropped = dropped  # they were counted when they were first read
+        return rows.ordinals
+
+    def forget(self) -> bool:
+        """Drop chunks that no batch to come needs; whether there were any."""
+        gone = self.offers.keys() - self.cutting.machine.chunks()
+        for number in gone:
+            del self.offers[number], self._origins[number]
+            self._tracing.forget(number)
+            self._keeper.forget(number)
+        return bool(gone)
+
+    def refuse(self, chunk: int, row: int) -> None:
+        """Report an example whose key is in flight."""
+        key = self.offers[chunk].keys[row]
+        error = DataError(
+            f"{self._origins[chunk].describe(row)}: column {self.cutting.key!r} (input_key) "
+            f"is {key!r:.200}, and an example of this key is in flight: keys are unique among "
+            "the examples in flight; lower capacity or declare make_keys_unique=True"
+        )
+        self._intake.bad.report(error, "duplicate_key")
+
+    # Batches
+
+    def begin(self, plan: Plan) -> tuple[SegmentBlock, Block | None]:
+        batch: Segments = plan.draft
+        for chunk in batch.of_chunks():
+            if chunk not in self.offers:
+                self.read_again(chunk)
+        self._tracing.begin(batch)
+        prepared = self._preparing.take(batch)
+        if self.cutting.at_trainer:
+            if prepared is not None:
+                return prepared
+            extra, states = self.kept.columns(batch, self.offers)
+        else:
+            self.table.grow(self.cutting.machine.slots)
+            if prepared is not None:
+                prepared[0].extra = self.table.columns(batch.slots)
+                return prepared
+            self.table.begin(batch, self.offers)
+            extra, states = self.table.columns(batch.slots), len(batch)
+        return SegmentBlock(self.layout, batch, self.offers, extra, states), None
+
+    def prepare(self) -> bool:
+        return self._preparing.prepare()
+
+    def made(
+        self, plan: Plan, written: SegmentBlock, memory: np.ndarray
+    ) -> tuple[Mapping[str, Any], Trace | None]:
+        batch: Segments = plan.draft
+        meta = {"stripe": batch.stripe} if self.cutting.lanes else {}
+        states = written.states(memory) if self._tracing.states else None
+        return meta, self._tracing.made(meta, segments=batch, states=states)
+
+    # What is known
+
+    def targets(self) -> list[Target]:
+        return [*self._intake.stratified]
+
+    def stats(self, of_stages: list[dict[str, Any]]) -> dict[str, Any]:
+        """Counters by class, where there are classes, and of segments."""
+        machine = self.cutting.machine
+        segments = {"in_flight": machine.in_flight, "rewound": machine.rewound}
+        return {**(of_stages[-1] if of_stages else {}), "segments": segments}
+
+    def progress(self) -> dict[str, Any]:
+        return {"segments": self.cutting.machine.standing()}

@@ -1,0 +1,264 @@
+"""Batches of segments that trainers have, their states, and what outlives the process.
+
+    planned() ─► out ─► saved() ─► machine, states ─► Keeper ─► Change ─► store    resume() ◄─ Saved
+                  └───► leave(), release(): back to the machine
+
+A commit takes effect at once, so that the trainer's next batch can be made; its change is put
+together later, when changes are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from ..core.changes import Change, Key, Saved
+from ..core.partition import Partition, Rest
+from ..core.plan import Plan, Read
+from ..core.slots import Segments
+from ..reading.chunk import Chunk
+from ..reading.intake import Intake
+from .keeper import Keeper
+from .leaving_out import EndedLines, LeftOut
+from .run import UNREAD, Memory, Target
+from .segment_maker import SegmentMaker
+from .state_table import arrays_of, state_columns, stored_states
+
+__all__ = ["SegmentMemory", "closing"]
+
+
+def closing(cancel: bool) -> Change:
+    """The change that has later processes close the input."""
+    return Change(meta={"closing": b"cancel" if cancel else b"close"})
+
+
+class SegmentMemory(Memory):
+    """The memory of one partition."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        partition: Partition,
+        maker: SegmentMaker,
+        keeper: Keeper,
+        left_out: LeftOut | None = None,
+    ) -> None:
+        self._intake = intake
+        self._partition = partition
+        self._maker = maker
+        self._cutting = maker.cutting
+        self._machine = self._cutting.machine
+        self._keeper = keeper
+        self._ended = EndedLines(left_out or LeftOut(), keeper)
+        self._out: dict[int, Segments] = {}  # by number
+        self._after: dict[int, tuple[int, Segments]] = {}  # by stripe: the last one that was saved
+        self._saved: list[tuple[Segments, np.ndarray, list[Key], list[np.ndarray]]] = []
+        self._changes: list[Change] = []
+
+    # Steps
+
+    def next_step(self, limit: int) -> Read | Plan | type[Rest] | None:
+        return self._partition.next_step(limit)
+
+    def planned(self, plan: Plan) -> bool:
+        self._out[plan.number] = plan.draft
+        return True
+
+    def read(self, read: Read, before: Any, chunk: Chunk, facts: dict[str, Any]) -> None:
+        """Add the first line of a chunk, and marks of rows that are dealt with."""
+        cursor = {
+            "input": self._partition.reading(),
+            "index": self._machine.next_index,
+            "dropped": dict(self._intake.dropped),
+        }
+        self._settle()
+        line, known = self._keeper.read(read, len(chunk), before, cursor)
+        known, ended = self._ended.of_a_chunk(read, chunk.ordinals, known)
+        self._add_ended(ended)
+        facts["line"], facts["known"] = line, known
+
+    def _add_ended(self, ended: list[Change]) -> None:
+        self._changes += ended
+        if ended:
+            self._intake.count("skipped", len(ended))
+
+    def tidy(self) -> None:
+        if self._machine.refused:
+            self._report_refused()
+        if self._machine.through:
+            self._maker.kept.forget(self._machine.take_through())
+        if self._maker.forget():
+            self._partition.forget_reads()
+
+    def _report_refused(self) -> None:
+        self._settle()
+        for chunk, row in self._machine.take_refused():
+            self._maker.refuse(chunk, row)
+            self._changes.append(self._keeper.refused(chunk, row))
+        self._intake.count_dropped()
+        self._intake.check_bad()
+
+    # Trainers
+
+    def want(self, upto: int, stripe: int) -> None:
+        self._machine.want(upto, stripe)
+
+    def saved(self, number: int, block: Any = b"", columns: Sequence[Any] = ()) -> tuple[str, str]:
+        batch = self._out.pop(number, None)
+        if batch is None:
+            return "stale", f"batch {number} is not out"
+        keys = self._keys(batch.slots)  # before the machine may drop examples
+        rows = self._machine.saved(batch)
+        if rows is None:
+            if self._machine.cancelled:
+                return "cancelled", "the feed was drained with cancel=True: states are not saved"
+            return "stale", "its lanes went to another trainer"
+        if self._cutting.at_trainer:
+            last = self._after.get(batch.stripe)
+            if last is None or last[0] < number:
+                self._after[batch.stripe] = number, batch
+            rows = rows[:0]
+        arrays: list[np.ndarray] = []
+        if len(rows):
+            # Those that have ended too: nothing reads their slots before they begin anew.
+            arrays = arrays_of(self._cutting.states, block, columns)
+            self._maker.table.put(batch.slots, arrays)
+        self._saved.append((batch, rows, keys, arrays))
+        return "", ""
+
+    def flushed(self, number: int, rows: list[int], block: Any, columns: Sequence[Any]) -> None:
+        """Take states of lanes after a batch.  Those that are too old to be of use are dropped."""
+        for last, batch in self._after.values():
+            if last == number and rows and min(rows) >= 0 and max(rows) < len(batch):
+                arrays = arrays_of(self._cutting.states, block, columns)
+                places = {row: i for i, row in enumerate(rows)}
+                kept = self._machine.keep(batch, np.array(sorted(places), np.int64))
+                at = np.array([places[row] for row in kept.tolist()], np.int64)
+                self._maker.kept.put(batch.slots[kept], arrays, at)
+                if len(kept):
+                    self._settle()
+                    keys, states = self._keys(batch.slots[kept]), [array[at] for array in arrays]
+                    change = self._keeper.flushed(batch, kept, keys, state_columns(states))
+                    self._changes.append(change)
+
+    def leave(self, stripe: int) -> None:
+        self._machine.leave(stripe)
+        self._after.pop(stripe, None)
+        for number in [n for n, batch in self._out.items() if batch.stripe == stripe]:
+            del self._out[number]
+
+    def claim(self, number: int, segments: bytes) -> int | None:
+        """``segments`` are insertion indices (int64), then numbers of segments (int32).
+
+        None when they are not the next of their examples, or were handed out again.
+        """
+        rows = len(segments) // 12
+        if self._cutting.lanes or len(segments) != 12 * rows or not rows:
+            return None
+        slots = self._machine.find(np.frombuffer(segments, np.int64, rows))
+        if (slots < 0).any():
+            return UNREAD
+        batch = self._machine.claim(slots, np.frombuffer(segments, np.int32, rows, 8 * rows))
+        if batch is None:
+            return None
+        self._maker.table.grow(self._machine.slots)  # its states may come before the next batch
+        taken = self._partition.take_number()
+        self._out[taken] = batch
+        return taken
+
+    def release(self, number: int) -> None:
+        batch = self._out.pop(number, None)
+        if batch is not None:
+            self._machine.release(batch)
+
+    def close(self, cancel: bool) -> None:
+        self._partition.close(cancel)
+        self._changes.append(closing(cancel))
+
+    def set_target(self, target: Target, probs: list[float]) -> int:
+        """Later processes number their batches on, so the number is beyond all that was named."""
+        return int(target.set_target(probs, self._partition.next_number))
+
+    # The store
+
+    def take_changes(self) -> list[Change]:
+        self._settle()
+        changes, self._changes = self._changes, []
+        return changes
+
+    def _settle(self) -> None:
+        """Put together the changes of commits, later than the trainer's next batch."""
+        for batch, rows, keys, arrays in self._saved:
+            if len(rows) < len(batch):
+                keys = [keys[row] for row in rows.tolist()]
+                arrays = [array[rows] for array in arrays]
+            states = state_columns(arrays) if len(rows) else []
+            self._changes.append(self._keeper.saved(batch, rows, keys, states))
+        self._saved.clear()
+
+    def _keys(self, slots: np.ndarray) -> list[Key]:
+        return cast("list[Key]", self._machine.keys_of(slots))
+
+    def resume(self, saved: Saved) -> None:
+        if "base" in saved.meta:
+            self._go_on(saved)
+        if "closing" in saved.meta:
+            self._partition.close(saved.meta["closing"] == b"cancel")
+
+    def _go_on(self, saved: Saved) -> None:
+        cursor, begun = self._keeper.resume(saved)
+        place, examples = cursor["input"], saved.examples
+        self._partition.resume_reading(place, max([cursor["chunk"], *saved.chunks]) + 1)
+        self._intake.restore_stages(cursor["stages"])
+        self._intake.resume(place["epoch"], place["position"], cursor["dropped"])
+        self._machine.start_from(cursor["index"])
+        still, ended = self._ended.of_begun(begun, self._maker.read_again)
+        self._add_ended(ended)
+        if ended:
+            begun, examples = begun.take(still), examples.take(still)
+        slots = self._machine.resume(begun)
+        states = stored_states(self._cutting.states, examples)
+        if self._cutting.at_trainer:
+            self._maker.kept.put(slots, states, np.arange(len(slots)))
+        else:
+            self._maker.table.grow(self._machine.slots)
+            self._maker.table.put(slots, states)
+
+    # What is known
+
+    @property
+    def starved(self) -> bool:
+        return self._machine.starved
+
+    def take_dry(self) -> list[int]:
+        dry = self._machine.take_dry()
+        for stripe in dry:
+            self._after.pop(stripe, None)
+        return dry
+
+    def waits_for(self) -> str:
+        batch = self._machine.oldest_out()
+        if batch is None:
+            return ""
+        segment, count = int(batch.segments[0]), int(batch.counts[0])
+        key: Any = self._machine.key_of(int(batch.slots[0]))
+        name = f"{segment:05d}_of_{count:05d}:{key[1].decode(errors='backslashreplace')}"
+        others = f" and {len(batch) - 1} more" if len(batch) > 1 else ""
+        ready = ""
+        if not self._cutting.lanes:
+            ready = f"{self._machine.ready} of {self._machine.batch_size} rows are ready; "
+        number = self.oldest_out()
+        return f"{ready}it waits for save_state of {name[:300]}{others} (batch {number})"
+
+    def oldest_out(self) -> int | None:
+        oldest = self._machine.oldest_out()
+        return next((n for n, out in self._out.items() if out is oldest), None)
+
+    def seek(self, key: bytes) -> list[list[Any]]:
+        numbers = {id(batch): number for number, batch in self._out.items()}
+        return [
+            [f.epoch, f.segment, f.segments, f.where, numbers.get(id(f.out), -1)]
+            for f in self._machine.seek(key)
+        ]
