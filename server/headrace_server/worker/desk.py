@@ -26,7 +26,7 @@ from ..flight.recorder import LeaseRecorder
 from ..process.config import FeedConfig, RunConfig
 from ..process.relay import Place
 from .counters import Counters
-from .events import Failed, Finished, Flush, Kept, Made, Opened, Waiting
+from .events import Finished, Flush, Kept, Made, Opened, Waiting
 from .rejoining import Later, Rejoining
 from .state_blocks import StateBlocks
 
@@ -287,9 +287,6 @@ class Desk:
                 text += f", leased to trainer {session} for {now - since:.0f} s"
             waits.append(f"partition {partition}: {text}")
         return "; ".join([*waits, self.dispatcher.describe(now)])
-
-    def on_failed(self, message: Failed) -> None:
-        self.fail(message.code, message.text)
 
     def fail(self, code: str, text: str) -> None:
         """The feed stops; the first reason stands."""

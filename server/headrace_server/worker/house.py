@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from headrace_proto import messages
 from headrace_proto.clock import AwakeClock
 from headrace_proto.messages import Answered
 
@@ -29,7 +30,9 @@ from ..core.handover import (
     Idle,
     Leave,
     Passed,
+    Reclaimed,
     Release,
+    Returned,
     Rewound,
     Save,
     Send,
@@ -105,7 +108,40 @@ class House:
         self._paused = False  # whether nothing more is handed out …
         self._pausing: list[int] = []  # requests of the supervisor, answered when all is back
         self.stopping = False
-        requests, desks = self._requests, self.desks
+        requests, desks, turn = self._requests, self.desks, outbox.tell_turn
+        self._events: dict[type, Callable[[Desk, Any], object]] = {
+            Made: Desk.on_made,
+            Opened: Desk.on_opened,
+            Finished: Desk.on_finished,
+            Failed: lambda desk, event: desk.fail(event.code, event.text),
+            Waiting: Desk.on_waiting,
+            Kept: Desk.on_kept,
+            Starved: lambda desk, event: desk.dispatcher.starved(event.partition),
+            Dry: lambda desk, event: desk.dispatcher.dry(event.stripe),
+            Claimed: lambda desk, e: desk.dispatcher.claimed(e.token, e.verdict, e.number),
+            Replied: self._on_replied,
+            Flushed: lambda desk, e: outbox.answered(Answered(e.session, e.request)),
+        }
+        self._effects: dict[type, Callable[[Desk, Any], object]] = {
+            Send: self.dealing.deliver,
+            Answer: self._on_answer,
+            Save: self._on_save,
+            Taken: self._on_taken,
+            Freed: self._on_freed,
+            Want: lambda desk, e: do(partitions.want, desk.name, e.partition, e.upto, e.stripe),
+            Leave: lambda desk, e: do(partitions.leave, desk.name, e.partition, e.stripe),
+            Claim: lambda desk, e: do(partitions.claim, desk.name, e.partition, e.place),
+            Release: lambda desk, e: do(partitions.release, desk.name, e.partition, e.number),
+            Flush: lambda desk, e: do(partitions.flush, desk.name, e.batch.partition, *e.payload),
+            Dealt: self.dealing.dealt,
+            Finish: lambda desk, e: outbox.finish(e.session),
+            Full: lambda desk, e: turn(messages.Full(e.session, e.number, e.partition)),
+            Idle: lambda desk, e: turn(messages.Idle(e.session, e.seq)),
+            Passed: lambda desk, e: turn(messages.Passed(e.session, e.seq, e.partition)),
+            Rewound: lambda desk, e: self.reception.rewound(e.session),
+            Returned: lambda desk, e: None,  # for the record alone
+            Reclaimed: lambda desk, e: None,
+        }
         self._orders: dict[str, Callable[..., None]] = {
             "fail": self._fail,
             "pause": self._pause,
@@ -143,7 +179,7 @@ class House:
             desk.dispatcher.paused = self._paused
 
     def hear(self, event: Any) -> None:
-        """Take what partitions tell."""
+        """Take an event of the partitions."""
         if isinstance(event, Removed):
             for segment in event.segments:
                 self._outbox.retire(segment)
@@ -151,29 +187,11 @@ class House:
         desk = self.desks[event.feed]
         if desk.failure is not None:
             return
-        if isinstance(event, Made):
-            desk.on_made(event)
-        elif isinstance(event, Opened):
-            desk.on_opened(event)
-        elif isinstance(event, Finished):
-            desk.on_finished(event)
-        elif isinstance(event, Failed):
-            desk.on_failed(event)
-        elif isinstance(event, Waiting):
-            desk.on_waiting(event)
-        elif isinstance(event, Kept):
-            desk.on_kept(event)
-        elif isinstance(event, Starved):
-            desk.dispatcher.starved(event.partition)
-        elif isinstance(event, Dry):
-            desk.dispatcher.dry(event.stripe)
-        elif isinstance(event, Claimed):
-            desk.dispatcher.claimed(event.token, event.verdict, event.number)
-        elif isinstance(event, Replied):
-            desk.counters.on_stats(event.partition, event.stats)
-            self._requests.answered(event)
-        elif isinstance(event, Flushed):
-            self._outbox.answered(Answered(event.session, event.request))
+        self._events[type(event)](desk, event)
+
+    def _on_replied(self, desk: Desk, event: Replied) -> None:
+        desk.counters.on_stats(event.partition, event.stats)
+        self._requests.answered(event)
 
     # The supervisor
 
@@ -236,52 +254,32 @@ class House:
             self._tell_news(desk)
             self._act_on_end(desk)
             return False
+        handlers = self._effects
         for effect in effects:
-            if isinstance(effect, Send):
-                self.dealing.deliver(desk, effect)
-            elif isinstance(effect, Answer):
-                desk.counters.on_answer(effect)
-                self._outbox.answer(effect)
-            elif isinstance(effect, Taken):
-                self._taken[desk.name] += 1
-                self._do(self._partitions.taken, desk.name, self._taken[desk.name])
-            elif isinstance(effect, Freed):
-                batch = effect.batch
-                if batch.body is not None:  # else its bytes were an earlier life's
-                    self._do(self._partitions.free, desk.name, batch.partition, batch.number)
-            elif isinstance(effect, Finish):
-                self._outbox.finish(effect.session)
-            elif isinstance(effect, (Full, Idle, Passed)):
-                self._outbox.tell_turn(effect)
-            elif isinstance(effect, (Save, Want, Leave, Claim, Release)):
-                self._tell_partition(desk, effect)
-            elif isinstance(effect, Dealt):
-                self.dealing.dealt(desk, effect)
-            elif isinstance(effect, Rewound):
-                self.reception.rewound(effect.session)
+            handlers[type(effect)](desk, effect)
         return True
 
-    def _tell_partition(self, desk: Desk, effect: Save | Want | Leave | Claim | Release) -> None:
-        """A partition is to do something."""
-        do, partitions, feed = self._do, self._partitions, desk.name
-        if isinstance(effect, Flush):
-            do(partitions.flush, feed, effect.batch.partition, *effect.payload)
-        elif isinstance(effect, Save):
-            batch = effect.batch
-            about = feed, batch.partition, batch.number
-            if desk.dispatcher.stateful:
-                columns, states = effect.payload
-                do(partitions.save, *about, effect.token, columns, states or b"")
-            else:
-                do(partitions.done, *about, batch.rows, effect.token)
-        elif isinstance(effect, Want):
-            do(partitions.want, feed, effect.partition, effect.upto, effect.stripe)
-        elif isinstance(effect, Leave):
-            do(partitions.leave, feed, effect.partition, effect.stripe)
-        elif isinstance(effect, Claim):
-            do(partitions.claim, feed, effect.partition, effect.place)
+    def _on_answer(self, desk: Desk, effect: Answer) -> None:
+        desk.counters.on_answer(effect)
+        self._outbox.answer(effect)
+
+    def _on_taken(self, desk: Desk, effect: Taken) -> None:
+        self._taken[desk.name] += 1
+        self._do(self._partitions.taken, desk.name, self._taken[desk.name])
+
+    def _on_freed(self, desk: Desk, effect: Freed) -> None:
+        batch = effect.batch
+        if batch.body is not None:  # else its bytes were an earlier life's
+            self._do(self._partitions.free, desk.name, batch.partition, batch.number)
+
+    def _on_save(self, desk: Desk, effect: Save) -> None:
+        batch, partitions = effect.batch, self._partitions
+        name = desk.name, batch.partition, batch.number
+        if desk.dispatcher.stateful:
+            columns, states = effect.payload
+            self._do(partitions.save, *name, effect.token, columns, states or b"")
         else:
-            do(partitions.release, feed, effect.partition, effect.number)
+            self._do(partitions.done, *name, batch.rows, effect.token)
 
     def _tell_news(self, desk: Desk) -> None:
         """Tell the supervisor what it is to know, or to do, of a feed."""

@@ -36,7 +36,7 @@ from headrace_proto.messages import (
     Outcome,
 )
 
-from ..core.handover import Answer, Full, Idle, Passed, Send
+from ..core.handover import Answer, Send
 from ..process.exchange import TrainersExchange, is_near
 from ..process.relay import Place, Retired
 from .desk import Desk, delivery_of
@@ -218,20 +218,12 @@ class Outbox:
         if session is not None:
             self.send(session.identity, Ended(number))
 
-    def tell_turn(self, effect: Full | Idle | Passed) -> None:
+    def tell_turn(self, message: messages.Full | messages.Idle | messages.Passed) -> None:
         """Tell a trainer of several owners what comes of this one: after what it was given."""
         self.flush()
-        session = self._sessions.get(effect.session)
-        if session is None:
-            return
-        told: messages.Full | messages.Idle | messages.Passed
-        if isinstance(effect, Full):
-            told = messages.Full(effect.session, effect.number, effect.partition)
-        elif isinstance(effect, Idle):
-            told = messages.Idle(effect.session, effect.seq)
-        else:
-            told = messages.Passed(effect.session, effect.seq, effect.partition)
-        self.send(session.identity, told)
+        session = self._sessions.get(message.session)
+        if session is not None:
+            self.send(session.identity, message)
 
     def answered(self, answer: Answered) -> None:
         """Answer a trainer's request."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace_proto import limits
@@ -79,7 +79,13 @@ class Reception:
         self._sessions = sessions
         self._outbox = outbox
         self._near = near
-        self._requests = requests
+        self._handlers: dict[type, Callable[[Session, Desk, Any, list[bytes]], object]] = {
+            Step: self._on_step,
+            Renew: self._on_renew,
+            Attach: self._on_attach,
+            Bye: self._on_bye,
+            **requests.handlers,
+        }
         self._admission = Admission(
             config, owner, gate, desks, sessions, outbox, near.path, clock, self._leave
         )
@@ -160,32 +166,31 @@ class Reception:
             self._leave(session, self._desks[session.feed])
             return
         desk = self._desks[session.feed]
+        session.seen = now = self._clock()
+        desk.dispatcher.seen(session.number, now)
+        self._handlers[type(message)](session, desk, message, frames)
+
+    def _on_renew(self, session: Session, desk: Desk, renew: Renew, frames: list[bytes]) -> None:
         dispatcher = desk.dispatcher
-        now = self._clock()
-        dispatcher.seen(session.number, now)
-        session.seen = now
-        if isinstance(message, Step):
-            self._on_step(session, desk, message, frames)
-        elif isinstance(message, Renew):
-            dispatcher.window(session.number, message.window)
-            dispatcher.renew(session.number, message.last_seq, frozenset(message.held), now)
-            session.tally.blocked_s, session.tally.busy_s = message.blocked_s, message.busy_s
-            session.heard_end = message.ended
-            # What the trainer does not map, though it was sent, got lost; or its release did.
-            read = frozenset(message.mapped)
-            for token, (seq, _) in list(session.mapped.items()):
-                if seq <= message.mapped_upto and token not in read:
-                    self._unmap(session, desk, token)
-            exhausted = dispatcher.exhausted(session.number, message.last_seq)
-            pulse = Pulse(session.number, desk.describe(now)[:1000], exhausted)
-            self._outbox.send(identity, pulse)
-        elif isinstance(message, Attach):
-            self._sessions.attach(session, message.proof)
-        elif isinstance(message, Bye):
-            logger.info("%s left feed %r", session.who, desk.name)
-            self._leave(session, desk)
-        else:
-            self._requests.hear(session, desk, message, frames)
+        dispatcher.window(session.number, renew.window)
+        dispatcher.renew(session.number, renew.last_seq, frozenset(renew.held), session.seen)
+        session.tally.blocked_s, session.tally.busy_s = renew.blocked_s, renew.busy_s
+        session.heard_end = renew.ended
+        # What the trainer does not map, though it was sent, got lost; or its release did.
+        read = frozenset(renew.mapped)
+        for token, (seq, _) in list(session.mapped.items()):
+            if seq <= renew.mapped_upto and token not in read:
+                self._unmap(session, desk, token)
+        exhausted = dispatcher.exhausted(session.number, renew.last_seq)
+        waits = desk.describe(session.seen)[:1000]
+        self._outbox.send(session.identity, Pulse(session.number, waits, exhausted))
+
+    def _on_attach(self, session: Session, desk: Desk, attach: Attach, frames: list[bytes]) -> None:
+        self._sessions.attach(session, attach.proof)
+
+    def _on_bye(self, session: Session, desk: Desk, bye: Bye, frames: list[bytes]) -> None:
+        logger.info("%s left feed %r", session.who, desk.name)
+        self._leave(session, desk)
 
     def _on_near(self, identity: bytes, attach: Attach) -> None:
         """A trainer of this host comes by a channel from now on."""

@@ -56,20 +56,14 @@ class Requests:
         self._clock = clock
         self._calls: defaultdict[str, list[Callable[[], object]]] = defaultdict(list)  # by feed
         self._asking: defaultdict[str, Asking[int, Any, _Then]] = defaultdict(Asking)  # by feed
+        self.handlers: dict[type, Callable[[Session, Desk, Any, list[bytes]], object]] = {
+            Flush: self._flush,
+            Snapshot: self._snapshot,
+            Retarget: self._retarget,
+            Drain: self._drain,
+        }
 
     # Trainers
-
-    def hear(self, session: Session, desk: Desk, message: Any, frames: list[bytes]) -> None:
-        """Take a request of a trainer."""
-        if isinstance(message, Flush):
-            self._flush(session, desk, message, frames)
-        elif isinstance(message, Snapshot):
-            self._snapshot(session, desk, message.request)
-        elif isinstance(message, Retarget):
-            self._retarget(session.number, desk, message)
-        elif isinstance(message, Drain):
-            drained = Answered(session.number, message.request)
-            self.close(desk, message.cancel, partial(self._outbox.answered, drained))
 
     def _flush(self, session: Session, desk: Desk, flush: Flush, frames: list[bytes]) -> None:
         """A trainer hands over the states of its lanes."""
@@ -79,8 +73,11 @@ class Requests:
         if code or not (flush.rows or flush.more):
             self._outbox.answered(Answered(session.number, flush.request, None, code, text))
 
-    def _snapshot(self, session: Session, desk: Desk, request: int) -> None:
-        """A trainer wants all that is kept to be copied; one that asks again is answered again."""
+    def _snapshot(
+        self, session: Session, desk: Desk, message: Snapshot, frames: list[bytes]
+    ) -> None:
+        """Have the supervisor copy all stores; a trainer that asks again is answered again."""
+        request = message.request
         if session.snapshot == request:
             if session.snapshotted is not None:
                 self._outbox.send(session.identity, session.snapshotted)
@@ -99,8 +96,15 @@ class Requests:
             about = {"feed": desk.name, "session": session.number, "request": request}
             self._pipe.tell("snapshot", **about)
 
-    def _retarget(self, session: int, desk: Desk, message: Retarget) -> None:
-        """A trainer wants other proportions of classes."""
+    def _drain(self, session: Session, desk: Desk, message: Drain, frames: list[bytes]) -> None:
+        """Close the input of a feed for a trainer."""
+        drained = Answered(session.number, message.request)
+        self.close(desk, message.cancel, partial(self._outbox.answered, drained))
+
+    def _retarget(
+        self, session: Session, desk: Desk, message: Retarget, frames: list[bytes]
+    ) -> None:
+        """Change the proportions of classes for a trainer."""
 
         def answer(told: dict[int, Replied], unheard: list[int]) -> None:
             if desk.failure is None:  # which all trainers hear of
@@ -108,8 +112,8 @@ class Requests:
                 fault = next((one.fault for one in told.values() if one.fault), "")
                 fault = fault[:1000] if since else _TOO_LATE
                 code = "server" if fault else ""
-                answered = Answered(session, message.request, sorted(since), code, fault)
-                self._outbox.answered(answered)
+                request = message.request
+                self._outbox.answered(Answered(session.number, request, sorted(since), code, fault))
 
         question = self._asking[desk.name].ask(desk.partitions, answer)
         retarget = partial(self._partitions.retarget, desk.name, question, message.probs)

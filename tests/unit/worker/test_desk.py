@@ -16,7 +16,6 @@ from headrace_server.core.recalls import Acknowledged
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.worker.desk import Desk, delivery_of
 from headrace_server.worker.events import (
-    Failed,
     Finished,
     Flush,
     Kept,
@@ -102,7 +101,7 @@ def test_a_desk_is_open_when_every_partition_is_or_when_the_feed_has_failed():
     d.on_opened(Opened("default", 0, SCHEMA))
     assert d.opened
     failed = desk(partitions=2)
-    failed.on_failed(Failed("default", 0, "files", "it is gone"))
+    failed.fail("files", "it is gone")
     assert failed.opened and failed.over and failed.failure == ("files", "it is gone")
 
 

@@ -47,7 +47,7 @@ class Owner:
         self.session = Session(7, b"n", "f", b"i", b"p", Path("trainer"))
 
     def say(self, message: Any) -> None:
-        self.requests.hear(self.session, self.desk, message, [])
+        self.requests.handlers[type(message)](self.session, self.desk, message, [])
         self.act()
 
     def act(self) -> None:

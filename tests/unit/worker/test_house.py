@@ -1,0 +1,20 @@
+"""What dispatchers decide and what partitions tell finds somebody who does it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+from headrace_server.core import handover
+from headrace_server.worker import events
+from tests.trials.bench import Bench
+
+#: Parts of events, and what is told of no feed.
+_NO_EVENTS = {"Flush", "Placed", "Removed"}
+
+
+def test_every_effect_and_every_event_has_a_handler(tmp_path: Path):
+    house = Bench(tmp_path / "bench", durable=False).house
+    assert house._effects.keys() == {*get_args(handover.Effect), handover.Flush}
+    told = {getattr(events, name) for name in events.__all__ if name not in _NO_EVENTS}
+    assert house._events.keys() == told
