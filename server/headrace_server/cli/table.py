@@ -18,7 +18,7 @@ from .options import Option
 
 __all__ = ["COMMANDS", "Command", "command"]
 
-#: Each command and what it is for.  Dashes in a name are underscores in its module's.
+#: Each command and what it is for.
 COMMANDS = {
     "serve": "serve one or more pipelines until stopped",
     "preview": "show the first batches of a pipeline",
@@ -52,9 +52,13 @@ class Command:
     configured: bool = False
 
 
+#: Commands of one module, which has them by name as ``COMMANDS``.
+_TOGETHER = dict.fromkeys(("drain", "end", "restart", "snapshot"), "orders")
+
+
 def command(name: str) -> Command:
-    """The command of a name, imported now."""
-    module = import_module(f"{__package__}.{name.replace('-', '_')}")
-    found = module.COMMAND
+    """Import the module of a command, and return the command."""
+    module = import_module(f"{__package__}.{_TOGETHER.get(name, name)}")
+    found = module.COMMANDS[name] if name in _TOGETHER else module.COMMAND
     assert isinstance(found, Command)
     return found

@@ -1,0 +1,119 @@
+"""``headrace drain``, ``end``, ``restart`` and ``snapshot``: have a running server do something."""
+
+from __future__ import annotations
+
+import json
+import time
+from argparse import Namespace
+from typing import Any
+from urllib.parse import urlencode
+
+from headrace_proto.clock import Deadline
+from headrace_proto.errors import ConnectionLost
+
+from . import exits
+from .asking import HTTP, TIMEOUT_S, TOKEN, Asker
+from .options import Option
+from .table import Command
+
+__all__ = ["COMMANDS"]
+
+_LOOK_S = 0.3
+_FEED = Option("feed", "text", "the feed", metavar="FEED", positional=True)
+_WAIT = Option("wait", "seconds", "how long that may take", default=300.0)
+
+
+def _post(options: Namespace, path: str, timeout_s: float = TIMEOUT_S, **query: str | None) -> Any:
+    fields = {name: value for name, value in query.items() if value}
+    return Asker(options).post(f"{path}?{urlencode(fields)}", timeout_s)
+
+
+def _drain(options: Namespace) -> int:
+    asker = Asker(options)
+    asker.post("/drain")
+    deadline = Deadline(options.wait, gap_s=TIMEOUT_S + _LOOK_S)
+    while True:
+        try:
+            feeds = asker.status()["feeds"].values()
+        except ConnectionLost:
+            print("drained: the server has ended")
+            return exits.WELL
+        # Batches that trainers have, or whose states are being stored.
+        left = sum(feed["standing"]["leased"] + feed["standing"]["saving"] for feed in feeds)
+        if not left:
+            print("drained: nothing is out")
+            return exits.WELL
+        if not deadline.left_s:
+            print(f"draining: {left} batches are still out")
+            return exits.FAILED
+        time.sleep(_LOOK_S)
+
+
+def _end(options: Namespace) -> int:
+    _post(options, "/end", feed=options.feed, cancel="1" if options.cancel else None)
+    print(f"feed {options.feed!r} reads no more: loops end when what was read is committed")
+    return exits.WELL
+
+
+def _restart(options: Namespace) -> int:
+    force = "1" if options.force else None
+    _post(options, "/restart", options.wait, feed=options.feed, force=force)
+    print(f"feed {options.feed!r} starts from its beginning")
+    return exits.WELL
+
+
+def _snapshot(options: Namespace) -> int:
+    print(json.dumps(_post(options, "/snapshot", options.wait, feed=options.feed)))
+    return exits.WELL
+
+
+COMMANDS = {
+    "drain": Command(
+        "Have a server hand out nothing more, and wait until trainers have committed what they "
+        "hold.  headrace serve ends then.  The exit code is 1 where something is still out after "
+        "the wait.",
+        (
+            HTTP,
+            TOKEN,
+            Option("wait", "seconds", "how long to wait for the commits of what is out", 60.0),
+        ),
+        _drain,
+    ),
+    "end": Command(
+        "Closes the input of a feed for good: rows that were read are still handed out, and then "
+        "the loops of all trainers end normally.  A restart of the server does not open it again, "
+        "headrace restart does.",
+        (
+            _FEED,
+            HTTP,
+            TOKEN,
+            Option("cancel", "flag", "drop rows that were read and are in no batch yet", False),
+        ),
+        _end,
+    ),
+    "restart": Command(
+        "Starts a feed from its beginning, whatever was committed; with a state directory its "
+        "state is replaced.  The exit code is 1, and nothing is done, while trainers use the "
+        "feed, unless --force is given: they get FeedRewound then.",
+        (
+            _FEED,
+            HTTP,
+            TOKEN,
+            Option("force", "flag", "also while trainers use it: their work is undone", False),
+            _WAIT,
+        ),
+        _restart,
+    ),
+    "snapshot": Command(
+        "Has a server keep all of a feed's state as it is now: what trainers were told to be "
+        "committed is in it.  The token that is printed, one line of JSON, is for "
+        "connect(resume=…) and for headrace serve --resume.",
+        (
+            HTTP,
+            TOKEN,
+            Option("feed", "text", "need not be given where one is served", metavar="NAME"),
+            _WAIT,
+        ),
+        _snapshot,
+    ),
+}

@@ -1,0 +1,106 @@
+"""``headrace drain``, ``end``, ``restart`` and ``snapshot`` have a server do something."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from headrace_proto.errors import ConnectionLost, ServerError
+from headrace_server.cli import main
+from headrace_server.cli.asking import Asker
+
+from ..watch.statuses import feed
+from .served import Served, served
+
+__all__ = ["served"]
+
+
+def out(leased: int, saving: int = 0) -> dict[str, int]:
+    return {"ready": 3, "returned": 0, "leased": leased, "saving": saving}
+
+
+def test_it_is_done_when_trainers_have_committed_all(
+    served: Served, capsys: pytest.CaptureFixture[str]
+):
+    looks = iter([out(2), out(1, 1), out(0, 1), out(0), out(0)])
+    look = served.look
+
+    def later(timeout_s: float) -> object:
+        served.feeds = {"a": feed(standing=next(looks))}
+        return look(timeout_s)
+
+    served.look = later  # type: ignore[method-assign,assignment]
+    assert main(["drain", "--http", served.address]) == 0
+    assert served.draining and capsys.readouterr().out == "drained: nothing is out\n"
+
+
+def test_what_is_still_out_after_the_wait_makes_the_exit_code_1(
+    served: Served, capsys: pytest.CaptureFixture[str]
+):
+    served.feeds = {"a": feed(standing=out(2, 1)), "b": feed(standing=out(1))}
+    assert main(["drain", "--wait", "0", "--http", served.address]) == 1
+    assert capsys.readouterr().out == "draining: 4 batches are still out\n"
+
+
+def test_a_server_that_ends_meanwhile_is_drained(
+    served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def gone(self: Asker, path: str) -> object:
+        raise ConnectionLost("no server answers")
+
+    monkeypatch.setattr(Asker, "get", gone)
+    assert main(["drain", "--http", served.address]) == 0
+    assert capsys.readouterr().out == "drained: the server has ended\n"
+
+
+def test_without_a_server_nothing_is_drained(capsys: pytest.CaptureFixture[str]):
+    assert main(["drain", "--http", "127.0.0.1:1"]) == 1
+    assert "no server answers" in capsys.readouterr().err
+
+
+def test_a_feed_is_closed(served: Served, capsys: pytest.CaptureFixture[str]):
+    assert main(["end", "a", "--http", served.address]) == 0
+    assert main(["end", "b/c&d", "--cancel", "--http", served.address]) == 0
+    assert served.asked == [{"end": "a", "cancel": False}, {"end": "b/c&d", "cancel": True}]
+    assert "feed 'a' reads no more" in capsys.readouterr().out
+
+
+def test_a_feed_that_is_not_served_is_refused(served: Served, capsys: pytest.CaptureFixture[str]):
+    assert main(["end", "absent", "--http", served.address]) == 2
+    assert "is none of a" in capsys.readouterr().err
+
+
+def test_a_feed_is_started_anew(served: Served, capsys: pytest.CaptureFixture[str]):
+    assert main(["restart", "a", "--http", served.address]) == 0
+    assert served.asked == [{"restart": "a", "force": False}]
+    assert capsys.readouterr().out == "feed 'a' starts from its beginning\n"
+
+
+def test_one_that_is_used_is_refused_unless_forced(
+    served: Served, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["restart", "used", "--http", served.address]) == 1
+    assert "trainer 3 at gpu7 uses it" in capsys.readouterr().err
+    assert main(["restart", "used", "--force", "--http", served.address]) == 0
+    assert served.asked == [{"restart": "used", "force": True}]
+    assert main(["restart", "absent", "--http", served.address]) == 2
+
+
+def test_the_token_is_one_line_of_json(served: Served, capsys: pytest.CaptureFixture[str]):
+    assert main(["snapshot", "--http", served.address]) == 0
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1
+    assert json.loads(said)["snapshot"] == "20260102T030405Z-0123456789ab"
+    assert main(["snapshot", "--http", served.address, "--feed", "b"]) == 0
+    assert json.loads(capsys.readouterr().out)["feed"] == "b"
+
+
+def test_a_feed_that_is_not_served_and_a_snapshot_that_fails_are_told(
+    served: Served, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["snapshot", "--http", served.address, "--feed", "absent"]) == 2
+    assert "none of a" in capsys.readouterr().err
+    served.failure = ServerError("the disk is full")
+    assert main(["snapshot", "--http", served.address]) == 1
+    assert "the disk is full" in capsys.readouterr().err
