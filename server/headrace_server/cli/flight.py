@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 from argparse import Namespace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +18,7 @@ from . import exits
 from .options import JSON, Option
 from .table import Command
 
-__all__ = ["BATCH", "COMMAND", "FEED", "KEY", "STATE_DIR", "STEPS", "TRAINER", "trainer_of"]
+__all__ = ["BATCH", "COMMAND", "FEED", "KEY", "STATE_DIR", "STEPS", "TRAINER", "chosen", "key_of"]
 
 _REPLAY = {option.name: option for option in options_of(ReplaySettings)}
 STATE_DIR, FEED, TRAINER, STEPS = (_REPLAY[n] for n in ("state_dir", "feed", "trainer", "steps"))
@@ -47,14 +49,24 @@ _OPTIONS = (
 _LAST = 20
 
 
-def trainer_of(options: Namespace) -> ByTrainer | None:
-    """What ``--trainer`` and ``--steps`` mean."""
-    if options.trainer is None:
-        if options.steps is not None:
-            raise ValueError("--steps needs --trainer: each trainer counts its own")
-        return None
-    steps = None if options.steps is None else steps_named("--steps", options.steps)
-    return ByTrainer(options.trainer, steps)
+def key_of(options: Namespace) -> bytes | None:
+    """Return the key of ``--key``, which may be any bytes."""
+    return None if options.key is None else os.fsencode(options.key)
+
+
+def chosen(history: History, options: Namespace) -> list[Flown]:
+    """Return the hand-outs that ``--key``, ``--trainer`` or ``--batch`` names, else the last."""
+    steps, key = options.steps, key_of(options)
+    if options.trainer is None and steps is not None:
+        raise ValueError("--steps needs --trainer: each trainer counts its own")
+    if key is not None:
+        return history.of_key(key)
+    if options.trainer is not None:
+        counted = None if steps is None else steps_named("--steps", steps)
+        return history.of_trainer(ByTrainer(options.trainer, counted))
+    if options.batch is not None:
+        return history.of_batch(batch_named("--batch", options.batch, history.leases))
+    return history.last(options.last or _LAST)
 
 
 def _flight(options: Namespace) -> int:
@@ -63,16 +75,8 @@ def _flight(options: Namespace) -> int:
         raise ValueError(f"--{asked[0]} and --{asked[1]} are two questions: ask one")
     state = Path(options.state_dir)
     history = History(state, feed_of(state, options.feed))
-    trainer = trainer_of(options)
-    key = None if options.key is None else options.key.encode(errors="surrogateescape")
-    if key is not None:
-        flown = history.of_key(key)
-    elif trainer is not None:
-        flown = history.of_trainer(trainer)
-    elif options.batch is not None:
-        flown = history.of_batch(batch_named("--batch", options.batch, history.leases))
-    else:
-        flown = history.last(options.last or _LAST)
+    key = key_of(options)
+    flown = chosen(history, options)
     if options.json:
         print(json.dumps({"feed": history.feed, "flown": [_plain(one, key) for one in flown]}))
         return exits.WELL
@@ -147,17 +151,13 @@ def _plain(one: Flown, key: bytes | None) -> dict[str, Any]:
 
 
 def _plain_row(row: Row) -> dict[str, Any]:
-    plain: dict[str, Any] = {
-        "example": row.example,
-        "epoch": row.epoch,
-        "file": row.file,
-        "record": row.record,
-        "offset": row.offset,
-    }
-    if row.key is not None:
+    plain = dataclasses.asdict(row)
+    if row.key is None:
+        del plain["key"]
+    else:
         plain["key"] = row.key.decode(errors="backslashreplace")
-    if row.segment >= 0:
-        plain |= {"segment": row.segment, "segments": row.segments}
+    if row.segment < 0:
+        del plain["segment"], plain["segments"]
     return plain
 
 

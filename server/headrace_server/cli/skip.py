@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Sequence
 from pathlib import Path
 
-from ..flight.choice import batch_named
-from ..flight.history import Flown, History
 from ..flight.skipping import skip
 from . import exits
-from .flight import BATCH, FEED, KEY, STATE_DIR, STEPS, TRAINER, trainer_of
+from .flight import BATCH, FEED, KEY, STATE_DIR, STEPS, TRAINER, chosen, key_of
 from .options import JSON, Option
 from .table import Command
 
@@ -37,17 +34,13 @@ def _skip(options: Namespace) -> int:
         raise ValueError("--trainer needs --steps A-B: it is not all that it ever got, is it?")
     if options.reason is None:
         raise ValueError("--reason TEXT must be given: the list keeps it")
-    trainer = trainer_of(options)
-    key = None if options.key is None else options.key.encode(errors="surrogateescape")
-
-    def chosen(history: History) -> Sequence[Flown]:
-        if key is not None:
-            return history.of_key(key)
-        if trainer is not None:
-            return history.of_trainer(trainer)
-        return history.of_batch(batch_named("--batch", options.batch, history.leases))
-
-    report = skip(Path(options.state_dir), options.feed, chosen, options.reason, key)
+    report = skip(
+        Path(options.state_dir),
+        options.feed,
+        lambda history: chosen(history, options),
+        options.reason,
+        key_of(options),
+    )
     print(json.dumps(report.to_plain()) if options.json else "\n".join(report.lines()))
     return exits.WELL
 

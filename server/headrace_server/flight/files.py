@@ -1,4 +1,4 @@
-"""Append-only files of frames: what is kept of a feed's flight, and never more than a bound of it.
+"""Append-only files of frames: the record of a feed's flight, never more than a bound of it.
 
     file:  frame, frame, …        frame:  bytes (u32) | crc32 (u32) | msgpack
            └ header: what the file is
@@ -31,7 +31,7 @@ __all__ = [
     "FORMAT",
     "SUFFIX",
     "FlightFile",
-    "FrameTooLarge",
+    "content",
     "frame",
     "frame_at",
     "frames",
@@ -48,10 +48,6 @@ _LEAST_BYTES: Final = 1 << 16
 _MOST_BYTES: Final = 1 << 24
 #: Advice in the error of a full disk.
 _REMEDY: Final = "make room there, or set record_bytes lower, or record='off'"
-
-
-class FrameTooLarge(ValueError):
-    """One frame is larger than all that may be kept."""
 
 
 class FlightFile:
@@ -88,9 +84,8 @@ class FlightFile:
         """Begin the next file, for at least so much."""
         self.close()
         if nbytes > self._limit // 2:
-            raise FrameTooLarge(
-                f"{nbytes} bytes; record_bytes={self._limit} bounds all that is kept"
-            )
+            text = f"{nbytes} bytes; record_bytes={self._limit} bounds all that is kept"
+            raise ValueError(f"a frame is too large: {text}")
         path = self._path = self._directory / f"{self._name}-{self._count:06d}{SUFFIX}"
         with writing(path, nbytes, _REMEDY):
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -160,33 +155,36 @@ def frame(value: Any) -> bytes:
     return _HEAD.pack(len(data), zlib.crc32(data)) + data
 
 
-def frames(path: Path) -> Iterator[tuple[int, Any]]:
-    """The whole frames of a file in order: where each lies, and what it holds.
+def frames(path: Path, at: int = 0) -> Iterator[tuple[int, Any]]:
+    """Give the whole frames of a file in order, from one on: where each lies, and its value.
 
     The file may grow meanwhile, or be gone.
     """
-    try:
-        with open(path, "rb") as stream:
-            at = 0
-            while (value := _read(stream)) is not None:
-                yield at, value
-                at = stream.tell()
-    except FileNotFoundError:
-        return
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as stream:
+        stream.seek(at)
+        while (value := _read(stream)) is not None:
+            yield at, value
+            at = stream.tell()
 
 
 def frame_at(path: Path, at: int) -> Any:
-    """What one frame holds; None where it is there no more."""
-    try:
-        with open(path, "rb") as stream:
-            stream.seek(at)
-            return _read(stream)
-    except FileNotFoundError:
-        return None
+    """Return the value of one frame; None where it is there no more."""
+    _, value = next(frames(path, at), (at, None))
+    return value
+
+
+def content(path: Path) -> Iterator[tuple[int, Any]]:
+    """Give the header of a file, and its frames after that; nothing of another format."""
+    found = frames(path)
+    for at, header in found:
+        if header[0] != FORMAT:
+            return
+        yield at, header
+        yield from found
 
 
 def _read(stream: BinaryIO) -> Any:
-    """The next frame; None where none is whole."""
+    """Return the value of the next frame; None where none is whole."""
     head = stream.read(_HEAD.size)
     if len(head) < _HEAD.size:
         return None
@@ -200,18 +198,16 @@ def _read(stream: BinaryIO) -> Any:
 
 
 def packed(numbers: np.ndarray) -> list[Any]:
-    """Integers as few bytes: an even progression as its first, step and count."""
+    """Pack integers: an even progression as its first, step and count, else the bytes."""
     n = len(numbers)
     if not n:
         return [0, 0, 0]
     first = int(numbers[0])
-    if n == 1:
-        return [first, 0, 1]
-    step = int(numbers[1]) - first
+    step = int(numbers[1]) - first if n > 1 else 0
     if int(numbers[-1]) == first + step * (n - 1) and (np.diff(numbers) == step).all():
         return [first, step, n]
-    low, high = int(numbers.min()), int(numbers.max())
-    kind = np.promote_types(np.min_scalar_type(low), np.min_scalar_type(high))
+    kinds = map(np.min_scalar_type, (int(numbers.min()), int(numbers.max())))
+    kind = np.promote_types(*kinds)
     if kind.kind == "f":  # numpy's common type of int64 and uint64
         kind = np.dtype(np.int64)
     return [kind.str, numbers.astype(kind).tobytes()]

@@ -10,7 +10,7 @@ Reading disturbs nobody: a server may be writing meanwhile, or have been killed.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,23 +60,21 @@ class History:
         self.leases = Leases(self._directory)
 
     def last(self, count: int) -> list[Flown]:
-        """The last hand-outs."""
-        leases = list(self.leases)[-count:] if count else []
-        return self.with_rows(leases)
+        """Return the last hand-outs."""
+        return self._with_rows(list(self.leases)[-count:])
 
     def of_trainer(self, trainer: ByTrainer) -> list[Flown]:
-        return self.with_rows(trainer.of(self.leases))
+        """Return the hand-outs to a trainer."""
+        return self._with_rows(trainer.of(self.leases))
 
     def of_batch(self, batch: BatchId) -> list[Flown]:
-        """Every hand-out of a batch; one without a lease where it was not handed out."""
-        leases = [lease for lease in self.leases if lease.batch == batch]
-        made = self.made({batch})
-        if not leases and batch in made:
-            return [Flown(batch, None, made[batch])]
-        return [Flown(batch, lease, made.get(batch)) for lease in leases]
+        """Return every hand-out of a batch; one without a lease where it was not handed out."""
+        made = self.recorded({batch}).get(batch)
+        flown = self._with_rows([lease for lease in self.leases if lease.batch == batch])
+        return flown or ([] if made is None else [Flown(batch, None, made)])
 
     def of_key(self, key: bytes) -> list[Flown]:
-        """Every hand-out of a batch with a row of this key."""
+        """Return every hand-out of a batch with a row of this key."""
         recorded = Recorded(self._directory)
         every = {batch: recorded.get(batch) for batch in recorded}
         found = {batch: made for batch, made in every.items() if made and made.has_key(key)}
@@ -84,18 +82,12 @@ class History:
         out = {one.id for one in flown}
         return flown + [Flown(id, None, found[id]) for id in sorted(found.keys() - out)]
 
-    def with_rows(self, leases: Iterable[Lease]) -> list[Flown]:
-        """Hand-outs with their batches, in the same order."""
-        listed = list(leases)
-        made = self.made({lease.batch for lease in listed})
-        return [Flown(lease.batch, lease, made.get(lease.batch)) for lease in listed]
+    def _with_rows(self, leases: Sequence[Lease]) -> list[Flown]:
+        """Return hand-outs with their batches, as far as they are recorded, in the same order."""
+        recorded = self.recorded({lease.batch for lease in leases})
+        made = {lease.batch: recorded.get(lease.batch) for lease in leases}
+        return [Flown(lease.batch, lease, made[lease.batch]) for lease in leases]
 
     def recorded(self, wanted: Collection[BatchId]) -> Recorded:
-        """The record of the lives of these batches."""
+        """Return the record of the lives of these batches."""
         return Recorded(self._directory, {batch.life for batch in wanted})
-
-    def made(self, wanted: Collection[BatchId]) -> dict[BatchId, Made]:
-        """These batches, as far as they are recorded."""
-        recorded = self.recorded(wanted)
-        found = {batch: recorded.get(batch) for batch in wanted}
-        return {batch: made for batch, made in found.items() if made is not None}

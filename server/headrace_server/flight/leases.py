@@ -1,4 +1,4 @@
-"""What the files of leases say: whom every batch went to, at which step, and with what end.
+"""The files of leases, read: whom every batch went to, at which step, and with what end.
 
     file of an owner's life ─┐                  ┌─ trainer: its sessions with all owners ─► steps
     file of another         ─┼─► hand-outs ─────┤
@@ -24,17 +24,19 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from .files import FORMAT, SUFFIX, frames
-from .recorder import COMMITTED, ENDED, HELD, JOINED, REFUSED, SENT, STALE
+from .files import SUFFIX, content
+from .recorder import Entry
 from .rows import BatchId
 
 __all__ = ["Event", "Lease", "Leases", "Trainer"]
 
 #: Ends of batches that the trainer has not used.
 _UNUSED = ("lost", "returned")
+_FATES = {Entry.COMMITTED: "committed", Entry.STALE: "stale"}
 #: A session by the life of its owner and its number.
 _Session = tuple[int, int]
 
@@ -65,7 +67,7 @@ class Trainer:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What became of a lease, and when."""
+    """An event in the life of a lease: what became of it, and when."""
 
     time: float
     fate: str
@@ -86,7 +88,7 @@ class Lease:
 
     @property
     def fate(self) -> str:
-        """What became of it: a commit counts whatever came before, else the last word does."""
+        """Its end: a commit counts whatever came before, else the last event does."""
         fates = [event.fate for event in self.events]
         if "committed" in fates:
             return "committed"
@@ -101,18 +103,15 @@ class Leases:
         self._trainers: dict[_Session, Trainer] = {}
         self._of_nonce: dict[bytes, dict[_Session, None]] = defaultdict(dict)
         self._owners: dict[int, int] = {}  # by life
-        self._held: dict[int, int] = {}  # by token: the last life in which it was said to be held
+        self._held: dict[int, int] = {}  # by token: the last life that was told of it
         self._by_number = True
         for path in sorted(directory.glob(f"leases-*{SUFFIX}")):
-            content = frames(path)
-            _, header = next(content, (0, None))
-            if header is None or header[0] != FORMAT:
-                continue
-            life = header[3]
-            self._owners[life], self._by_number = header[5:] or (0, True)
-            for about in header[4]:
-                self._join(life, *about)
-            for _, (when, entries) in content:
+            found = content(path)
+            for _, (_, _, _, life, trainers, *whose) in islice(found, 1):
+                self._owners[life], self._by_number = whose or (0, True)
+                for about in trainers:
+                    self._join(life, *about)
+            for _, (when, entries) in found:
                 for entry in entries:
                     self._add(life, when, *entry)
         self._join_sessions()
@@ -134,26 +133,22 @@ class Leases:
             self._of_nonce[nonce][life, session] = None
 
     def _add(self, life: int, when: float, kind: int, *about: Any) -> None:
-        if kind == SENT:
+        if kind == Entry.SENT:
             token, partition, number, rows, session, seq = about
             trainer = self._trainers.get((life, session), Trainer(life, session))
             batch = BatchId(life, partition, number)
             self._found[token] = Lease(token, batch, rows, trainer, seq, when)
-        elif kind == JOINED:
+        elif kind == Entry.JOINED:
             self._join(life, *about)
-        elif kind in (COMMITTED, STALE):
-            fate = "committed" if kind == COMMITTED else "stale"
+        elif kind == Entry.HELD:
+            self._held[about[0]] = life
+        elif kind in _FATES:
             for token in about:
-                self._happened(token, Event(when, fate))
-        elif kind == REFUSED:
-            token, code, text = about
-            self._happened(token, Event(when, "refused", f"{code}: {text}"))
-        elif kind == ENDED:
-            token, why = about
-            self._happened(token, Event(when, why))
-        elif kind == HELD:
-            (token,) = about
-            self._held[token] = life
+                self._happened(token, Event(when, _FATES[kind]))
+        elif kind == Entry.REFUSED:
+            self._happened(about[0], Event(when, "refused", ": ".join(about[1:])))
+        elif kind == Entry.ENDED:
+            self._happened(about[0], Event(when, about[1]))
 
     def _happened(self, token: int, event: Event) -> None:
         lease = self._found.get(token)
@@ -206,19 +201,18 @@ class Leases:
     def _places(
         self, trainer: Trainer, of_owners: Iterable[list[Lease]]
     ) -> dict[int, tuple[float, int]]:
-        """By token: what decides of which owner a trainer takes a batch first."""
+        """Return by token what decides of which owner a trainer takes a batch first."""
         rounds: Counter[int] = Counter()  # by partition: those in which a rank had a batch
-        places = {}
-        for leases in of_owners:
-            for lease in leases:
-                batch = lease.batch
-                place: tuple[float, int] = batch.number, batch.partition
-                if not self._by_number:
-                    place = lease.sent, 0
-                elif trainer.rank >= 0:
-                    place = rounds[batch.partition], batch.partition
-                    rounds[batch.partition] += 1
-                places[lease.token] = place
+        places: dict[int, tuple[float, int]] = {}
+        for lease in chain.from_iterable(of_owners):
+            number, partition = lease.batch.number, lease.batch.partition
+            if not self._by_number:
+                places[lease.token] = lease.sent, 0
+            elif trainer.rank >= 0:
+                places[lease.token] = rounds[partition], partition
+                rounds[partition] += 1
+            else:
+                places[lease.token] = number, partition
         return places
 
     def __iter__(self) -> Iterator[Lease]:

@@ -10,154 +10,139 @@ Frames of rows:    [0, id, name of a file]
                    [1, partition, chunk, source]
                    [2, partition, number, rows, parts of chunks, meta]
                    [3, partition, number, rows, segments, meta, states]
-Frames of leases:  [time, entries of one round], see ``flight_history``
+Frames of leases:  [time, entries of one round], see ``leases.py``
 
-Each file stands for itself: what its frames refer to is in it.  What goes wrong here is told once
-and stops nothing; after a while a new file is tried.
+Each file stands for itself: what its frames refer to is in it.  A fault is logged once and stops
+nothing; after a while a new file is tried.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from headrace_proto.messages import Hello
 
-from ..core.handover import Answer, Batch, Effect, Reclaimed, Returned, Send
+from ..core.handover import Answer, Effect, Reclaimed, Returned, Send
 from ..core.plan import Part
 from ..core.slots import Segments
 from ..process.config import RunConfig
 from ..reading.trace import Source, Trace
 from .files import FORMAT, FlightFile, frame, packed
 
-__all__ = [
-    "COMMITTED",
-    "ENDED",
-    "FILE",
-    "HELD",
-    "JOINED",
-    "PARTS",
-    "REFUSED",
-    "SEGMENTS",
-    "SENT",
-    "SOURCE",
-    "STALE",
-    "LeaseRecorder",
-    "RowsRecorder",
-    "flight_directory",
-]
+__all__ = ["Entry", "Frame", "LeaseRecorder", "RowsRecorder", "flight_directory"]
 
 logger = logging.getLogger("headrace.flight")
 
-#: Kinds of frames of rows …
-FILE, SOURCE, PARTS, SEGMENTS = range(4)
-#: … and of entries of leases.
-SENT, COMMITTED, STALE, REFUSED, ENDED, JOINED, HELD = range(7)
 #: After a fault, so long nothing is tried.
 _PAUSE_S: Final = 10.0
 
 
+class Frame:
+    """Kinds of frames of rows."""
+
+    FILE, SOURCE, PARTS, SEGMENTS = range(4)
+
+
+class Entry:
+    """Kinds of entries of leases."""
+
+    SENT, COMMITTED, STALE, REFUSED, ENDED, JOINED, HELD = range(7)
+
+
 def flight_directory(state: str | Path, feed: str) -> Path:
-    """Where a feed's flight is recorded."""
+    """Return where a feed's flight is recorded."""
     return Path(state) / "feeds" / feed / "flight"
 
 
-class _Recorder(ABC):
-    """One process' part of one feed's record."""
+class _Recorder:
+    """The part of one feed's record that one life of one worker writes."""
 
-    def __init__(self, config: RunConfig, feed: str, name: str) -> None:
+    def __init__(
+        self, config: RunConfig, feed: str, name: str, header: Callable[[], list[Any]]
+    ) -> None:
         assert config.state_directory is not None
         directory = flight_directory(config.state_directory, feed)
-        writers = 2 * config.workers
         self._feed = feed
-        self._file = FlightFile(directory, name, config.record_bytes, writers, self._header)
-        self._told = False
+        self._file = FlightFile(directory, name, config.record_bytes, 2 * config.workers, header)
+        self._logged = False
         self._pause_until = 0.0
 
-    @abstractmethod
-    def _header(self) -> list[Any]:
-        """The first entry of each of its files."""
+    def _write(self, data: Callable[[], bytes]) -> bool:
+        """Append frames, which are asked for once more where they begin a file; whether it went."""
+        if self._pause_until and time.monotonic() < self._pause_until:
+            return False
+        try:
+            frames = data()
+            if not self._file.fits(len(frames)):
+                self._forget()
+                frames = data()
+                self._file.begin(len(frames))
+            self._file.write(frames)
+        except Exception as error:
+            self._file.close()
+            self._pause_until = time.monotonic() + _PAUSE_S
+            if not self._logged:
+                self._logged = True
+                what = f"{type(error).__name__}: {error}"
+                text = (
+                    "the flight of feed %r is recorded with gaps (told once; the feed goes on): %s"
+                )
+                logger.error(text, self._feed, what)
+            return False
+        return True
+
+    def _forget(self) -> None:
+        """Forget what the present file knows."""
 
     def close(self) -> None:
         self._file.close()
 
-    def _failed(self, error: Exception) -> None:
-        self._file.close()
-        self._pause_until = time.monotonic() + _PAUSE_S
-        if not self._told:
-            self._told = True
-            logger.error(
-                "the flight of feed %r is recorded with gaps (told once; the feed goes on): %s: %s",
-                *(self._feed, type(error).__name__, error),
-            )
-
-    @property
-    def _resting(self) -> bool:
-        return bool(self._pause_until) and time.monotonic() < self._pause_until
-
 
 class RowsRecorder(_Recorder):
-    """What one life of a worker made of one feed."""
+    """Records the batches of one feed that one life of a worker makes."""
 
     def __init__(self, config: RunConfig, feed: str, worker: int, life: int) -> None:
-        super().__init__(config, feed, f"rows-{config.start:010d}-{worker:04d}-{life:06d}")
-        self._about = [FORMAT, "rows", feed, config.start, worker, life]
+        header = [FORMAT, "rows", feed, config.start, worker, life]
+        name = f"rows-{config.start:010d}-{worker:04d}-{life:06d}"
+        super().__init__(config, feed, name, lambda: header)
         self._known: set[tuple[int, int]] = set()  # partition and chunk of sources in the file
         self._names: dict[str, int] = {}
 
-    def _header(self) -> list[Any]:
-        return self._about
+    def _forget(self) -> None:
+        self._known.clear()
+        self._names.clear()
 
     def made(self, partition: int, number: int, rows: int, trace: Trace) -> None:
-        """A batch was made."""
-        if self._resting:
-            return
-        try:
-            data = self._data(partition, number, rows, trace)
-            if not self._file.fits(len(data)):
-                self._known.clear()
-                self._names.clear()
-                data = self._data(partition, number, rows, trace)
-                self._file.begin(len(data))
-            self._file.write(data)
+        """Record a batch that was made."""
+        if self._write(lambda: b"".join(self._frames(partition, number, rows, trace))):
             self._known.update((partition, chunk) for chunk in trace.sources)
-        except Exception as error:
-            self._failed(error)
 
-    def _data(self, partition: int, number: int, rows: int, trace: Trace) -> bytes:
-        parts = [
-            part
-            for chunk, source in trace.sources.items()
-            if (partition, chunk) not in self._known
-            for part in self._source(partition, chunk, source)
-        ]
+    def _frames(self, partition: int, number: int, rows: int, trace: Trace) -> Iterator[bytes]:
+        for chunk, source in trace.sources.items():
+            if (partition, chunk) not in self._known:
+                yield from self._source(partition, chunk, source)
+        batch, meta = [partition, number, rows], dict(trace.meta)
         if trace.segments is None:
-            plain = [_part(part) for part in trace.parts]
-            parts.append(frame([PARTS, partition, number, rows, plain, dict(trace.meta)]))
+            yield frame([Frame.PARTS, *batch, [_part(part) for part in trace.parts], meta])
         else:
             states = None if trace.states is None else dict(trace.states)
-            plain = _segments(trace.segments)
-            parts.append(
-                frame([SEGMENTS, partition, number, rows, plain, dict(trace.meta), states])
-            )
-        return b"".join(parts) if len(parts) > 1 else parts[0]
+            yield frame([Frame.SEGMENTS, *batch, _segments(trace.segments), meta, states])
 
-    def _source(self, partition: int, chunk: int, source: Source) -> Iterable[bytes]:
+    def _source(self, partition: int, chunk: int, source: Source) -> Iterator[bytes]:
         origin, read = source.origin, source.read
-        files = []
         for name in origin.files:
             if name not in self._names:
                 self._names[name] = len(self._names)
-                yield frame([FILE, self._names[name], name])
-            files.append(self._names[name])
+                yield frame([Frame.FILE, self._names[name], name])
+        files = [self._names[name] for name in origin.files]
         offset = None if origin.offset is None else packed(origin.offset)
         rows = [packed(source.ordinals), files, packed(origin.file), packed(origin.record), offset]
         how = [read.epoch, read.position, read.limit, source.stages]
-        yield frame([SOURCE, partition, chunk, how, rows, list(source.keys)])
+        yield frame([Frame.SOURCE, partition, chunk, how, rows, list(source.keys)])
 
 
 def _part(part: Part) -> list[Any]:
@@ -167,11 +152,8 @@ def _part(part: Part) -> list[Any]:
 
 
 def _segments(batch: Segments) -> list[Any]:
-    columns = (
-        *(batch.chunks, batch.rows, batch.segments, batch.counts, batch.indices),
-        *(batch.lanes, batch.starts),
-    )
-    return [*map(packed, columns), batch.stripe]
+    columns = [batch.chunks, batch.rows, batch.segments, batch.counts, batch.indices]
+    return [*map(packed, [*columns, batch.lanes, batch.starts]), batch.stripe]
 
 
 class LeaseRecorder(_Recorder):
@@ -181,55 +163,47 @@ class LeaseRecorder(_Recorder):
         self, config: RunConfig, feed: str, owner: int = 0, by_number: bool = True
     ) -> None:
         """``by_number``: a trainer takes batches of several owners in the order of the feed."""
-        super().__init__(config, feed, f"leases-{config.start:010d}")
-        self._about = [FORMAT, "leases", feed, config.start]
-        self._whose = [owner, by_number]
+        kind = [FORMAT, "leases", feed, config.start]
+        super().__init__(
+            config,
+            feed,
+            f"leases-{config.start:010d}",
+            lambda: [*kind, list(self._trainers.values()), owner, by_number],
+        )
         self._trainers: dict[int, list[Any]] = {}
         self._joined: list[list[Any]] = []
         self._last_token = 0
 
-    def _header(self) -> list[Any]:
-        return [*self._about, list(self._trainers.values()), *self._whose]
-
     def joined(self, session: int, hello: Hello) -> None:
-        """A trainer has a session."""
+        """Record with the next round that a trainer has a session."""
         about = [session, hello.host, hello.rank, hello.world_size, hello.process, hello.nonce]
         self._trainers[session] = about
-        self._joined.append([JOINED, *about])
+        self._joined.append([Entry.JOINED, *about])
 
     def left(self, session: int) -> None:
-        """It is gone."""
+        """Forget a session: files that begin from now on do not list it."""
         self._trainers.pop(session, None)
 
     def note(self, effects: Sequence[Effect]) -> None:
-        """What is about to be done in this round."""
+        """Record the effects of one round, which are about to be acted on."""
         entries = self._joined
         for effect in effects:
             if isinstance(effect, Send):
                 if effect.token > self._last_token:  # else it is sent once more
                     self._last_token = effect.token
-                    batch: Batch = effect.batch
-                    place = effect.token, batch.partition, batch.number, batch.rows
-                    entries.append([SENT, *place, effect.session, effect.seq])
+                    batch = effect.batch
+                    place = [effect.token, batch.partition, batch.number, batch.rows]
+                    entries.append([Entry.SENT, *place, effect.session, effect.seq])
             elif isinstance(effect, Answer):
                 if effect.committed:
-                    entries.append([COMMITTED, *effect.committed])
+                    entries.append([Entry.COMMITTED, *effect.committed])
                 if effect.stale:
-                    entries.append([STALE, *effect.stale])
-                entries += [[REFUSED, token, code, text] for token, code, text in effect.faults]
+                    entries.append([Entry.STALE, *effect.stale])
+                entries += [[Entry.REFUSED, *fault] for fault in effect.faults]
             elif isinstance(effect, Returned):
-                entries.append([ENDED, effect.token, effect.why])
+                entries.append([Entry.ENDED, effect.token, effect.why])
             elif isinstance(effect, Reclaimed):
-                entries.append([HELD, effect.token])
-        if not entries:
-            return
-        self._joined = []
-        if self._resting:
-            return
-        try:
-            data = frame([time.time(), entries])
-            if not self._file.fits(len(data)):
-                self._file.begin(len(data))
-            self._file.write(data)
-        except Exception as error:
-            self._failed(error)
+                entries.append([Entry.HELD, effect.token])
+        if entries:
+            self._joined = []
+            self._write(lambda: frame([time.time(), entries]))

@@ -1,10 +1,11 @@
-"""What the files of rows say: every batch that was made, with the chunks that its rows lie in."""
+"""The files of rows, read: every batch that was made, with the chunks that its rows lie in."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from headrace_proto.errors import ServerError
 from ..core.plan import Part, Read
 from ..core.slots import Segments
 from ..reading.chunk import Origin
-from .files import FORMAT, SUFFIX, frame_at, frames, unpacked
-from .recorder import FILE, PARTS, SEGMENTS, SOURCE
+from .files import SUFFIX, content, frame_at, unpacked
+from .recorder import Frame
 
 __all__ = ["BatchId", "Made", "Recorded", "Row", "StoredSource"]
 
@@ -111,27 +112,20 @@ class Made:
     states: dict[str, Any] | None = None
 
     def places(self) -> list[tuple[StoredSource, int]]:
-        """The chunk of each row, and which row of it."""
-        if self.segments is not None:
-            pairs = zip(self.segments.chunks.tolist(), self.segments.rows.tolist(), strict=True)
+        """Return the chunk of each row, and which row of it."""
+        batch = self.segments
+        if batch is not None:
+            pairs = zip(batch.chunks.tolist(), batch.rows.tolist(), strict=True)
             return [(self.sources[chunk], row) for chunk, row in pairs]
-        found = []
-        for part in self.parts:
-            rows = part.rows
-            at = range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist()
-            found += [(self.sources[part.chunk], row) for row in at]
-        return found
+        return [(self.sources[p.chunk], row) for p in self.parts for row in _numbers(p.rows)]
 
     def listed(self) -> list[Row]:
-        """Its rows, in order."""
-        batch = self.segments
+        """Return its rows, in order."""
+        places, batch = self.places(), self.segments
         if batch is None:
-            return [source.row(at) for source, at in self.places()]
-        numbers = zip(batch.segments.tolist(), batch.counts.tolist(), strict=True)
-        return [
-            source.row(at, segment, count)
-            for (source, at), (segment, count) in zip(self.places(), numbers, strict=True)
-        ]
+            return [source.row(at) for source, at in places]
+        numbers = zip(places, batch.segments.tolist(), batch.counts.tolist(), strict=True)
+        return [source.row(at, segment, count) for (source, at), segment, count in numbers]
 
     def has_key(self, key: bytes) -> bool:
         return any(source.keys and source.keys[at] == key for source, at in self.places())
@@ -145,22 +139,17 @@ class Recorded:
     """
 
     def __init__(self, directory: Path, lives: Iterable[int] | None = None) -> None:
-        self._files: list[_RowsFile] = []
         self._places: dict[BatchId, tuple[_RowsFile, int]] = {}
         self._with_states: set[BatchId] = set()
         wanted = None if lives is None else set(lives)
         for path in sorted(directory.glob(f"rows-*{SUFFIX}")):
             life = int(path.name.split("-")[1])
             if wanted is None or life in wanted:
-                self._scan(_RowsFile(path, life))
-
-    def _scan(self, file: _RowsFile) -> None:
-        for at, (kind, *plain) in file.scan():
-            if kind in (PARTS, SEGMENTS):
-                batch = BatchId(file.life, plain[0], plain[1])
-                self._places[batch] = file, at
-                if kind == SEGMENTS and plain[5] is not None:
-                    self._with_states.add(batch)
+                file = _RowsFile(path, life)
+                for at, batch, has_states in file.scan():
+                    self._places[batch] = file, at
+                    if has_states:
+                        self._with_states.add(batch)
 
     def __iter__(self) -> Iterator[BatchId]:
         return iter(self._places)
@@ -173,7 +162,7 @@ class Recorded:
         return batch in self._with_states
 
     def get(self, batch: BatchId) -> Made | None:
-        """One of them; None where it is not recorded, or no more."""
+        """Read one of the batches; None where it is not recorded, or no more."""
         file, at = self._places.get(batch, (None, 0))
         return None if file is None else file.made(at)
 
@@ -188,18 +177,16 @@ class _RowsFile:
         self._sources: dict[tuple[int, int], int] = {}  # by partition and chunk
         self._read: dict[tuple[int, int], StoredSource] = {}
 
-    def scan(self) -> Iterator[tuple[int, list[Any]]]:
-        """All its frames but the first, once."""
-        content = frames(self.path)
-        _, header = next(content, (0, None))
-        if header is None or header[0] != FORMAT:
-            return
-        for at, plain in content:
-            if plain[0] == FILE:
-                self._names.append(plain[2])
-            elif plain[0] == SOURCE:
-                self._sources[plain[1], plain[2]] = at
-            yield at, plain
+    def scan(self) -> Iterator[tuple[int, BatchId, bool]]:
+        """Find names and sources once; give where batches lie, and whether with states."""
+        for at, (kind, *plain) in islice(content(self.path), 1, None):
+            if kind == Frame.FILE:
+                self._names.append(plain[1])
+            elif kind == Frame.SOURCE:
+                self._sources[plain[0], plain[1]] = at
+            else:
+                has_states = kind == Frame.SEGMENTS and plain[5] is not None
+                yield at, BatchId(self.life, plain[0], plain[1]), has_states
 
     def _source(self, partition: int, chunk: int) -> StoredSource:
         name = partition, chunk
@@ -213,13 +200,13 @@ class _RowsFile:
         return self._read[name]
 
     def made(self, at: int) -> Made | None:
-        """The batch of a frame."""
+        """Read the batch of a frame."""
         frame = frame_at(self.path, at)
         if frame is None:
             return None
         kind, partition, number, rows, plain, meta, *states = frame
         made = Made(BatchId(self.life, partition, number), rows, meta=meta)
-        if kind == PARTS:
+        if kind == Frame.PARTS:
             made.parts = [_part(*part) for part in plain]
             chunks = {part.chunk for part in made.parts}
         else:
@@ -227,6 +214,10 @@ class _RowsFile:
             chunks = set(made.segments.chunks.tolist())
         made.sources = {chunk: self._source(partition, chunk) for chunk in chunks}
         return made
+
+
+def _numbers(rows: slice | np.ndarray) -> Iterable[int]:
+    return range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist()
 
 
 def _part(chunk: int, *rows: Any) -> Part:
