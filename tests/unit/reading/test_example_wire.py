@@ -450,7 +450,10 @@ def test_the_walker_refuses_tags_that_are_not_in_their_shortest_form() -> None:
         (Feature("fixed", "float32", (2,), [1, 2, 3], True), "does not fit float32[2]"),
         (Feature("scalar", "bytes", (), 5, True), "does not fit bytes[]"),
         (Feature("scalar", "float32", (), None, True), "default None does not fit"),
-        (Feature("sequence", "float32", (2,), [1, 2, 3], True), "3 values are no steps"),
+        (
+            Feature("sequence", "float32", (2,), [1, 2, 3], True),
+            "shape [3] does not fit",
+        ),
     ],
 )
 def test_a_declaration_that_tfrecord_can_not_meet_is_refused(wanted, text: str) -> None:

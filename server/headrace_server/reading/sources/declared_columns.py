@@ -15,13 +15,35 @@ import numpy as np
 
 from headrace_proto import dtypes
 from headrace_proto.schema import Field
-from headrace_server.pipeline.examples import cast
-from headrace_server.reading.columns import Column, Ragged, RaggedStrings, Strings
+from headrace_server.pipeline.declaration import Feature
+from headrace_server.pipeline.examples import as_array, cast
+from headrace_server.reading.columns import (
+    Column,
+    Ragged,
+    RaggedStrings,
+    Strings,
+    column_from_rows,
+)
 from headrace_server.reading.stretches import gather
 
-__all__ = ["clash", "fitted", "rows_of_items"]
+__all__ = ["clash", "default_column", "fitted", "rows_of_items"]
 
 Misfits = list[tuple[int, str]]
+
+
+def default_column(name: str, feature: Feature) -> Column:
+    """The default of a feature as a column of one row; ValueError where it does not fit."""
+    value = feature.default
+    try:
+        if feature.kind == "fixed":  # one value fills it
+            value = np.broadcast_to(as_array(value), feature.shape)
+        return column_from_rows([value], feature.field)
+    except ValueError as error:
+        reason = str(error).removeprefix("row 0: ")
+        raise ValueError(
+            f"feature {name!r}: default {feature.default!r:.80} does not fit {feature.field}: "
+            f"{reason}"
+        ) from None
 
 
 def clash(have: Field, want: Field) -> str | None:

@@ -89,9 +89,7 @@ class _Numbers:
         self._read: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         # The same from single records, as lists.
         self._one_span: list[tuple[int, int, int]] = []
-        self._one_small: list[tuple[int, int]] = []
         self._one_read: list[tuple[int, np.ndarray]] = []
-        self._one_default: list[int] = []
 
     def add(self, plan: Plan, rows: np.ndarray, starts: np.ndarray) -> np.ndarray | None:
         if plan.form == "default":
@@ -157,17 +155,14 @@ class _Numbers:
 
     def add_one(self, plan: Plan, row: int, start: int) -> None:
         if plan.form == "default":
-            self._one_default.append(row)
+            self._take_default(np.array([row]))
             return
         if plan.form == "run" and plan.parts[0][3] == 1:
             self._one_span.append((row, start + plan.parts[0][0], plan.parts[0][1]))
             return
         values = self._values(plan.parts, start)
         self.want.check(values.size)
-        if values.size == 1 and self.want.kind == INTS:
-            self._one_small.append((row, int(values[0])))
-        else:
-            self._one_read.append((row, values))
+        self._one_read.append((row, values))
 
     def _values(self, parts: Sequence[tuple[int, ...]], start: int) -> np.ndarray:
         data = self.data
@@ -192,16 +187,11 @@ class _Numbers:
         if self._one_span:
             rows, starts, sizes = np.array(self._one_span, np.int64).T
             self._spans.append((rows, starts, sizes))
-        if self._one_small:
-            rows, values = np.array(self._one_small, np.int64).T
-            self._read.append((rows, values, np.ones(rows.size, np.int64)))
         if self._one_read:
             counts = np.array([values.size for _, values in self._one_read], np.int64)
             rows = np.array([row for row, _ in self._one_read], np.int64)
             joined = np.concatenate([values for _, values in self._one_read])
             self._read.append((rows, joined, counts))
-        if self._one_default:
-            self._take_default(np.array(self._one_default, np.int64))
 
     def _finish_fixed(self) -> Column:
         want = self.want

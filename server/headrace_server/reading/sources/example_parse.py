@@ -16,7 +16,7 @@ import numpy as np
 from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.columns import Column
 
-from .example_columns import Filler, filler_of
+from .example_columns import filler_of
 from .example_layouts import Layout, learn_layout
 from .example_templates import Template, learn_template
 from .example_wants import DEFAULT, Fault, Want, wants_of
@@ -42,8 +42,8 @@ class ExampleParser:
     def __init__(self, features: Mapping[str, Feature], feature_lists: bool) -> None:
         """``feature_lists`` False: a second field of the message is not looked at (Example)."""
         self.wants: tuple[Want, ...] = wants_of(features)
-        self._wanted = {want.name.encode(): i for i, want in enumerate(self.wants)}
-        self._listed = {
+        self.wanted = {want.name.encode(): i for i, want in enumerate(self.wants)}
+        self.listed = {
             want.name.encode(): i
             for i, want in enumerate(self.wants)
             if want.sequence and feature_lists
@@ -58,40 +58,55 @@ class ExampleParser:
     ) -> tuple[dict[str, Column], Faults]:
         """Columns of the records that lie in ``data`` (uint8) at these bytes, and by row what is
         wrong with those that can not be used; their places in the columns hold anything."""
-        faults: Faults = {}
-        fillers = [filler_of(want, data, starts.size) for want in self.wants]
-        rest = self._parse_groups(data, starts, lengths, fillers, faults)
-        rest = self._parse_templates(data, starts, lengths, rest, fillers, faults)
-        view = data.data
+        records = _Records(self, data, starts, lengths)
+        rest = self._add_templated(records, self._add_groups(records))
         for row in rest:
-            start = int(starts[row])
-            self._parse_one(view[start : start + int(lengths[row])], row, start, fillers, faults)
+            records.add_one(row)
+        return records.finish()
 
-        def fault(row: int, reason: str, text: str) -> None:
-            faults.setdefault(row, (reason, text))
+    def _add_groups(self, records: _Records) -> list[int]:
+        """Add the records that are laid out alike; gives the rows of the others."""
+        data, starts, lengths = records.data, records.starts, records.lengths
+        n = starts.size
+        if n < _MIN_GROUP or data.size < 8:
+            return list(range(n))
+        data_words = np.ndarray((data.size - 7,), "<u8", data, 0, (1,))
+        groups, rest = _by_length(lengths)
+        for length, rows in groups:
+            known = self._layouts.setdefault(length, [])
+            for attempt in range(_PER_LENGTH):
+                if rows.size < _MIN_GROUP or length < 8:
+                    break
+                layout = known[attempt] if attempt < len(known) else None
+                if layout is None:
+                    layout = self._learn(data, int(starts[rows[0]]), known, length)
+                if layout is None:
+                    rest.append(int(rows[0]))
+                    rows = rows[1:]
+                    continue
+                at = starts if rows.size == n else starts[rows]
+                same = layout.matches(data_words, at)
+                if same.all():
+                    taken, rows = rows, rows[:0]
+                else:
+                    taken, rows = rows[same], rows[~same]
+                    at = at[same]
+                for slot, plan in enumerate(layout.plans if taken.size else ()):
+                    refused = records.fillers[slot].add(plan, taken, at)
+                    records.add_refused(slot, taken, refused)
+            rest += rows.tolist()
+        return rest
 
-        names = (want.name for want in self.wants)
-        columns = {n: f.finish(fault) for n, f in zip(names, fillers, strict=True)}
-        return columns, faults
-
-    def _parse_templates(
-        self,
-        data: np.ndarray,
-        starts: np.ndarray,
-        lengths: np.ndarray,
-        rest: list[int],
-        fillers: list[Filler],
-        faults: Faults,
-    ) -> list[int]:
-        """Adds those of the rows that have a template; gives the others."""
+    def _add_templated(self, records: _Records, rest: list[int]) -> list[int]:
+        """Add those of the rows that have a template; gives the others."""
+        data, starts, stops = records.data, records.starts, records.starts + records.lengths
         rows = np.array(rest, np.int64)
         odd: list[int] = []
         tried = 0
         while tried < _TEMPLATES and len(odd) < _MIN_WALK <= rows.size and data.size >= 8:
             if tried == len(self._templates):
-                start, length = int(starts[rows[0]]), int(lengths[rows[0]])
-                record = data.data[start : start + length]
-                learned = learn_template(record, self._wanted, self._kinds)
+                bounds = int(starts[rows[0]]), int(stops[rows[0]])
+                learned = learn_template(data, bounds, self.wanted, self._kinds)
                 if learned is None or not self._completes(learned):
                     odd.append(int(rows[0]))
                     rows = rows[1:]
@@ -100,130 +115,83 @@ class ExampleParser:
             template = self._templates[tried]
             tried += 1
             at = starts[rows]
-            good, spans = template.match(data, at, at + lengths[rows])
+            good, spans = template.match(data, at, stops[rows])
             taken, at = rows[good], at[good]
             rows = rows[~good]
-            if not taken.size:
-                continue
-            for slot, filler in enumerate(fillers):
+            for slot, filler in enumerate(records.fillers if taken.size else ()):
                 if slot in spans:
-                    begins, sizes = (array[good] for array in spans[slot])
-                    refused = filler.add_spans(taken, begins, sizes)
+                    begins, sizes = spans[slot]
+                    refused = filler.add_spans(taken, begins[good], sizes[good])
                 else:
                     refused = filler.add(DEFAULT, taken, at)
-                if refused is not None:
-                    self._add_refused(data, slot, filler, starts, lengths, taken[refused], faults)
-        odd += rows.tolist()
-        return odd
+                records.add_refused(slot, taken, refused)
+        return [*odd, *rows.tolist()]
 
     def _completes(self, template: Template) -> bool:
         """Whether every want is in the template, or has a default."""
         absent = set(self._kinds) - template.slots
         return all(self.wants[slot].default is not None for slot in absent)
 
-    def _parse_one(
-        self, record: memoryview, row: int, start: int, fillers: list[Filler], faults: Faults
-    ) -> None:
-        try:
-            found = walk(record, self._wanted, self._listed)
-            plans = [want.plan(f) for want, f in zip(self.wants, found, strict=True)]
-            for filler, plan in zip(fillers, plans, strict=True):
-                filler.add_one(plan, row, start)
-        except Malformed as error:
-            faults[row] = ("corrupt_record", _malformed(error))
-        except Fault as error:
-            faults[row] = (error.reason, error.text)
-
-    def _parse_groups(
-        self,
-        data: np.ndarray,
-        starts: np.ndarray,
-        lengths: np.ndarray,
-        fillers: list[Filler],
-        faults: Faults,
-    ) -> list[int]:
-        """Adds what is alike; gives the rows that are not."""
-        n = starts.size
-        if n < _MIN_GROUP or data.size < 8:
-            return list(range(n))
-        data_words = np.ndarray((data.size - 7,), "<u8", data, 0, (1,))
-        if int(lengths.min()) == int(lengths.max()):
-            groups = [(int(lengths[0]), np.arange(n))]
-            rest: list[int] = []
-        else:
-            groups, rest = _by_length(lengths)
-        for length, group in groups:
-            rows = group
-            known = self._layouts.setdefault(length, [])
-            for attempt in range(_PER_LENGTH):
-                if rows.size < _MIN_GROUP or length < 8:
-                    break
-                if attempt < len(known):
-                    layout = known[attempt]
-                else:
-                    learned = self._learn(data, int(starts[rows[0]]), length)
-                    if learned is None:
-                        rest.append(int(rows[0]))
-                        rows = rows[1:]
-                        continue
-                    layout = self._remember(known, learned)
-                at = starts if rows.size == n else starts[rows]
-                same = layout.matches(data_words, at)
-                if same.all():
-                    taken, rows = rows, rows[:0]
-                else:
-                    taken, rows = rows[same], rows[~same]
-                    at = at[same]
-                for slot, (filler, plan) in enumerate(zip(fillers, layout.plans, strict=True)):
-                    refused = filler.add(plan, taken, at) if taken.size else None
-                    if refused is not None:
-                        some = taken[refused]
-                        self._add_refused(data, slot, filler, starts, lengths, some, faults)
-            rest += rows.tolist()
-        return rest
-
-    def _add_refused(
-        self,
-        data: np.ndarray,
-        slot: int,
-        filler: Filler,
-        starts: np.ndarray,
-        lengths: np.ndarray,
-        rows: np.ndarray,
-        faults: Faults,
-    ) -> None:
-        """Adds to one column, one by one, the rows that it did not take as arrays."""
-        for row in rows.tolist():
-            start = int(starts[row])
-            record = data.data[start : start + int(lengths[row])]
-            try:
-                found = walk(record, self._wanted, self._listed)[slot]
-                filler.add_one(self.wants[slot].plan(found), row, start)
-            except Malformed as error:
-                faults[row] = ("corrupt_record", _malformed(error))
-            except Fault as error:
-                faults[row] = (error.reason, error.text)
-
-    def _remember(self, known: list[Layout], layout: Layout) -> Layout:
-        if self._count >= _LAYOUTS:
-            for layouts in self._layouts.values():
-                layouts.clear()
-            self._layouts = {}
-            self._count = 0
-        known.append(layout)
-        self._count += 1
-        return layout
-
-    def _learn(self, data: np.ndarray, start: int, length: int) -> Layout | None:
-        """The layout of one record; None where it has none that could hold for others."""
+    def _learn(
+        self, data: np.ndarray, start: int, known: list[Layout], length: int
+    ) -> Layout | None:
+        """The layout of one record, now known; None where none could hold for others."""
         record = data[start : start + length]
         opaque: list[tuple[int, int]] = []
         try:
-            found = walk(record.data, self._wanted, self._listed, opaque)
+            found = walk(record.data, self.wanted, self.listed, opaque)
             plans = tuple(want.plan(f) for want, f in zip(self.wants, found, strict=True))
         except (Malformed, Fault):
             return None
-        return learn_layout(record, found, plans, opaque)
+        layout = learn_layout(record, found, plans, opaque)
+        if layout is not None:
+            if self._count >= _LAYOUTS:
+                self._layouts.clear()
+                self._count = 0
+            known.append(layout)
+            self._count += 1
+        return layout
+
+
+class _Records:
+    """The records of one chunk, the columns that are filled from them, and the faults found."""
+
+    def __init__(
+        self, parser: ExampleParser, data: np.ndarray, starts: np.ndarray, lengths: np.ndarray
+    ) -> None:
+        self.data, self.starts, self.lengths = data, starts, lengths
+        self.fillers = [filler_of(want, data, starts.size) for want in parser.wants]
+        self._parser = parser
+        self._faults: Faults = {}
+
+    def add_one(self, row: int, only: int | None = None) -> None:
+        """Add one record to all columns, or to one."""
+        parser = self._parser
+        start = int(self.starts[row])
+        try:
+            record = self.data.data[start : start + int(self.lengths[row])]
+            found = walk(record, parser.wanted, parser.listed)
+            slots = range(len(found)) if only is None else (only,)
+            plans = [parser.wants[slot].plan(found[slot]) for slot in slots]
+            for slot, plan in zip(slots, plans, strict=True):
+                self.fillers[slot].add_one(plan, row, start)
+        except Malformed as error:
+            self._faults[row] = ("corrupt_record", _malformed(error))
+        except Fault as error:
+            self._faults[row] = (error.reason, error.text)
+
+    def add_refused(self, slot: int, rows: np.ndarray, refused: np.ndarray | None) -> None:
+        """Add to one column, one by one, those of the rows that it did not take as arrays."""
+        for row in () if refused is None else rows[refused].tolist():
+            self.add_one(row, slot)
+
+    def finish(self) -> tuple[dict[str, Column], Faults]:
+        def fault(row: int, reason: str, text: str) -> None:
+            self._faults.setdefault(row, (reason, text))
+
+        names = (want.name for want in self._parser.wants)
+        columns = {n: f.finish(fault) for n, f in zip(names, self.fillers, strict=True)}
+        return columns, self._faults
 
 
 def _malformed(error: Malformed) -> str:
@@ -232,15 +200,16 @@ def _malformed(error: Malformed) -> str:
 
 def _by_length(lengths: np.ndarray) -> tuple[list[tuple[int, np.ndarray]], list[int]]:
     """Groups of rows of the same length, and the rows whose group is too small."""
+    if (lengths == lengths[0]).all():
+        return [(int(lengths[0]), np.arange(lengths.size))], []
     order = np.argsort(lengths, kind="stable")
     ordered = lengths[order]
     edges = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-    begins = np.concatenate([[0], edges])
-    ends = np.append(edges, lengths.size)
-    large = ends - begins >= _MIN_GROUP
+    bounds = np.concatenate([[0], edges, [lengths.size]])
+    begins, sizes = bounds[:-1], bounds[1:] - bounds[:-1]
+    large = sizes >= _MIN_GROUP
     groups = [
-        (int(ordered[a]), order[a:b])
-        for a, b in zip(begins[large].tolist(), ends[large].tolist(), strict=True)
+        (int(ordered[begin]), order[begin : begin + size])
+        for begin, size in zip(begins[large].tolist(), sizes[large].tolist(), strict=True)
     ]
-    rest = order[np.repeat(~large, ends - begins)]
-    return groups, rest.tolist()
+    return groups, order[np.repeat(~large, sizes)].tolist()

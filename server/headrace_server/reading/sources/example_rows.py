@@ -18,12 +18,12 @@ import numpy as np
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
-from headrace_server.pipeline.examples import as_array
 from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.columns import column_from_rows
+from headrace_server.reading.columns import row_of
 from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.user_columns import collect
 
+from .declared_columns import default_column
 from .inference import infer_fields
 from .parts_reader import Kept, PartsReader, Rows, numbers_of
 
@@ -82,14 +82,11 @@ def schema_of(
     """The declared schema, or that of the first sound examples; damaged ones come as errors."""
     if features is None:
         return Schema(infer_fields(_first_rows(examples)))
-    defaults = {}
-    for name, feature in features.items():
-        if feature.has_default:
-            value = feature.default
-            if feature.kind == "fixed":  # one value fills it
-                value = np.broadcast_to(as_array(value), feature.shape)
-            column_from_rows([value], feature.field)  # ValueError now, not at the first gap
-            defaults[name] = value
+    defaults = {
+        name: row_of(default_column(name, feature), 0)
+        for name, feature in features.items()
+        if feature.has_default
+    }
     return Schema({name: f.field for name, f in features.items()}, defaults, declared=True)
 
 

@@ -16,6 +16,8 @@ from typing import Final
 
 import numpy as np
 
+from .example_wire import Malformed, map_entries, span
+
 __all__ = ["Spans", "Template", "learn_template"]
 
 #: Slot -> start and size in bytes of the values, one per record.
@@ -126,51 +128,26 @@ class _Front:
 
 
 def learn_template(
-    record: memoryview, wanted: Mapping[bytes, int], kinds: Mapping[int, int]
+    data: np.ndarray,
+    bounds: tuple[int, int],
+    wanted: Mapping[bytes, int],
+    kinds: Mapping[int, int],
 ) -> Template | None:
-    """The template of one record; None where it is not of the usual form.
+    """The template of the record between two bytes; None where it is not of the usual form.
 
     ``wanted`` gives the slots by name, ``kinds`` the kind wanted in each.
     """
+    start, stop = bounds
+    record = data.data[start:stop]
     entries: list[_Entry] = []
     try:
-        position, stop = _field(record, 0, 0x0A)
-        if stop != len(record):
-            return None
-        while position < stop:
-            position, end = _field(record, position, 0x0A)
-            name_start, name_end = _field(record, position, 0x0A)
-            slot = wanted.get(record[name_start:name_end].tobytes(), -1)
-            name = record[position:name_end].tobytes()
-            inner, inner_end = _field(record, name_end, 0x12)
-            if inner_end != end:
-                return None
-            kind_tag = 0
-            if slot >= 0:
-                kind_tag = kinds[slot] << 3 | 2
-                for tag in (kind_tag, 0x0A):
-                    inner, inner_end = _field(record, inner, tag)
-                    if inner_end != end:
-                        return None
-            entries.append(_Entry(name, slot, kind_tag))
-            position = end
-    except (IndexError, ValueError):
+        for name, _ in map_entries(record, *span(record, 1, len(record))):
+            slot = wanted.get(name, -1)
+            kind_tag = kinds[slot] << 3 | 2 if slot >= 0 else 0
+            entries.append(_Entry(bytes([0x0A, len(name)]) + name, slot, kind_tag))
+    except (IndexError, ValueError, Malformed):  # ValueError: of a name of more than 255 bytes
         return None
     slots = [entry.slot for entry in entries if entry.slot >= 0]
-    return Template(tuple(entries)) if len(slots) == len(set(slots)) and position == stop else None
-
-
-def _field(record: memoryview, position: int, tag: int) -> tuple[int, int]:
-    """Start and end of the bytes of a field that has this tag; ValueError where it has not."""
-    if record[position] != tag:
-        raise ValueError
-    value = shift = 0
-    while True:
-        position += 1
-        byte = record[position]
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return position + 1, position + 1 + value
-        if shift > 28:
-            raise ValueError
+    template = Template(tuple(entries))
+    usual, _ = template.match(data, np.array([start]), np.array([stop]))
+    return template if usual.all() and len(slots) == len(set(slots)) else None

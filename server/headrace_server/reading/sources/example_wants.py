@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
 from headrace_proto import dtypes
 from headrace_server.pipeline.declaration import Feature
+from headrace_server.reading.columns import row_of
 
+from .declared_columns import default_column
 from .example_wire import BYTES, FLOATS, INTS, KIND_NAMES, Found
 
 __all__ = ["DEFAULT", "Fault", "Plan", "Want", "wants_of"]
@@ -143,48 +145,6 @@ def _want(name: str, feature: Feature) -> Want:
         raise ValueError(f"feature {name!r}: a step of shape {list(feature.shape)} holds nothing")
     default = None
     if feature.has_default:
-        default = _default(name, feature, dtype, count)
+        row = row_of(default_column(name, feature), 0)
+        default = np.array(row, object if dtype is None else dtype).reshape(-1)
     return Want(name, kind, sequence, feature.shape, count, dtype, default)
-
-
-def _default(name: str, feature: Feature, dtype: np.dtype | None, count: int) -> np.ndarray:
-    """The default as flat array: one row, or all steps of a sequence."""
-    value = feature.default
-    try:
-        array = _texts(value) if dtype is None else _numbers(value, dtype)
-        if feature.kind == "sequence":
-            if array.size % count or value is None:
-                raise ValueError(f"{array.size} values are no steps of shape {feature.shape}")
-            return array.reshape(-1)
-        return np.broadcast_to(array, feature.shape).reshape(-1)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise ValueError(
-            f"feature {name!r}: default {value!r:.80} does not fit {feature.field}: {error}"
-        ) from None
-
-
-def _numbers(value: Any, dtype: np.dtype) -> np.ndarray:
-    array = np.array(value)
-    if array.size == 0:
-        return array.astype(dtype)
-    if array.dtype.kind not in "iufb":
-        raise TypeError(f"{array.dtype} is no number")
-    cast = array.astype(dtype)
-    if dtype.kind in "iub" and not (cast == array).all():
-        raise ValueError(f"{dtype} can not hold it")
-    return cast
-
-
-def _texts(value: Any) -> np.ndarray:
-    if isinstance(value, str):
-        value = value.encode()
-    if isinstance(value, bytes):
-        value = [value]
-        return _texts(value).reshape(())
-    nested = np.array(value, object)
-    flat = [item.encode() if isinstance(item, str) else item for item in nested.reshape(-1)]
-    if not all(isinstance(item, bytes) for item in flat):
-        raise TypeError("not byte strings")
-    out = np.empty(len(flat), object)
-    out[:] = flat
-    return out.reshape(nested.shape)

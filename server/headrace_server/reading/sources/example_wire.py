@@ -19,7 +19,18 @@ from typing import Final
 
 import numpy as np
 
-__all__ = ["BYTES", "FLOATS", "INTS", "KIND_NAMES", "Found", "Malformed", "varints", "walk"]
+__all__ = [
+    "BYTES",
+    "FLOATS",
+    "INTS",
+    "KIND_NAMES",
+    "Found",
+    "Malformed",
+    "map_entries",
+    "span",
+    "varints",
+    "walk",
+]
 
 BYTES: Final = 1
 FLOATS: Final = 2
@@ -68,9 +79,9 @@ def walk(
         while position < size:
             tag = record[position]
             if tag == 0x0A or (tag == 0x12 and listed):
-                start, position = _span(record, position + 1, size)
+                start, position = span(record, position + 1, size)
                 names = wanted if tag == 0x0A else listed
-                for name, pieces in _entries(record, start, position):
+                for name, pieces in map_entries(record, start, position):
                     slot = names.get(name)
                     if slot is None:
                         if opaque is not None:
@@ -106,7 +117,7 @@ def _varint(record: memoryview, position: int) -> tuple[int, int]:
             raise Malformed(f"a number of more than 10 bytes at byte {position - 10}")
 
 
-def _span(record: memoryview, position: int, stop: int) -> tuple[int, int]:
+def span(record: memoryview, position: int, stop: int) -> tuple[int, int]:
     """Start and end of the bytes of a field, whose length is at ``position``."""
     length = record[position]
     position += 1
@@ -129,7 +140,7 @@ def _skip(record: memoryview, position: int, stop: int) -> int:
     elif wire == 1:
         position += 8
     elif wire == 2:
-        _, position = _span(record, position, stop)
+        _, position = span(record, position, stop)
     elif wire == 5:
         position += 4
     else:
@@ -139,7 +150,7 @@ def _skip(record: memoryview, position: int, stop: int) -> int:
     return position
 
 
-def _entries(
+def map_entries(
     record: memoryview, position: int, stop: int
 ) -> list[tuple[bytes, list[tuple[int, int]]]]:
     """The entries of a map: name and spans of the value (one, but for odd writers)."""
@@ -148,15 +159,15 @@ def _entries(
         if record[position] != 0x0A:
             position = _skip(record, position, stop)
             continue
-        position, end = _span(record, position + 1, stop)
+        position, end = span(record, position + 1, stop)
         name, pieces = b"", []
         while position < end:
             tag = record[position]
             if tag == 0x0A:
-                start, position = _span(record, position + 1, end)
+                start, position = span(record, position + 1, end)
                 name = record[start:position].tobytes()
             elif tag == 0x12:
-                start, position = _span(record, position + 1, end)
+                start, position = span(record, position + 1, end)
                 pieces.append((start, position))
             else:
                 position = _skip(record, position, end)
@@ -168,7 +179,7 @@ def _feature(record: memoryview, position: int, stop: int, found: Found) -> None
     while position < stop:
         tag = record[position]
         if tag == 0x0A or tag == 0x12 or tag == 0x1A:
-            start, position = _span(record, position + 1, stop)
+            start, position = span(record, position + 1, stop)
             kind = tag >> 3
             if kind != found.kind:  # one of: the last kind set is the one that holds
                 found.kind = kind
@@ -181,7 +192,7 @@ def _feature(record: memoryview, position: int, stop: int, found: Found) -> None
 def _bytes_list(record: memoryview, position: int, stop: int, parts: list) -> None:
     while position < stop:
         if record[position] == 0x0A:
-            start, position = _span(record, position + 1, stop)
+            start, position = span(record, position + 1, stop)
             parts.append((start, position - start))
         else:
             position = _skip(record, position, stop)
@@ -191,7 +202,7 @@ def _float_list(record: memoryview, position: int, stop: int, parts: list) -> No
     while position < stop:
         tag = record[position]
         if tag == 0x0A:
-            start, position = _span(record, position + 1, stop)
+            start, position = span(record, position + 1, stop)
             size = position - start
             if size % 4:
                 raise Malformed(f"packed floats of {size} bytes at byte {start}, no multiple of 4")
@@ -214,7 +225,7 @@ def _int64_list(record: memoryview, position: int, stop: int, parts: list) -> No
     while position < stop:
         tag = record[position]
         if tag == 0x0A:
-            start, position = _span(record, position + 1, stop)
+            start, position = span(record, position + 1, stop)
             if position > start:
                 if record[position - 1] >= 0x80:
                     raise Malformed(f"packed numbers end in the middle of one at byte {position}")
@@ -237,7 +248,7 @@ def _feature_list(record: memoryview, position: int, stop: int, found: Found) ->
         if record[position] != 0x0A:
             position = _skip(record, position, stop)
             continue
-        start, end = _span(record, position + 1, stop)
+        start, end = span(record, position + 1, stop)
         step = Found()
         _feature(record, start, end, step)
         if step.kind != found.kind:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -23,22 +23,18 @@ from headrace_proto.schema import Field
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile
 from headrace_server.files.mapped_files import MappedFiles
-from headrace_server.pipeline.declaration import Feature, Source
+from headrace_server.pipeline.declaration import Source
 from headrace_server.reading.chunk import Chunk, Origin
-from headrace_server.reading.columns import Column
+from headrace_server.reading.columns import Column, take
 from headrace_server.reading.reader import BadRecords, IndexedReader, StreamReader
 
 from .example_parse import ExampleParser, Faults
+from .parts_reader import Kept, PartsReader, Rows, numbers_of
 from .tfrecord_frames import FOOT, HEAD, FrameIndex, bad_payloads, damage_reason, damage_text, scan
 from .tfrecord_streams import Compression, Frames, FrameStream, detect
 
-__all__ = ["TFRecordReader", "TFRecordStreams", "open_reader"]
+__all__ = ["open_reader"]
 
-_OPTIONS: Final[dict[str, tuple[Any, ...]]] = {
-    "compression": ("auto", None, "gzip", "zlib"),
-    "verify": (True, False),
-    "record": ("auto", "example", "sequence_example"),
-}
 _POSITION: Final = struct.Struct("<QQ")
 #: Streams kept open at once; each holds a file, an inflater (some 50 kB) and a block.
 _OPEN_STREAMS = 32
@@ -54,30 +50,17 @@ _BAD_CHECKSUM: Final = ("corrupt_record", _CHECKSUM_TEXT)
 def open_reader(
     source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
 ) -> IndexedReader | StreamReader:
-    """Indexed where no file is compressed, else streams.  ValueError for a bad declaration."""
-    options = _checked_options(source.options)
-    if not source.features:
-        raise ValueError(
-            "read_tfrecord needs the features to read, as {name: scalar | fixed | sequence}: the "
-            "files do not say them"
-        )
-    wanted = options["compression"]
-    compressions = [detect(file) if wanted == "auto" else wanted for file in files]
-    parser = ExampleParser(source.features, options["record"] != "example")
-    common = (source.features, parser, files, bad, options["verify"])
+    """Indexed where no file is compressed, else streams."""
+    options = source.options
+    features = source.features or {}
+    fields = {name: feature.field for name, feature in features.items()}
+    compression = options.get("compression", "auto")
+    compressions = [detect(file) if compression == "auto" else compression for file in files]
+    parser = ExampleParser(features, options.get("record", "auto") != "example")
+    verify = options.get("verify", True)
     if any(compressions):
-        return TFRecordStreams(*common, compressions)
-    return TFRecordReader(*common, cache)
-
-
-def _checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    for name, value in options.items():
-        if name not in _OPTIONS:
-            raise ValueError(f"read_tfrecord has no option {name!r}, only {', '.join(_OPTIONS)}")
-        if value not in _OPTIONS[name]:
-            allowed = ", ".join(map(repr, _OPTIONS[name]))
-            raise ValueError(f"read_tfrecord: {name}={value!r:.80} is not one of {allowed}")
-    return {name: options.get(name, allowed[0]) for name, allowed in _OPTIONS.items()}
+        return _Streams(fields, parser, files, bad, verify, compressions)
+    return PartsReader(fields, [_Records(parser, files, bad, verify, cache)])
 
 
 def _report(bad: BadRecords, origin: Origin, faults: Faults) -> None:
@@ -87,25 +70,17 @@ def _report(bad: BadRecords, origin: Origin, faults: Faults) -> None:
         bad.report(DataError(f"{origin.describe(row)}: {text}"), reason)
 
 
-def _without(chunk: Chunk, faults: Faults) -> Chunk:
-    if not faults:
-        return chunk
-    return chunk.take(np.delete(np.arange(len(chunk)), list(faults)))
-
-
-class TFRecordReader:
-    """Examples of uncompressed files by number: the files in order, records in order."""
+class _Records:
+    """The one Part of uncompressed files: the files in order, records in order."""
 
     def __init__(
         self,
-        features: Mapping[str, Feature],
         parser: ExampleParser,
         files: tuple[DataFile, ...],
         bad: BadRecords,
         verify: bool,
         cache: IndexCache,
     ) -> None:
-        self._fields = {name: feature.field for name, feature in features.items()}
         self._parser, self._bad = parser, bad
         self._names = tuple(file.path for file in files)
         self._files = MappedFiles(files, cache.directory)
@@ -128,7 +103,7 @@ class TFRecordReader:
             else:
                 counted[i] += 1
         self._first = np.cumsum(counted) - counted
-        self._length = int(counted.sum())
+        self.rows = int(counted.sum())
         # Bounds of all files in one array, as positions in the one buffer.  Each file has one
         # bound more than records, which is also where its damage begins.
         sizes = self._good + 1
@@ -141,7 +116,7 @@ class TFRecordReader:
                 + [x.bounds + base for x, base in zip(indexes, self._files.bases, strict=True)]
             )
         )
-        self._verified = np.zeros(self._length, bool) if verify else None
+        self._verified = np.zeros(self.rows, bool) if verify else None
 
     def _damage_error(self, i: int) -> DataError:
         index, file = self._damage[i], self._files.files[i]
@@ -149,22 +124,9 @@ class TFRecordReader:
         where = f"{file.path}, record {index.count}, byte {at}"
         return DataError(damage_text(where, index.damage, at, file.size))
 
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        return self._fields
-
-    @property
-    def length(self) -> int:
-        return self._length
-
-    def slice(self, start: int, stop: int) -> Chunk:
-        return self.take(np.arange(start, stop, dtype=np.int64))
-
-    def take(self, ordinals: np.ndarray) -> Chunk:
-        ordinals = np.asarray(ordinals, np.int64)
+    def read(self, rows: Rows) -> Kept:
+        ordinals = numbers_of(rows)
         n = ordinals.size
-        if n and not (ordinals.min() >= 0 and ordinals.max() < self._length):
-            raise IndexError(f"examples are numbered 0 … {self._length - 1}: {ordinals} are not")
         if len(self._names) == 1:
             file, record, bound = np.zeros(n, np.int32), ordinals, ordinals
         else:
@@ -178,11 +140,15 @@ class TFRecordReader:
         if self._damage:
             beyond = np.flatnonzero(record >= self._good[file])
             if beyond.size:  # nothing is skipped here: the first bad record raises, whichever it is
-                self.take(ordinals[: beyond[0]])
+                self.read(ordinals[: beyond[0]])
                 raise self._damage_error(int(file[beyond[0]]))
         columns, faults = self._parse(ordinals, frames + HEAD, self._bounds[bound + 1] - FOOT)
+        if not faults:
+            return Kept(columns, origin)
         _report(self._bad, origin, faults)
-        return _without(Chunk(columns, ordinals, origin), faults)
+        which = np.delete(np.arange(n), list(faults))
+        columns = {name: take(column, which) for name, column in columns.items()}
+        return Kept(columns, origin.take(which), which)
 
     def _parse(
         self, ordinals: np.ndarray, starts: np.ndarray, stops: np.ndarray
@@ -202,27 +168,23 @@ class TFRecordReader:
         self._files = MappedFiles(())
 
 
-class TFRecordStreams:
+class _Streams:
     """Examples of compressed files, each read forward."""
 
     def __init__(
         self,
-        features: Mapping[str, Feature],
+        fields: Mapping[str, Field],
         parser: ExampleParser,
         files: tuple[DataFile, ...],
         bad: BadRecords,
         verify: bool,
         compressions: Sequence[Compression],
     ) -> None:
-        self._fields = {name: feature.field for name, feature in features.items()}
+        self.fields = fields
         self._parser, self._bad, self._verify = parser, bad, verify
         self._names = tuple(file.path for file in files)
         self._sources = list(zip(files, compressions, strict=True))
         self._open: OrderedDict[int, FrameStream] = OrderedDict()
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        return self._fields
 
     @property
     def streams(self) -> int:
@@ -243,7 +205,8 @@ class TFRecordStreams:
             return chunk, _POSITION.pack(frames.first + good, int(bad_at.offset[good]))
         _report(self._bad, chunk.origin, faults)
         after = frames.first + len(chunk), frames.offset + frames.data.size
-        chunk = _without(chunk, faults)
+        if faults:
+            chunk = chunk.take(np.delete(np.arange(len(chunk)), list(faults)))
         if frames.damage is None:
             if frames.ended:
                 self._drop(stream)
