@@ -2,89 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
-from headrace_proto.dtypes import BYTES, name_of, numpy_dtype
+from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import FeedClosed, ProtocolError
 from headrace_proto.layout import Slot, array_at, check_slot, strings_at
 from headrace_proto.messages import Delivery
 from headrace_proto.schema import RESERVED, Field
 
-__all__ = ["Batch", "Framework", "KnownSlots", "NumpyFramework", "replayed", "slot_of", "slots_of"]
+from .framework import Framework
 
-
-class Framework(Protocol):
-    """How arrays become what a framework works with."""
-
-    name: str
-
-    def numbers(self, array: np.ndarray, dtype: str, aligned: bool = False) -> Any:
-        """A tensor on the memory of a writable array, copied where that is not aligned.
-
-        ``aligned`` says that it is known to be: a column lies so in its block.
-        """
-
-    def strings(self, array: np.ndarray) -> Any:
-        """The framework's form of an object array of ``bytes``."""
-
-    def owns(self, value: Any) -> bool:
-        """Whether a value is a tensor of this framework."""
-
-    def described(self, value: Any) -> tuple[str, tuple[int, ...]]:
-        """Wire dtype and shape of an own tensor, wherever it lies."""
-
-    def state_in(self, value: Any, dtype: str) -> np.ndarray:
-        """An own tensor as a numpy array, copied only where it lies on another device."""
-
-    def kept(self, value: Any) -> Any:
-        """An own tensor as it is now, to be read later, on its device."""
-
-    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """A tensor of zeros."""
-
-    def merged(
-        self, value: Any, source: np.ndarray | None, rows: np.ndarray, initial: np.ndarray
-    ) -> Any:
-        """Rows ``source`` of an own tensor (None: all of them), with ``rows`` then set to
-        ``initial``, as another tensor on its device."""
-
-
-class NumpyFramework:
-    """Arrays as they are."""
-
-    name = "numpy"
-
-    def numbers(self, array: np.ndarray, dtype: str, aligned: bool = False) -> Any:
-        return array
-
-    def strings(self, array: np.ndarray) -> Any:
-        return array
-
-    def owns(self, value: Any) -> bool:
-        return isinstance(value, (np.ndarray, np.generic))
-
-    def described(self, value: Any) -> tuple[str, tuple[int, ...]]:
-        return name_of(value.dtype), value.shape
-
-    def state_in(self, value: Any, dtype: str) -> np.ndarray:
-        return np.asarray(value)
-
-    def kept(self, value: Any) -> Any:
-        return value
-
-    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
-        return np.zeros(shape, numpy_dtype(dtype))
-
-    def merged(
-        self, value: Any, source: np.ndarray | None, rows: np.ndarray, initial: np.ndarray
-    ) -> Any:
-        merged = np.array(value) if source is None else value[source]
-        merged[rows] = initial
-        return merged
+__all__ = ["Batch", "KnownSlots", "replayed", "slot_of", "slots_of"]
 
 
 def slots_of(delivery: Delivery, schema: Mapping[str, Field]) -> dict[str, Slot]:
@@ -148,6 +81,9 @@ class Batch(Mapping[str, Any]):
 
     Arrays are views of memory that this batch shares with the server.  They may be written to and
     kept for as long as one likes: the memory is let go when the last of them is gone.
+
+    Programs that rebuild a mapping call its type with one: ``type(batch)(mapping)`` is a plain
+    dict, and so is what comes out of a pickle or a deep copy.
     """
 
     __slots__ = (
@@ -162,6 +98,10 @@ class Batch(Mapping[str, Any]):
         "rows",
         "token",
     )
+
+    def __new__(cls, *what: Any, **more: Any) -> Any:
+        """A batch of what was delivered; of a mapping, or of pairs, a plain dict."""
+        return dict(what[0]) if len(what) == 1 and not more else object.__new__(cls)
 
     def __init__(
         self,
@@ -195,14 +135,49 @@ class Batch(Mapping[str, Any]):
             slot = self._slots.get(name)
             if slot is None or name[0] == RESERVED:
                 raise self._unknown(name)
-            value = self._cache[name] = self._made(slot)
+            value = self._value(name, slot)
         return value
 
-    def _made(self, slot: Slot) -> Any:
-        """The framework's array of a column."""
-        if slot.dtype == BYTES:
-            return self._framework.strings(strings_at(self._block, slot))
-        return self._framework.numbers(array_at(self._block, slot), slot.dtype, True)
+    def _value(self, name: str, slot: Slot) -> Any:
+        """The framework's array of a column or a fact."""
+        value = self._cache.get(name)
+        if value is None:
+            if slot.dtype == BYTES:
+                value = self._framework.strings(strings_at(self._block, slot))
+            else:
+                value = self._framework.numbers(array_at(self._block, slot), slot.dtype, True)
+            self._cache[name] = value
+        return value
+
+    def to(self, device: Any, non_blocking: bool = False) -> Batch:
+        """Return this batch with all columns and facts on a device of its framework.
+
+        Strings stay where they are.  Committing the one commits the other: they are one batch.
+        """
+        return self._changed(lambda value: self._framework.moved(value, device, non_blocking))
+
+    def pin_memory(self) -> Batch:
+        """Return this batch with its tensors in pinned memory, for copies to a device (torch)."""
+        return self._changed(self._framework.pinned)
+
+    def _changed(self, change: Callable[[Any], Any]) -> Batch:
+        other = copy.copy(self)
+        other._cache = {
+            name: value if slot.dtype == BYTES else change(value)
+            for name, slot in self._slots.items()
+            for value in [self._value(name, slot)]
+        }
+        return other
+
+    def __copy__(self) -> Batch:
+        other: Batch = object.__new__(type(self))
+        for name in Batch.__slots__:
+            setattr(other, name, getattr(self, name))
+        other._cache = dict(self._cache)
+        return other
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
 
     @property
     def nbytes(self) -> int:
@@ -238,14 +213,10 @@ class Batch(Mapping[str, Any]):
         return self._fact("rate", "it has no weighted_resample")
 
     def _fact(self, name: str, why_not: str) -> Any:
-        key = RESERVED + name
-        value = self._cache.get(key)
-        if value is None:
-            slot = self._slots.get(key)
-            if slot is None:
-                raise AttributeError(f"batch.{name}: this feed tells none; {why_not}")
-            value = self._cache[key] = self._made(slot)
-        return value
+        slot = self._slots.get(RESERVED + name)
+        if slot is None:
+            raise AttributeError(f"batch.{name}: this feed tells none; {why_not}")
+        return self._value(RESERVED + name, slot)
 
     def array(self, name: str) -> np.ndarray:
         """A column as a numpy array, whatever the framework: a view, or an array of ``bytes``.

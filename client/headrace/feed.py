@@ -15,9 +15,10 @@ from headrace_proto.errors import from_code
 from headrace_proto.schema import RESERVED, Field, schema_from_wire
 from headrace_proto.token import Token
 
-from .batch import Batch, Framework, KnownSlots
+from .batch import Batch, KnownSlots
 from .blocks import Blocks, MemoryGone
 from .committing import Commits, DatasetRun, tokens_of
+from .framework import Framework
 from .link import Link, opened
 from .requests import DrainInput, SetTargetProbs, TakeSnapshot
 from .saving import Saving

@@ -14,6 +14,9 @@ try:
 except ImportError as error:
     raise ImportError('framework="jax" needs JAX: pip install "headrace[jax]"') from error
 
+from .batch import Batch
+from .framework import no_pinned_memory
+
 __all__ = ["Jax"]
 
 #: Types that numpy exports by DLPack and JAX takes in.  (The kind of a dtype does not tell: that of
@@ -69,3 +72,20 @@ class Jax:
         self, value: Any, source: np.ndarray | None, rows: np.ndarray, initial: np.ndarray
     ) -> Any:
         return (value if source is None else value[source]).at[rows].set(initial)
+
+    def moved(self, value: Any, device: Any, non_blocking: bool) -> Any:
+        return jax.device_put(value, jax.devices(device)[0] if isinstance(device, str) else device)
+
+    def pinned(self, value: Any) -> Any:
+        raise no_pinned_memory(self.name)
+
+
+def _leaves(batch: Batch) -> tuple[list[Any], tuple[str, ...]]:
+    names = tuple(batch)
+    return [batch[name] for name in names], names
+
+
+# What comes out of a transformation is a dict: a batch is what a server has sent.
+jax.tree_util.register_pytree_node(
+    Batch, _leaves, lambda names, leaves: dict(zip(names, leaves, strict=True))
+)

@@ -22,7 +22,7 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.errors import LimitExceeded, ProtocolError
 from headrace_proto.record import record
 
-from .batch import Framework
+from .framework import Framework
 from .leases import Received
 from .requests import StatesPart
 from .session import Session

@@ -29,7 +29,7 @@ from headrace_proto.errors import (
     from_code,
 )
 
-from .batch import Framework
+from .framework import Framework
 from .lanes import Lanes, parts_of
 from .leases import NAMED_KEYS, Received, named
 from .link import Link

@@ -11,6 +11,7 @@ shares with the server, as those of any batch.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -23,7 +24,8 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.layout import Slot, first_strings, strings_at
 from headrace_proto.schema import RESERVED, Field
 
-from .batch import Framework, replayed
+from .batch import replayed
+from .framework import Framework
 from .segment_layout import GROUPS, SegmentLayout
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ class SegmentBatch:
         "_layout",
         "_lock",
         "_opening",
+        "_origin",
         "_places",
         "_saved",
         "_saving",
@@ -125,6 +128,7 @@ class SegmentBatch:
         self._saved: dict[str, Any] = {}  # by state, from the moment its save begins
         self._upload: Any = None
         self._going: Going | None = None  # how its lanes go on, where states stay here
+        self._origin: SegmentBatch | None = None  # of a copy: the batch whose states are saved
 
     # Rows
 
@@ -236,7 +240,44 @@ class SegmentBatch:
         later step, or by ``close``.  Where states stay with the trainer it is not copied: do not
         write into it afterwards.
         """
-        self._saving.save(self, {name: value})
+        self._saving.save(self._origin or self, {name: value})
+
+    def to(self, device: Any, non_blocking: bool = False) -> SegmentBatch:
+        """Return this batch with all columns, facts and states on a device of its framework.
+
+        Strings stay where they are.  A state saved to the one is saved to the other: they are one
+        batch.
+        """
+        return self._changed(lambda value: self._framework.moved(value, device, non_blocking))
+
+    def pin_memory(self) -> SegmentBatch:
+        """Return this batch with its tensors in pinned memory, for copies to a device (torch)."""
+        return self._changed(self._framework.pinned)
+
+    def _changed(self, change: Callable[[Any], Any]) -> SegmentBatch:
+        index = self._layout.index
+        numbers = [name for name, (_, dtype) in index.items() if dtype is not None]
+        values = {name: self._column(name) for name in numbers}
+        values.update(first=self.first, last=self.last)
+        for name, state in self._layout.states.items():
+            if self._going is not None and state.dtype != BYTES:
+                values["going:" + name] = self.state(name)
+        other = copy.copy(self)
+        other._cache = {**self._cache, **{name: change(value) for name, value in values.items()}}
+        return other
+
+    def __reduce__(self) -> str:
+        raise TypeError(
+            "a batch of segments cannot be pickled: its states are saved where it was taken; "
+            "batch.arrays() is plain data"
+        )
+
+    def __copy__(self) -> SegmentBatch:
+        other: SegmentBatch = object.__new__(type(self))
+        for name in SegmentBatch.__slots__[1:]:
+            setattr(other, name, getattr(self, name))
+        other._origin = self._origin or self
+        return other
 
     def array(self, name: str) -> np.ndarray:
         """A column as a numpy array by its name on the wire, whatever the framework.

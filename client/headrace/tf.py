@@ -13,6 +13,7 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_proto.layout import ALIGNMENT, aligned_bytes
 from headrace_proto.schema import RESERVED, Field
 
+from .framework import no_pinned_memory
 from .segment_layout import GROUPS
 from .segments import SEGMENT_FACTS
 
@@ -123,6 +124,13 @@ class TensorFlow:
             base = value if source is None else tf.gather(value, source)
             fresh = self.numbers(initial, value.dtype.name)
             return tf.tensor_scatter_nd_update(base, rows[:, None], fresh)
+
+    def moved(self, value: Any, device: Any, non_blocking: bool) -> Any:
+        with tf.device(device):
+            return tf.identity(value)
+
+    def pinned(self, value: Any) -> Any:
+        raise no_pinned_memory(self.name)
 
 
 def element_spec(schema: Mapping[str, Field]) -> dict[str, Any]:

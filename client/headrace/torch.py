@@ -74,3 +74,9 @@ class Torch:
         fresh = self.numbers(initial, str(value.dtype).removeprefix("torch."))
         merged[torch.from_numpy(rows).to(device)] = fresh.to(device)
         return merged
+
+    def moved(self, value: Any, device: Any, non_blocking: bool) -> Any:
+        return value.to(device, non_blocking=non_blocking)
+
+    def pinned(self, value: Any) -> Any:
+        return value.pin_memory()

@@ -19,7 +19,7 @@ import numpy as np
 
 from headrace_proto.dtypes import BYTES, numpy_dtype
 
-from .batch import Framework, NumpyFramework
+from .framework import Framework, NumpyFramework
 
 __all__ = ["NUMPY", "State", "host", "load", "presented", "strings_in"]
 

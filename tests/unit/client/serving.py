@@ -11,7 +11,7 @@ import numpy as np
 import zmq
 
 import headrace
-from headrace.batch import NumpyFramework
+from headrace.framework import NumpyFramework
 from headrace.leases import Received
 from headrace.segment_layout import SegmentLayout
 from headrace.session import Session

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.batch import Batch, NumpyFramework
+from headrace.batch import Batch
 from headrace.committing import Commits, DatasetRun, tokens_of
+from headrace.framework import NumpyFramework
 from headrace.holding import BufferPool
 from headrace_proto.messages import Delivery
 

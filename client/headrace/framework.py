@@ -1,0 +1,102 @@
+"""Frameworks make arrays what a trainer works with; numpy takes them as they are."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from headrace_proto.dtypes import name_of, numpy_dtype
+
+__all__ = ["Framework", "NumpyFramework", "no_pinned_memory"]
+
+
+class Framework(Protocol):
+    """How arrays become what a framework works with."""
+
+    name: str
+
+    def numbers(self, array: np.ndarray, dtype: str, aligned: bool = False) -> Any:
+        """A tensor on the memory of a writable array, copied where that is not aligned.
+
+        ``aligned`` says that it is known to be: a column lies so in its block.
+        """
+
+    def strings(self, array: np.ndarray) -> Any:
+        """The framework's form of an object array of ``bytes``."""
+
+    def owns(self, value: Any) -> bool:
+        """Whether a value is a tensor of this framework."""
+
+    def described(self, value: Any) -> tuple[str, tuple[int, ...]]:
+        """Wire dtype and shape of an own tensor, wherever it lies."""
+
+    def state_in(self, value: Any, dtype: str) -> np.ndarray:
+        """An own tensor as a numpy array, copied only where it lies on another device."""
+
+    def kept(self, value: Any) -> Any:
+        """An own tensor as it is now, to be read later, on its device."""
+
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
+        """A tensor of zeros."""
+
+    def merged(
+        self, value: Any, source: np.ndarray | None, rows: np.ndarray, initial: np.ndarray
+    ) -> Any:
+        """Rows ``source`` of an own tensor (None: all of them), with ``rows`` then set to
+        ``initial``, as another tensor on its device."""
+
+    def moved(self, value: Any, device: Any, non_blocking: bool) -> Any:
+        """An own tensor on a device, the same where it is there already."""
+
+    def pinned(self, value: Any) -> Any:
+        """An own tensor in pinned memory.  TypeError where the framework knows none."""
+
+
+def no_pinned_memory(name: str) -> TypeError:
+    return TypeError(f'pin_memory() is for framework="torch"; this feed has {name!r}')
+
+
+class NumpyFramework:
+    """Arrays as they are."""
+
+    name = "numpy"
+
+    def numbers(self, array: np.ndarray, dtype: str, aligned: bool = False) -> Any:
+        return array
+
+    def strings(self, array: np.ndarray) -> Any:
+        return array
+
+    def owns(self, value: Any) -> bool:
+        return isinstance(value, (np.ndarray, np.generic))
+
+    def described(self, value: Any) -> tuple[str, tuple[int, ...]]:
+        return name_of(value.dtype), value.shape
+
+    def state_in(self, value: Any, dtype: str) -> np.ndarray:
+        return np.asarray(value)
+
+    def kept(self, value: Any) -> Any:
+        return value
+
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
+        return np.zeros(shape, numpy_dtype(dtype))
+
+    def merged(
+        self, value: Any, source: np.ndarray | None, rows: np.ndarray, initial: np.ndarray
+    ) -> Any:
+        merged = np.array(value) if source is None else value[source]
+        merged[rows] = initial
+        return merged
+
+    def moved(self, value: Any, device: Any, non_blocking: bool) -> Any:
+        if str(device) != "cpu":
+            raise ValueError(
+                f"to({str(device)!r}): arrays of numpy are on the CPU; connect with "
+                'framework="torch", "tf" or "jax" to move batches'
+            )
+        return value
+
+    def pinned(self, value: Any) -> Any:
+        raise no_pinned_memory(self.name)
