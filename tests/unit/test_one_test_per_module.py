@@ -52,6 +52,7 @@ TESTED_IN = {
     "headrace_server.making.segment_maker": "test_segment_memory.py",
     "headrace_server.core.hands": "test_dispatch.py",
     "headrace_server.core.plain_supply": "test_dispatch.py",
+    "headrace_server.core.supply": "test_demand.py",
     "headrace_server.reading.trace": "test_flight.py",
     "headrace_server.flight.leases": "test_history.py",
     "headrace_server.flight.rows": "test_history.py",

@@ -19,8 +19,9 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .handover import Batch, Effect, Idle, Leave, Passed, Waiting, Want
+from .handover import Batch, Effect, Idle, Leave, Passed, Waiting, Want, of_numbers
 from .hands import Hands
+from .supply import Supply
 from .trainers import Trainer, Trainers
 
 __all__ = ["Arrivals", "LaneQueues"]
@@ -38,24 +39,15 @@ class _Partition:
     held: bool = False  # nothing is to be asked of it
 
 
-class _Supply:
+class _Segments(Supply):
     """The parts that both orders share."""
 
-    world = 0  # trainers have no ranks
-
     def __init__(self, partitions: Sequence[int], hands: Hands, trainers: Trainers) -> None:
-        self._partitions = {number: _Partition() for number in sorted(partitions)}
-        self._hands = hands
-        self._trainers = trainers
-
-    def _partition(self, number: int) -> _Partition:
-        here = self._partitions.get(number)
-        if here is None:
-            raise ValueError(f"partition {number} is none of those here: {[*self._partitions]}")
-        return here
+        super().__init__(hands, trainers)
+        self._partitions = of_numbers(partitions, _Partition)
 
     def _note_made(self, batch: Batch) -> None:
-        here = self._partition(batch.partition)
+        here = self._partitions[batch.partition]
         if here.ended or batch.number != here.made:
             raise ValueError(
                 f"partition {batch.partition} made batch {batch.number}; "
@@ -65,30 +57,21 @@ class _Supply:
 
     def hold(self, partition: int, held: bool) -> None:
         """Whether a partition is left alone: what trainers have of it is being found out."""
-        self._partition(partition).held = held
+        self._partitions[partition].held = held
 
     def claimed(self, partition: int) -> Want:
         """A batch of a partition is out that was made under an earlier server, beside what is
         wanted: how much that is by now."""
-        here = self._partition(partition)
+        here = self._partitions[partition]
         here.made += 1
         here.wanted += 1
         return Want(partition, here.wanted)
 
     @property
     def open(self) -> bool:
-        """Whether more will come."""
         return any(not p.ended for p in self._partitions.values())
 
-    def is_exhausted(self, rank: int) -> bool:
-        """Whether nothing is left for a trainer: as long as a batch is out, more may follow."""
-        return False
-
-    def settled(self, batch: Batch) -> None:
-        """A commit of a batch is stored."""
-
     def deal(self, paused: bool) -> None:
-        """Hand out what there is, and ask for more where trainers want more."""
         trainers = self._trainers
         if paused or not trainers.asking:
             return
@@ -108,7 +91,6 @@ class _Supply:
             self._hands.effects += self.wants(asking)
 
     def tell(self, paused: bool) -> None:
-        """Tell trainers that have other owners, once, that they get none here before some act."""
         for trainer in self._trainers.asking.values():
             if not (paused or trainer.idle) and self.is_idle(trainer.session):
                 trainer.idle = True
@@ -135,7 +117,7 @@ class _Supply:
         self._hands.effects.append(Passed(trainer.session, trainer.seq, partition))
 
 
-class Arrivals(_Supply):
+class Arrivals(_Segments):
     """The batches of ``order="arrival"`` that nobody has."""
 
     def __init__(self, partitions: Sequence[int], hands: Hands, trainers: Trainers) -> None:
@@ -150,25 +132,22 @@ class Arrivals(_Supply):
         return self._ready.count > 0 or super().open
 
     def made(self, batch: Batch) -> bool:
-        """A partition made its next batch; anybody may have it."""
         self._note_made(batch)
         self._partitions[batch.partition].starved = False
         self._ready.push(batch)
         return True
 
     def end(self, partition: int) -> None:
-        """No more batches of a partition will come."""
-        self._partition(partition).ended = True
+        self._partitions[partition].ended = True
         if self._trainers.shared and partition not in self._over:
             self._over.append(partition)
 
     def starved(self, partition: int) -> None:
         """A partition can not make what it was asked for before states come back."""
-        here = self._partition(partition)
+        here = self._partitions[partition]
         here.starved = here.wanted > here.made
 
     def waiting(self) -> int:
-        """How many batches are there, and not taken."""
         return len(self._ready)
 
     def next(self, session: int) -> Batch | None:
@@ -224,10 +203,6 @@ class Arrivals(_Supply):
                 asked.add(number)
         return [Want(number, self._partitions[number].wanted) for number in sorted(asked)]
 
-    def leave(self, session: int) -> tuple[list[Batch], list[Effect]]:
-        """A trainer is gone: batches that are void by that, and who is to be told."""
-        return [], []
-
 
 @dataclass(slots=True)
 class _Stripe:
@@ -239,7 +214,7 @@ class _Stripe:
     ready: Waiting = field(default_factory=Waiting)
 
 
-class LaneQueues(_Supply):
+class LaneQueues(_Segments):
     """The batches of ``order="lanes"``, each for the trainer that has the stripe."""
 
     def __init__(self, partitions: Sequence[int], hands: Hands, trainers: Trainers) -> None:
@@ -253,7 +228,6 @@ class LaneQueues(_Supply):
         self._left: dict[int, set[int]] = {}  # by session: partitions without work for it
 
     def made(self, batch: Batch) -> bool:
-        """A partition made its next batch; False when the trainer that it was for is gone."""
         self._note_made(batch)
         session = self._by_number.get(batch.meta["stripe"])
         if session is None:
@@ -264,8 +238,7 @@ class LaneQueues(_Supply):
         return True
 
     def end(self, partition: int) -> None:
-        """No more batches of a partition will come."""
-        self._partition(partition).ended = True
+        self._partitions[partition].ended = True
         for session, stripe in list(self._stripes.items()):
             if stripe.partition == partition and not len(stripe.ready):
                 self._close(session)
@@ -289,7 +262,6 @@ class LaneQueues(_Supply):
         return stripe
 
     def waiting(self) -> int:
-        """How many batches are there, and not taken."""
         return sum(len(stripe.ready) for stripe in self._stripes.values())
 
     def next(self, session: int) -> Batch | None:
@@ -303,9 +275,6 @@ class LaneQueues(_Supply):
             if stripe.wanted > stripe.made:
                 return self._partitions[stripe.partition].made, stripe.partition
         return None
-
-    def starved(self, partition: int) -> None:
-        """A partition waits for states: those of a stripe come from its trainer alone."""
 
     def tell_passed(self, trainer: Trainer) -> None:
         """Tell a trainer of partitions in which it had lanes, and has none since their work is
@@ -357,12 +326,14 @@ class LaneQueues(_Supply):
         self._next_stripe += 1
         return stripe
 
-    def leave(self, session: int) -> tuple[list[Batch], list[Effect]]:
-        """A trainer is gone: what was made for it is void, and its examples go on with others."""
+    def leave(self, session: int) -> None:
+        """Void the batches of a trainer that has left; its examples go on with others."""
         self._left.pop(session, None)
         if session not in self._stripes:
-            return [], []
+            return
         stripe = self._close(session)
         self._dry.discard(stripe.partition)
         self._leaves[stripe.partition] += 1
-        return stripe.ready.drain(), [Leave(stripe.partition, stripe.number)]
+        for batch in stripe.ready.drain():
+            self._hands.void(batch)
+        self._hands.effects.append(Leave(stripe.partition, stripe.number))

@@ -22,7 +22,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from .claims import DONE, STANDS, Claimed
-from .demand import LaneQueues
 from .handover import (
     Answer,
     Batch,
@@ -38,7 +37,6 @@ from .handover import (
     Send,
 )
 from .lease import OVER, SAVING, Lease, Verdict
-from .plain_supply import PlainSupply
 from .recalls import Acknowledged
 from .redealing import DealtRounds
 from .standing import Standing
@@ -81,24 +79,20 @@ class Dispatcher(Standing):
 
     def dry(self, stripe: int) -> None:
         """A stripe of lanes has no work left."""
-        if isinstance(self._supply, LaneQueues):
-            self._supply.dry(stripe)
-            self._changed = True
+        self._supply.dry(stripe)
+        self._changed = True
 
     def started(self, partition: int, number: int) -> None:
         """A partition of plain batches goes on where an earlier server was."""
-        if isinstance(self._supply, PlainSupply):
-            self._supply.stream.start(partition, number)
+        self._supply.start(partition, number)
 
-    def rounds_told(self, partition: int) -> DealtRounds:
+    def rounds_dealt(self, partition: int) -> DealtRounds:
         """The rounds of a partition that this life has dealt, to be stored."""
-        assert isinstance(self._supply, PlainSupply)
-        return self._supply.rounds_told(partition)
+        return self._supply.rounds_dealt(partition)
 
     def load_rounds(self, partition: int, dealt: DealtRounds) -> None:
         """An earlier life has dealt these rounds to ranks, and they are not done."""
-        if isinstance(self._supply, PlainSupply):
-            self._supply.load_rounds(partition, dealt)
+        self._supply.load_rounds(partition, dealt)
 
     def partition_ended(self, number: int) -> None:
         """No more batches of a partition will come."""
@@ -181,15 +175,13 @@ class Dispatcher(Standing):
         self, session: int, now: float, rank: int = -1, world_size: int = 0, run: int = 0
     ) -> None:
         """A new session.  JoinRefused when its mode does not fit those that are there."""
-        supply = self._supply
         if self.stateful and (rank >= 0 or world_size):
             raise JoinRefused(
                 "a feed of segments has no coordinated mode: connect without rank= and "
                 "world_size=; with order='lanes' each trainer keeps its own rows"
             )
-        self._trainers.check(session, rank, world_size, supply.world)
-        if isinstance(supply, PlainSupply):
-            supply.start_run(run, world_size)
+        self._trainers.check(session, rank, world_size, self._supply.world)
+        self._supply.start_run(run, world_size)
         self._trainers.join(session, now, rank)
         self._changed = True
 
@@ -307,11 +299,7 @@ class Dispatcher(Standing):
         self._take_back_all(session)
         self._recalls.believe(session)  # what has waited is of nobody
         self._last_saved.pop(session, None)
-        void, effects = self._supply.leave(session)
-        for batch in void:
-            batch.waits_in = None
-            self._hands.void(batch)
-        self._hands.effects += effects
+        self._supply.leave(session)
         self._changed = True
 
     def tick(self, now: float) -> list[int]:

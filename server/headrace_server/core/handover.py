@@ -1,12 +1,16 @@
-"""The vocabulary of the hand-over: a batch on offer, and what the shell is told to do with it."""
+"""The vocabulary of the hand-over: a batch on offer, and the effects that the shell carries out.
+
+Full, Idle and Passed are the messages that trainers get.
+"""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from headrace_proto.messages import Full, Idle, Passed
 from headrace_proto.record import record
 
 __all__ = [
@@ -32,7 +36,23 @@ __all__ = [
     "Taken",
     "Waiting",
     "Want",
+    "of_numbers",
 ]
+
+
+P = TypeVar("P")
+
+
+class _Here(dict[int, P]):
+    """Partitions by number.  ValueError for one that is not here."""
+
+    def __missing__(self, number: int) -> P:
+        raise ValueError(f"partition {number} is none of those here: {[*self]}")
+
+
+def of_numbers(numbers: Iterable[int], kind: type[P]) -> _Here[P]:
+    """Return new partitions of these numbers, in their order."""
+    return _Here({number: kind() for number in sorted(numbers)})
 
 
 class JoinRefused(ValueError):
@@ -169,32 +189,6 @@ class Finish:
     """Tell a session that the feed is done."""
 
     session: int
-
-
-@record
-class Idle:
-    """Tell a session that it gets no batch after number ``seq`` before trainers have acted."""
-
-    session: int
-    seq: int
-
-
-@record
-class Full:
-    """Tell a session which new batch comes next, once trainers have made room for it."""
-
-    session: int
-    number: int
-    partition: int
-
-
-@record
-class Passed:
-    """Tell a session, in place of a delivery, that a partition makes no more batches."""
-
-    session: int
-    seq: int
-    partition: int
 
 
 @record

@@ -16,23 +16,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .handover import Batch, Dealt, Effect, Full, Idle, Taken, Waiting
+from .handover import Batch, Dealt, Full, Idle, Taken, Waiting
 from .hands import Hands
 from .redealing import DealtRounds, Redealing
 from .rounds import Rounds
 from .stream import Stream
+from .supply import Supply
 from .trainers import Trainers
 
 __all__ = ["PlainSupply"]
 
 
-class PlainSupply:
-    """Of one feed, or of some of its partitions."""
+class PlainSupply(Supply):
+    """The supply of a feed whose batches any trainer can have."""
 
     def __init__(self, partitions: Sequence[int], hands: Hands, trainers: Trainers) -> None:
+        super().__init__(hands, trainers)
         self._partitions = tuple(partitions)
-        self._hands = hands
-        self._trainers = trainers
         self.stream = Stream(self._partitions)
         self._again = Waiting()  # came back, and is no rank's
         self._rounds = Rounds(0)
@@ -43,22 +43,22 @@ class PlainSupply:
     # From workers
 
     def made(self, batch: Batch) -> bool:
-        """A worker made the next batch of a partition.  Whether somebody may have it."""
         self.stream.made(batch)
         self._full = False
         # Before ranks are there it only waits.
-        if self._rounds.world and self._redealing.made(batch):
+        if self.world and self._redealing.made(batch):
             self.pick(*batch.order)
             self._deal_again(batch)
         return True
 
     def starved(self, partition: int) -> None:
-        """There is no room for the next batch of a partition before trainers commit some."""
         self._full = True
 
+    def start(self, partition: int, number: int) -> None:
+        self.stream.start(partition, number)
+
     def end(self, partition: int) -> None:
-        """No more batches of a partition will come."""
-        if self._rounds.world:
+        if self.world:
             self._redealing.ended(partition)
         self.stream.end(partition)
         self._trainers.due.extend(self._trainers.by_rank)
@@ -66,7 +66,6 @@ class PlainSupply:
     # From trainers
 
     def start_run(self, run: int, world_size: int) -> None:
-        """A trainer of a run is to join: with the first one all of it go on with the same round."""
         rounds, redealing = self._rounds, self._redealing
         same = world_size == rounds.world
         if same and run == self._run:
@@ -77,6 +76,7 @@ class PlainSupply:
         else:
             left = rounds.undeal()
             rounds = self._rounds = Rounds(world_size)
+            self.world = world_size
         for batch in left:
             self._again.push(batch)
         self._run = run
@@ -103,33 +103,25 @@ class PlainSupply:
         self._trainers.due.append(batch.rank)
 
     def put_back(self, session: int, batch: Batch) -> bool:
-        """A batch came back from a session.  Whether somebody may have it."""
         if batch.rank < 0:
             self._again.push(batch)
         else:
             self._deal_again(batch)
         return True
 
-    def leave(self, session: int) -> tuple[list[Batch], list[Effect]]:
-        """A trainer is gone: nothing is void by that."""
-        return [], []
-
     def settled(self, batch: Batch) -> None:
-        """A commit of a batch is stored."""
         self._redealing.settled(batch)
         self._rounds.settled(batch)
 
     # Rounds of another life
 
     def load_rounds(self, partition: int, dealt: DealtRounds) -> None:
-        """An earlier life has dealt these and they are not done."""
         self._redealing.load(partition, dealt)
 
-    def rounds_told(self, partition: int) -> DealtRounds:
-        """The same of this life, to be stored."""
+    def rounds_dealt(self, partition: int) -> DealtRounds:
         next_round = self._rounds.next_round.get(partition, 0)
         members = self._redealing.told(partition)
-        return DealtRounds(self._rounds.world, self._run, next_round, members)
+        return DealtRounds(self.world, self._run, next_round, members)
 
     # Claims
 
@@ -146,10 +138,9 @@ class PlainSupply:
     # The hand-out
 
     def deal(self, paused: bool) -> None:
-        """Hand out what can be handed out."""
         if not paused:
             self._deal_out()
-        if self._rounds.world and not self._again and not self.stream.open:
+        if self.world and not self._again and not self.stream.open:
             for batch in self._rounds.drop():
                 self._hands.drop(batch, "incomplete_round")
 
@@ -224,7 +215,7 @@ class PlainSupply:
                 if not trainer.idle and trainer.rank < 0:
                     trainer.idle = True
                     self._hands.effects.append(Idle(trainer.session, trainer.seq))
-        if self._full and not self._rounds.world:
+        if self._full and not self.world:
             self._tell_full()
 
     def _tell_full(self) -> None:
@@ -242,25 +233,16 @@ class PlainSupply:
     # Words
 
     @property
-    def world(self) -> int:
-        """How many ranks there are; 0 where trainers have none."""
-        return self._rounds.world
-
-    @property
     def open(self) -> bool:
-        """Whether batches are to come, or wait in the stream."""
         return self.stream.open
 
     def is_exhausted(self, rank: int) -> bool:
-        """Whether nothing is left for a trainer: all is in the hands of trainers, or committed."""
         if self.stream.open or self._again:
             return False
         return rank < 0 or not self._rounds.has_dealt(rank)
 
     def missing(self) -> tuple[int, int] | None:
-        """Number and partition of the batch that is waited for, if one is."""
         return self.stream.missing()
 
     def waiting(self) -> int:
-        """How many new batches are there, and not taken."""
         return self.stream.waiting()

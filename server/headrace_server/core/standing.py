@@ -12,6 +12,7 @@ from .lease import Lease
 from .plain_supply import PlainSupply
 from .recalls import Recalls
 from .segment_claims import SegmentClaims
+from .supply import Supply
 from .trainers import Trainer, Trainers
 
 __all__ = ["Standing"]
@@ -39,7 +40,7 @@ class Standing:
         self._leases = hands.leases
         self._trainers = trainers = Trainers(max_window, self._held_by, shared)
         self._recalls = Recalls()
-        self._supply: PlainSupply | Arrivals | LaneQueues
+        self._supply: Supply
         self._claims: Claims
         if order:
             segments = (LaneQueues if order == "lanes" else Arrivals)(partitions, hands, trainers)

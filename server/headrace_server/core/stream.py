@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from .handover import Batch
+from .handover import Batch, of_numbers
 
 __all__ = ["Stream"]
 
@@ -32,7 +32,7 @@ class Stream:
     """The batches that were made and not yet taken."""
 
     def __init__(self, partitions: Iterable[int]) -> None:
-        self._partitions = {number: _Partition() for number in sorted(partitions)}
+        self._partitions = of_numbers(partitions, _Partition)
         self._live = len(self._partitions)  # that are not dry: ready, or still making
         # The number that each has next, at the least, and its own.
         self._turns = [(0, partition) for partition in self._partitions]
@@ -44,7 +44,7 @@ class Stream:
 
     def made(self, batch: Batch) -> None:
         """The next batch of a partition is there."""
-        here = self._partition(batch.partition)
+        here = self._partitions[batch.partition]
         passes = here.gaps and batch.number > here.next_number
         if here.ended or (batch.number != here.next_number and not passes):
             raise ValueError(
@@ -56,13 +56,13 @@ class Stream:
 
     def start(self, partition: int, number: int) -> None:
         """A partition goes on where an earlier server was: with this batch, or one after it."""
-        here = self._partition(partition)
+        here = self._partitions[partition]
         here.next_number = max(here.next_number, number)
         here.gaps = True
 
     def pick(self, number: int, partition: int) -> Batch | None:
         """Take one batch out of turn, if it is there."""
-        here = self._partition(partition)
+        here = self._partitions[partition]
         for batch in here.ready:
             if batch.number == number:
                 here.ready.remove(batch)
@@ -76,12 +76,12 @@ class Stream:
 
     def will_make(self, number: int, partition: int) -> bool:
         """Whether a batch may still come."""
-        here = self._partition(partition)
+        here = self._partitions[partition]
         return not here.ended and number >= here.next_number
 
     def end(self, partition: int) -> None:
         """No more batches of a partition will come."""
-        here = self._partition(partition)
+        here = self._partitions[partition]
         if not here.ended:
             here.ended = True
             self._live -= not here.ready
@@ -124,9 +124,3 @@ class Stream:
             else:
                 return number, partition
         return None
-
-    def _partition(self, number: int) -> _Partition:
-        here = self._partitions.get(number)
-        if here is None:
-            raise ValueError(f"partition {number} is none of those here: {[*self._partitions]}")
-        return here

@@ -36,7 +36,7 @@ class Dealing:
             name = desk.name, partition
             # It may be used while partitions work.
             self._stores.note(
-                name, "dealt", pack(desk.dispatcher.rounds_told(partition).to_plain())
+                name, "dealt", pack(desk.dispatcher.rounds_dealt(partition).to_plain())
             )
             if not self._stores.settled(name):
                 self._unstored.add(name)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from headrace_proto import messages
 from headrace_proto.clock import AwakeClock
 from headrace_proto.messages import Answered
 
@@ -108,7 +107,7 @@ class House:
         self._paused = False  # whether nothing more is handed out …
         self._pausing: list[int] = []  # requests of the supervisor, answered when all is back
         self.stopping = False
-        requests, desks, turn = self._requests, self.desks, outbox.tell_turn
+        requests, desks = self._requests, self.desks
         self._events: dict[type, Callable[[Desk, Any], object]] = {
             Made: Desk.on_made,
             Opened: Desk.on_opened,
@@ -135,9 +134,9 @@ class House:
             Flush: lambda desk, e: do(partitions.flush, desk.name, e.batch.partition, *e.payload),
             Dealt: self.dealing.dealt,
             Finish: lambda desk, e: outbox.finish(e.session),
-            Full: lambda desk, e: turn(messages.Full(e.session, e.number, e.partition)),
-            Idle: lambda desk, e: turn(messages.Idle(e.session, e.seq)),
-            Passed: lambda desk, e: turn(messages.Passed(e.session, e.seq, e.partition)),
+            Full: lambda desk, message: outbox.tell_turn(message),
+            Idle: lambda desk, message: outbox.tell_turn(message),
+            Passed: lambda desk, message: outbox.tell_turn(message),
             Rewound: lambda desk, e: self.reception.rewound(e.session),
             Returned: lambda desk, e: None,  # for the record alone
             Reclaimed: lambda desk, e: None,

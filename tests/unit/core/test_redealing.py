@@ -92,7 +92,7 @@ def test_an_owner_deals_the_rest_of_a_round_to_the_rank_that_lacks_it():
     (token,) = [e.token for e in effects if isinstance(e, Send) and e.session == 0]
     one.commit(0, (token,))
     one.kept(0, 0)
-    rounds = one.rounds_told(0)
+    rounds = one.rounds_dealt(0)
     assert rounds == DealtRounds(2, 0, 1, [[1, 0, 1]])
 
     two = Dispatcher(range(1), 10.0, 64, 2)
@@ -172,7 +172,7 @@ def test_another_run_goes_on_with_the_same_round_on_all_ranks():
     for number in (1, 2):
         two.made(Batch(0, number, 4))
     assert sorted(sent(two)) == [(10, (1, 0)), (11, (2, 0))]
-    assert two.rounds_told(0) == DealtRounds(2, 8, 2, [[1, 1, 0], [2, 1, 1]])
+    assert two.rounds_dealt(0) == DealtRounds(2, 8, 2, [[1, 1, 0], [2, 1, 1]])
 
 
 def test_a_run_that_begins_is_stored_before_it_is_given_what_was_dealt_before():
@@ -183,5 +183,5 @@ def test_a_run_that_begins_is_stored_before_it_is_given_what_was_dealt_before():
     for run in (1, 2):
         one.join(run, 0.0, 0, 1, run)
         assert one.take_effects() == [Dealt((0, 1))]
-        assert one.rounds_told(1) == DealtRounds(1, run, 0, [])
+        assert one.rounds_dealt(1) == DealtRounds(1, run, 0, [])
         one.leave(run)

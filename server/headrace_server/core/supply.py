@@ -1,0 +1,96 @@
+"""The batches that nobody has: the interface of all supplies, and what most of them do not need.
+
+made(), put_back() ─► supply ─► deal(): granted to trainers that ask
+                             ─► tell(): told when to ask elsewhere
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from .handover import Batch
+from .hands import Hands
+from .redealing import DealtRounds
+from .trainers import Trainers
+
+__all__ = ["Supply"]
+
+
+class Supply:
+    """The supply of one feed, or of some of its partitions."""
+
+    world = 0  # how many ranks trainers have; 0: none
+
+    def __init__(self, hands: Hands, trainers: Trainers) -> None:
+        self._hands = hands
+        self._trainers = trainers
+
+    # From partitions
+
+    @abstractmethod
+    def made(self, batch: Batch) -> bool:
+        """Take the next batch of a partition; False where its trainer is gone."""
+
+    @abstractmethod
+    def end(self, partition: int) -> None:
+        """Note that no more batches of a partition will come."""
+
+    def start(self, partition: int, number: int) -> None:
+        """Go on where an earlier server was: with this batch of a partition, or one after it."""
+
+    def starved(self, partition: int) -> None:
+        """Note that a partition makes no batch before trainers have acted."""
+
+    def dry(self, stripe: int) -> None:
+        """Note that a stripe of lanes has no work left."""
+
+    def settled(self, batch: Batch) -> None:
+        """Note that a commit of a batch is stored."""
+
+    # From trainers
+
+    def start_run(self, run: int, world_size: int) -> None:
+        """Prepare for a trainer of a run: with the first one all go on with the same round."""
+
+    @abstractmethod
+    def put_back(self, session: int, batch: Batch) -> bool:
+        """Take a batch that came back from a session; False where nobody may have it."""
+
+    def leave(self, session: int) -> None:
+        """Void the batches that only a trainer which has left could have."""
+
+    # Rounds of ranks
+
+    def load_rounds(self, partition: int, dealt: DealtRounds) -> None:
+        """Note rounds that an earlier life has dealt to ranks, and that are not done."""
+
+    def rounds_dealt(self, partition: int) -> DealtRounds:
+        """Return the rounds that this life has dealt of a partition, to be stored."""
+        raise NotImplementedError
+
+    # To trainers
+
+    @abstractmethod
+    def deal(self, paused: bool) -> None:
+        """Grant what can be granted, and ask partitions for more."""
+
+    @abstractmethod
+    def tell(self, paused: bool) -> None:
+        """Tell trainers that have other owners, once, that they get nothing here for now."""
+
+    @property
+    @abstractmethod
+    def open(self) -> bool:
+        """Whether batches are here, or will come."""
+
+    def is_exhausted(self, rank: int) -> bool:
+        """Whether nothing is left for a trainer: as long as a batch is out, more may follow."""
+        return False
+
+    @abstractmethod
+    def missing(self) -> tuple[int, int] | None:
+        """Return number and partition of the batch that trainers wait for, if they do."""
+
+    @abstractmethod
+    def waiting(self) -> int:
+        """Return how many new batches nobody has taken."""
