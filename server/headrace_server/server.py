@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import logging
 import os
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .arguments import as_feeds, as_tokens, index_directory, refuse_in_worker, start_config
@@ -216,12 +215,7 @@ class Server:
     def __enter__(self) -> Server:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .asking import shown
-from .progress import count, size
+from .progress import count, size, table
 
 __all__ = ["lines"]
 
@@ -56,7 +56,7 @@ def _feed(name: str, feed: Mapping[str, Any], color: bool) -> list[str]:
     batches += f"ready, {standing['leased']} leased, {standing['saving']} saving"
     told.append(f"  {batches}{_troubles(feed)}")
     if feed["trainers"]:
-        told += _table(_TRAINER_HEADS, [_trainer(t) for t in feed["trainers"][:_MOST_TRAINERS]])
+        told += table(_TRAINER_HEADS, [_trainer(t) for t in feed["trainers"][:_MOST_TRAINERS]])
     more = len(feed["trainers"][_MOST_TRAINERS:]) + feed["trainers_more"]
     return [*told, f"  and {more} more trainers"] if more else told
 
@@ -133,26 +133,12 @@ def _workers(workers: Sequence[Mapping[str, Any]]) -> list[str]:
                 "gone" if worker["pid"] is None else str(worker["pid"]),
             ]
         )
-    return _table(("<worker", "<works", "<waits mostly for", "slab", "restarts", "process"), rows)
+    return table(("<worker", "<works", "<waits mostly for", "slab", "restarts", "process"), rows)
 
 
 def _bar(share: float) -> str:
     full = round(_CELLS * max(0.0, min(1.0, share)))
     return "█" * full + "░" * (_CELLS - full)
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns side by side; one whose head begins with "<" is set to the left."""
-    names = [head.removeprefix("<") for head in heads]
-    widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
-    return [
-        "  "
-        + "  ".join(
-            f"{cell:<{width}}" if head.startswith("<") else f"{cell:>{width}}"
-            for head, cell, width in zip(heads, row, widths, strict=True)
-        ).rstrip()
-        for row in [names, *rows]
-    ]
 
 
 def _span(seconds: float) -> str:

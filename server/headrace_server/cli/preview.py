@@ -20,7 +20,7 @@ from .indexing import reporting_cache
 from .local import LocalFeed, Sample
 from .options import JSON, Option
 from .pipelines import PIPELINE, load_one
-from .progress import count, size
+from .progress import count, size, table
 from .table import Command
 
 __all__ = ["COMMAND"]
@@ -168,7 +168,7 @@ def _batch_text(batch: dict[str, Any]) -> list[str]:
         more = len(batch["classes"]) - len(most)
         listed = ", ".join(f"{name}: {n}" for name, n in most)
         lines.append(f"  classes {listed}{f' and {more} more' if more else ''}")
-    rows = [("column", "dtype", "shape", "padding", "first")]
+    rows = []
     for column in batch["columns"]:
         if column["name"].startswith(RESERVED):
             continue
@@ -177,11 +177,7 @@ def _batch_text(batch: dict[str, Any]) -> list[str]:
         shape = "x".join(map(str, column["shape"]))
         short = first if len(first) <= _MOST_TEXT else f"{first[: _MOST_TEXT - 1]}…"
         rows.append((column["name"], column["dtype"], shape, waste, short))
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    for row in rows:
-        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        lines.append(f"  {'  '.join([*padded, row[4]])}".rstrip())
-    return lines
+    return lines + table(("<column", "<dtype", "<shape", "<padding", "<first"), rows)
 
 
 def _short(value: Any) -> str:

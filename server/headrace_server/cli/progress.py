@@ -11,11 +11,10 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Sequence
 from typing import Final, TextIO
 
-__all__ = ["Progress", "count", "size"]
+__all__ = ["Progress", "count", "size", "table"]
 
 _BAR: Final = 24
 _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -33,6 +32,20 @@ def size(nbytes: float) -> str:
 def count(number: float) -> str:
     """A number as one reads it: ``1,234,567``."""
     return f"{number:,.0f}"
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns side by side; one whose head begins with "<" is set to the left."""
+    names = [head.removeprefix("<") for head in heads]
+    widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
+    return [
+        "  "
+        + "  ".join(
+            f"{cell:<{width}}" if head.startswith("<") else f"{cell:>{width}}"
+            for head, cell, width in zip(heads, row, widths, strict=True)
+        ).rstrip()
+        for row in [names, *rows]
+    ]
 
 
 class Progress:
@@ -105,12 +118,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._shown:
             width = shutil.get_terminal_size().columns - 1
             self._out.write("\r" + " " * width + "\r")

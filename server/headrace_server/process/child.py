@@ -19,6 +19,7 @@ import contextlib
 import faulthandler
 import json
 import os
+import queue
 import select
 import signal
 import struct
@@ -40,9 +41,8 @@ _READ_BYTES = 1 << 16
 _ORPHAN_CHECK_S = 0.5
 #: What a process that was killed may take to be gone.
 _END_S = 5.0
-#: How long an order waits for a child to read its config, and how long an end for its readers.
-_CONFIG_S = 30.0
-_READERS_S = 5.0
+#: How long an end waits for the threads of a child.
+_THREADS_S = 5.0
 #: A line that is longer is handed on in pieces: a progress bar may never end its line.
 _LONGEST_LINE = 1 << 16
 #: What is read at most after a child's death; a pipe holds 64 KiB, unless others still write.
@@ -185,23 +185,25 @@ class Child:
         self._on_event = on_event
         assert self._process.stdin and self._process.stdout and self._process.stderr
         out, err = self._process.stdout.fileno(), self._process.stderr.fileno()
+        self._unsent: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._unsent.put(struct.pack("<Q", len(config)) + config)
         self._threads = [
-            threading.Thread(target=self._send_config, args=(config,), daemon=True),
+            threading.Thread(target=self._send, daemon=True),
             threading.Thread(target=self._read_events, args=(out,), daemon=True),
             threading.Thread(target=self._read_stderr, args=(err,), daemon=True),
         ]
-        self._config_sent = threading.Event()
         for thread in self._threads:
             thread.name = f"headrace-{name}"
             thread.start()
 
-    def _send_config(self, config: bytes) -> None:
+    def _send(self) -> None:
+        """Write what is to be sent, for which nobody waits: the child may not read it soon."""
         stdin = self._process.stdin
         assert stdin is not None
-        with contextlib.suppress(BrokenPipeError, ValueError):
-            stdin.write(struct.pack("<Q", len(config)) + config)
-            stdin.flush()
-        self._config_sent.set()
+        with contextlib.suppress(OSError, ValueError):  # it is gone
+            while (data := self._unsent.get()) is not None:
+                stdin.write(data)
+                stdin.flush()
 
     def _lines(self, fd: int, longest: int | None) -> Iterator[bytes]:
         """Lines of a pipe until its end, or until the child is dead and they are read."""
@@ -269,13 +271,8 @@ class Child:
         return "\n".join(last[-lines:])
 
     def order(self, **values: Any) -> None:
-        """Send one order; a child that is gone does not mind."""
-        stdin = self._process.stdin
-        assert stdin is not None
-        Deadline(_CONFIG_S).wait(self._config_sent.wait)
-        with contextlib.suppress(BrokenPipeError, ValueError, OSError):
-            stdin.write(json.dumps(values).encode() + b"\n")
-            stdin.flush()
+        """Send one order; nothing happens where the child is gone."""
+        self._unsent.put(json.dumps(values).encode() + b"\n")
 
     def exit_code(self) -> int | None:
         return self._process.poll()
@@ -298,8 +295,9 @@ class Child:
     def close(self) -> None:
         """After its death: join the readers, close the pipes."""
         assert self._process.stdin and self._process.stdout and self._process.stderr
-        for thread in self._threads:  # each ends with the process
-            Deadline(_READERS_S).join(thread)
+        self._unsent.put(None)
+        for thread in self._threads:  # the readers end with the process
+            Deadline(_THREADS_S).join(thread)
         if any(thread.is_alive() for thread in self._threads):
             return  # one waits for our own stderr, say, and to close under it would wait too
         with contextlib.suppress(BrokenPipeError):

@@ -58,11 +58,9 @@ class Asks:
         with self._lock:
             number = self._asking.ask(whom, {"order": order, **values})
             asked = self._asking.open[number]
-            there = [self._children().get(one) for one in asked.waiting]
-        for child in there:  # a life that begins from now on is asked as one that has not answered
-            if child is not None:
-                child.order(order=order, request=number, **values)
-        with self._lock:
+            for one, child in self._children().items():
+                if child is not None and one in asked.waiting:  # its next life is asked otherwise
+                    child.order(order=order, request=number, **values)
             self._wait_for(
                 lambda: bool(not asked.waiting or self._failure() or failure()), timeout_s
             )

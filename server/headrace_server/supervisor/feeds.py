@@ -10,7 +10,6 @@ owner reports it, and fails at all owners when it fails at one.  The lock is the
 
 from __future__ import annotations
 
-import copy
 import logging
 import threading
 import time
@@ -132,8 +131,8 @@ class Feeds:
         self._order_all_opened()
 
     def _order_all_opened(self) -> None:
-        if self.open:
-            self._soon(self._order, order="all_opened", **copy.deepcopy(self._marked))
+        if self.open and self._several:
+            self._order(order="all_opened", **self._marked)
 
     def over(self, owner: int, feed: str, code: str, text: str, dropped: Mapping[str, int]) -> None:
         """A feed has ended at one owner, or failed there."""
@@ -144,7 +143,8 @@ class Feeds:
             one.fail(code, text)
             if before is None:
                 self.note("feed failed", f"{feed}: {text}")
-                self._soon(self.fail, feed, code, text)
+                if self._several:
+                    self.fail(feed, code, text)
             return
         one.well.add(owner)
         if len(one.well) == self._starts.config.workers:
@@ -159,12 +159,13 @@ class Feeds:
             if text := next(declared).declaration.policy.too_bad(added(one.bad.values())):
                 one.failed = "data", text
                 one.fail("data", text)
-                self._soon(self.fail, feed, "data", text)
+                if self._several:
+                    self.fail(feed, "data", text)
 
-    def _soon(self, action: Callable[..., None], *arguments: Any, **named: Any) -> None:
-        """Order something of several owners, one of which may take its time to read it."""
-        if self._starts.config.workers > 1:
-            threading.Thread(target=action, args=arguments, kwargs=named, daemon=True).start()
+    @property
+    def _several(self) -> bool:
+        """Whether there are other owners, which an owner's report concerns."""
+        return self._starts.config.workers > 1
 
     def passed(self, owner: int, feed: str, rows: list[int]) -> None:
         """A worker has worked through these rows."""

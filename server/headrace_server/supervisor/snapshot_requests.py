@@ -14,7 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from typing import Any, Protocol
+from typing import Any
 
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import HeadraceError, ServerError, code_of, from_code
@@ -24,7 +24,7 @@ from ..core.rewinding import BEGINNING
 from ..process.config import FeedConfig
 from ..state.durable import Durable
 
-__all__ = ["InMemory", "SnapshotRequests", "StateRequests"]
+__all__ = ["InMemory", "SnapshotRequests"]
 
 logger = logging.getLogger("headrace.server")
 
@@ -36,27 +36,13 @@ class _Over(ServerError):
     """The life of the server in which something was requested has ended."""
 
 
-class StateRequests(Protocol):
-    """The requests of one life of the server."""
-
-    def snapshot(self, feed: str, timeout_s: float) -> dict[str, Any]:
-        """Take a snapshot; return its token."""
-
-    def take_back(self, feed: str, snapshot: str) -> None:
-        """Take a feed back to a snapshot."""
-
-    def on_snapshot(self, owner: int, feed: str, session: int, request: int) -> None:
-        """A trainer wants a snapshot."""
-
-    def on_take_back(self, owner: int, feed: str, snapshot: str, generation: int) -> None:
-        """A trainer wants a feed to go back to a snapshot."""
-
-    def close(self) -> None:
-        """End this life: trainers ask the next one again."""
-
-
 class InMemory:
-    """Requests to a server without a state directory: a feed can go back to its beginning."""
+    """Requests to a server without a state directory: a feed can go back to its beginning.
+
+    ``snapshot`` and ``take_back`` are those of an operator, ``on_snapshot`` and ``on_take_back``
+    those of a trainer, which an owner reports.  ``close`` ends this life of the server: trainers
+    ask the next one again.
+    """
 
     def __init__(
         self, order: Callable[..., None], restart: Callable[[str, int | None], None]

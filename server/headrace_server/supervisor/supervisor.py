@@ -39,7 +39,7 @@ from .asks import FRONT, Asks
 from .crew import Crew
 from .feeds import Feeds
 from .posts import Patience, Post
-from .snapshot_requests import InMemory, SnapshotRequests, StateRequests
+from .snapshot_requests import InMemory, SnapshotRequests
 from .starts import Starts
 from .status import gathered, overview
 
@@ -86,7 +86,9 @@ class Supervisor:
         )
         self._feeds = Feeds(self._lock, self._starts, self._crew.order, durable)
         self._asks = Asks(self._lock, self._wait_for, self._crew.by_number, self._ended)
-        self._requests: StateRequests = InMemory(self._crew.order, self._restart_in_memory)
+        self._requests: InMemory | SnapshotRequests = InMemory(
+            self._crew.order, self._restart_in_memory
+        )
         feeds = self._feeds
         self._reports: dict[str, Callable[..., None]] = {
             "ready": feeds.listens,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import hashlib
 import os
 import select
@@ -118,7 +119,9 @@ def tell(child, event):
 words = [sys.argv[1], str(os.getpid())]
 child = Child("children", "c", msgpack.packb(None), tell, os.environ, words)
 if sys.argv[1] == "orphan":
-    child._config_sent.wait()
+    while not child._unsent.empty():
+        time.sleep(0.01)
+    time.sleep(0.2)
     tell(child, None)
 time.sleep(600)
 """
@@ -209,6 +212,7 @@ def test_a_child_that_can_not_be_watched_is_ended_at_once(
     def full(pid: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
+    gc.collect()  # files of tests before this one
     before, open_before = children(), sorted(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(os, "pidfd_open", full)
     with pytest.raises(OSError, match="Too many open files"):

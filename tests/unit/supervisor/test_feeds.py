@@ -18,7 +18,6 @@ from headrace_server.supervisor.asks import FRONT
 from headrace_server.supervisor.feeds import Feeds
 from headrace_server.supervisor.posts import FORGIVEN, Patience, Post
 from headrace_server.supervisor.starts import Starts
-from tests.patience import eventually
 
 PIPELINE = hs.from_examples([{"x": 1}]).options(on_bad_example="skip", max_bad_examples=3).batch(4)
 
@@ -38,7 +37,6 @@ def test_a_feed_that_fails_at_one_owner_fails_at_all_and_once():
     server = Server("a")
     for owner in range(2):
         server.feeds.over(owner, feed="a", code="data", text="it broke", dropped={})
-    eventually(lambda: server.orders)
     failed = {"order": "fail", "feed": "a", "code": "data", "text": "it broke"}
     assert server.orders == [(None, failed)] and server.feeds.begun(0)["failed"]
     assert [event["kind"] for event in server.feeds.events] == ["feed failed"]
@@ -49,7 +47,6 @@ def test_bad_examples_of_all_owners_together_are_too_many():
     for owner in range(2):
         assert not server.feeds.outcome()
         server.feeds.bad(owner, feed="a", bad={"short": 2})
-    eventually(lambda: server.orders)
     ((_, order),) = server.orders
     assert order["code"] == "data" and "max_bad_examples=3" in order["text"]
     server.feeds.bad(0, feed="a", bad={"short": 3})
@@ -62,7 +59,6 @@ def test_owners_are_told_when_all_have_opened_what_each_knows():
     server.feeds.marked(USED, 0, "a", 2)
     assert server.orders == []
     server.feeds.opened(1, before={})
-    eventually(lambda: server.orders)
     assert server.orders == [(None, {"order": "all_opened", "used": [["a", 2]], "touched": []})]
 
 
