@@ -11,25 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import msgpack
 import numpy as np
 
-from headrace_proto.codec import pack
 from headrace_proto.errors import DataError
 from headrace_proto.layout import Slot, array_at, strings_at
 
 from ..core.changes import Change, Saved
-from ..core.partition import Rest
-from ..core.plan import Plan, Read
+from ..core.partition import Partition, Rest
+from ..core.plan import Draft, Plan, Read, stored
 from ..core.slots import Segments
 from ..making.assemble import Rows
 from ..making.compose import segmented
 from ..making.keeper import Keeper
 from ..making.plain_maker import PlainMaker
-from ..making.plain_memory import NumberedMemory
+from ..making.plain_memory import PlainMemory
 from ..making.run import Memory, Run
 from ..making.segment_block import SegmentBlock
 from ..making.segment_maker import SegmentMaker
@@ -109,112 +108,90 @@ def replayed(
         for partition in {0, *(batch.partition for batch in replay.script)}
     }
     intake, shape = intakes[0], declaration.shape
-    if not segmented(declaration):
-        script = Script(replay, wanted=len(replay.script))
-        maker = _Rows(intakes, shape)
-        return Run(intake, script, maker, _BatchMemory(script, maker), slab)
     script = Script(replay)
-    cutting = Sequencing(shape, intake.fields, 0)
-    segments = _Segments(intakes, cutting, slab, initial=replay.states == "initial")
-    return Run(intake, script, segments, _SegmentMemory(script), slab)
+    machine = Partition(script, None, epochs=0)
+    if segmented(declaration):
+        cutting = Sequencing(shape, intake.fields, 0)
+        segments = _Segments(script, intakes, cutting, slab, initial=replay.states == "initial")
+        return Run(intake, machine, segments, _SegmentMemory(machine, script), slab)
+    script.want(len(replay.script))
+    rows = _Rows(script, intakes, shape)
+    return Run(intake, machine, rows, _RowMemory(intake, machine, rows), slab)
 
 
 class Script:
-    """The machine of a replay: the recorded batches, one after the other."""
+    """The shaper of a replay: each draft is a recorded batch, and no rows are read for it."""
 
-    held: Plan | None = None
+    kind = "replay"
+    hungry = False
 
-    def __init__(self, replay: Replay, wanted: int = 0) -> None:
+    def __init__(self, replay: Replay) -> None:
         self._script = replay.script
         self._recorded = replay.recorded()
         self._next = 0
         self._stop = len(self._script)
-        self._wanted = wanted
+        self._wanted = 0
+        self.made = lru_cache(maxsize=2)(self._made)
 
-    @property
-    def first_number(self) -> int:
-        return self._next if self.held is None else self.held.number
-
-    def next_step(self) -> Plan | type[Rest] | None:
-        """The plan of the next batch.  DataError where its record is deleted."""
-        if self._next >= self._stop:
-            return None
-        if self._next >= self._wanted:
-            return Rest
-        batch = self._script[self._next]
+    def _made(self, number: int) -> Made:
+        """The record of a batch.  DataError where it is deleted."""
+        batch = self._script[number]
         made = self._recorded.get(batch)
         if made is None:
             raise DataError(f"the rows of batch {batch} are recorded no more: the oldest go")
-        self._next += 1
-        return Plan(self._next - 1, made)
+        return made
+
+    @property
+    def done(self) -> bool:
+        return self._next >= self._stop
 
     def want(self, upto: int) -> None:
         """Allow batches until there have been ``upto``."""
         self._wanted = max(self._wanted, upto)
 
-    def go_on(self, at: int) -> None:
-        """Go on with this batch."""
-        self._next = at
+    def next_draft(self) -> Draft | None:
+        if self.done or self._next >= self._wanted:
+            return None
+        self._next += 1
+        return Draft((), self.made(self._next - 1).meta)
 
-    def close(self, at: int | None = None) -> int:
-        """End before this batch, or the next one; the number of batches that there are."""
-        self._stop = min(self._stop, self._next if at is None else at)
-        return self._stop
+    def finish(self, drop: bool = False) -> None:
+        if drop:
+            self._stop = self._next
 
-    def arrived(self, read: Read, rows: int, next_position: Any, facts: Any) -> None:
+    def offer(self, chunk: int, rows: int, facts: Mapping[str, Any]) -> None:
         raise ValueError("a replay reads by its record")
 
-    def failed(self) -> None:
-        pass
-
-    def next_read(self, limit: int) -> None:
-        return None
-
-    def reading(self) -> dict[str, Any]:
-        return {"epoch": 0, "position": None}
+    def chunks(self) -> set[int]:
+        return set()
 
     def dropped(self) -> dict[str, int]:
         return {}
 
+    def snapshot(self) -> dict[str, Any]:
+        return {"next": self._next}
 
-class _BatchMemory(NumberedMemory):
+    def restore(self, state: Mapping[str, Any]) -> None:
+        (self._next,) = stored(state, "a replay", {"next": int})
+
+
+class _RowMemory(PlainMemory):
     """Which batches of a replay are done; a restart goes on after them."""
 
-    _machine: Script
-
-    def next_step(self, limit: int) -> Plan | type[Rest] | None:
-        return self._machine.next_step()
-
-    def tidy(self) -> None:
-        """Nothing: chunks are dropped by their age."""
-
-    def cursor(self) -> bytes:
-        return pack(self._machine.first_number)
-
-    def restore(self, cursor: Any) -> None:
-        self._machine.go_on(int(cursor))
-
     def close(self, cancel: bool) -> None:
-        self._change.meta["end"] = pack(self._machine.close())
-
-    def resume(self, saved: Saved) -> None:
-        super().resume(saved)
-        if "end" in saved.meta:
-            self._machine.close(msgpack.unpackb(saved.meta["end"]))
+        super().close(True)
 
 
 class _SegmentMemory(Memory):
     """Takes saves and stores nothing of them: a restart begins a replay of segments anew."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, machine: Partition, script: Script) -> None:
+        self._machine = machine
         self._script = script
         self._changes: list[Change] = []
 
-    def next_step(self, limit: int) -> Plan | type[Rest] | None:
-        return self._script.next_step()
-
-    def tidy(self) -> None:
-        """Nothing: chunks are dropped by their age."""
+    def next_step(self, limit: int) -> Read | Plan | type[Rest] | None:
+        return self._machine.next_step(limit)
 
     def want(self, upto: int, stripe: int) -> None:
         self._script.want(upto)
@@ -226,7 +203,7 @@ class _SegmentMemory(Memory):
         return None
 
     def close(self, cancel: bool) -> None:
-        self._script.close()
+        self._machine.close(cancel=True)
         self._changes.append(closing(cancel))
 
     def take_changes(self) -> list[Change]:
@@ -235,37 +212,44 @@ class _SegmentMemory(Memory):
 
     def resume(self, saved: Saved) -> None:
         if "closing" in saved.meta:
-            self._script.close()
+            self._machine.close(cancel=True)
 
 
 class _Rows(PlainMaker):
     """The maker of recorded batches of rows."""
 
-    def __init__(self, intakes: Mapping[int, Intake], shape: Shape) -> None:
+    def __init__(self, script: Script, intakes: Mapping[int, Intake], shape: Shape) -> None:
         super().__init__(intakes[0], shape, 0)
+        self._script = script
         self._chunks = _Chunks(intakes, lambda read, chunk: self.shaped(chunk))
 
-    def parts(self, draft: Made) -> Sequence[tuple[Chunk, Rows]]:
-        parts = []
-        for part in draft.parts:
-            source = draft.sources[part.chunk]
-            chunk, _, where = self._chunks.get(draft.id.partition, source)
+    def parts(self, plan: Plan) -> Sequence[tuple[Chunk, Rows]]:
+        made, parts = self._script.made(plan.number), []
+        for part in made.parts:
+            source = made.sources[part.chunk]
+            chunk, _, where = self._chunks.get(made.id.partition, source)
             listed = np.arange(len(where))[part.rows]
             parts.append((chunk, _found(source, chunk, where, listed)))
         return parts
 
     def made(self, plan: Plan, written: Any, memory: np.ndarray) -> tuple[Mapping[str, Any], None]:
         self.count(plan.draft.meta)
-        return _marked(plan.draft), None
+        return _marked(self._script.made(plan.number)), None
 
 
 class _Segments(SegmentMaker):
     """The maker of recorded batches of segments."""
 
     def __init__(
-        self, intakes: Mapping[int, Intake], cutting: Sequencing, slab: Slab, initial: bool
+        self,
+        script: Script,
+        intakes: Mapping[int, Intake],
+        cutting: Sequencing,
+        slab: Slab,
+        initial: bool,
     ) -> None:
         super().__init__(intakes[0], cutting, Keeper(), slab)
+        self._script = script
         bad = intakes[0].bad
         self._chunks = _Chunks(intakes, lambda read, rows: cutting.offer(rows, bad, read.epoch))
         self._initial = initial
@@ -274,7 +258,7 @@ class _Segments(SegmentMaker):
         return False
 
     def begin(self, plan: Plan) -> tuple[SegmentBlock, None]:
-        made: Made = plan.draft
+        made = self._script.made(plan.number)
         batch = made.segments
         assert batch is not None
         offers: dict[int, Offer] = {}
@@ -306,7 +290,7 @@ class _Segments(SegmentMaker):
         return batch, table.columns(batch.slots), len(batch)
 
     def made(self, plan: Plan, written: Any, memory: np.ndarray) -> tuple[Mapping[str, Any], None]:
-        return _marked(plan.draft), None
+        return _marked(self._script.made(plan.number)), None
 
 
 def _marked(made: Made) -> dict[str, Any]:

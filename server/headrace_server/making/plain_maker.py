@@ -128,13 +128,13 @@ class PlainMaker:
     def begin(self, plan: Plan) -> tuple[Assembly, None]:
         """The batch of a plan."""
         self._tracing.begin(plan.draft)
-        assembly = Assembly(self.parts(plan.draft), self._fields, self.shaping.dynamic_pad)
+        assembly = Assembly(self.parts(plan), self._fields, self.shaping.dynamic_pad)
         self.observe(assembly)
         return assembly, None
 
-    def parts(self, draft: Any) -> Sequence[tuple[Chunk, Rows]]:
+    def parts(self, plan: Plan) -> Sequence[tuple[Chunk, Rows]]:
         """Rows of chunks that make a batch."""
-        return [(self.held[part.chunk].chunk, part.rows) for part in draft.parts]
+        return [(self.held[part.chunk].chunk, part.rows) for part in plan.draft.parts]
 
     def made(
         self, plan: Plan, written: Assembly, memory: np.ndarray

@@ -11,7 +11,6 @@ those after it that are done, and follows each order at the place where it was g
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,82 +25,23 @@ from ..core.plan import Plan, Read
 from ..core.progress import Numbers
 from ..reading.intake import Intake
 from .plain_maker import PlainMaker
-from .run import Machine, Memory, Target
+from .run import Memory, Target
 
-__all__ = ["NumberedMemory", "PlainMemory"]
+__all__ = ["PlainMemory"]
 
 logger = logging.getLogger("headrace.worker")
 
 
-class NumberedMemory(Memory):
-    """Which batches are done, by their numbers, and a cursor after each."""
+class PlainMemory(Memory):
+    """The memory of one partition."""
 
-    def __init__(self, machine: Machine, maker: PlainMaker) -> None:
+    def __init__(self, intake: Intake, machine: Partition, maker: PlainMaker) -> None:
+        self._intake = intake
         self._machine = machine
         self._maker = maker
         self._numbers = Numbers()
-        self._changes: list[Change] = []
-
-    @abstractmethod
-    def cursor(self) -> bytes:
-        """How another process goes on after the last batch that was made."""
-
-    @abstractmethod
-    def restore(self, cursor: Any) -> None:
-        """Go on after the batch that the cursor came with."""
-
-    @property
-    def _change(self) -> Change:
-        """The change to be stored next."""
-        if not self._changes:
-            self._changes.append(Change())
-        return self._changes[0]
-
-    def planned(self, plan: Plan) -> bool:
-        if self._numbers.is_done(plan.number):
-            self._maker.count(plan.draft.meta)
-            return False
-        return True
-
-    def announced(self) -> None:
-        self._numbers.made(self._machine.first_number - 1, self.cursor())
-
-    def saved(self, number: int, block: Any = b"", columns: Sequence[Any] = ()) -> tuple[str, str]:
-        moved = self._numbers.done(number)
-        change = self._change
-        change.done.append(number)
-        if moved is not None:
-            change.base, change.meta["cursor"] = moved
-        return "", ""
-
-    def claim(self, number: int, segments: bytes) -> int | None:
-        return None if self._numbers.is_done(number) else number
-
-    def take_changes(self) -> list[Change]:
-        changes, self._changes = self._changes, []
-        return changes
-
-    @property
-    def done_numbers(self) -> list[int]:
-        return self._numbers.above
-
-    def resume(self, saved: Saved) -> None:
-        base = 0
-        if "cursor" in saved.meta:
-            self.restore(msgpack.unpackb(saved.meta["cursor"], strict_map_key=False))
-            base = self._machine.first_number
-        self._numbers = Numbers(base, saved.done)
-
-
-class PlainMemory(NumberedMemory):
-    """The memory of one partition."""
-
-    _machine: Partition
-
-    def __init__(self, intake: Intake, machine: Partition, maker: PlainMaker) -> None:
-        super().__init__(machine, maker)
-        self._intake = intake
         self._orders = Orders()
+        self._changes: list[Change] = []
         self._read_before = 0  # rows of the source, by earlier processes
 
     # Steps
@@ -115,7 +55,10 @@ class PlainMemory(NumberedMemory):
         return self._machine.next_step(limit)
 
     def planned(self, plan: Plan) -> bool:
-        return super().planned(plan) and not (self._maker.left_out and self._is_out(plan))
+        if self._numbers.is_done(plan.number):
+            self._maker.count(plan.draft.meta)
+            return False
+        return not (self._maker.left_out and self._is_out(plan))
 
     def _is_out(self, plan: Plan) -> bool:
         """Whether a batch is passed over: all its rows are left out."""
@@ -142,6 +85,34 @@ class PlainMemory(NumberedMemory):
     def tidy(self) -> None:
         if self._maker.forget():
             self._machine.forget_reads()
+
+    # Commits
+
+    def saved(self, number: int, block: Any = b"", columns: Sequence[Any] = ()) -> tuple[str, str]:
+        moved = self._numbers.done(number)
+        change = self._change
+        change.done.append(number)
+        if moved is not None:
+            change.base, change.meta["cursor"] = moved
+        return "", ""
+
+    def claim(self, number: int, segments: bytes) -> int | None:
+        return None if self._numbers.is_done(number) else number
+
+    @property
+    def done_numbers(self) -> list[int]:
+        return self._numbers.above
+
+    @property
+    def _change(self) -> Change:
+        """The change to be stored next."""
+        if not self._changes:
+            self._changes.append(Change())
+        return self._changes[0]
+
+    def take_changes(self) -> list[Change]:
+        changes, self._changes = self._changes, []
+        return changes
 
     # Orders
 
@@ -186,7 +157,11 @@ class PlainMemory(NumberedMemory):
 
     # Cursors
 
+    def announced(self) -> None:
+        self._numbers.made(self._machine.first_number - 1, self.cursor())
+
     def cursor(self) -> bytes:
+        """How another process goes on after the last batch that was made."""
         maker = self._maker
         held = maker.held.items()
         cursor = {
@@ -206,6 +181,7 @@ class PlainMemory(NumberedMemory):
         return pack(cursor)
 
     def restore(self, cursor: Mapping[str, Any]) -> None:
+        """Go on after the batch that the cursor came with."""
         before, without = dict(cursor["before"]), dict(cursor.get("without", ()))
         machine = cursor["machine"]
         for read in self._machine.restore(machine):
@@ -224,6 +200,10 @@ class PlainMemory(NumberedMemory):
         if "orders" in saved.meta:
             self._orders.load(msgpack.unpackb(saved.meta["orders"]))
             self._orders.restore(0)
-        super().resume(saved)
+        base = 0
+        if "cursor" in saved.meta:
+            self.restore(msgpack.unpackb(saved.meta["cursor"], strict_map_key=False))
+            base = self._machine.first_number
+        self._numbers = Numbers(base, saved.done)
         if "closing" in saved.meta:  # by a release that stored no orders
             self.close(saved.meta["closing"] == b"cancel")

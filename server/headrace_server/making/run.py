@@ -6,10 +6,10 @@
             ├─ maker     holds the rows of chunks, and writes batches of them
             └─ memory    takes commits, and knows what of the partition outlives the process
 
-                              intake   machine     maker               memory
-    plain batches             Intake   Partition   PlainMaker          PlainMemory
-    segments, with states     Intake   Partition   SegmentMaker        SegmentMemory
-    a replay                  Intake   Script      ReplayedRows, …     ReplayMemory, …
+                              machine: a Partition of    maker          memory
+    plain batches             rows (PlainBatches, …)     PlainMaker     PlainMemory
+    segments, with states     segments (SegmentQueue, …) SegmentMaker   SegmentMemory
+    a replay                  recorded batches (Script)  subclasses that read by the record
 
     advance() ─► MadeBatch   a batch lies in its block
               ─► Busy        something else was done; call again
@@ -35,8 +35,8 @@ from headrace_proto.schema import Field
 
 from ..core.arena import Block
 from ..core.changes import Change, Saved
-from ..core.partition import Rest
-from ..core.plan import Plan, Position, Read
+from ..core.partition import Partition, Rest
+from ..core.plan import Plan, Read
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..reading.trace import Trace
@@ -47,7 +47,6 @@ __all__ = [
     "Blocked",
     "Busy",
     "Done",
-    "Machine",
     "MadeBatch",
     "Maker",
     "Memory",
@@ -86,27 +85,6 @@ class MadeBatch:
     slots: list[Slot]
     meta: Mapping[str, Any]
     trace: Trace | None = None  # where its rows came from, where that is recorded
-
-
-class Machine(Protocol):
-    """Decides what is read and batched; see ``core.partition.Partition``."""
-
-    held: Plan | None  # set while the batch of a plan has no room
-
-    @property
-    def first_number(self) -> int: ...
-
-    def arrived(
-        self, read: Read, rows: int, next_position: Position | None, facts: Mapping[str, Any]
-    ) -> None: ...
-
-    def failed(self) -> None: ...
-
-    def next_read(self, limit: int) -> Read | None: ...
-
-    def reading(self) -> Mapping[str, Any]: ...
-
-    def dropped(self) -> Mapping[str, int]: ...
 
 
 class Written(Protocol):
@@ -189,9 +167,9 @@ class Memory(ABC):
         """Note a chunk before the machine has it, and complete its facts."""
         return
 
-    @abstractmethod
     def tidy(self) -> None:
         """Note what a step left over, and have the maker forget."""
+        return
 
     def announced(self) -> None:
         """Trainers may have all that was made: a restart goes on after it once it is done."""
@@ -262,7 +240,7 @@ class Run:
     """One partition at work.  A call that one collaborator answers alone is bound to it."""
 
     def __init__(
-        self, intake: Intake, machine: Machine, maker: Maker, memory: Memory, slab: Slab
+        self, intake: Intake, machine: Partition, maker: Maker, memory: Memory, slab: Slab
     ) -> None:
         self._intake = intake
         self._machine = machine
