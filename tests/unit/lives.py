@@ -10,9 +10,9 @@ from headrace_server.files.manifest import resolve
 from headrace_server.making.run import Busy
 from headrace_server.making.slab import Slab
 from headrace_server.pipeline.builder import Pipeline
-from headrace_server.process.config import FeedConfig
+from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.diary import Diary, Notebook
-from headrace_server.worker.opening import Opener
+from headrace_server.worker.opening import Life, Opener
 from headrace_server.worker.stores import Stores
 
 PATIENCE_S = 30
@@ -59,15 +59,17 @@ class House(Keeping):
         here.mkdir()
         self.notebook = Notebook(here / "diary")
         self.passed: list[int] = []
-        self.opener = Opener(
-            Slab(here, 0, 0, 1 << 20, 1 << 16),
-            self.stores,
-            str(here / "index"),
-            Diary(self.notebook.path),
-            {},
-            lambda feed, rows: self.passed.extend(rows),
-            1 << 20,
+        begun = Life(
+            config=RunConfig((self.feed,), str(here), ()),
+            worker=0,
+            number=0,
+            diary=Diary(self.notebook.path),
+            marks={},
+            passed=lambda feed, rows: self.passed.extend(rows),
+            functions=lambda feed, functions: None,
         )
+        self.slab = Slab(here, 0, 0, 1 << 20, 1 << 16)
+        self.opener = Opener(begun, self.slab, self.stores)
 
     def open(self, partition: int = 0) -> Any:
         return self.opener.open(self.feed, partition)

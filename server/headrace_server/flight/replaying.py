@@ -181,6 +181,9 @@ class _RowMemory(PlainMemory):
     def close(self, cancel: bool) -> None:
         super().close(True)
 
+    def lacks(self) -> tuple[str, int]:
+        return "", -1
+
 
 class _SegmentMemory(Memory):
     """Takes saves and stores nothing of them: a restart begins a replay of segments anew."""

@@ -155,6 +155,9 @@ class PlainMemory(Memory):
             (target,) = self._maker.targets()
             target.set_target(order.what, order.since)
 
+    def lacks(self) -> tuple[str, int]:
+        return self._maker.shaping.waits_for(), -1
+
     # Cursors
 
     def announced(self) -> None:

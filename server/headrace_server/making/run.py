@@ -223,13 +223,12 @@ class Memory(ABC):
         """Stripes of lanes that ran out of work since the last call."""
         return []
 
-    def waits_for(self) -> str:
-        """What the next batch lacks, where that is known; for a deadline's error."""
-        return ""
+    def lacks(self) -> tuple[str, int]:
+        """What the next batch lacks, where that is known, for a deadline's error.
 
-    def oldest_out(self) -> int | None:
-        """Number of the batch whose states have been awaited for the longest time."""
-        return None
+        Also the number of the batch whose states are awaited for the longest time, or -1.
+        """
+        return "", -1
 
     def seek(self, key: bytes) -> list[list[Any]]:
         """For each example of a key: epoch, segment, of how many, where, number of its batch."""
@@ -260,8 +259,7 @@ class Run:
         self.release = memory.release
         self.take_changes = memory.take_changes
         self.take_dry = memory.take_dry
-        self.waits_for = memory.waits_for
-        self.oldest_out = memory.oldest_out
+        self.lacks = memory.lacks
         self.seek = memory.seek
 
     # Work

@@ -238,10 +238,11 @@ class SegmentMemory(Memory):
             self._after.pop(stripe, None)
         return dry
 
-    def waits_for(self) -> str:
+    def lacks(self) -> tuple[str, int]:
         batch = self._machine.oldest_out()
         if batch is None:
-            return ""
+            return "", -1
+        number = next(number for number, out in self._out.items() if out is batch)
         segment, count = int(batch.segments[0]), int(batch.counts[0])
         key: Any = self._machine.key_of(int(batch.slots[0]))
         name = f"{segment:05d}_of_{count:05d}:{key[1].decode(errors='backslashreplace')}"
@@ -249,12 +250,8 @@ class SegmentMemory(Memory):
         ready = ""
         if not self._cutting.lanes:
             ready = f"{self._machine.ready} of {self._machine.batch_size} rows are ready; "
-        number = self.oldest_out()
-        return f"{ready}it waits for save_state of {name[:300]}{others} (batch {number})"
-
-    def oldest_out(self) -> int | None:
-        oldest = self._machine.oldest_out()
-        return next((n for n, out in self._out.items() if out is oldest), None)
+        text = f"{ready}it waits for save_state of {name[:300]}{others} (batch {number})"
+        return text, number
 
     def seek(self, key: bytes) -> list[list[Any]]:
         numbers = {id(batch): number for number, batch in self._out.items()}

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from headrace_proto.errors import HeadraceError, ServerError
@@ -23,7 +25,7 @@ from ..making.leaving_out import LeftOut
 from ..making.run import Run
 from ..making.slab import Slab
 from ..pipeline.fingerprint import fingerprints
-from ..process.config import FeedConfig
+from ..process.config import FeedConfig, RunConfig
 from ..process.diary import Diary
 from ..reading.reader import BadRecords, IndexedReader, Reader
 from ..reading.sources import open_reader
@@ -32,45 +34,40 @@ from ..state.functions import check_functions
 from .guard import Guard, Passed
 from .stores import Stores
 
-__all__ = ["Opener"]
+__all__ = ["Life", "Opener"]
 
 logger = logging.getLogger("headrace.data")
 
-#: How often the log is told how far an index is.
-_TELL_S = 10.0
+#: Seconds between two lines of the log on how far an index is.
+_LOG_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One life of a worker, as the supervisor begins it."""
+
+    config: RunConfig
+    worker: int
+    number: int
+    diary: Diary
+    marks: Mapping[str, Any]
+    passed: Passed
+    functions: Callable[[str, Any], None]
 
 
 class Opener:
     """The readers of one worker, and the way to a partition."""
 
-    def __init__(
-        self,
-        slab: Slab,
-        stores: Stores,
-        index_directory: str,
-        diary: Diary,
-        marks: Mapping[str, Any],
-        passed: Passed,
-        max_state_bytes: int,
-        record: str = "off",
-        replay: Any = None,
-        feeds: Iterable[FeedConfig] = (),
-        told: Callable[[str, Any], None] = lambda feed, functions: None,
-        compares: bool = True,
-    ) -> None:
+    def __init__(self, begun: Life, slab: Slab, stores: Stores) -> None:
+        config = begun.config
+        self._begun = begun
         self._slab = slab
         self._stores = stores
-        self._cache = IndexCache(index_directory, self._indexed, read_only=replay is not None)
-        self._told = time.monotonic()  # of the log
-        self._diary = diary
-        self._marks = marks  # by feed: rows that killed earlier lives, or may have
-        self._passed = passed
-        self._max_state_bytes = max_state_bytes
-        self._record = record
-        self._replay = None if replay is None else Replay.from_plain(replay)
-        self._feeds = tuple(feeds)
-        self._tell = told
-        self._compares = compares  # functions with what the state was made with
+        self._diary = begun.diary
+        self._replay = None if config.replay is None else Replay.from_plain(config.replay)
+        index = config.index_directory or Path(config.directory, "index")
+        self._cache = IndexCache(str(index), self._indexed, read_only=self._replay is not None)
+        self._logged = time.monotonic()
         self._functions: dict[str, Any] | None = None  # by feed
         self._readers: dict[str, Reader] = {}
         self._bad: dict[str, BadRecords] = {}
@@ -95,8 +92,8 @@ class Opener:
         at = f"{file.path}, of which {done:,} of {file.size:,} bytes are indexed"
         self._diary.at(at)
         self._diary.beat()
-        if time.monotonic() - self._told > _TELL_S:
-            self._told = time.monotonic()
+        if time.monotonic() - self._logged > _LOG_S:
+            self._logged = time.monotonic()
             logger.info("opening %s", at)
 
     def _reader(self, config: FeedConfig) -> Reader:
@@ -106,9 +103,15 @@ class Opener:
             skips = config.declaration.policy.on_bad_example == "skip"
             bad = BadRecords(skips, progress=self._diary.beat)
             source = config.declaration.source
-            marks = self._marks.get(config.name, {})
-            about = config.declaration, config.partitions, self._diary
-            guard = Guard(config.name, *about, bad, marks, self._passed)
+            guard = Guard(
+                config.name,
+                config.declaration,
+                config.partitions,
+                self._diary,
+                bad,
+                self._begun.marks.get(config.name, {}),
+                self._begun.passed,
+            )
             try:
                 opened = open_reader(source, config.files, bad, self._cache)
             except HeadraceError:
@@ -124,20 +127,20 @@ class Opener:
     def _check_functions(self, config: FeedConfig) -> None:
         """ConfigChanged where they are not those of the feed's state."""
         if self._functions is None:  # of all feeds: none has run yet and changed a value of theirs
-            every = (config, *self._feeds)
+            every = self._begun.config.feeds
             self._functions = {one.name: fingerprints(one.declaration) for one in every}
         functions = self._functions[config.name]
         if functions:
-            if self._compares:
+            if not self._begun.number:  # the supervisor compares those of later lives
                 check_functions(config.name, config.functions, functions, config.may_change)
-            self._tell(config.name, functions)
+            self._begun.functions(config.name, functions)
 
     def _run_of(self, config: FeedConfig, partition: int, reader: Reader) -> Run:
         declaration, bad = config.declaration, self._bad[config.name]
         if self._replay is not None:
             run = replayed(reader, declaration, self._slab, bad, self._replay)
         else:
-            skipped = self._marks.get(config.name, {}).get("skipped") or ()
+            skipped = self._begun.marks.get(config.name, {}).get("skipped") or ()
             run = compose(
                 reader,
                 declaration,
@@ -147,13 +150,12 @@ class Opener:
                 bad,
                 tracing=self._tracing(),
                 left_out=LeftOut(map(tuple, skipped)),
-                max_state_bytes=self._max_state_bytes,
+                max_state_bytes=self._begun.config.max_state_bytes,
             )
         self.guards[config.name].needed = True  # what is read from here on was read before
         run.resume(self._stores.open((config.name, partition)))
         return run
 
     def _tracing(self) -> NoTracing:
-        if self._record == "off":
-            return NO_TRACING
-        return Tracing(states=self._record == "states")
+        record = self._begun.config.record
+        return NO_TRACING if record == "off" else Tracing(states=record == "states")

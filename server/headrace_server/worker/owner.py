@@ -39,8 +39,9 @@ from ..process.config import RunConfig
 from ..process.exchange import TrainersExchange
 from ..process.relay import Began
 from .house import House
+from .opening import Life
 from .outbox import Outbox
-from .partitions import Life, Partitions
+from .partitions import Partitions
 from .relay_door import RelayDoor
 from .sessions import SessionTable, remove_files
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,39 +24,22 @@ from ..core.arena import Block
 from ..flight.recorder import RowsRecorder
 from ..making.run import Blocked, Busy, Done, MadeBatch, Resting, Run
 from ..making.slab import Slab
-from ..process.config import RunConfig
-from ..process.diary import Diary
 from .announcing import Announcer
 from .commits import Commits
-from .events import Claimed, Dry, Failed, Finished, Flush, Opened, Replied, Starved, Waiting
-from .guard import Passed
-from .opening import Opener
+from .events import Claimed, Dry, Failed, Finished, Flush, Opened, Replied
+from .lacks import Lacks
+from .opening import Life, Opener
 from .reporter import Reporter
 from .stores import Stores
 
-__all__ = ["Life", "Partitions"]
+__all__ = ["Partitions"]
 
 logger = logging.getLogger("headrace.worker")
 
-#: A partition that has made nothing for so long says what it lacks, and once more after as long.
-_SILENT_S = 1.0
 #: A batch that is ready waits no longer than this for others that are announced with it.
 _GATHER_S = 0.001
 
 _Name = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Life:
-    """One life of a worker, as the supervisor begins it."""
-
-    config: RunConfig
-    worker: int
-    number: int
-    diary: Diary
-    marks: Mapping[str, Any]
-    passed: Passed
-    functions: Callable[[str, Any], None]
 
 
 class Partitions:
@@ -77,24 +59,8 @@ class Partitions:
         self._reporter = Reporter(begun.diary, self._slab, self._stores.progress)
         self._commits = Commits(self._stores, self._send)
         self._announcer = Announcer(self._slab, send)
-        index = config.index_directory or str(directory / "index")
-        about = (
-            diary,
-            begun.marks,
-            begun.passed,
-            config.max_state_bytes,
-            config.record,
-            config.replay,
-        )
-        self._opener = Opener(
-            self._slab,
-            self._stores,
-            index,
-            *about,
-            feeds=config.feeds,
-            told=begun.functions,
-            compares=not life,  # later ones are compared with the first by the supervisor
-        )
+        self._lacks = Lacks(send)
+        self._opener = Opener(begun, self._slab, self._stores)
         self._flight = {
             feed.name: RowsRecorder(config, feed.name, worker, life)
             for feed in (config.feeds if config.record != "off" else ())
@@ -102,12 +68,9 @@ class Partitions:
         self._guards = self._opener.guards
         self._running: dict[_Name, Run] = {}
         self._resting: set[_Name] = set()  # those that wait for trainers
-        self._starved: set[_Name] = set()  # of these: those that have said so
-        self._spoke: dict[_Name, float] = {}  # when a partition last made or said something
         self._failed: set[str] = set()
         self._made: dict[_Name, Run] = {}  # those that make no more
         self._full = False  # whether the slab has no room for the next batch
-        self._told_full: set[str] = set()  # feeds that were told so since they made a batch
         self._blocks: dict[tuple[str, int, int], Block] = {}
         bounds = config.max_ahead, config.max_ahead_bytes, config.slab_bytes
         self._ahead = Ahead(self._feeds, *bounds)
@@ -129,7 +92,7 @@ class Partitions:
         for name in self._resting:
             if self._running[name].prepare() and (heard := poll(0)):  # others can be prepared later
                 return heard
-        what_for = "slab" if self._full else "states" if self._starved else "trainers"
+        what_for = "slab" if self._full else "states" if self._lacks.starved else "trainers"
         self._full = False
         return self._reporter.rest(what_for, poll, at_most_s)
 
@@ -154,19 +117,19 @@ class Partitions:
         return self._running[name].reads_next
 
     def work(self, name: _Name) -> None:
-        """Steps in turn, as long as each makes a batch and the first can wait for the others."""
+        """Make batches in turn, as long as the first of them can wait for the others."""
         until = time.monotonic() + _GATHER_S
         turn: _Name | None = name
-        while turn is not None:
-            made = self._step(turn)
-            if made is None:
-                break
+        while turn is not None and (made := self._step(turn)) is not None:
             run = self._running[turn]
             self._note_made(turn, run, made)
-            self._spoke[turn] = now = time.monotonic()
+            now = time.monotonic()
+            self._lacks.made(turn, now)
             if now >= until or self._announcer.full or not run.made_ahead:
                 break
             turn = self._ahead.turn(self._running, self._resting)
+            if turn is not None and self._running[turn].reads_next:
+                break
         self._announce()
 
     def _step(self, name: _Name) -> MadeBatch | None:
@@ -182,64 +145,36 @@ class Partitions:
             self._announce()
             self._fail(feed, partition, error)
             return None
-        self._note_rest(name, run, step is Resting)
+        if step is Resting:
+            self._resting.add(name)
+            self._lacks.starve(name, run.starved)
+        else:
+            self._lacks.starved.discard(name)
+        for stripe in run.take_dry():
+            self._send(Dry(feed, stripe))
         if isinstance(step, MadeBatch):
             return step
         self._announce()
         if name not in self._running:  # what was announced did not fit, and its feed has failed
             return None
         if step is Busy:
-            if self._is_silent(name, time.monotonic()):
-                self._tell_what_lacks(name, run.waits_for())
+            self._lacks.wait(name, run)
         elif step is Done:
             self._made[name] = self._running.pop(name)
             self._stores.keep(name, run)
             self._stores.tell(name, Finished(feed, partition, run.dropped(), run.stats()))
         elif step is Blocked:
-            full = f"the slab of worker {self._worker} is full: {self._slab.used_bytes} bytes wait "
-            if self._is_silent(name, time.monotonic()):
-                self._tell_what_lacks(name, f"{full}for trainers (slab_bytes bounds it)")
+            used = self._slab.used_bytes
+            text = f"the slab of worker {self._worker} is full: {used} bytes wait for trainers "
+            self._lacks.wait(name, run, text + "(slab_bytes bounds it)")
             self._full = True  # only trainers can free a block
-            self._tell_full()
+            self._lacks.full(self._running)
         return None
 
-    def _tell_full(self) -> None:
-        """No plain feed gets another batch before trainers commit some: desks are told once."""
-        for (feed, partition), run in self._running.items():
-            if feed not in self._told_full and run.made_ahead:
-                self._told_full.add(feed)
-                self._send(Starved(feed, partition))
-
-    def _note_rest(self, name: _Name, run: Run, rests: bool) -> None:
-        """A partition of segments may have to wait for trainers, who are to know."""
-        if rests:
-            self._resting.add(name)
-            if run.starved and name not in self._starved:
-                self._starved.add(name)
-                self._send(Starved(*name))
-        else:
-            self._starved.discard(name)
-        for stripe in run.take_dry():
-            self._send(Dry(name[0], stripe))
-
     def tell_of_rest(self) -> None:
-        """Tell what partitions lack that wait for trainers."""
-        now = time.monotonic()
+        """Report what partitions lack that wait for trainers."""
         for name in self._resting:
-            if self._is_silent(name, now):
-                run = self._running[name]
-                self._tell_what_lacks(name, run.waits_for(), run.oldest_out())
-
-    def _is_silent(self, name: _Name, now: float) -> bool:
-        """Whether a partition has said nothing for so long that it is to say what it lacks."""
-        if now - self._spoke.setdefault(name, now) < _SILENT_S:
-            return False
-        self._spoke[name] = now
-        return True
-
-    def _tell_what_lacks(self, name: _Name, text: str, batch: int | None = None) -> None:
-        if text:
-            self._send(Waiting(*name, text[:1000], -1 if batch is None else batch))
+            self._lacks.wait(name, self._running[name])
 
     def _note_made(self, name: _Name, run: Run, made: MadeBatch) -> None:
         """It is to be announced."""
@@ -247,7 +182,6 @@ class Partitions:
         if made.trace is not None:
             self._flight[feed].made(partition, made.number, made.rows, made.trace)
         self._blocks[feed, partition, made.number] = made.block
-        self._told_full.discard(feed)
         if run.made_ahead:
             self._ahead.made(name, made.nbytes)
         self._announcer.add(name, run, made)

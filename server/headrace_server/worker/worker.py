@@ -15,8 +15,8 @@ from ..pipeline.forks import OwnProcess, let_go_in_children
 from ..process.child import ParentPipe
 from ..process.config import RunConfig
 from ..process.diary import Diary
+from .opening import Life
 from .owner import Owner
-from .partitions import Life
 from .relay_door import FrontGone
 
 __all__ = ["main"]

@@ -447,6 +447,8 @@ def test_chunks_of_which_no_row_is_wanted_are_not_kept_while_no_batch_comes(
     feed = place(pipeline).feed()
     for _ in range(300):
         assert feed.advance() is Busy
+    text, batch = feed.lacks()
+    assert "class" in text and batch == -1
     assert len(feed.maker.held) < 10 and len(feed._machine._reads) < 10
     assert feed.dropped()["overflow"] > 10_000
 

@@ -80,13 +80,13 @@ def test_a_batch_that_waits_for_states_starves_until_they_come(tmp_path: Path):
     player = Player(cut([3, 3], 2), tmp_path)
     first = player.take()
     assert player.take() is Resting and player.feed.starved
-    assert player.feed.oldest_out() == first.number == 0
+    assert first.number == 0
     text = (
         "0 of 2 rows are ready; it waits for save_state of 00000_of_00003:k0 and 1 more (batch 0)"
     )
-    assert player.feed.waits_for() == text
+    assert player.feed.lacks() == (text, 0)
     assert player.save(first, same_states(first)) == ("", "")
-    assert player.feed.waits_for() == "" and player.feed.oldest_out() is None
+    assert player.feed.lacks() == ("", -1)
     second = player.taken(player.step())
     assert second["@sequence"].tolist() == [1, 1] and not player.feed.starved
 
@@ -94,7 +94,7 @@ def test_a_batch_that_waits_for_states_starves_until_they_come(tmp_path: Path):
 def test_a_key_of_any_bytes_is_said_in_letters(tmp_path: Path):
     player = Player(cut(source([2], [b"\xff\n" + b"x" * 5000]), 1), tmp_path)
     player.take()
-    text = player.feed.waits_for()
+    text, _ = player.feed.lacks()
     assert "00000_of_00002:\\xff" in text and len(text) < 500 and "(batch 0)" in text
 
 
@@ -463,5 +463,5 @@ def test_one_step_of_work_is_one_call(tmp_path: Path):
     calls = 0
     while player.feed.advance() is Busy:
         calls += 1
-        assert player.feed.waits_for() == ""
+        assert player.feed.lacks() == ("", -1)
     assert 2 <= calls <= 4, "chunks of 64 and more, one at a time"

@@ -103,7 +103,7 @@ def test_how_far_an_index_is_stands_in_the_diary(
         raise MemoryError
 
     monkeypatch.setattr("headrace_server.reading.sources.tfrecord.scan", scan)
-    monkeypatch.setattr("headrace_server.worker.opening._TELL_S", 0.0)
+    monkeypatch.setattr("headrace_server.worker.opening._LOG_S", 0.0)
     one = house(hs.read_tfrecord(str(file), {"i": hs.scalar("int64")}).batch(1))
     one.opener._diary.begin("f", 0, opening=True)
     beats = one.notebook.beats()

@@ -1,0 +1,60 @@
+"""Reports of what partitions lack that make no batch.
+
+made() ─► nothing for a second ─► wait() ─► Waiting, once a second
+full(), starve() ─► Starved, once until a batch is made
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from ..making.run import Run
+from .events import Starved, Waiting
+
+__all__ = ["Lacks"]
+
+#: Seconds without a batch after which a partition reports what it lacks, and between two reports.
+_SILENT_S = 1.0
+
+_Name = tuple[str, int]
+
+
+class Lacks:
+    """The reports of one worker."""
+
+    def __init__(self, send: Callable[[object], None]) -> None:
+        self._send = send
+        self._reported: dict[_Name, float] = {}  # when a partition last made or reported something
+        self._full: set[str] = set()  # feeds that were told that the slab is full
+        self.starved: set[_Name] = set()  # partitions that wait for states
+
+    def made(self, name: _Name, now: float) -> None:
+        """A partition has made a batch."""
+        self._reported[name] = now
+        self._full.discard(name[0])
+
+    def wait(self, name: _Name, run: Run, text: str = "") -> None:
+        """Report what a partition lacks, by its own words or these, after a second of silence."""
+        now = time.monotonic()
+        if now - self._reported.setdefault(name, now) < _SILENT_S:
+            return
+        self._reported[name] = now
+        batch = -1
+        if not text:
+            text, batch = run.lacks()
+        if text:
+            self._send(Waiting(*name, text[:1000], batch))
+
+    def full(self, running: Mapping[_Name, Run]) -> None:
+        """No batch can be made ahead before trainers commit some: report it once to each feed."""
+        for name, run in running.items():
+            if run.made_ahead and name[0] not in self._full:
+                self._full.add(name[0])
+                self._send(Starved(*name))
+
+    def starve(self, name: _Name, starved: bool) -> None:
+        """A partition rests, and may wait for states."""
+        if starved and name not in self.starved:
+            self.starved.add(name)
+            self._send(Starved(*name))
