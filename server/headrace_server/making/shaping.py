@@ -27,7 +27,7 @@ from ..pipeline.declaration import Shape
 from ..pipeline.selectors import RESERVED
 from ..reading.chunk import Chunk
 from ..reading.reader import BadRecords
-from ..reading.sampling import told_changes
+from ..reading.sampling import changes_sent
 from ..reading.values import Values, as_int64
 
 __all__ = ["Shaping", "with_facts"]
@@ -99,7 +99,7 @@ class Shaping:
         """Rows that wait by class, where the shape keeps classes apart."""
         if not isinstance(self.machine, ClassQueues):
             return []
-        last = told_changes(self.machine.num_classes)
+        last = changes_sent(self.machine.num_classes)
         changes = [list(change) for change in self.machine.changes[-last:]]
         return [{"waiting": self.machine.waiting_by_class(), "changes": changes}]
 

@@ -30,58 +30,72 @@ from .chunk import Chunk
 from .reader import BadRecords
 from .values import Values
 
-__all__ = ["SAMPLERS", "Sampler", "sampler_of"]
+__all__ = ["SAMPLERS", "Sampler", "Stratified", "changes_sent"]
 
 logger = logging.getLogger("headrace.data")
 
 Fields = Mapping[str, Field]
-SAMPLERS = (
-    "keep",
-    "rejection_sample",
-    "stratified_sample",
-    "resample_at_rate",
-    "weighted_resample",
-)
 #: Rows after which an estimate is good enough to say that most of them are rejected.
 _SETTLED = 1000
-#: Numbers in the changes of the target that are told with a batch.
+#: Numbers in the changes of the target that go with a batch.
 _TOLD = 2048
-#: Changes of the target that are told; a trainer may make any number.
+#: Changes of the target that are remembered; a trainer may make any number.
 _REMEMBERED = 64
 
 
-def told_changes(num_classes: int) -> int:
+def changes_sent(num_classes: int) -> int:
     """Changes of the target that fit a message, the last ones."""
     return max(1, _TOLD // num_classes)
 
 
 class Sampler:
-    """What all of them share: a stage that keeps the columns."""
+    """A stage that keeps the columns: it judges each row by one value."""
 
-    #: Whether it is the one of all partitions that speaks in the log.
+    #: The argument that the value comes from, and its rule.
+    argument: str
+    rule: str
+    reason = "out_of_range"
+    #: Whether it is the one of all partitions that writes to the log.
     announces = True
+    #: The pass over the data that the next chunk belongs to.
+    epoch = 0
 
     def __init__(self, stage: Stage, number: int, counts: dict[str, int]) -> None:
         self.number = number  # among the stages: tells apart samplers of one seed
         self.counts = counts
         self.options = stage.options
         self.seed = int(stage.options.get("seed", 0))
+        kept = stage.kind == "keep"
+        label = ("bucket", "keep_input") if kept else (stage.kind, self.argument)
+        self._values = Values(*label, stage.options[self.argument])
+
+    def fits(self, values: np.ndarray) -> np.ndarray:
+        """Which values keep to the rule."""
+        raise NotImplementedError
 
     def fact_fields(self, before: Fields | None) -> dict[str, Field]:
-        """What it tells of each row, given the columns that it sees."""
+        """The facts of each row that it adds, given the columns that it sees."""
         return {}
 
-    def apply(self, chunk: Chunk, epoch: int, bad: BadRecords) -> Chunk:
-        raise TypeError(f"{type(self).__name__} is no stage")
+    def fields_after(self, before: Fields | None) -> Fields | None:
+        return before
+
+    def apply(self, chunk: Chunk, before: Fields, bad: BadRecords) -> Chunk:
+        """The rows that are left, or their copies."""
+        chunk, values = self._values.sound(chunk, bad, self.rule, self.fits, self.reason)
+        return self._sampled(chunk, values, bad)
+
+    def _sampled(self, chunk: Chunk, values: np.ndarray, bad: BadRecords) -> Chunk:
+        raise NotImplementedError
 
     def state(self) -> Any:
         """Plain data; None for a stage that remembers nothing."""
         return None
 
     def restore(self, state: Any) -> None:
-        """Become what ``state`` said."""
+        """Become what ``state`` gave."""
 
-    def _drop(self, chunk: Chunk, kept: np.ndarray, reason: str) -> Chunk:
+    def _keep(self, chunk: Chunk, kept: np.ndarray, reason: str) -> Chunk:
         rows = np.flatnonzero(kept)
         if len(rows) == len(chunk):
             return chunk
@@ -90,40 +104,38 @@ class Sampler:
 
 
 class _Keep(Sampler):
-    def __init__(self, stage: Stage, number: int, counts: dict[str, int]) -> None:
-        super().__init__(stage, number, counts)
-        self._values = Values("bucket", "keep_input", stage.options["keep"])
+    argument, rule, reason = "keep", "it must be true or false", "wrong_type"
 
-    def apply(self, chunk: Chunk, epoch: int, bad: BadRecords) -> Chunk:
-        chunk, values = self._values.sound(
-            chunk, bad, "it must be true or false", lambda v: (v == 0) | (v == 1), "wrong_type"
-        )
-        return self._drop(chunk, values.astype(bool), "not_kept")
+    def fits(self, values: np.ndarray) -> np.ndarray:
+        return np.isin(values, (0, 1))
+
+    def _sampled(self, chunk: Chunk, values: np.ndarray, bad: BadRecords) -> Chunk:
+        return self._keep(chunk, values.astype(bool), "not_kept")
 
 
 class _Reject(Sampler):
-    def __init__(self, stage: Stage, number: int, counts: dict[str, int]) -> None:
-        super().__init__(stage, number, counts)
-        self._values = Values("rejection_sample", "accept_prob", stage.options["accept_prob"])
+    argument, rule = "accept_prob", "it must lie in 0 … 1"
 
-    def apply(self, chunk: Chunk, epoch: int, bad: BadRecords) -> Chunk:
-        chunk, values = self._values.sound(
-            chunk, bad, "it must lie in 0 … 1", lambda v: (v >= 0) & (v <= 1), "out_of_range"
-        )
-        kept = keep(self.seed, self.number, epoch, chunk.ordinals, values.astype(np.float64))
-        return self._drop(chunk, kept, "rejected")
+    def fits(self, values: np.ndarray) -> np.ndarray:
+        return (values >= 0) & (values <= 1)
+
+    def _sampled(self, chunk: Chunk, values: np.ndarray, bad: BadRecords) -> Chunk:
+        probabilities = values.astype(np.float64)
+        kept = keep(self.seed, self.number, self.epoch, chunk.ordinals, probabilities)
+        return self._keep(chunk, kept, "rejected")
 
 
 class Stratified(Sampler):
     """``stratified_sample``: counts what it accepts and rejects by class."""
 
+    argument, reason = "labels", "label_out_of_range"
+
     def __init__(self, stage: Stage, number: int, counts: dict[str, int]) -> None:
         super().__init__(stage, number, counts)
-        self._values = Values("stratified_sample", "labels", stage.options["labels"])
-        self._of_column = stage.options["labels"][0] == "column"
         self._target = list(stage.options["target_probs"])
         self._init = stage.options["init_probs"]
         self.num_classes = len(self._target)
+        self.rule = f"it must be an integer in 0 … {self.num_classes - 1}"
         self._estimator = None if self._init else ClassEstimator(self.num_classes, self._target)
         self._changes: list[tuple[int, list[float]]] = [(0, self._target)]
         self._rows = 0
@@ -141,7 +153,7 @@ class Stratified(Sampler):
             raise ValueError(
                 f"target_probs has {len(target)} classes; there are {self.num_classes}"
             )
-        if target == self._target:  # told again, after the worker was replaced
+        if target == self._target:  # asked again, after the worker was replaced
             return number
         if self._estimator is not None:
             self._estimator.set_target(target)
@@ -159,31 +171,28 @@ class Stratified(Sampler):
             "accepted": self.accepted.tolist(),
             "rejected": self.rejected.tolist(),
             "changes": [
-                list(change) for change in self._changes[-told_changes(self.num_classes) :]
+                list(change) for change in self._changes[-changes_sent(self.num_classes) :]
             ],
         }
 
-    def apply(self, chunk: Chunk, epoch: int, bad: BadRecords) -> Chunk:
-        chunk, labels = self._values.sound(
-            chunk,
-            bad,
-            f"it must be an integer in 0 … {self.num_classes - 1}",
-            lambda v: (v >= 0) & (v < self.num_classes) & (v == np.floor(v)),
-            "label_out_of_range",
-        )
+    def fits(self, values: np.ndarray) -> np.ndarray:
+        whole: np.ndarray = values == np.floor(values)
+        return whole & (values >= 0) & (values < self.num_classes)
+
+    def _sampled(self, chunk: Chunk, labels: np.ndarray, bad: BadRecords) -> Chunk:
         classes = labels.astype(np.int64)
         if self._estimator is not None:
             probabilities = self._estimator.accept_estimated(classes)
         else:
             probabilities = acceptance(self._init, self._target)[classes]
-        kept = keep(self.seed, self.number, epoch, chunk.ordinals, probabilities)
+        kept = keep(self.seed, self.number, self.epoch, chunk.ordinals, probabilities)
         self._rows += len(chunk)
         self.accepted += np.bincount(classes[kept], minlength=self.num_classes)
         self.rejected += np.bincount(classes[~kept], minlength=self.num_classes)
         self._notice()
-        own = self._of_column and labels.dtype.kind in "iu"
-        told = labels if own else classes
-        return self._drop(chunk.with_fact("label", told), kept, "rejected")
+        own = self.options["labels"][0] == "column" and labels.dtype.kind in "iu"
+        fact = labels if own else classes
+        return self._keep(chunk.with_fact("label", fact), kept, "rejected")
 
     def fact_fields(self, before: Fields | None) -> dict[str, Field]:
         kind, name = self.options["labels"]
@@ -233,13 +242,21 @@ class Stratified(Sampler):
         self._noticed = state["noticed"]
 
 
-class _Copies(Sampler):
+class _Resample(Sampler):
     """Rows repeated by rates."""
 
-    def _repeat(self, chunk: Chunk, rates: np.ndarray, epoch: int) -> Chunk:
+    argument, rule = "rates", "a rate is finite and 0 or more"
+
+    def fits(self, values: np.ndarray) -> np.ndarray:
+        return (values >= 0) & (values <= MAX_RATE)
+
+    def _sampled(self, chunk: Chunk, values: np.ndarray, bad: BadRecords) -> Chunk:
+        return self._repeat(chunk, values.astype(np.float64))
+
+    def _repeat(self, chunk: Chunk, rates: np.ndarray) -> Chunk:
         counts = rates
         try:
-            counts = poisson(rates, self.seed, self.number, epoch, chunk.ordinals)
+            counts = poisson(rates, self.seed, self.number, self.epoch, chunk.ordinals)
             rows = repeat_rows(counts)
         except ValueError as error:
             raise DataError(f"{chunk.origin.describe(int(counts.argmax()))}: {error}") from None
@@ -251,38 +268,18 @@ class _Copies(Sampler):
         return Chunk(taken.columns, ordinals, taken.origin, taken.facts)
 
 
-def _is_rate(values: np.ndarray) -> np.ndarray:
-    return (values >= 0) & (values <= MAX_RATE)
+class _WeightedResample(_Resample):
+    argument, rule = "weights", "a weight is finite and 0 or more"
 
-
-class _ResampleAtRate(_Copies):
     def __init__(self, stage: Stage, number: int, counts: dict[str, int]) -> None:
         super().__init__(stage, number, counts)
-        self._values = Values("resample_at_rate", "rates", stage.options["rates"])
+        names = ("group", "overall_rate", "mean_decay", "warmup")
+        self._mean = RunningMean(**{name: stage.options[name] for name in names})
 
-    def apply(self, chunk: Chunk, epoch: int, bad: BadRecords) -> Chunk:
-        rule = "a rate is finite and 0 or more"
-        chunk, rates = self._values.sound(chunk, bad, rule, _is_rate, "out_of_range")
-        return self._repeat(chunk, rates.astype(np.float64), epoch)
+    def fits(self, values: np.ndarray) -> np.ndarray:
+        return (values >= 0) & (values < np.inf)
 
-
-class _WeightedResample(_Copies):
-    def __init__(self, stage: Stage, number: int, counts: dict[str, int]) -> None:
-        super().__init__(stage, number, counts)
-        options = stage.options
-        self._values = Values("weighted_resample", "weights", options["weights"])
-        self._mean = RunningMean(
-            options["group"], options["overall_rate"], options["mean_decay"], options["warmup"]
-        )
-
-    def apply(self, chunk: Chunk, epoch: int, bad: BadRecords) -> Chunk:
-        chunk, weights = self._values.sound(
-            chunk,
-            bad,
-            "a weight is finite and 0 or more",
-            lambda v: (v >= 0) & (v < np.inf),
-            "out_of_range",
-        )
+    def _sampled(self, chunk: Chunk, weights: np.ndarray, bad: BadRecords) -> Chunk:
         if not len(chunk):
             return chunk
         try:
@@ -293,7 +290,7 @@ class _WeightedResample(_Copies):
             bad.report(fault, "zero_weights", len(chunk))
             return chunk.take(slice(0, 0))
         chunk = chunk.with_fact("rate", rates.astype(np.float32))
-        return self._repeat(chunk, rates, epoch)
+        return self._repeat(chunk, rates)
 
     def fact_fields(self, before: Fields | None) -> dict[str, Field]:
         return {"rate": Field("float32")}
@@ -305,13 +302,10 @@ class _WeightedResample(_Copies):
         self._mean.restore(state)
 
 
-def sampler_of(stage: Stage, number: int, counts: dict[str, int]) -> Sampler:
-    """The sampler of a declared stage, the ``number``-th of its pipeline."""
-    kinds: dict[str, type[Sampler]] = {
-        "keep": _Keep,
-        "rejection_sample": _Reject,
-        "stratified_sample": Stratified,
-        "resample_at_rate": _ResampleAtRate,
-        "weighted_resample": _WeightedResample,
-    }
-    return kinds[stage.kind](stage, number, counts)
+SAMPLERS: dict[str, type[Sampler]] = {
+    "keep": _Keep,
+    "rejection_sample": _Reject,
+    "stratified_sample": Stratified,
+    "resample_at_rate": _Resample,
+    "weighted_resample": _WeightedResample,
+}

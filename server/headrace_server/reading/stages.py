@@ -20,14 +20,12 @@ from headrace_proto.errors import DataError
 from headrace_proto.schema import Field, schema_from_wire
 
 from ..pipeline.declaration import Stage
-from ..pipeline.forks import own
-from ..pipeline.naming import resolve
 from ..pipeline.selectors import RESERVED
 from .chunk import Chunk
 from .columns import column_from_rows
 from .reader import BadRecords
-from .sampling import SAMPLERS, Sampler, sampler_of
-from .user_columns import Given, collect, columns_of, examples_of, learn
+from .sampling import SAMPLERS, Sampler
+from .user_columns import Given, collect, columns_of, examples_of, learn, user_function
 
 __all__ = ["RowStages"]
 
@@ -41,20 +39,6 @@ class _Step(Protocol):
     def apply(self, chunk: Chunk, before: Fields, bad: BadRecords) -> Chunk: ...
 
 
-class _Sampled:
-    """A sampler as a step: it keeps the columns, and wants to know the epoch."""
-
-    def __init__(self, sampler: Sampler) -> None:
-        self.sampler = sampler
-        self.epoch = 0
-
-    def fields_after(self, before: Fields | None) -> Fields | None:
-        return before
-
-    def apply(self, chunk: Chunk, before: Fields, bad: BadRecords) -> Chunk:
-        return self.sampler.apply(chunk, self.epoch, bad)
-
-
 class RowStages:
     """The stages of one pipeline, for chunks of ``fields``.  ImportError where a function of the
     user's is not found."""
@@ -64,14 +48,15 @@ class RowStages:
         self.counts: dict[str, int] = {}
         self._source = fields
         self._steps = [_step(stage, i, self.counts) for i, stage in enumerate(stages)]
-        self._sampled = [step for step in self._steps if isinstance(step, _Sampled)]
+        #: The stages that draw by chance, in their order.
+        self.samplers = [step for step in self._steps if isinstance(step, Sampler)]
         for name in fields:
             if name.startswith(RESERVED):
                 raise DataError(
                     f"the source has a column {name!r}: names that start with {RESERVED!r} are for "
-                    "what headrace tells of rows; rename it by map"
+                    "what headrace adds to rows; rename it by map"
                 )
-        _ = self.fields  # a column that is missing is told now
+        _ = self.fields  # DataError now for a column that is missing
 
     @property
     def fields(self) -> Fields | None:
@@ -82,36 +67,31 @@ class RowStages:
         return known
 
     @property
-    def samplers(self) -> list[Sampler]:
-        """The stages that draw by chance, in their order."""
-        return [step.sampler for step in self._sampled]
-
-    @property
     def fact_fields(self) -> dict[str, Field]:
-        """What the samplers tell of each row."""
+        """The facts of each row that the samplers add."""
         known: Fields | None = self._source
         facts: dict[str, Field] = {}
         for step in self._steps:
-            if isinstance(step, _Sampled):
-                facts.update(step.sampler.fact_fields(known))
+            if isinstance(step, Sampler):
+                facts.update(step.fact_fields(known))
             known = step.fields_after(known)
         return facts
 
     def state(self) -> list[Any] | None:
         """What the samplers remember of all rows before, as plain data; None if nothing."""
-        states = [step.sampler.state() for step in self._sampled]
+        states = [sampler.state() for sampler in self.samplers]
         return states if any(state is not None for state in states) else None
 
     def restore(self, states: list[Any] | None) -> None:
         """Become what ``state`` said."""
-        for step, state in zip(self._sampled, states or [], strict=False):
+        for sampler, state in zip(self.samplers, states or [], strict=False):
             if state is not None:
-                step.sampler.restore(state)
+                sampler.restore(state)
 
     def apply(self, chunk: Chunk, bad: BadRecords, epoch: int = 0) -> Chunk:
         """The chunk after all stages: the rows that are left, in their order."""
-        for sampled in self._sampled:
-            sampled.epoch = epoch
+        for sampler in self.samplers:
+            sampler.epoch = epoch
         fields: Fields | None = self._source
         for step in self._steps:
             if not len(chunk):
@@ -145,7 +125,7 @@ class _Quiet(BadRecords):
 def _step(stage: Stage, number: int, counts: dict[str, int]) -> _Step:
     options = stage.options
     if stage.kind in SAMPLERS:
-        return _Sampled(sampler_of(stage, number, counts))
+        return SAMPLERS[stage.kind](stage, number, counts)
     if stage.kind == "select":
         return _Select(options["names"])
     if stage.kind not in ("map", "filter"):
@@ -181,26 +161,28 @@ class _Function:
     """A function of the user's, and how its faults are told."""
 
     def __init__(self, kind: str, name: str, vectorized: bool) -> None:
-        function = own(resolve)(name)
-        if not callable(function):
-            raise TypeError(f"{kind}: {name} is a {type(function).__name__}, not a function")
-        self.call: Callable[[Any], Any] = own(function)
+        self.call = user_function(kind, name)
         self.vectorized = vectorized
         self.label = f"{kind} function {name}"
         self.reason = f"{kind}_failed"
 
-    def row_fault(
-        self, chunk: Chunk, row: int, text: str, cause: Exception | None = None
+    def fault(
+        self, chunk: Chunk, row: int | None, text: str, cause: Exception | None = None
     ) -> DataError:
-        error = DataError(f"{chunk.origin.describe(row)}: {self.label} {text}")
+        """The fault of a row, or (None) of the whole chunk."""
+        where = chunk.origin.describe(row or 0)
+        rest = "" if row is not None else f" and the {len(chunk) - 1} after it"
+        error = DataError(f"{where}{rest}: {self.label} {text}")
         error.__cause__ = cause
         return error
 
-    def chunk_fault(self, chunk: Chunk, text: str, cause: Exception | None = None) -> DataError:
-        where = chunk.origin.describe(0)
-        error = DataError(f"{where} and the {len(chunk) - 1} after it: {self.label} {text}")
-        error.__cause__ = cause
-        return error
+    def _tried(self, given: Any, check: Callable[[Any], str]) -> tuple[Any, str, Exception | None]:
+        """The result, what is wrong with it or "", and the exception that it is instead."""
+        try:
+            result = self.call(given)
+        except Exception as error:
+            return None, f"raised {type(error).__name__}: {error}", error
+        return result, check(result), None
 
     def over_rows(
         self, chunk: Chunk, bad: BadRecords, check: Callable[[Any], str]
@@ -210,15 +192,9 @@ class _Function:
         progress = bad.progress
         for i, example in enumerate(examples_of(chunk)):
             progress()
-            cause = None
-            try:
-                result = self.call(example)
-            except Exception as error:
-                fault, cause = _raised(error), error
-            else:
-                fault = check(result)
+            result, fault, cause = self._tried(example, check)
             if fault:
-                bad.report(self.row_fault(chunk, i, fault, cause), self.reason)
+                bad.report(self.fault(chunk, i, fault, cause), self.reason)
                 continue
             rows.append(i)
             results.append(result)
@@ -228,21 +204,11 @@ class _Function:
         self, chunk: Chunk, bad: BadRecords, check: Callable[[Any], str]
     ) -> Any | None:
         """What it gave for the whole chunk; None where that was bad."""
-        cause = None
-        try:
-            result = self.call(columns_of(chunk))
-        except Exception as error:
-            fault, cause = _raised(error), error
-        else:
-            fault = check(result)
-            if not fault:
-                return result
-        bad.report(self.chunk_fault(chunk, fault, cause), self.reason, len(chunk))
+        result, fault, cause = self._tried(columns_of(chunk), check)
+        if not fault:
+            return result
+        bad.report(self.fault(chunk, None, fault, cause), self.reason, len(chunk))
         return None
-
-
-def _raised(error: Exception) -> str:
-    return f"raised {type(error).__name__}: {error}"
 
 
 class _Filter:
@@ -327,7 +293,7 @@ class _Map:
 
         def report(row: int, name: str, text: str) -> None:
             fault = f"gave column {name!r}: {text}; {remedy}"
-            bad.report(self._function.row_fault(chunk, row, fault), "wrong_type")
+            bad.report(self._function.fault(chunk, row, fault), "wrong_type")
 
         fields, wrong = self._fields, set[int]()
         try:
@@ -339,7 +305,7 @@ class _Map:
         except DataError:
             raise
         except (ValueError, TypeError) as error:  # of a dtype that is not allowed, mostly
-            fault = self._function.chunk_fault(chunk, f"gave what is no column: {error}", error)
+            fault = self._function.fault(chunk, None, f"gave no column: {error}", error)
             bad.report(fault, "wrong_type", len(chunk))
             return chunk.take(slice(0, 0))
         if keep is None:

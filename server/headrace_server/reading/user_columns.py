@@ -20,10 +20,20 @@ from headrace_proto import dtypes
 from headrace_proto.schema import Field
 
 from ..pipeline.examples import Misfit, cast, infer_field
+from ..pipeline.forks import own
+from ..pipeline.naming import resolve
 from .chunk import Chunk
 from .columns import Column, Ragged, RaggedStrings, Strings, column_from_rows, field_of, row_of
 
-__all__ = ["Given", "Report", "collect", "columns_of", "examples_of", "learn"]
+__all__ = [
+    "Given",
+    "Report",
+    "collect",
+    "columns_of",
+    "examples_of",
+    "learn",
+    "user_function",
+]
 
 #: One value per row: a list, an array [n, …] (of objects: strings or arrays), or a column.
 Given = Any
@@ -31,6 +41,15 @@ Given = Any
 Report = Callable[[int, str, str], None]
 
 _COLUMNS = (Strings, Ragged, RaggedStrings)
+
+
+def user_function(label: str, name: str) -> Callable[[Any], Any]:
+    """The function of a name; ImportError or TypeError where there is none."""
+    function = own(resolve)(name)
+    if not callable(function):
+        raise TypeError(f"{label}: {name} is a {type(function).__name__}, not a function")
+    called: Callable[[Any], Any] = own(function)
+    return called
 
 
 def _shown(column: Column) -> Any:

@@ -13,13 +13,11 @@ import numpy as np
 
 from headrace_proto.errors import DataError
 
-from ..pipeline.forks import own
-from ..pipeline.naming import resolve
 from ..pipeline.selectors import selector_text
 from .chunk import Chunk
 from .columns import Ragged, RaggedStrings, Strings
 from .reader import BadRecords
-from .user_columns import columns_of
+from .user_columns import columns_of, user_function
 
 __all__ = ["Values", "as_int64"]
 
@@ -36,12 +34,8 @@ class Values:
         self._kind, self._what = selector
         self._sequence = sequence
         self._label = f"{stage}: {argument} ({selector_text(selector)})"
-        self._function: Callable[[Any], Any] | None = None
-        if self._kind == "function":
-            function = own(resolve)(self._what)
-            if not callable(function):
-                raise TypeError(f"{self._label} is a {type(function).__name__}")
-            self._function = own(function)
+        function = self._kind == "function"
+        self._function = user_function(self._label, self._what) if function else None
 
     def of(self, chunk: Chunk, bad: BadRecords) -> np.ndarray | None:
         """One number or bool per row; None where the whole chunk was bad and is skipped."""
@@ -51,7 +45,10 @@ class Values:
             return np.empty(0)
         cause = None
         try:
-            values = self._call(chunk) if self._function else self._column(chunk)
+            if self._function is None:
+                values = self._column(chunk)
+            else:
+                values = np.asarray(self._function(columns_of(chunk)))
             if values.dtype.kind == "V" or values.dtype == np.float16:  # bfloat16 is of kind V
                 values = values.astype(np.float32)
             if values.shape == (len(chunk),) and values.dtype.kind in "biuf":
@@ -69,10 +66,6 @@ class Values:
         whole.__cause__ = cause
         bad.report(whole, "value_failed", len(chunk))
         return None
-
-    def _call(self, chunk: Chunk) -> np.ndarray:
-        assert self._function is not None
-        return np.asarray(self._function(columns_of(chunk)))
 
     def _column(self, chunk: Chunk) -> np.ndarray:
         column = chunk.columns.get(self._what)

@@ -14,7 +14,7 @@ from headrace_server.core.accept import acceptance
 from headrace_server.pipeline.declaration import Stage
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.reader import BadRecords
-from headrace_server.reading.sampling import Stratified, sampler_of
+from headrace_server.reading.sampling import Stratified
 from headrace_server.reading.stages import RowStages
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
@@ -410,8 +410,3 @@ def test_what_is_told_of_rows_hides_from_the_functions_of_the_user():
     )
     assert seen == [["y"]] and out.facts["label"].tolist() == [1, 1]
     assert run.fact_fields == {"label": Field("int64")}
-
-
-def test_an_unknown_stage_has_no_sampler():
-    with pytest.raises(KeyError):
-        sampler_of(Stage("map", {}), 0, {})

@@ -404,7 +404,7 @@ def outside(columns):
         (lambda p: p.map(one_row_less, vectorized=True), "length 3; .* as it gets, here 4"),
         (lambda p: p.map(one_number, vectorized=True), "of no length: 5; 4 rows are wanted"),
         (lambda p: p.map(gives_none, vectorized=True), "gave None, a NoneType"),
-        (lambda p: p.map(dates, vectorized=True), "gave what is no column: .*<M8"),
+        (lambda p: p.map(dates, vectorized=True), "gave no column: .*<M8"),
         (
             lambda p: p.filter(mask_of_ints, vectorized=True),
             r"gave int64 of shape \[4\]; a vectorized filter gives a bool array of shape \[4\]",
