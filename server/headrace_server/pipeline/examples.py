@@ -25,7 +25,15 @@ from headrace_proto.schema import Field
 
 from .declaration import Feature
 
-__all__ = ["Misfit", "as_array", "cast", "infer_field", "pack_examples", "packed_fields"]
+__all__ = [
+    "Misfit",
+    "as_array",
+    "cast",
+    "fitted_array",
+    "infer_field",
+    "pack_examples",
+    "packed_fields",
+]
 
 
 class Misfit(ValueError):
@@ -198,7 +206,12 @@ def _column(name: str, rows: list[Mapping[str, Any]], feature: Feature | None) -
     values = [_value(name, i, row, feature) for i, row in enumerate(rows)]
     try:
         field = infer_field(values) if feature is None else feature.field
-        arrays = [_fitted(i, value, field) for i, value in enumerate(values)]
+        arrays = []
+        for i, value in enumerate(values):
+            try:
+                arrays.append(fitted_array(value, field))
+            except ValueError as error:
+                raise Misfit(i, str(error)) from None
     except Misfit as misfit:
         remedy = "" if feature else "; give features= to say what dtype and shape it has"
         raise ValueError(f"example {misfit.row}, column {name!r}: {misfit}{remedy}") from None
@@ -231,18 +244,29 @@ def _value(name: str, i: int, row: Mapping[str, Any], feature: Feature | None) -
     return feature.default
 
 
-def _fitted(row: int, value: Any, field: Field) -> np.ndarray:
-    try:
-        array = as_array(value)
-        if _untyped(value, array):
-            dtype = object if field.dtype == dtypes.BYTES else dtypes.numpy_dtype(field.dtype)
-            rest = field.shape[array.ndim :]
-            array = array.reshape(*array.shape, *(d or 0 for d in rest)).astype(dtype)
-        array = cast(array, field.dtype)
-    except ValueError as error:
-        raise Misfit(row, str(error)) from None
+def fitted_array(value: Any, field: Field) -> np.ndarray:
+    """The value of one example as a field wants it; ValueError where it does not fit.
+
+    An empty list stands for an empty array of any rank.
+    """
+    array = as_array(value)
+    if _untyped(value, array):
+        dtype = object if field.dtype == dtypes.BYTES else dtypes.numpy_dtype(field.dtype)
+        rest = field.shape[array.ndim :]
+        array = array.reshape(*array.shape, *(d or 0 for d in rest)).astype(dtype)
+    if field.dtype == "uint64" and array.dtype == np.float64:
+        array = _unsigned(value, array)
+    array = cast(array, field.dtype)
     if not field.admits(array.shape):
-        raise Misfit(row, f"has shape {list(array.shape)}, which does not fit {field}")
+        raise ValueError(f"shape {list(array.shape)} does not fit {field}")
+    return array
+
+
+def _unsigned(value: Any, array: np.ndarray) -> np.ndarray:
+    """Numbers that numpy took for floats since no integer type of its own holds them all."""
+    objects = np.asarray(value, object)
+    if isinstance(value, (list, tuple)) and all(type(v) is int for v in objects.reshape(-1)):
+        return objects.astype(np.uint64)
     return array
 
 

@@ -31,7 +31,7 @@ from .checks import (
     plain_data,
 )
 from .declaration import Feature, Plain, Source
-from .examples import as_array, cast, pack_examples
+from .examples import as_array, fitted_array, pack_examples
 from .naming import name_of
 
 __all__ = [
@@ -100,21 +100,13 @@ def _default(feature: Feature, value: Any) -> Plain:
     if field.dtype.startswith("complex"):
         raise ValueError(f"default={value!r:.80}: a feature of {field.dtype} can have none")
     try:
-        array = as_array(value)
-        if not array.size and array.ndim == 1:
-            array = np.empty((array.size, *feature.shape), array.dtype)
-            if field.dtype == dtypes.BYTES:
-                array = array.astype(object)
-        if array.size:
-            array = cast(array, field.dtype)
         if feature.kind == "fixed":
-            array = np.broadcast_to(array, feature.shape)
+            value = np.broadcast_to(as_array(value), feature.shape)
+        elif isinstance(value, np.ndarray) and value.shape == (0,):
+            value = []
+        array = fitted_array(value, field)
     except ValueError as error:
         raise ValueError(f"default={value!r:.80} does not fit {field}: {error}") from None
-    if not field.admits(array.shape):
-        raise ValueError(
-            f"default={value!r:.80} has shape {list(array.shape)}, not that of {field}"
-        )
     # The floats of ml_dtypes become plain ones, which hold them.
     return (array.astype("float64") if array.dtype.kind == "V" else array).tolist()
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from headrace_proto import dtypes
 from headrace_proto.schema import Field
-from headrace_server.pipeline.examples import as_array, cast
+from headrace_server.pipeline.examples import cast, fitted_array
 
 from .stretches import gather, join_buffers, ranges
 
@@ -274,31 +274,9 @@ def _scalars(rows: Sequence[Any], field: Field) -> Column | None:
 
 def _as_array(value: Any, field: Field, i: int) -> np.ndarray:
     try:
-        array = as_array(bytes(value) if isinstance(value, memoryview) else value)
-        if not array.size and array.ndim and isinstance(value, (list, tuple)):
-            array = np.empty(
-                (*array.shape, *(d or 0 for d in field.shape[array.ndim :])), _numpy_of(field)
-            )
-        if field.dtype == "uint64" and array.dtype == np.float64:
-            array = _unsigned(value, array)
-        array = cast(array, field.dtype)
+        return fitted_array(bytes(value) if isinstance(value, memoryview) else value, field)
     except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"row {i}: {error}") from None
-    if not field.admits(array.shape):
-        raise ValueError(f"row {i}: shape {list(array.shape)} does not fit {field}")
-    return array
-
-
-def _unsigned(value: Any, array: np.ndarray) -> np.ndarray:
-    """Numbers that numpy took for floats since no integer type of its own holds them all."""
-    objects = np.asarray(value, object)
-    if isinstance(value, (list, tuple)) and all(type(v) is int for v in objects.reshape(-1)):
-        return objects.astype(np.uint64)
-    return array
-
-
-def _numpy_of(field: Field) -> np.dtype:
-    return np.dtype(object) if field.dtype == dtypes.BYTES else dtypes.numpy_dtype(field.dtype)
 
 
 def concatenate(columns: Iterable[Column]) -> Column:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -69,31 +70,30 @@ def test_remote_files_are_a_stream_each() -> None:
     assert [row["n"] for row in all_of(reader)] == [0, 10, 1, 11, 2, 12]
 
 
-def test_options_say_the_delimiter_the_names_and_the_columns(tmp_path: Path) -> None:
+def test_options_give_the_delimiter_and_the_names(tmp_path: Path) -> None:
     path = write(tmp_path / "a", "1;x\n2;y\n")
-    reader = opened("csv", path, delimiter=";", header=["n", "s"], columns=["s"])
-    assert all_of(reader) == [{"s": b"x"}, {"s": b"y"}]
+    reader = opened("csv", path, delimiter=";", header=["n", "s"])
+    assert all_of(reader) == [{"n": 1, "s": b"x"}, {"n": 2, "s": b"y"}]
     features = {"n": Feature("scalar", "float32"), "s": Feature("scalar", "bytes")}
     reader = opened("csv", path, delimiter=";", header=False, features=features)
     assert all_of(reader) == [{"n": 1.0, "s": b"x"}, {"n": 2.0, "s": b"y"}]
-    with pytest.raises(ValueError, match="header=False needs features"):
-        opened("csv", path, header=False)
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
 def test_neighbouring_rows_of_a_group_are_one_example(tmp_path: Path, name: str) -> None:
     text = 'who,t,v,sex\np,0,1.5,f\np,1,2.5,f\nq,0,"3",m\np,0,4,f\np,1,5,f\np,2,6,f\n'
     path = write(tmp_path / name, text)
-    reader = opened("csv", path, group_by="who", columns=["t", "v"])
+    reader = opened("csv", path, group_by="who")
     assert reader.fields == {
         "who": Field("bytes"),
         "t": Field("int64", (None,)),
         "v": Field("float64", (None,)),
+        "sex": Field("bytes", (None,)),
     }
     assert all_of(reader) == [
-        {"who": b"p", "t": [0, 1], "v": [1.5, 2.5]},
-        {"who": b"q", "t": [0], "v": [3.0]},
-        {"who": b"p", "t": [0, 1, 2], "v": [4.0, 5.0, 6.0]},
+        {"who": b"p", "t": [0, 1], "v": [1.5, 2.5], "sex": [b"f"] * 2},
+        {"who": b"q", "t": [0], "v": [3.0], "sex": [b"m"]},
+        {"who": b"p", "t": [0, 1, 2], "v": [4.0, 5.0, 6.0], "sex": [b"f"] * 3},
     ]
     features = {"sex": Feature("scalar", "string"), "v": Feature("sequence", "float32")}
     features["sex"] = Feature("scalar", "bytes")
@@ -228,20 +228,10 @@ def test_a_header_that_does_not_serve_is_named(tmp_path: Path) -> None:
         opened("csv", good, features={"m": Feature("scalar", "int64")}).read(0, b"", 1)
 
 
-@pytest.mark.parametrize(
-    ("feature", "group_by", "text"),
-    [
-        (Feature("fixed", "int64", (2,)), None, "a cell of a CSV file has no shape"),
-        (Feature("sequence", "int64"), None, "only group_by makes sequences"),
-        (Feature("sequence", "int64"), "n", "only group_by makes sequences"),
-    ],
-)
-def test_features_that_cells_can_not_give_are_refused(
-    tmp_path: Path, feature: Feature, group_by: str | None, text: str
-) -> None:
-    path = write(tmp_path / "a", "n\n1\n")
-    with pytest.raises(ValueError, match=text):
-        opened("csv", path, features={"n": feature}, group_by=group_by)
+def test_a_number_that_is_none_is_no_other_than_itself(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", "x\nnan\n1\n")
+    chunk, _ = opened("csv", path).read(0, b"", 9)
+    assert np.isnan(chunk.columns["x"][0]) and chunk.columns["x"][1] == 1
 
 
 def test_a_quote_that_never_ends_and_a_cut_off_file_are_damage(tmp_path: Path) -> None:

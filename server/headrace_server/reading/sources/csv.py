@@ -6,7 +6,6 @@
                a column: neighbouring rows that agree in it are one example.  That column is a
                scalar, the others are sequences [T]; one declared as scalar must not differ
                within the group.  A value that comes back after others begins a new example.
-    columns    names of the columns to read; None: all, or those of the features
 
 Quoted cells may hold delimiters, doubled quotes and newlines.  An empty cell is a missing value,
 except in columns of bytes, where it is the empty string.  Without features the first thousand
@@ -18,6 +17,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import islice
 from typing import Any
 
@@ -60,16 +60,11 @@ class _Table:
     def __init__(self, source: Source) -> None:
         options = source.options
         self.delimiter: str = options.get("delimiter", ",")
-        header = options.get("header", True)
         self.group_by: str | None = options.get("group_by")
-        self.only: Sequence[str] | None = options.get("columns")
         self.names: list[str] | None = None  # None: in the first row of each file
-        if isinstance(header, (list, tuple)):
-            self.names = list(header)
-        elif not header:
-            if source.features is None:
-                raise ValueError("header=False needs features, which name the columns in order")
-            self.names = list(source.features)
+        header = options.get("header", True)
+        if header is not True:
+            self.names = list(header or source.features or ())
         self.kinds: dict[str, Callable[[str], Any]] = {}
         self.scalars: set[str] = set()
         self.texts: set[str] = set()
@@ -79,14 +74,9 @@ class _Table:
         self.kinds = {name: _parser(feature.dtype) for name, feature in features.items()}
         self.scalars = {name for name, feature in features.items() if feature.kind == "scalar"}
         self.texts = {name for name, f in features.items() if f.dtype == dtypes.BYTES}
-        for name, feature in features.items():
-            if feature.shape or feature.kind == "fixed":
-                raise ValueError(f"feature {name!r}: a cell of a CSV file has no shape")
-            if feature.kind == "sequence" and (self.group_by is None or name == self.group_by):
-                raise ValueError(
-                    f"feature {name!r} is a sequence: only group_by makes sequences, of the other "
-                    "columns"
-                )
+
+    def cells(self, text: _Text) -> Iterator[Cells]:
+        return csv.reader(text, delimiter=self.delimiter, strict=True)
 
     def header(self, file: DataFile) -> tuple[list[str], Place]:
         """Names of the columns, and where the first row of cells is."""
@@ -94,18 +84,14 @@ class _Table:
             cells: Cells | None
             cells, place = self.names, Place()
             if cells is None:
-                text = _Text(file, 0)
-                try:
-                    cells = next(csv.reader(text, delimiter=self.delimiter, strict=True), [])
-                finally:
-                    text.close()
-                place = Place(text.byte, 0, 1)
+                with closing(_Text(file, 0)) as text:
+                    cells = next(self.cells(text), [])
+                    place = Place(text.byte, 0, 1)
             twice = {name for name in cells if cells.count(name) > 1}
             if twice:
                 raise DataError(f"{file.path}: two columns are named {min(twice)!r}; rename one")
-            wanted = [*(self.only or ()), *self.kinds]
-            wanted += [] if self.group_by is None else [self.group_by]
-            for name in wanted if cells else ():
+            grouped = [] if self.group_by is None else [self.group_by]
+            for name in (*self.kinds, *grouped) if cells else ():
                 if name not in cells:
                     raise DataError(
                         f"{file.path}: there is no column {name!r}; it has "
@@ -123,29 +109,25 @@ class _Table:
             names: list[str] = []
             try:
                 names, place = self.header(file)
-                text = _Text(file, place.byte)
-                try:
-                    reader = csv.reader(text, delimiter=self.delimiter, strict=True)
-                    rows.extend(islice(reader, _PROBED_ROWS))
-                finally:
-                    text.close()
+                with closing(_Text(file, place.byte)) as text:
+                    rows.extend(islice(self.cells(text), _PROBED_ROWS))
             except FilesMissing:
                 raise
             except (csv.Error, DataError, *DAMAGE) as error:  # reported when it is read
                 wrong = wrong or DataError(f"{file.path}: {error}; declare the features")
             rows = [row for row in rows if len(row) == len(names)]
             for i, name in enumerate(names):
-                if self.only is None or name in (*self.only, self.group_by):
-                    columns.setdefault(name, []).extend(row[i] for row in rows)
+                columns.setdefault(name, []).extend(row[i] for row in rows)
             if rows:
                 break
         if wrong is not None and not columns:
             raise wrong
-        features = {}
-        for name, cells in columns.items():
-            sequence = self.group_by is not None and name != self.group_by
-            features[name] = Feature("sequence" if sequence else "scalar", _dtype_of(cells))
-        return features
+        return {
+            name: Feature(
+                "scalar" if self.group_by in (None, name) else "sequence", _dtype_of(cells)
+            )
+            for name, cells in columns.items()
+        }
 
 
 def _dtype_of(cells: Sequence[str]) -> str:
@@ -228,7 +210,7 @@ class _Rows:
         if self.place == Place():
             self.place = first
         self._text = _Text(self._file, self.place.byte)
-        self._cells = csv.reader(self._text, delimiter=self._table.delimiter, strict=True)
+        self._cells = self._table.cells(self._text)
         self._row = self.place.row
         read = self._table.kinds.items()
         self._columns = [
@@ -241,9 +223,7 @@ class _Rows:
             if self._text is None:
                 self._open()
                 begin = self.place
-            if self._table.group_by is None:
-                return self._single()
-            return self._group()
+            return self._example()
         except FilesMissing:
             raise
         except DataError as error:
@@ -289,78 +269,60 @@ class _Rows:
         assert self._text is not None
         return Place(self._text.byte, record, self._row)
 
-    def _single(self) -> Record | None:
-        number = self.place.record
-        taken = self._take()
-        if taken is None:
-            return None
-        at, cells = taken
-        self.place = self._after(number + 1)
-        here = Place(at.byte, number, at.row)
-        if isinstance(cells, str):
-            return Record(here, None, cells)
-        row: dict[str, Any] = {}
-        wrong = self._values(cells, at.row, row)
-        return Record(here, row) if not wrong else Record(here, None, wrong, "wrong_type")
-
-    def _group(self) -> Record | None:
+    def _example(self) -> Record | None:
+        """One row, or neighbouring rows that agree in ``group_by``."""
         number = self.place.record
         taken = self._take()
         if taken is None:
             return None
         at, cells = taken
         here = Place(at.byte, number, at.row)
-        if isinstance(cells, str):
-            self.place = self._after(number + 1)
-            return Record(here, None, cells)
-        key_at = self._names.index(self._table.group_by or "")
-        key = cells[key_at]
-        group, broken = [(at.row, cells)], ""
-        while (taken := self._take()) is not None:
-            row_at, more = taken
-            if isinstance(more, str):
-                broken = broken or more  # it may belong to this group: the group is not whole
-                continue
-            if more[key_at] != key:
-                self._waiting = taken
-                break
-            group.append((row_at.row, more))
+        group: list[tuple[int, Cells]] = []
+        broken = cells if isinstance(cells, str) else ""
+        if not isinstance(cells, str):
+            group.append((at.row, cells))
+            if self._table.group_by is not None:
+                broken = self._rest_of(group, self._names.index(self._table.group_by))
         self.place = self._after(number + 1)
         if broken:
             return Record(here, None, broken)
         row, wrong, reason = self._joined(group)
         return Record(here, None, wrong, reason) if wrong else Record(here, row)
 
+    def _rest_of(self, group: list[tuple[int, Cells]], key_at: int) -> str:
+        """Take the rows that agree with the first; what is wrong with a row among them, or ""."""
+        key, broken = group[0][1][key_at], ""
+        while (taken := self._take()) is not None:
+            at, cells = taken
+            if isinstance(cells, str):
+                broken = broken or cells  # it may belong to this group: the group is not whole
+            elif cells[key_at] != key:
+                self._waiting = taken
+                break
+            else:
+                group.append((at.row, cells))
+        return broken
+
     def _joined(self, group: Sequence[tuple[int, Cells]]) -> tuple[dict[str, Any], str, str]:
+        """The row of an example, or what is wrong with it and why."""
         lists: dict[str, list[Any]] = {name: [] for name, _, _ in self._columns}
         for row, cells in group:
-            values: dict[str, Any] = {}
-            wrong = self._values(cells, row, values)
-            if wrong:
-                return {}, wrong, "wrong_type"
-            for name, value in values.items():
+            for name, i, parse in self._columns:
+                cell = cells[i]
+                try:
+                    value = parse(cell) if cell or name in self._table.texts else None
+                except (ValueError, KeyError):
+                    dtype = "an integer" if parse is _integer else "a value of its dtype"
+                    text = f"row {row}, column {name!r}: {cell!r:.60} is not {dtype}"
+                    return {}, text, "wrong_type"
                 if value is None and name not in self._table.scalars:
                     text = f"row {row}, column {name!r}: it is empty within a sequence"
                     return {}, text, "missing_feature"
                 lists[name].append(value)
         joined: dict[str, Any] = {}
         for name, listed in lists.items():
-            if name not in self._table.scalars:
-                joined[name] = listed
-            elif any(value != listed[0] for value in listed):
+            joined[name] = listed[0] if name in self._table.scalars else listed
+            if name in self._table.scalars and any(value != listed[0] for value in listed[1:]):
                 text = f"column {name!r} is declared as scalar and differs within the group"
                 return {}, f"row {group[0][0]}, {text}", "wrong_type"
-            else:
-                joined[name] = listed[0]
         return joined, "", ""
-
-    def _values(self, cells: Cells, row: int, into: dict[str, Any]) -> str:
-        """The values of a row; a text where one can not be read."""
-        for name, i, parse in self._columns:
-            cell = cells[i]
-            try:
-                into[name] = parse(cell) if cell or name in self._table.texts else None
-            except (ValueError, KeyError):
-                dtype = "an integer" if parse is _integer else "a value of its dtype"
-                return f"row {row}, column {name!r}: {cell!r:.60} is not {dtype}"
-        return ""
