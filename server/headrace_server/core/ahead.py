@@ -1,17 +1,17 @@
-"""Whose turn it is in a worker, and how far ahead of trainers its feeds may get.
+"""Which partition of a worker works next, and how far ahead of trainers its feeds may get.
 
     made(partition, bytes) ─► [ not taken yet, oldest first ] ─► taken(how many so far)
                                           │
                          turn(): the partition that makes the next batch, or none
 
 Partitions take turns by (number of their next batch, partition), which is the order in which the
-owner hands batches out.  So what is made is always what is wanted next, and a slab that is full
-holds nothing but what comes earlier.  A feed that nobody reads rests when it is a bounded way
+owner hands batches out.  So the worker always makes the batch that is wanted next, and a full slab
+holds earlier batches only.  A feed that nobody reads rests when it is a bounded way
 ahead, so that it takes neither turns nor room from the others.  It rests until a quarter of that
 was taken, so that a worker that waits for trainers wakes for several batches and not for each.
 
-A pipeline may say how far: its *capacity* is how many batches each partition makes ahead, be that
-fewer or more than a feed may make that says nothing (``bounds``).
+A pipeline may set the bound: its *capacity* is the number of batches that each partition makes
+ahead, fewer or more than the default (``bounds``).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Feed:
 def bounds(
     capacity: int | None, partitions: int, max_ahead: int, max_ahead_bytes: int, slab_bytes: int
 ) -> tuple[int, int]:
-    """Batches that a worker may make ahead of one feed, and their bytes.
+    """Return how many batches a worker may make ahead of one feed, and their bytes.
 
     A capacity beyond ``max_ahead`` has as many times its bytes, within a quarter of the slab: where
     half of it is taken, trainers must copy what they get.
@@ -74,14 +74,14 @@ class Ahead:
         self._share = slab_bytes // (2 * len(self._feeds)) if several else None
 
     def made(self, name: _Name, nbytes: int) -> None:
-        """A partition has made a batch."""
+        """Note that a partition has made a batch."""
         feed = self._feeds[name[0]]
         feed.untaken.append((name[1], nbytes))
         feed.of[name[1]] = feed.of.get(name[1], 0) + 1
         feed.nbytes += nbytes
 
     def taken(self, feed: str, taken: int) -> None:
-        """So many batches of a feed were taken, in the order in which they were made."""
+        """Note that so many batches of a feed were taken, in the order in which they were made."""
         here = self._feeds[feed]
         for _ in range(min(taken - here.taken, len(here.untaken))):  # of segments none are counted
             partition, nbytes = here.untaken.popleft()
@@ -90,7 +90,7 @@ class Ahead:
         here.taken = taken
 
     def turn(self, running: Mapping[_Name, _Partition], waiting: Container[_Name]) -> _Name | None:
-        """The partition that makes the next batch, unless enough is made ahead."""
+        """Return the partition that makes the next batch, unless enough is made ahead."""
         resting = {name for name in self._feeds if self._enough(name, running)}
         while True:
             name = min(

@@ -1,10 +1,10 @@
-"""Questions that several must answer before whoever asked is answered, once.
+"""Questions that several must answer before the asker gets one answer.
 
     ask(everyone, then) ─► number ─► answer(number, who, …) by each ─► take_done() ─► Gathered
                                      or it is overdue, or given up  ─►
 
 Owners ask their partitions, and the supervisor asks its owners.  The shells carry questions and
-answers; here is counted who has answered.
+answers; this module counts who has answered.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ class Gathered(Generic[W, A, T]):
 
 
 class Asking(Generic[W, A, T]):
-    """Questions under way.  ``T`` is what the asker needs for the answers, or to ask again."""
+    """Open questions.  ``T``: the asker's continuation, or the question to ask again."""
 
     def __init__(self) -> None:
         self.open: dict[int, Gathered[W, A, T]] = {}  # by number
         self._count = 0
 
     def ask(self, everyone: Iterable[W], then: T, until: float = inf) -> int:
-        """Begin a question; its number.  It is overdue at ``until``."""
+        """Open a question and return its number.  It is overdue at ``until``."""
         self._count += 1
         self.open[self._count] = Gathered(then, list(everyone), until)
         return self._count
 
     def answer(self, number: int, who: W, answer: A) -> None:
-        """Take an answer, where one is waited for: the first of each."""
+        """Take the first answer of each that was asked; ignore others."""
         question = self.open.get(number)
         if question is not None and who in question.waiting:
             question.waiting.remove(who)
             question.answers[who] = answer
 
     def unanswered(self, who: W) -> list[tuple[int, T]]:
-        """The questions that one has not answered: its next life is asked them again."""
+        """Return the questions that one has not answered, to ask its next life again."""
         return [(n, question.then) for n, question in self.open.items() if who in question.waiting]
 
     def take_done(self, now: float = -inf) -> list[Gathered[W, A, T]]:
-        """The questions that all have answered, or that are overdue: once each.
+        """Return, once each, the questions that all have answered or that are overdue.
 
-        At the time ``inf`` all are given up.
+        At the time ``inf`` all are overdue.
         """
         done = [n for n, one in self.open.items() if not one.waiting or one.until <= now]
         return [self.open.pop(number) for number in done]

@@ -1,15 +1,15 @@
-"""The batches of segments that nobody has, which trainer gets which, and who is to make more.
+"""The batches of segments that nobody has, which trainer gets which, and who makes more.
 
     credits of trainers ─► deal() ─┬─► next(): its trainer's
                                    └─► wants() ─► Want(partition, upto) ─► worker ─► made()
 
 A batch of segments is decided when a trainer asks for it, for its states may just have come.  So
-what is asked for is told to partitions, which make that much and no more.
+partitions make as many batches as trainers ask for, and no more.
 
     Arrivals     any trainer gets any batch.  Partitions are asked in turn; one that has to wait for
                  states (starved) keeps what it was asked for, and another is asked too
-    LaneQueues   each trainer has a stripe of lanes in one partition, and gets its batches only;
-                 they are void when it leaves
+    LaneQueues   each trainer has a stripe of lanes in one partition, and gets the batches of that
+                 stripe alone, which are void when the trainer leaves
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Partition:
     wanted: int = 0
     ended: bool = False
     starved: bool = False
-    held: bool = False  # nothing is to be asked of it
+    held: bool = False  # claims on it are being judged: ask it for nothing
 
 
 class _Segments(Supply):
@@ -56,12 +56,11 @@ class _Segments(Supply):
         here.made += 1
 
     def hold(self, partition: int, held: bool) -> None:
-        """Whether a partition is left alone: what trainers have of it is being found out."""
+        """Ask a partition for nothing while claims on it are being judged, or ask it again."""
         self._partitions[partition].held = held
 
     def claimed(self, partition: int) -> Want:
-        """A batch of a partition is out that was made under an earlier server, beside what is
-        wanted: how much that is by now."""
+        """Count a claimed batch as made and wanted; return what the partition is asked for now."""
         here = self._partitions[partition]
         here.made += 1
         here.wanted += 1
@@ -98,19 +97,19 @@ class _Segments(Supply):
 
     @abstractmethod
     def tell_passed(self, trainer: Trainer) -> None:
-        """Tell a trainer of partitions that give it none, in place of batches that it asks for."""
+        """Answer a trainer that asks for batches with the partitions that have none for it."""
 
     @abstractmethod
     def next(self, session: int) -> Batch | None:
-        """The next batch that a trainer gets, if it is there."""
+        """Return the next batch for a trainer, if it is here."""
 
     @abstractmethod
     def wants(self, asking: Sequence[Asking]) -> list[Effect]:
-        """The batches that partitions are asked for now."""
+        """Return the requests to partitions that meet what trainers ask for."""
 
     @abstractmethod
     def is_idle(self, session: int) -> bool:
-        """Whether a trainer that was looked at by ``wants`` gets none before trainers act."""
+        """Whether a trainer that asks gets no batch before trainers have acted."""
 
     def _pass(self, partition: int, trainer: Trainer) -> None:
         trainer.seq += 1
@@ -123,8 +122,8 @@ class Arrivals(_Segments):
     def __init__(self, partitions: Sequence[int], hands: Hands, trainers: Trainers) -> None:
         super().__init__(partitions, hands, trainers)
         self._ready = Waiting()
-        self._again = Waiting()  # came back
-        self._over: list[int] = []  # partitions that make no more, where trainers take turns
+        self._again = Waiting()  # batches that came back
+        self._over: list[int] = []  # ended partitions, where trainers take them in turn
         self._turns = itertools.cycle(self._partitions)  # the partition that is asked next
 
     @property
@@ -143,7 +142,7 @@ class Arrivals(_Segments):
             self._over.append(partition)
 
     def starved(self, partition: int) -> None:
-        """A partition can not make what it was asked for before states come back."""
+        """Note that a partition can not make more batches before states come back."""
         here = self._partitions[partition]
         here.starved = here.wanted > here.made
 
@@ -151,38 +150,38 @@ class Arrivals(_Segments):
         return len(self._ready)
 
     def next(self, session: int) -> Batch | None:
-        """The first of what is there: what came back, else the first that is new."""
+        """Return the first batch that came back, else the first new one."""
         return self._again.pop() if self._again.count else self._ready.pop()
 
     def tell_passed(self, trainer: Trainer) -> None:
-        """Tell a trainer of partitions that are over, each in place of a batch that it asks for.
+        """Answer a trainer with one ended partition in place of each batch that it asks for.
 
-        Whose turn it is then is the trainer's to know: it may be that of another owner.
+        The trainer then knows whose turn it is, which may be another owner's.
         """
         while trainer.passed < len(self._over) and self._trainers.wants(trainer):
             self._pass(self._over[trainer.passed], trainer)
             trainer.passed += 1
 
     def missing(self) -> tuple[int, int] | None:
-        """Number and partition of a batch that was asked for and can be made, if one is."""
+        """Return number and partition of a batch that was asked for and can be made, if any."""
         for number, p in self._partitions.items():
             if p.wanted > p.made and not p.ended and not p.starved:
                 return p.made, number
         return None
 
     def is_idle(self, session: int) -> bool:
-        """Whether nothing is there, and none of the partitions can make more."""
+        """Whether no batch is here, and none of the partitions can make more."""
         if self._ready.count:
             return False
         return all(p.ended or p.starved or p.held for p in self._partitions.values())
 
     def put_back(self, session: int, batch: Batch) -> bool:
-        """A batch came back: it goes to whoever asks first."""
+        """Take a batch that came back; the first trainer that asks gets it."""
         self._again.push(batch)
         return True
 
     def wants(self, asking: Sequence[Asking]) -> list[Effect]:
-        """The batches that partitions are asked for now."""
+        """Return the requests to partitions that meet what trainers ask for."""
         able = False
         needed = -self._again.count - self._ready.count
         for _, credits in asking:
@@ -223,7 +222,7 @@ class LaneQueues(_Segments):
         self._by_number: dict[int, int] = {}  # stripe → session
         self._next_stripe = 0
         self._dry: set[int] = set()  # partitions without work for another stripe
-        # Stripes that were left: their examples call for others.
+        # Stripes that trainers have left, by partition: their examples need another stripe.
         self._leaves = dict.fromkeys(self._partitions, 0)
         self._left: dict[int, set[int]] = {}  # by session: partitions without work for it
 
@@ -245,9 +244,10 @@ class LaneQueues(_Segments):
                 self._left.setdefault(session, set()).add(partition)
 
     def dry(self, number: int) -> None:
-        """A stripe has no work left; its trainer may get one in another partition.
+        """Close a stripe without work; its trainer may get one in another partition.
 
-        Or in the same, when another trainer has left it since: that may not have been known there.
+        It may get one in the same partition where another trainer has left that since, which the
+        partition may not have known.
         """
         session = self._by_number.get(number)
         if session is not None:
@@ -265,20 +265,21 @@ class LaneQueues(_Segments):
         return sum(len(stripe.ready) for stripe in self._stripes.values())
 
     def next(self, session: int) -> Batch | None:
-        """The next batch of a trainer's own lanes."""
+        """Return the next batch of a trainer's own lanes."""
         stripe = self._stripes.get(session)
         return None if stripe is None else stripe.ready.pop()
 
     def missing(self) -> tuple[int, int] | None:
-        """Number and partition of a batch that was asked for, if one is."""
+        """Return number and partition of a batch that was asked for, if any."""
         for stripe in self._stripes.values():
             if stripe.wanted > stripe.made:
                 return self._partitions[stripe.partition].made, stripe.partition
         return None
 
     def tell_passed(self, trainer: Trainer) -> None:
-        """Tell a trainer of partitions in which it had lanes, and has none since their work is
-        done, in place of all it asks for.  It asks again, here or another owner.
+        """Answer a trainer with the partitions that have no work for its lanes any more.
+
+        They stand in place of all batches that it asks for; it asks again, here or elsewhere.
         """
         if trainer.session in self._left and self._trainers.wants(trainer):
             for partition in sorted(self._left.pop(trainer.session)):
@@ -286,11 +287,11 @@ class LaneQueues(_Segments):
                 trainer.window = trainer.seq
 
     def is_idle(self, session: int) -> bool:
-        """Whether a trainer that was looked at by ``wants`` could get no lanes."""
+        """Whether a trainer has no lanes, and could get none."""
         return session not in self._stripes
 
     def put_back(self, session: int, batch: Batch) -> bool:
-        """A batch got lost on its way: it is its trainer's all the same."""
+        """Take a batch that was lost on its way; its trainer gets it again."""
         stripe = self._stripes.get(session)
         if stripe is None or stripe.number != batch.meta["stripe"]:
             return False
@@ -298,7 +299,7 @@ class LaneQueues(_Segments):
         return True
 
     def wants(self, asking: Sequence[Asking]) -> list[Effect]:
-        """What is to be asked for; a trainer without lanes gets some where there is work."""
+        """Return the requests to partitions; a trainer without lanes gets some where work is."""
         effects: list[Effect] = []
         for session, credits in asking:
             stripe = self._stripes.get(session) or self._open(session)

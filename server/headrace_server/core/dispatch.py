@@ -4,16 +4,16 @@
                             ▲                  │                                         │
                             └── put back ◄─────┘ left, lost, expired, returned   Answer ◄┘ kept()
 
-Every event is judged at once; what it leads to is handed out when ``take_effects`` is asked for:
-so the events of one round are served together.
+The machine judges every event at once, and hands out batches when ``take_effects`` is called, so
+that the events of one round are served together.
 
     trainers.py                  who is there, and how much each takes
     hands.py, lease.py           who has which batch, which commits are being stored, and whose
                    bytes are free
     plain_supply.py, demand.py   the batches that nobody has, and who gets which; of segments also
                    who is to make more
-    …claims.py     what trainers have of an earlier server; recalls.py: what they know of it
-    standing.py    what can be asked: where all of it stands
+    claims.py, segment_claims.py, recalls.py   batches and acknowledgements of an earlier server
+    standing.py                  queries: where batches and trainers stand
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = ["Dispatcher"]
 class Dispatcher(Standing):
     """The hand-over of one feed, or of some of its partitions.
 
-    After every event, ``take_effects`` says what to do.
+    The caller calls ``take_effects`` after every event, and carries out the effects.
     """
 
     @property
@@ -63,7 +63,7 @@ class Dispatcher(Standing):
     # From workers
 
     def made(self, batch: Batch) -> None:
-        """A worker made the next batch of a partition."""
+        """Take the next batch of a partition."""
         wanted = self._supply.made(batch)
         self._hands.open += 1
         self._changed = True
@@ -73,35 +73,35 @@ class Dispatcher(Standing):
             self._end_claims(self._claims.made(batch))
 
     def starved(self, partition: int) -> None:
-        """A partition can make nothing before trainers commit something."""
+        """Note that a partition makes nothing before trainers commit something."""
         self._supply.starved(partition)
         self._changed = True
 
     def dry(self, stripe: int) -> None:
-        """A stripe of lanes has no work left."""
+        """Note that a stripe of lanes has no work left."""
         self._supply.dry(stripe)
         self._changed = True
 
     def started(self, partition: int, number: int) -> None:
-        """A partition of plain batches goes on where an earlier server was."""
+        """Let a plain partition begin at the batch where an earlier server was."""
         self._supply.start(partition, number)
 
     def rounds_dealt(self, partition: int) -> DealtRounds:
-        """The rounds of a partition that this life has dealt, to be stored."""
+        """Return the rounds that this life has dealt of a partition, to be stored."""
         return self._supply.rounds_dealt(partition)
 
     def load_rounds(self, partition: int, dealt: DealtRounds) -> None:
-        """An earlier life has dealt these rounds to ranks, and they are not done."""
+        """Load rounds that an earlier life has dealt to ranks, and that are not done."""
         self._supply.load_rounds(partition, dealt)
 
     def partition_ended(self, number: int) -> None:
-        """No more batches of a partition will come."""
+        """Note that a partition makes no more batches."""
         self._supply.end(number)
         self._end_claims(self._claims.partition_ended(number))
         self._changed = True
 
     def kept(self, partition: int, number: int, code: str = "", text: str = "") -> None:
-        """A worker has stored the commit of a batch, or says why it did not."""
+        """Answer a commit: its partition has stored it, or says why it has not."""
         lease = self._saving.pop((number, partition), None)
         if lease is None:
             return
@@ -120,7 +120,7 @@ class Dispatcher(Standing):
         self._changed = True
 
     def claimed(self, token: int, verdict: str, number: int) -> None:
-        """A worker's word on a claim: "done" before, "yes" it can be, or "no"."""
+        """Take a partition's verdict on a claim: "done" before, "yes" it can be, or "no"."""
         session = self._recalls.judged(token)
         if session is not None and verdict == "no":
             self._forsake(session)
@@ -132,7 +132,7 @@ class Dispatcher(Standing):
         self._changed = True
 
     def _forsake(self, session: int) -> None:
-        """A trainer counts on what is undone: nothing that it saved is to count."""
+        """Send a trainer away that counts on an undone commit; none of its commits count."""
         self._recalls.forsake(session)
         for claim in self._claims.by_token.values():
             if claim.session == session:
@@ -140,7 +140,7 @@ class Dispatcher(Standing):
         self._hands.effects.append(Rewound(session))
 
     def _end_claims(self, ended: Iterable[Claimed]) -> None:
-        """These claims were judged: their leases stand again, or their batches are others'."""
+        """Let the leases of claims that have ended stand again, or give their batches to others."""
         for claim in ended:
             token, session, batch = claim.place.token, claim.session, claim.batch
             if claim.end is DONE:
@@ -162,9 +162,9 @@ class Dispatcher(Standing):
             self._claims.arrived(claim.place.partition, token)
 
     def wait_for_others(self, others_come: bool) -> None:
-        """Whether trainers of an earlier server, as far as they live, are still to greet this one.
+        """Set whether trainers of an earlier server may still greet this one.
 
-        As long as they are, nothing is to be handed out.
+        The caller pauses the hand-out for as long.
         """
         self._claims.wait_for_others(others_come)
         self._changed = True
@@ -174,7 +174,7 @@ class Dispatcher(Standing):
     def join(
         self, session: int, now: float, rank: int = -1, world_size: int = 0, run: int = 0
     ) -> None:
-        """A new session.  JoinRefused when its mode does not fit those that are there."""
+        """Add a session.  JoinRefused where its mode differs from that of the others."""
         if self.stateful and (rank >= 0 or world_size):
             raise JoinRefused(
                 "a feed of segments has no coordinated mode: connect without rank= and "
@@ -186,7 +186,7 @@ class Dispatcher(Standing):
         self._changed = True
 
     def window(self, session: int, upto: int) -> None:
-        """The session takes deliveries up to this number."""
+        """Let a session take deliveries up to this number."""
         trainer = self._trainers.present.get(session)
         if trainer is not None and upto > trainer.window:
             trainer.window = upto
@@ -194,7 +194,7 @@ class Dispatcher(Standing):
             self._changed = True
 
     def commit(self, session: int, tokens: tuple[int, ...]) -> None:
-        """The session is done with these plain batches."""
+        """Commit plain batches of a session."""
         if tokens and self.stateful:
             text = "a batch of segments is committed by its states: save them"
             faults = tuple((token, "state", text) for token in tokens)
@@ -204,7 +204,7 @@ class Dispatcher(Standing):
             self.save(session, token)
 
     def save(self, session: int, token: int, payload: Any = None) -> None:
-        """The session is done with a batch; ``payload`` are its states."""
+        """Commit a batch of a session; ``payload`` is the shell's, the states."""
         claim = self._claims.by_token.get(token)
         if claim is not None and (
             claim.session == session or claim.session not in self._trainers.present
@@ -239,25 +239,25 @@ class Dispatcher(Standing):
         self._hands.effects.append(answer)
 
     def refuse(self, session: int, token: int, code: str, text: str) -> None:
-        """A save that can not be one; the lease stands."""
+        """Answer a save that is not valid; the lease stands."""
         self._hands.effects.append(Answer(session, (), (), ((token, code, text),)))
 
     def flush(self, batch: Batch, payload: Any) -> None:
-        """States of lanes after a batch that was saved last: they follow what it was saved with."""
+        """Store states of lanes that come after those of the session's last save."""
         self._hands.effects.append(Flush(batch, payload))
 
     def give_back(self, session: int, tokens: tuple[int, ...]) -> None:
-        """The session returns batches unused."""
+        """Take back batches that a session returns unused."""
         if tokens:
             for lease in self._leases.of_session(session):
                 if lease.token in tokens:
                     self._take_back(lease, "returned")
 
     def renew(self, session: int, last_seq: int, held: frozenset[int], now: float) -> bool:
-        """A heartbeat: alive, with these leases.  False when the session is not known.
+        """Renew the leases of a session by a heartbeat; False where the session is not known.
 
-        A lease that was delivered (its number is not after ``last_seq``) and is not held got lost
-        on the way, so it is taken back.
+        A batch that was delivered (its number is not after ``last_seq``) and that the trainer does
+        not hold was lost on the way, so it is taken back.
         """
         if not self.seen(session, now):
             return False
@@ -268,7 +268,7 @@ class Dispatcher(Standing):
         return True
 
     def adopt(self, session: int, tokens: tuple[int, ...], now: float) -> None:
-        """A session that was given up is back as another one, and still holds these."""
+        """Give batches back to a trainer that was given up and returns as another session."""
         if session not in self._trainers.present:
             raise ValueError(f"session {session} holds nothing before it has joined")
         for token in tokens:
@@ -277,7 +277,7 @@ class Dispatcher(Standing):
                 batch.wait_no_more()
 
     def resend(self, session: int, last_seq: int) -> None:
-        """The session reconnected: what it did not receive is sent again, under the same token."""
+        """Resend what a session that reconnected has not received, under the same tokens."""
         trainer = self._trainers.present.get(session)
         if trainer is not None:
             self._leases.renew(session, trainer.seen)
@@ -285,7 +285,7 @@ class Dispatcher(Standing):
             self._changed = True
 
     def seen(self, session: int, now: float) -> bool:
-        """Any sign of life; False when the session is not known."""
+        """Note a sign of life; False where the session is not known."""
         trainer = self._trainers.present.get(session)
         if trainer is None:
             return False
@@ -293,17 +293,17 @@ class Dispatcher(Standing):
         return True
 
     def leave(self, session: int) -> None:
-        """The session is over, by its own word or not: what it holds goes to others."""
+        """End a session: its batches go to others."""
         if not self._trainers.leave(session):
             return
         self._take_back_all(session)
-        self._recalls.believe(session)  # what has waited is of nobody
+        self._recalls.believe(session)  # nobody is left whose commits could count
         self._last_saved.pop(session, None)
         self._supply.leave(session)
         self._changed = True
 
     def tick(self, now: float) -> list[int]:
-        """Time has passed: ends leases that are over.  Returns sessions that have gone silent."""
+        """End leases that have expired.  Returns the sessions that were silent for too long."""
         for lease in self._leases.expired(now):
             self.counts["expired"] += 1
             self._take_back(lease, "expired")
@@ -319,9 +319,9 @@ class Dispatcher(Standing):
         self._changed = True
 
     def _put_back(self, session: int, batch: Batch) -> None:
-        """A batch came back from a session; it waits to go out again."""
+        """Let a batch that came back from a session wait for another trainer."""
         place = batch.meta.get("claimed")
-        if place is not None:  # nobody else can be given its bytes
+        if place is not None:  # its bytes were an earlier server's
             self._hands.effects.append(Release(batch.partition, batch.number))
             self._hands.void(batch)
             self._claims.arrived(batch.partition, place.token)
@@ -329,8 +329,9 @@ class Dispatcher(Standing):
             self._hands.void(batch)
 
     def claim(self, session: int, place: Any, saved: bool = False) -> None:
-        """A new session has a batch that an earlier server handed out, or (``saved``) has not
-        answered: then the save is said again.
+        """Note that a new session holds a batch of an earlier server.
+
+        With ``saved`` it has committed the batch and got no answer, so it sends the commit again.
         """
         token = place.token
         claim = self._claims.by_token.get(token)
@@ -341,14 +342,14 @@ class Dispatcher(Standing):
             self._changed = True
 
     def recall(self, session: int, commit: Acknowledged) -> None:
-        """A new session was told that this is kept: if the worker does not know it, it is gone."""
+        """Ask whether a commit that an earlier server acknowledged is in the state."""
         self._recalls.ask(session, commit.token)
         self._hands.effects.append(Claim(commit.partition, commit))
 
     # The hand-over
 
     def take_effects(self) -> list[Effect]:
-        """Hand out, and give all effects in their order; the owner calls it after every event."""
+        """Hand out batches, and return all effects in their order."""
         if self._changed:
             self._changed = False
             if self._resends:
@@ -365,10 +366,10 @@ class Dispatcher(Standing):
         return effects
 
     def _send_again(self) -> None:
-        """Send what sessions that reconnected have not received.
+        """Resend what sessions that reconnected have not received.
 
-        A batch that went to others meanwhile leaves no gap in the numbers: a trainer reckons its
-        window by what it received.
+        A batch that went to others meanwhile leaves no gap in the numbers, for a trainer computes
+        its window from the number of its last delivery.
         """
         for session, last_seq in self._resends.items():
             trainer = self._trainers.present.get(session)

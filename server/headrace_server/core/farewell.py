@@ -1,9 +1,9 @@
-"""Whether the end of a feed has reached its trainers, so that the server may go.
+"""Whether the end of a feed has reached its trainers, so that the server may end.
 
 present, and has not acknowledged the end ─┐
-away: its connection is lost               ├─► waited for, a lease's time at most
+away: its connection is lost               ├─► the server waits for it, for a lease's TTL at most
 of the server before: may be on its way    ┘
-has acknowledged, left, died, was given up ──► not waited for
+has acknowledged, left, died, was given up ──► the server does not wait
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ RETURN_S = 3.0
 
 
 class Farewell:
-    """One feed's.  Trainers are named by their nonces."""
+    """The farewell of one feed.  Nonces name trainers."""
 
     def __init__(self, lease_ttl_s: float) -> None:
         self._ttl_s = lease_ttl_s
@@ -23,16 +23,16 @@ class Farewell:
         self._ended_at: float | None = None
 
     def lost(self, trainer: bytes, seen: float) -> None:
-        """The connection of a trainer that was last heard of at ``seen`` is gone."""
+        """Note that the connection of a trainer is gone, which last spoke at ``seen``."""
         self._away = {one: until for one, until in self._away.items() if until > seen}
         self._away[trainer] = seen + self._ttl_s
 
     def back(self, trainer: bytes) -> None:
-        """A trainer is there again."""
+        """Note that a trainer is back."""
         self._away.pop(trainer, None)
 
     def done(self, deaf: int, now: float, began_ended: bool = False) -> bool:
-        """Whether nobody is waited for, now that the feed has ended.
+        """Whether the server waits for no trainer, now that the feed has ended.
 
         ``deaf`` trainers are present and have not acknowledged it.  ``began_ended``: it had ended
         before this server started.

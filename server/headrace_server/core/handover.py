@@ -56,11 +56,11 @@ def of_numbers(numbers: Iterable[int], kind: type[P]) -> _Here[P]:
 
 
 class JoinRefused(ValueError):
-    """A trainer can not join as it asked to."""
+    """A trainer asked to join in a way that does not fit the feed."""
 
 
 class Place(Protocol):
-    """Where a batch waits: a queue, or a round that is not complete."""
+    """A queue in which a batch waits, or a round that is not complete."""
 
     def remove(self, batch: Batch, /) -> None: ...
 
@@ -74,9 +74,9 @@ class Batch:
     rows: int
     body: Any = None
     meta: Mapping[str, Any] = field(default_factory=dict)
-    rank: int = -1  # coordinated mode: whose it is …
+    rank: int = -1  # coordinated mode: the rank that gets it …
     round: int = -1  # … and in which round
-    waits_in: Place | None = None  # at most one place, and none while it is leased
+    waits_in: Place | None = None  # none while it is leased
     settled: bool = False
     freed: bool = False
     pins: set[Hashable] = field(default_factory=set)
@@ -93,14 +93,14 @@ class Batch:
 
     @property
     def turn(self) -> tuple[int, int, int]:
-        """Where it stands among batches that wait: in its round, if it has one."""
+        """The sort key among batches that wait: by its round, if it has one."""
         if self.round < 0:
             return (self.round, *self.order)
         return (self.round, self.partition, self.number)
 
 
 class Waiting:
-    """Batches that came back or were dealt, the first of their order first."""
+    """Batches that came back or were dealt, in their order."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[tuple[int, ...], Batch]] = []
@@ -115,7 +115,7 @@ class Waiting:
         heapq.heappush(self._heap, (batch.turn, batch))
 
     def pop(self) -> Batch | None:
-        """The first batch; entries of those that wait no more are passed over."""
+        """Take the first batch; pass over entries of batches that wait no more."""
         while self._heap:
             batch = heapq.heappop(self._heap)[1]
             if batch.waits_in is self:
@@ -124,15 +124,15 @@ class Waiting:
         return None
 
     def partitions(self) -> set[int]:
-        """The partitions whose batches wait."""
+        """Return the partitions whose batches wait."""
         return {batch.partition for _, batch in self._heap if batch.waits_in is self}
 
     def remove(self, batch: Batch, /) -> None:
-        batch.waits_in = None  # its entry stays, and says nothing any more
+        batch.waits_in = None  # its entry stays in the heap until pop meets it
         self.count -= 1
 
     def drain(self) -> list[Batch]:
-        """All batches, in order."""
+        """Take all batches, in order."""
         batches = []
         while (batch := self.pop()) is not None:
             batches.append(batch)
@@ -151,14 +151,14 @@ class Send:
 
 @record
 class Taken:
-    """A batch left the stream of new ones: its worker may make another."""
+    """A batch left the stream of new ones: its partition may make another."""
 
     batch: Batch
 
 
 @record
 class Answer:
-    """Tell a session what became of its commits."""
+    """Answer the commits of a session."""
 
     session: int
     committed: tuple[int, ...]
@@ -168,7 +168,7 @@ class Answer:
 
 @record
 class Returned:
-    """A lease ended without a commit, for the record: nothing is to be done.
+    """A lease ended without a commit; an entry for the flight record alone.
 
     ``why``: expired, returned, lost (on the way to its trainer), left (its trainer), voided.
     """
@@ -193,7 +193,7 @@ class Finish:
 
 @record
 class Save:
-    """A batch of segments is done: its worker keeps the states.  ``payload`` is the shell's."""
+    """Store a commit, with the states of segments.  ``payload`` is the shell's."""
 
     batch: Batch
     payload: Any
@@ -202,12 +202,12 @@ class Save:
 
 @record
 class Flush(Save):
-    """States of lanes as they are after a batch that was saved, for its worker to keep."""
+    """Store the states of lanes as they are after a batch that was saved."""
 
 
 @record
 class Want:
-    """A partition may make batches (of a stripe of lanes) until there have been so many."""
+    """Let a partition make batches (of a stripe of lanes) until it has made so many."""
 
     partition: int
     upto: int
@@ -216,7 +216,7 @@ class Want:
 
 @record
 class Leave:
-    """The trainer of a stripe of lanes is gone."""
+    """Tell a partition that the trainer of a stripe of lanes has left."""
 
     partition: int
     stripe: int
@@ -224,7 +224,7 @@ class Leave:
 
 @record
 class Claim:
-    """A trainer has a batch of an earlier server: can it still be done?  ``place`` says which."""
+    """Ask a partition whether a batch of an earlier server (``place``) can still be committed."""
 
     partition: int
     place: Any
@@ -232,14 +232,14 @@ class Claim:
 
 @record
 class Dealt:
-    """Rounds of these partitions were dealt, or dealt anew: a later life has to know of them."""
+    """Store the rounds of these partitions, which were dealt, or dealt anew."""
 
     partitions: tuple[int, ...]
 
 
 @record
 class Release:
-    """A batch that was claimed is not to be done by its trainer: its rows go out again."""
+    """Let the rows of a claimed batch go out again: its trainer does not commit it."""
 
     partition: int
     number: int
@@ -247,14 +247,14 @@ class Release:
 
 @record
 class Reclaimed:
-    """A session has a batch that an earlier server handed out; its lease stands again."""
+    """The lease of an earlier server stands again; an entry for the flight record alone."""
 
     token: int
 
 
 @record
 class Rewound:
-    """Send a trainer away: a commit that it was told to be kept is not in the state."""
+    """Send a trainer away: a commit that was acknowledged to it is not in the state."""
 
     session: int
 

@@ -1,10 +1,10 @@
-"""Batches in hands: who has each, and when nobody needs its bytes any more.
+"""Batches in the hands of trainers: who has each, and when nobody needs its bytes any more.
 
     made ─► grant ─► a trainer's ─► settle ─┬─► Freed, once, when nobody has it pinned
               ▲          │                  │
               └─ take_back ─────► void ─────┘
 
-A batch is pinned by a trainer that maps it, or by a frame of it that is still being sent.
+A batch is pinned by a trainer that maps it, or by a frame that is still being sent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Hands"]
 
 
 class Hands:
-    """The batches of one feed, or of some of its partitions, and what is to be done with them."""
+    """The batches of one feed that were made, and the effects that are due."""
 
     def __init__(self, lease_ttl_s: float, term: int) -> None:
         self.leases: LeaseTable[Batch] = LeaseTable(lease_ttl_s, term)
@@ -43,13 +43,13 @@ class Hands:
         return self.leases.take_back(lease, why)
 
     def settle(self, batch: Batch) -> None:
-        """A commit of the batch is stored."""
+        """Count a batch whose commit is stored, and close it."""
         self.counts["batches"] += 1
         self.counts["rows"] += batch.rows
         self.close(batch)
 
     def void(self, batch: Batch) -> None:
-        """A batch that is nobody's goes, without having been committed."""
+        """Drop a batch that nobody holds, without a commit."""
         token = self.leases.void(batch)
         if token is not None:
             self.effects.append(Returned(token, "voided"))
@@ -61,20 +61,20 @@ class Hands:
         self.void(batch)
 
     def close(self, batch: Batch) -> None:
-        """Nothing more can become of a batch."""
+        """End the life of a batch; its bytes are free when nobody has it pinned."""
         batch.settled = True
         self.open -= 1
         if not batch.pins:
             self._free(batch)
 
     def pin(self, batch: Batch, holder: Hashable) -> None:
-        """Somebody reads the bytes of this batch."""
+        """Keep the bytes of a batch for a reader."""
         if batch.freed:
             raise ValueError(f"batch {batch.order} is free: its bytes may be another's by now")
         batch.pins.add(holder)
 
     def unpin(self, batch: Batch, holder: Hashable) -> None:
-        """That reader is done."""
+        """End the use by a reader."""
         if holder in batch.pins:
             batch.pins.discard(holder)
             if batch.settled and not batch.pins:

@@ -8,8 +8,8 @@ The order of a feed is by (number, partition), see stream.py; batches that came 
 new ones.  In coordinated mode the same stream is dealt in rounds, see rounds.py.  A round that can
 not be completed at the end of the feed is dropped, so that all ranks finish together.
 
-Rounds outlive an owner: those that were dealt of a partition are told with it, and stored before
-their batches go out.  The next life deals them again as they were, see redealing.py.
+Rounds outlive an owner: they are stored with their partition before their batches go out, and the
+next life deals them again as they were, see redealing.py.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class PlainSupply(Supply):
         super().__init__(hands, trainers)
         self._partitions = tuple(partitions)
         self.stream = Stream(self._partitions)
-        self._again = Waiting()  # came back, and is no rank's
+        self._again = Waiting()  # batches that came back and belong to no rank
         self._rounds = Rounds(0)
         self._redealing = Redealing()
-        self._run = -1  # of the trainers that joined last, see runs.py; -1: nobody has
+        self._run = -1  # number of the last run of trainers, see runs.py; -1: none yet
         self._full = False  # whether there is no room for the next batch
 
     # From workers
@@ -45,7 +45,7 @@ class PlainSupply(Supply):
     def made(self, batch: Batch) -> bool:
         self.stream.made(batch)
         self._full = False
-        # Before ranks are there it only waits.
+        # Before ranks have joined, the batch only waits.
         if self.world and self._redealing.made(batch):
             self.pick(*batch.order)
             self._deal_again(batch)
@@ -89,7 +89,7 @@ class PlainSupply(Supply):
             self._hands.effects.append(Dealt(self._partitions))
 
     def _place(self) -> None:
-        """Put batches that were made before a rank was there where they were dealt to."""
+        """Deal batches that were made before a rank joined to the ranks that they are for."""
         for order in self._redealing.orders:
             batch = self.pick(*order)
             if batch is not None and self._redealing.take(batch):
@@ -98,7 +98,7 @@ class PlainSupply(Supply):
                 self._redealing.forget_one(order)
 
     def _deal_again(self, batch: Batch) -> None:
-        """A batch that was dealt waits for its rank."""
+        """Let a batch that was dealt wait for its rank."""
         self._rounds.push(batch)
         self._trainers.due.append(batch.rank)
 
@@ -126,7 +126,7 @@ class PlainSupply(Supply):
     # Claims
 
     def pick(self, number: int, partition: int) -> Batch | None:
-        """A batch out of its turn, if it is here; its worker may make another."""
+        """Take a batch out of its turn, if it is here; its partition may make another."""
         placed = self._redealing.picked((number, partition))
         if placed is not None:
             return placed
@@ -185,7 +185,7 @@ class PlainSupply(Supply):
         return batch
 
     def _dealt_to(self, rank: int) -> Batch | None:
-        """The batch of a rank's next round, if it may have it now."""
+        """Return the batch of a rank's next round, if the rank may have it now."""
         if self._redealing.orders:
             batch = self._rounds.peek(rank)
             if batch is None or self._redealing.waits_for(rank, (batch.round, batch.partition)):
@@ -193,11 +193,11 @@ class PlainSupply(Supply):
         return self._rounds.pop(rank, self._coming())
 
     def _coming(self) -> set[int]:
-        """Partitions of which batches may be dealt that were not."""
+        """Return the partitions that have batches to deal, or may get some."""
         return {*self.stream.live, *self._again.partitions()}
 
     def _fresh(self) -> Batch | None:
-        """A batch that came back, else the next of the stream."""
+        """Return a batch that came back, else the next of the stream."""
         if self._again.count:
             return self._again.pop()
         batch = self.stream.next()
@@ -206,10 +206,6 @@ class PlainSupply(Supply):
         return batch
 
     def tell(self, paused: bool) -> None:
-        """Tell trainers that ask for a batch, and have other owners, when to go to one of these.
-
-        Once, when trainers have to act before they get one here.
-        """
         if not (paused or self.stream.open or self._again):
             for trainer in self._trainers.asking.values():
                 if not trainer.idle and trainer.rank < 0:
@@ -219,10 +215,10 @@ class PlainSupply(Supply):
             self._tell_full()
 
     def _tell_full(self) -> None:
-        """Tell trainers that ask for a batch which one comes next, so far as they do not know.
+        """Tell trainers that ask for a batch which one this owner makes next, once each.
 
-        One that has a smaller one of another owner needs not wait for this.  Else each of two
-        could wait for an owner whose batches the other has, and does not use before it has that.
+        A trainer that has an earlier batch of another owner then takes that one.  Otherwise two
+        trainers could wait for each other: each for the owner whose batches the other one holds.
         """
         following = self.stream.missing()
         for trainer in self._trainers.asking.values():
@@ -230,7 +226,7 @@ class PlainSupply(Supply):
                 trainer.full = following
                 self._hands.effects.append(Full(trainer.session, *following))
 
-    # Words
+    # Queries
 
     @property
     def open(self) -> bool:

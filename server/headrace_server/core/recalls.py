@@ -1,9 +1,9 @@
-"""Commits that an earlier server has acknowledged to trainers: is one of them not in the state?
+"""Commits that an earlier server acknowledged: each must be in the state.
 
     ask() ─► Claim ─► worker ─► judged() ─► found: the trainer's commits since count
-                                        └─► gone: Rewound, and none of them does
+                                        └─► gone: Rewound, and none of them counts
 
-Until the worker has answered, the trainer is given nothing, and its commits wait.
+Until the partition has answered, the trainer gets no batch, and its commits wait.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ __all__ = ["Acknowledged", "Recalls"]
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A commit that an earlier server has acknowledged to a trainer, as a claim tells of it."""
+    """A commit that an earlier server acknowledged, in the form of a claim."""
 
     token: int
     partition: int
-    number: int = -1  # there is nothing to claim: whether the commit is known is asked
+    number: int = -1  # no batch to claim: only whether the commit is known
     segments: bytes = b""
 
 
@@ -32,12 +32,12 @@ class Recalls:
         self.doubted: dict[int, list[tuple[int, Any]]] = {}  # by session: its commits since
 
     def ask(self, session: int, token: int) -> None:
-        """A session counts on this commit."""
+        """Note that a session counts on a commit."""
         self._asked[token] = session
         self.doubted.setdefault(session, [])
 
     def waits(self, session: int, token: int, payload: Any) -> bool:
-        """Whether a commit of a session has to wait; then it does."""
+        """Let a commit of a session wait, if it must; whether it does."""
         waiting = self.doubted.get(session)
         if waiting is None:
             return False
@@ -45,15 +45,15 @@ class Recalls:
         return True
 
     def judged(self, token: int) -> int | None:
-        """A worker has said of a commit whether it is there: the session that counts on it."""
+        """Return the session that counts on a commit which a partition has judged."""
         return self._asked.pop(token, None)
 
     def forsake(self, session: int) -> None:
-        """A commit is gone: no other of this session is to count, until it has left."""
+        """Let no commit of a session count, until it has left: one that it counts on is gone."""
         self.doubted[session] = []
 
     def believe(self, session: int) -> list[tuple[int, Any]]:
-        """The commits that have waited, when nothing more is asked of a session: it is believed."""
+        """Return the commits that have waited, once no question about a session is open."""
         if session in self._asked.values():
             return []
         return self.doubted.pop(session, [])

@@ -3,9 +3,9 @@
     this life    dealt(members) ─► told() ─► stored, whole          settled(batch): told no more
     the next     load(…) ─► begin(run) ─► take(batch): its rank and round ─► waits_for(rank, round)
 
-A trainer of a rank has as many batches as all others only if what is left of a round that was
-dealt goes to the ranks that lack it, and before anything of a later round.  Trainers of another run
-lack the same of each round only where nobody has done any of it: begun rounds are forgotten.
+All ranks get equally many batches only if each batch left of a dealt round goes to the rank that
+lacks it, before any batch of a later round.  The trainers of another run lack the same batches of a
+round only where no rank has done its own: begun rounds are forgotten for them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Place = tuple[int, int]
 
 @record
 class DealtRounds:
-    """The rounds of one partition that were dealt, and are not done."""
+    """The dealt rounds of one partition that are not done."""
 
     world: int
     run: int
@@ -39,7 +39,7 @@ class DealtRounds:
         return [self.world, self.run, self.next_round, self.members]
 
     def left(self, first: int, done: Container[int]) -> DealtRounds:
-        """The same without what is done: all before the first number, and these."""
+        """Return the rounds without done batches: those before ``first``, and these."""
         members = [one for one in self.members if one[0] >= first and one[0] not in done]
         return DealtRounds(self.world, self.run, self.next_round, members)
 
@@ -48,24 +48,24 @@ class Redealing:
     """The dealt rounds of one feed."""
 
     def __init__(self) -> None:
-        self._dealt: dict[_Order, Batch] = {}  # by this life, and not settled
-        self._before: dict[int, DealtRounds] = {}  # by partition, while no trainer is there
-        self._known: dict[_Order, tuple[int, int]] = {}  # round and rank, by the life before
-        self._placed: dict[_Order, Batch] = {}  # of these, made again
+        self._dealt: dict[_Order, Batch] = {}  # dealt by this life, and not settled
+        self._before: dict[int, DealtRounds] = {}  # by partition, until the first trainer joins
+        self._known: dict[_Order, tuple[int, int]] = {}  # round and rank, dealt by the life before
+        self._placed: dict[_Order, Batch] = {}  # batches of these that are made again
 
-    # What this life deals
+    # Rounds of this life
 
     def dealt(self, members: Iterable[Batch]) -> None:
-        """These have their ranks."""
+        """Note batches that were dealt to ranks."""
         self._dealt.update((member.order, member) for member in members)
 
     def settled(self, batch: Batch) -> None:
-        """A batch is done."""
+        """Forget a batch that is done."""
         self._dealt.pop(batch.order, None)
         self._placed.pop(batch.order, None)
 
     def told(self, partition: int) -> list[list[int]]:
-        """Number, round and rank of what is dealt of a partition, and not done."""
+        """Return number, round and rank of a partition's batches that are dealt and not done."""
         dealt = [
             [o[0], b.round, b.rank]
             for o, b in self._dealt.items()
@@ -74,23 +74,23 @@ class Redealing:
         known = [[o[0], *place] for o, place in self._known.items() if o[1] == partition]
         return sorted([*dealt, *known])
 
-    # What the life before has dealt
+    # Rounds of the life before
 
     def load(self, partition: int, dealt: DealtRounds) -> None:
-        """Note the batches of a partition that the life before dealt and no rank has done."""
+        """Load the batches of a partition that the life before dealt and no rank has done."""
         self._before[partition] = dealt
         self._known.update({(number, partition): (at, rank) for number, at, rank in dealt.members})
 
     @property
     def loaded(self) -> bool:
-        """Whether there is something of the life before, and no trainer was there yet."""
+        """Whether rounds of the life before are known, and no trainer has joined yet."""
         return bool(self._before)
 
     def begin(self, run: int, world_size: int) -> tuple[dict[int, int], dict[_Place, int]]:
-        """The first trainer is there: keep the rounds that its run goes on with.
+        """Keep the rounds with which the run of the first trainer goes on.
 
-        Returns the next round of each partition, and of the rounds that were begun the number of
-        members that are done.
+        Returns the next round of each partition, and for each begun round how many of its batches
+        are done.
         """
         next_round, begun = dict[int, int](), dict[_Place, int]()
         left = Counter((at, order[1]) for order, (at, _) in self._known.items())
@@ -110,11 +110,11 @@ class Redealing:
 
     @property
     def orders(self) -> list[_Order]:
-        """What is not made again yet."""
+        """Numbers and partitions of the batches that are not made again yet."""
         return list(self._known)
 
     def forget(self, rounds: Iterable[_Place] | None = None) -> None:
-        """Deal what is left of these rounds anew; of all rounds, if none are named."""
+        """Forget these rounds, so that their batches are dealt anew; all, if none are named."""
         gone = set[_Place]() if rounds is None else set(rounds)
         kept = {} if rounds is None else self._known
         self._known = {
@@ -122,11 +122,11 @@ class Redealing:
         }
 
     def forget_one(self, order: _Order) -> None:
-        """This batch is not made again."""
+        """Forget a batch that is not made again."""
         self._known.pop(order, None)
 
     def ended(self, partition: int, number: int | None = None) -> None:
-        """A partition makes nothing more, or nothing before this batch."""
+        """Forget the batches of a partition that will not come: all, or those before ``number``."""
         if self._known:
             self._known = {
                 order: place
@@ -135,7 +135,7 @@ class Redealing:
             }
 
     def made(self, batch: Batch) -> bool:
-        """A batch is made: it gets the round and the rank that it had.  False: it had none."""
+        """Give a new batch the round and the rank that it had.  False where it had none."""
         if not self._known:
             return False
         self.ended(batch.partition, batch.number)
@@ -151,15 +151,15 @@ class Redealing:
         return True
 
     def picked(self, order: _Order) -> Batch | None:
-        """A batch that was made again and waits for its rank, out of its turn."""
+        """Take a batch, out of its turn, that was made again and waits for its rank."""
         batch = self._placed.get(order)
-        if batch is None or batch.waits_in is None:  # it comes from the stream, or is in hand
+        if batch is None or batch.waits_in is None:  # it is in the stream, or leased
             return None
         batch.wait_no_more()
         return batch
 
     def waits_for(self, rank: int, place: _Place) -> bool:
-        """Whether this rank gets another batch before that of a round of a partition."""
+        """Whether a rank has to get another batch before that of this round."""
         return any(
             of == rank and (before, order[1]) < place for order, (before, of) in self._known.items()
         )

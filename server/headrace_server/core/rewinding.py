@@ -10,12 +10,12 @@ never while trainers use the feed that did not ask for it.
                        S is the beginning, others use it?     refuse
                        else                                   take the feed back to S
 
-A trainer that has worked under a start of the server which this state does not know proves that the
-state is an earlier one, put back: what it did there is undone.
+A trainer that has worked under a start which this state does not know proves that an earlier state
+was put back: its work is undone.
 
-A group of trainers that all restart with the token of one checkpoint so takes the feed back once.
-One that dies alone and comes back finds the others at work and joins them.  A trainer of the same
-process is no other: a notebook that begins again means it.
+So a group of trainers that all restart with the token of one checkpoint takes the feed back once.
+A trainer that dies alone and comes back finds the others at work and joins them.  A trainer of the
+same process does not count as another: a notebook that begins again means it.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ __all__ = ["BEGINNING", "TOUCHED", "USED", "Judgement", "Member", "Rewinding", "
 #: In place of the name of a snapshot: the state before the first batch.
 BEGINNING = "beginning"
 
-#: What owners tell each other of a feed: an earlier server has seen something done …
+#: What owners tell each other of a feed: an earlier server has seen a batch done …
 USED = "used"
-#: … and something was committed since the feed was taken back to where it is.
+#: … and a trainer has committed since the feed was taken back.
 TOUCHED = "touched"
 
-#: Trainers that wait for judgement are remembered up to this number.
+#: Maximum number of trainers that wait for judgement; the oldest is forgotten.
 _REMEMBERED = 10_000
 
 
 class Judgement(Enum):
-    """What becomes of a trainer that brings a token."""
+    """The answer to a trainer that brings a token."""
 
     JOIN = "join"
     WAIT = "wait"
@@ -51,19 +51,19 @@ class Judgement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A trainer that is counted as present."""
+    """A trainer that counts as present."""
 
     process: bytes
     resumed: str  # the snapshot of its token, or BEGINNING; "" if it brought none
     seen: float
-    uses: bool = True  # it has not heard the end of the feed
+    uses: bool = True  # it has not acknowledged the end of the feed
 
 
 class Rewinding:
-    """One feed's, for the life of an owner.
+    """The judge of one feed, for the life of an owner.
 
     ``snapshot`` is the one that the feed was taken back to last, ``untouched`` whether this life
-    began with that.  ``starts`` are the last starts of the server, this one at the end; none where
+    began with it.  ``starts`` are the last starts of the server, this one at the end; none where
     nothing outlives a server.
     """
 
@@ -78,15 +78,15 @@ class Rewinding:
         self.snapshot = snapshot or BEGINNING
         self.untouched = untouched
         self._starts = frozenset(starts)
-        self._first = starts[0] if starts else 0  # whether there was one before is not known
+        self._first = starts[0] if starts else 0  # earlier starts may have been forgotten
         self._asked: dict[bytes, float] = {}  # by nonce: when it asked first
 
     def of_another_generation(self, generation: int) -> bool:
-        """Whether a trainer counts on what was undone.  -1: it comes for the first time."""
+        """Whether a trainer counts on undone work.  -1: it comes for the first time."""
         return generation not in (-1, self.generation)
 
     def unknown_start(self, starts: Iterable[int]) -> int | None:
-        """A start under which a trainer has worked and that this state has never seen."""
+        """Return a start under which a trainer has worked and that this state does not know."""
         if not self._starts:
             return None
         return next((n for n in starts if n >= self._first and n not in self._starts), None)
@@ -94,7 +94,7 @@ class Rewinding:
     def judge(
         self, nonce: bytes, process: bytes, resume: str, members: Iterable[Member], now: float
     ) -> Judgement:
-        """A trainer's Hello with a token, the first one or another."""
+        """Judge a Hello with a token, the first one or a repeated one."""
         if resume == self.snapshot and self.untouched:
             return Judgement.JOIN
         asked = self._asked.setdefault(nonce, now)
@@ -114,7 +114,7 @@ class Rewinding:
 
 
 def in_use(feed: str, trainers: str) -> FeedInUse:
-    """Why a feed is not started from its beginning."""
+    """Return the error for a feed that is not started from its beginning."""
     return FeedInUse(
         f"feed {feed!r} can not be started from its beginning: {trainers}.  Close those trainers, "
         f"or undo their work by headrace restart {feed} --force, "

@@ -1,12 +1,12 @@
-"""Coordinated mode: batches are dealt in rounds, one of one kind of one partition to each rank.
+"""Coordinated mode: a round deals one batch of one kind of one partition to each rank.
 
     add() ─► a group for each kind ── one for each rank? ──► a round ─► pop(rank)
              of each partition                                  ▲          │ came back
                                                                 └── push() ┘
 
-Rounds are counted in each partition, and their order is by (round, partition).  Ranks go through
-them in this order, whoever has the partitions: a round waits until none before it can come.  One
-that was dealt is never changed: what of it comes back goes to the same rank again.
+Each partition numbers its rounds, and their order is by (round, partition).  Ranks take them in
+this order, whichever owners have the partitions: a round waits until no earlier one can come.  A
+round that was dealt never changes: a batch of it that comes back goes to the same rank again.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _Place = tuple[int, int]
 
 
 class Rounds:
-    """The rounds of one world size; 0 ranks stand for shared mode, where nothing is dealt."""
+    """The rounds of one world size; with 0 ranks (shared mode) nothing is dealt."""
 
     def __init__(self, world: int) -> None:
         self.world = world
-        #: By partition and kind: not yet one for each rank.
+        #: By partition and kind: batches of a round that is not complete.
         self._groups: dict[tuple[int, Any], list[Batch]] = {}
         self._dealt = [Waiting() for _ in range(world)]
         self._next_round: dict[int, int] = {}  # by partition
-        self._settled: dict[_Place, int] = {}  # ranks that are done with it, while not all are
+        self._settled: dict[_Place, int] = {}  # number of ranks that are done, while not all are
 
     def add(self, batch: Batch) -> list[Batch]:
-        """Deal a new batch: the members of its round if it makes one complete, else nothing."""
+        """Add a new batch; return all batches of its round if the round is complete now."""
         partition, kind = batch.partition, batch.meta.get("bucket")
         group = self._groups.setdefault((partition, kind), [])
         batch.waits_in = group
@@ -51,31 +51,31 @@ class Rounds:
         return group
 
     def go_on(self, next_round: Mapping[int, int], begun: Mapping[_Place, int]) -> None:
-        """Go on after rounds of a life before; of those that were begun so many are done."""
+        """Go on after rounds of an earlier life; ``begun``: how many ranks are done with each."""
         self._next_round = dict(next_round)
         self._settled = dict(begun)
 
     @property
     def next_round(self) -> Mapping[int, int]:
-        """By partition the number of the round that is dealt next."""
+        """Number of the next round by partition."""
         return self._next_round
 
     @property
     def begun(self) -> list[_Place]:
-        """Rounds with which some ranks are done, and others not."""
+        """Rounds with which some ranks are done and others are not."""
         return list(self._settled)
 
     def peek(self, rank: int) -> Batch | None:
-        """What ``pop`` would give, if none came first."""
+        """Return what ``pop`` would return if no earlier round could come."""
         batch = self._dealt[rank].pop()
         if batch is not None:
             self._dealt[rank].push(batch)
         return batch
 
     def pop(self, rank: int, coming: Iterable[int]) -> Batch | None:
-        """The batch of a rank's next round, if it was dealt.
+        """Return the batch of a rank's next round, if it was dealt.
 
-        ``coming`` are the partitions of which more may be dealt: none of these may come first.
+        ``coming``: partitions that may have more rounds; none of these may come first.
         """
         batch = self._dealt[rank].pop()
         if batch is None:
@@ -91,11 +91,11 @@ class Rounds:
         return len(self._dealt[rank]) > 0
 
     def push(self, batch: Batch) -> None:
-        """A batch that was dealt came back."""
+        """Take a batch that was dealt and came back."""
         self._dealt[batch.rank].push(batch)
 
     def settled(self, batch: Batch) -> None:
-        """A rank is done with its batch of a round."""
+        """Note that a rank is done with its batch of a round."""
         if batch.round >= 0:
             place = batch.round, batch.partition
             done = self._settled.get(place, 0) + 1
@@ -104,7 +104,7 @@ class Rounds:
                 del self._settled[place]
 
     def undeal(self) -> list[Batch]:
-        """Everything that waits here, to be dealt for another world size."""
+        """Return all batches that wait here, to be dealt for another world size."""
         return [*map(_undealt, self._of_dealt()), *self.drop()]
 
     def realign(self) -> list[Batch]:
@@ -119,7 +119,7 @@ class Rounds:
         return left
 
     def drop(self) -> list[Batch]:
-        """The batches of rounds that are not complete; they are forgotten here."""
+        """Return and forget the batches of rounds that are not complete."""
         batches = [batch for group in self._groups.values() for batch in group]
         self._groups.clear()
         for batch in batches:

@@ -1,7 +1,7 @@
 """Which run a trainer with a rank belongs to: the law by which ranks stay in step.
 
 A *run* is the trainers that train together, one of each rank, and all of them get the same rounds.
-So a run begins with whole rounds: what is left of a round that others have begun is dealt anew
+So a run begins with whole rounds: the batches left of a round that others have begun are dealt anew
 (rounds.py).  A rank that dies alone and comes back is of the same run, and goes on after its own
 last commit.
 
@@ -11,9 +11,9 @@ last commit.
                      ─► None: ask again, for nobody knows yet whether one is
                      ─► JoinRefused: it names a run that is over
 
-One process decides, or else owners of one feed would judge by what each has seen of the same
-deaths: a trainer greets owner 0 first, which names its run, and tells the others.  Runs are
-numbered upwards, those of a later life of an owner after those of an earlier one.
+One process decides, for each owner of a feed sees other parts of the same deaths: a trainer greets
+owner 0 first, which names its run, and tells the other owners.  Runs are numbered upwards, those of
+a later life of an owner after those of an earlier one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["MAX_RUN", "Runs"]
 
 #: A number from the wire must leave room for the runs after it.
 MAX_RUN = 1 << 62
-#: Trainers that wait for judgement are remembered up to this number.
+#: Maximum number of trainers that wait for judgement; the oldest is forgotten.
 _REMEMBERED = 10_000
 
 
@@ -36,14 +36,14 @@ class Runs:
     """The runs of one feed, as one owner knows them; ``term`` numbers the owner's start."""
 
     def __init__(self, term: int = 0) -> None:
-        self.current = 0  # the last run that anybody joined; 0: none
+        self.current = 0  # the last run that a trainer joined; 0: none
         self._first = term << 32  # runs that begin here have larger numbers
         self._world = 0
-        self._ranks: set[int] = set()  # of the current run, as far as they were here
+        self._ranks: set[int] = set()  # of the current run that have joined here
         self._asked: dict[bytes, float] = {}  # by nonce: when a trainer asked first
 
     def goes_on(self, run: int) -> None:
-        """An owner before this one has known a run, whose trainers may come back."""
+        """Note a run of an earlier owner, whose trainers may come back."""
         self.current = max(self.current, run)
 
     def judge(
@@ -55,9 +55,9 @@ class Runs:
         present: Iterable[Trainer],
         now: float,
     ) -> int | None:
-        """The run of a trainer that greets; None: it is to ask again.
+        """Return the run of a trainer that greets; None where it has to ask again.
 
-        ``named``: the run that it was told to be of, 0 if it comes for the first time.
+        ``named``: the run that it was given before, 0 if it comes for the first time.
         ``present``: the trainers that have ranks here.
         """
         if named and not self.current <= named <= MAX_RUN:
@@ -83,7 +83,7 @@ class Runs:
         return None if comes_back and not any(there.values()) else self.current
 
     def joined(self, nonce: bytes, rank: int, world_size: int, run: int) -> None:
-        """A trainer is of this run."""
+        """Note that a trainer has joined a run."""
         self._asked.pop(nonce, None)
         if run != self.current or world_size != self._world:
             self._ranks.clear()

@@ -1,11 +1,11 @@
-"""Claims of segments: rows that an earlier server handed out, known by what segments they are.
+"""Claims of segments: rows that an earlier server handed out, known by their segments.
 
     add() ─► [ of a partition, by token ] ─► Claim, one after the other ─► judged() ─► arrived()
 
-A batch follows from the states of others.  So a partition judges the claims of one whose commit
-is to come before those of later tokens, and makes nothing new meanwhile.  A claim that it refuses
-may be on rows that come to be by the commit of another: it stays doubtful until no such can come.
-In lanes nothing follows from another's commit, and nothing waits.
+A batch is made from the states of earlier ones.  So a partition judges a claim whose commit is to
+come before the claims of later tokens, and makes no new batch meanwhile.  A claim that it refuses
+may name rows that exist only after another trainer's commit: it stays doubtful until no such commit
+can come.  In lanes no batch depends on another trainer's commit, and no claim waits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .hands import Hands
 
 __all__ = ["SegmentClaims"]
 
-#: Of the segments that a trainer says it has: insertion index (int64), number (int32).
+#: Bytes of a segment in a claim: insertion index (int64) and number (int32).
 _BYTES_PER_ROW = 12
 
 
@@ -30,10 +30,10 @@ class SegmentClaims(Claims):
     def __init__(self, hands: Hands, supply: Arrivals | LaneQueues) -> None:
         super().__init__(hands)
         self._supply = supply
-        #: By partition that is held: tokens of claims that are to be judged, oldest last.
+        #: By partition that is held: tokens of queued claims, the oldest last.
         self._unsaid: dict[int, list[int]] = {}
-        self._awaited: dict[int, int] = {}  # by partition: the claim that others wait for
-        self._others_come = False  # trainers of an earlier server, which have not greeted this one
+        self._awaited: dict[int, int] = {}  # by partition: token of the claim that others wait for
+        self._others_come = False  # whether trainers of an earlier server may still greet
 
     def add(self, session: int, place: Any, saved: bool) -> Iterable[Claimed]:
         if not place.rows or len(place.segments) != _BYTES_PER_ROW * place.rows:
@@ -81,9 +81,9 @@ class SegmentClaims(Claims):
         return (claim,)
 
     def _may_be_made_up(self, claim: Claimed) -> bool:
-        """Whether what a batch was made of may still be saved, by another trainer.
+        """Whether another trainer may still save the states that a claimed batch was made of.
 
-        Others are to greet, or have claims that are not judged yet.
+        Other trainers may greet, or have claims that are not judged yet.
         """
         if isinstance(self._supply, LaneQueues):
             return False
@@ -94,9 +94,9 @@ class SegmentClaims(Claims):
         )
 
     def _out_again(self, place: Any, number: int) -> Batch:
-        """The rows of a claim are out again, in the worker's books under this number.
+        """Return the batch of a claim, which its partition counts as out under this number.
 
-        What is wanted is said again: a wish that crossed the claim did not count it.
+        Its Want is sent again: one that crossed the claim did not count this batch.
         """
         self._hands.effects.append(self._supply.claimed(place.partition))
         self._hands.open += 1
@@ -118,7 +118,7 @@ class SegmentClaims(Claims):
             self._supply.hold(partition, False)
 
     def _judge_again(self, partition: int) -> None:
-        """Have a partition judge claims that it has refused: by now it may know their rows."""
+        """Have a partition judge refused claims again, for it may know their rows by now."""
         again = [
             token
             for token, claim in self.by_token.items()

@@ -1,4 +1,4 @@
-"""Where the batches and the trainers of one feed stand: what can be asked of its dispatcher."""
+"""The parts of a dispatcher, and the queries: where batches and trainers of a feed stand."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["Standing"]
 
 
 class Standing:
-    """The parts of the machine, and their answers.
+    """The parts of the machine, and the queries.
 
     ``term`` makes the tokens of one start of an owner differ from those of all others.
-    ``order`` is that of a feed of segments, "arrival" or "lanes"; of others it is empty.
-    ``shared``: whether other partitions of the feed are handed out elsewhere.
+    ``order`` is that of a feed of segments, "arrival" or "lanes"; "" for a plain feed.
+    ``shared``: whether other owners have partitions of the feed.
     """
 
     def __init__(
@@ -50,17 +50,17 @@ class Standing:
             self._supply, self._claims = plain, PlainClaims(hands, plain)
         self._saving: dict[tuple[int, int], Lease[Batch]] = {}  # commits to be stored, by order
         self._last_saved: dict[int, tuple[int, Batch]] = {}  # by session: token and batch
-        self._resends: dict[int, int] = {}  # sessions that reconnected, and what they received
+        self._resends: dict[int, int] = {}  # last delivery received, of sessions that reconnected
         self._paused = False
         self._changed = False  # since things were handed out
         self.counts, self.dropped = hands.counts, hands.dropped
         self.pin, self.unpin = hands.pin, hands.unpin
 
     def _held_by(self, session: int) -> int:
-        """Number of batches that count against the credits of a session.
+        """Return the number of batches that count against the credits of a session.
 
-        Of those that wait to be stored the ones beyond ``max_window`` do: a trainer whose worker
-        does not keep up gets no more, so what waits is bounded.
+        Commits that wait to be stored count from ``max_window`` on: a trainer whose partition does
+        not keep up gets no more, so the backlog is bounded.
         """
         most = self._trainers.max_window
         if session in self._recalls.doubted:
@@ -70,7 +70,7 @@ class Standing:
 
     @property
     def ended(self) -> bool:
-        """Everything was made, handed out and stored, and every claim is settled."""
+        """Whether every batch was made, handed out and stored, and every claim has ended."""
         return not (self._hands.open or self._claims.by_token or self._supply.open)
 
     def exhausted(self, session: int, last_seq: int) -> bool:
@@ -86,11 +86,11 @@ class Standing:
     # Batches
 
     def holds(self, session: int, token: int) -> bool:
-        """Whether this lease stands, and is this session's."""
+        """Whether a session holds this lease."""
         return self._leases.holds(session, token)
 
     def leased_batch(self, session: int, token: int) -> Batch | None:
-        """The batch of a lease that stands, that can still be saved, or that is claimed."""
+        """Return the batch of a token that the session can commit, or that is claimed."""
         claim = self._claims.by_token.get(token)
         if claim is not None:
             place = claim.place
@@ -98,19 +98,19 @@ class Standing:
         return self._leases.batch_of(token, session)
 
     def last_saved(self, session: int, token: int) -> Batch | None:
-        """The batch of a token, if it is the last one that the session has saved."""
+        """Return the batch of a token, if it is the last one that the session has saved."""
         saved, batch = self._last_saved.get(session, (0, None))
         return batch if saved == token else None
 
     def lost_lanes(self, session: int, token: int) -> bool:
-        """Whether a batch that can not be flushed was the session's, and its lease has ended.
+        """Whether the lease of a batch has ended, so that its lanes can not be flushed.
 
-        False where the session has still to save it, or nobody was ever given this token.
+        False where the session has still to save the batch, or the token was never given out.
         """
         return self._leases.issued(token) and not self._leases.holds(session, token)
 
     def holder(self, partition: int, number: int) -> tuple[int, float] | None:
-        """Which session has a batch, and since when."""
+        """Return the session that holds a batch, and since when."""
         for lease in self._leases.held():
             if lease.batch.order == (number, partition):
                 return lease.session, lease.since
@@ -123,14 +123,14 @@ class Standing:
 
     @property
     def in_doubt(self) -> int:
-        """Number of batches of which it is not known yet whether a trainer has done them."""
+        """Number of batches that a trainer may have done without our knowing it yet."""
         return self.leased + len(self._claims.by_token)
 
     def standing(self) -> dict[str, int]:
-        """Where the batches are that were made and are not settled.
+        """Return how many batches wait where, of those that are made and not settled.
 
-        ``ready`` are new, ``returned`` came back or were dealt to a rank, ``leased`` are in hands,
-        ``saving`` are those whose commit is not stored.
+        ``ready`` are new, ``returned`` came back or were dealt to a rank, ``leased`` are held by
+        trainers, the commits of ``saving`` are being stored.
         """
         ready, leased, saving = self._supply.waiting(), len(self._leases), len(self._saving)
         returned = max(0, self._hands.open - ready - leased - saving)
@@ -149,7 +149,7 @@ class Standing:
         return self._trainers.by_rank.values()
 
     def standing_of(self, session: int) -> dict[str, int]:
-        """How much one trainer has and takes; empty where it is not there."""
+        """Return how many batches a trainer holds and takes; empty where it is not there."""
         trainer = self._trainers.present.get(session)
         if trainer is None:
             return {}
@@ -159,10 +159,10 @@ class Standing:
             "leases": self._leases.count(session),
         }
 
-    # Words
+    # Texts
 
     def describe(self, now: float) -> str:
-        """Why a trainer gets nothing, in words."""
+        """Return why a trainer gets no batch, for people."""
         reasons = []
         if self._saving:
             reasons.append(f"the states of {len(self._saving)} batches are being kept")

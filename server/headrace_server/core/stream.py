@@ -2,10 +2,9 @@
 
     made(0/0) made(1/0) … ─► one line for each partition ─► next(): 0/0 1/0 2/0  0/1 1/1 …
 
-Each turn goes to the partition whose next batch is the first by (number, partition).  A batch that
-is not there yet is waited for, so the order does not depend on who made what first, nor on what a
-server before this one has handed out.  The partitions are those whose leases are held here, which
-need not be all of the feed.
+Each turn goes to the partition whose next batch is the first by (number, partition), and waits for
+that batch.  So the order depends neither on which partition was faster, nor on the batches that an
+earlier server has handed out.  The partitions are those of one owner, which need not be all.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class _Partition:
     ready: deque[Batch] = field(default_factory=deque)
     next_number: int = 0
     ended: bool = False
-    gaps: bool = False  # some of its batches may have been done under an earlier server
+    gaps: bool = False  # an earlier server may have seen some of its batches done
 
 
 class Stream:
@@ -33,17 +32,17 @@ class Stream:
 
     def __init__(self, partitions: Iterable[int]) -> None:
         self._partitions = of_numbers(partitions, _Partition)
-        self._live = len(self._partitions)  # that are not dry: ready, or still making
-        # The number that each has next, at the least, and its own.
+        self._live = len(self._partitions)  # number that have batches or will make some
+        # Heap of the least next number of each partition, and the partition.
         self._turns = [(0, partition) for partition in self._partitions]
 
     @property
     def open(self) -> bool:
-        """Whether more will come, or is there."""
+        """Whether batches are here, or will come."""
         return self._live > 0
 
     def made(self, batch: Batch) -> None:
-        """The next batch of a partition is there."""
+        """Take the next batch of a partition."""
         here = self._partitions[batch.partition]
         passes = here.gaps and batch.number > here.next_number
         if here.ended or (batch.number != here.next_number and not passes):
@@ -55,13 +54,13 @@ class Stream:
         here.ready.append(batch)
 
     def start(self, partition: int, number: int) -> None:
-        """A partition goes on where an earlier server was: with this batch, or one after it."""
+        """Let a partition go on where an earlier server was: with this batch, or a later one."""
         here = self._partitions[partition]
         here.next_number = max(here.next_number, number)
         here.gaps = True
 
     def pick(self, number: int, partition: int) -> Batch | None:
-        """Take one batch out of turn, if it is there."""
+        """Take one batch out of turn, if it is here."""
         here = self._partitions[partition]
         for batch in here.ready:
             if batch.number == number:
@@ -71,7 +70,7 @@ class Stream:
         return None
 
     def waiting(self) -> int:
-        """How many batches are there, and not taken."""
+        """Return how many batches are here, and not taken."""
         return sum(len(here.ready) for here in self._partitions.values())
 
     def will_make(self, number: int, partition: int) -> bool:
@@ -80,14 +79,14 @@ class Stream:
         return not here.ended and number >= here.next_number
 
     def end(self, partition: int) -> None:
-        """No more batches of a partition will come."""
+        """Note that a partition makes no more batches."""
         here = self._partitions[partition]
         if not here.ended:
             here.ended = True
             self._live -= not here.ready
 
     def next(self) -> Batch | None:
-        """The batch whose turn it is, if it is there."""
+        """Take the batch whose turn it is, if it is here."""
         turn = self._turn()
         if turn is None:
             return None
@@ -102,16 +101,16 @@ class Stream:
 
     @property
     def live(self) -> Sequence[int]:
-        """Partitions of which batches are there, or may come."""
+        """Partitions that have batches or may make some."""
         return [p for p, here in self._partitions.items() if here.ready or not here.ended]
 
     def missing(self) -> tuple[int, int] | None:
-        """Number and partition of the batch that is waited for, if one is."""
+        """Return number and partition of the batch that trainers wait for, if they do."""
         turn = self._turn()
         return None if turn is None or self._partitions[turn[1]].ready else turn
 
     def _turn(self) -> tuple[int, int] | None:
-        """Whose turn it is, and which number it has next, at the least."""
+        """Return the least next number and the partition whose turn it is."""
         turns = self._turns
         while turns:
             number, partition = turns[0]

@@ -19,29 +19,29 @@ from .handover import JoinRefused
 
 __all__ = ["MAX_WORLD", "Trainer", "Trainers"]
 
-#: No run has so many ranks; a number from the wire must not become so many queues.
+#: Maximum world size: a number from the wire must not become more queues.
 MAX_WORLD = 65_536
 
 
 @dataclass(slots=True)
 class Trainer:
-    """One session, and how far its deliveries are."""
+    """One session, and the number of its last delivery."""
 
     session: int
     seen: float
     rank: int = -1
     window: int = 0
     seq: int = 0
-    told: bool = False  # of the end
-    passed: int = 0  # partitions that it was told to be over
-    idle: bool = False  # whether it was told that it gets none before trainers act
-    full: tuple[int, int] | None = None  # which batch it was told to be the next one
+    told: bool = False  # whether it knows of the end
+    passed: int = 0  # number of ended partitions that it knows of
+    idle: bool = False  # whether it knows that it gets none before trainers act
+    full: tuple[int, int] | None = None  # the next batch of this owner, as far as it knows
 
 
 class Trainers:
-    """All of one feed; ``held`` says how many batches a session has.
+    """The trainers of one feed; ``held`` returns how many batches a session has.
 
-    ``shared``: they have other owners of the feed, too.
+    ``shared``: the feed has other owners, too.
     """
 
     def __init__(self, max_window: int, held: Callable[[int], int], shared: bool = False) -> None:
@@ -50,13 +50,13 @@ class Trainers:
         self._held = held
         self.present: dict[int, Trainer] = {}  # by session
         self.by_rank: dict[int, Trainer] = {}
-        # Those that want more.  Who looks at them and has nothing for the first can stop there:
-        # only what is new in the stream can serve them.
+        # Those that want more batches.  Where the first of them can not be served, none can, until
+        # a batch comes.
         self.asking: OrderedDict[int, Trainer] = OrderedDict()
-        self.due: deque[int] = deque()  # ranks that may have something dealt to them
+        self.due: deque[int] = deque()  # ranks that may have a batch dealt to them
 
     def check(self, session: int, rank: int, world_size: int, world: int) -> None:
-        """JoinRefused where a new session does not fit the others, who are of ``world`` ranks."""
+        """JoinRefused where a new session does not fit the others, which are of ``world`` ranks."""
         if session in self.present:
             raise ValueError(f"session {session} is there already")
         if rank < 0 and not world_size:
@@ -77,13 +77,13 @@ class Trainers:
             raise JoinRefused(f"rank={rank} is taken by another trainer")
 
     def join(self, session: int, now: float, rank: int) -> None:
-        """A session that was checked is there."""
+        """Add a session that was checked."""
         trainer = self.present[session] = Trainer(session, now, rank)
         if rank >= 0:
             self.by_rank[rank] = trainer
 
     def leave(self, session: int) -> bool:
-        """A session is over; False when it is not known."""
+        """Remove a session; False where it is not known."""
         trainer = self.present.pop(session, None)
         if trainer is None:
             return False
@@ -96,11 +96,11 @@ class Trainers:
         return trainer.window > trainer.seq and self._held(trainer.session) < self.max_window
 
     def credits(self, trainer: Trainer) -> int:
-        """How many batches it takes now."""
+        """Return how many batches it takes now."""
         return min(trainer.window - trainer.seq, self.max_window - self._held(trainer.session))
 
     def ask(self, session: int) -> None:
-        """Whether this trainer can be served is to be looked at."""
+        """Let the next hand-out look at a trainer, if it wants more."""
         trainer = self.present.get(session)
         if session in self.asking and not self.by_rank:
             return
@@ -110,11 +110,11 @@ class Trainers:
                 self.due.append(trainer.rank)
 
     def silent(self, now: float, ttl_s: float) -> list[int]:
-        """Sessions of which nothing was heard for so long."""
+        """Return the sessions that sent nothing for so long."""
         return [t.session for t in self.present.values() if t.seen + ttl_s <= now]
 
     def absent(self, world: int) -> str:
-        """Which of so many ranks have not joined, in words; empty when all have."""
+        """Return which of so many ranks have not joined, for people; "" when all have."""
         missing = world - len(self.by_rank)
         if not missing:
             return ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,51 +46,39 @@ _COUNTED = {"limit": "trainers", "denied": "revoked"}
 _LONGEST_HOST = 100
 
 
+@dataclass(eq=False)
 class Admission:
-    """To all feeds of one owner."""
+    """The admission to all feeds of one owner."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        owner: int,
-        gate: RelayDoor,
-        desks: Mapping[str, Desk],
-        sessions: SessionTable,
-        outbox: Outbox,
-        channels: Path,
-        clock: AwakeClock,
-        leave: Callable[[Session, Desk], None],
-    ) -> None:
-        """``channels``: where trainers of this host connect; ``leave`` ends a session."""
-        self._config = config
-        self._owner = owner
-        self._gate = gate
-        self._desks = desks
-        self._sessions = sessions
-        self._outbox = outbox
-        self._channels = channels
-        self._clock = clock
-        self._leave = leave
+    config: RunConfig
+    owner: int
+    door: RelayDoor
+    desks: Mapping[str, Desk]
+    sessions: SessionTable
+    outbox: Outbox
+    channels: Path  # where trainers of this host connect
+    clock: AwakeClock
+    leave: Callable[[Session, Desk], None]  # ends a session
 
     def hear(self, identity: bytes, hello: Hello, key: str) -> None:
         """Answer a greeting: by Welcome, Refused, or a Pulse that says what is waited for."""
         try:
             if not self._desk_of(hello.feed).opened:
-                self._outbox.send(identity, Pulse(0, "the workers are opening the feed's source"))
+                self.outbox.send(identity, Pulse(0, "the workers are opening the feed's source"))
                 return
             session, resumed = self._admit(identity, hello, key)
         except Later as error:
-            self._outbox.send(identity, Pulse(0, str(error)))
+            self.outbox.send(identity, Pulse(0, str(error)))
             return
         except (HeadraceError, JoinRefused) as error:
             code = "protocol" if isinstance(error, JoinRefused) else code_of(error)
             if code in _COUNTED:
                 text = f"refused a trainer: {error}"
-                self._gate.refusals.add(_COUNTED[code], "", text, self._clock())
-            self._outbox.send(identity, Refused(code, str(error)))
+                self.door.refusals.add(_COUNTED[code], "", text, self.clock())
+            self.outbox.send(identity, Refused(code, str(error)))
             return
-        desk = self._desks[session.feed]
-        self._outbox.send(
+        desk = self.desks[session.feed]
+        self.outbox.send(
             identity,
             Welcome(
                 limits.PROTOCOL[1],
@@ -97,23 +86,23 @@ class Admission:
                 session.number,
                 desk.name,
                 desk.schema or [],
-                self._config.heartbeat_s,
-                self._config.lease_ttl_s,
-                self._config.max_credits,
-                self._config.directory,
+                self.config.heartbeat_s,
+                self.config.lease_ttl_s,
+                self.config.max_credits,
+                self.config.directory,
                 str(session.path),
                 resumed,
                 desk.properties,
-                str(self._channels),
+                str(self.channels),
                 None if resumed else self._usage_told(session, desk, hello),
-                self._owner,
+                self.owner,
                 desk.owners,
                 desk.of_feed,
                 session.run,
             ),
         )
         if desk.failure is not None:
-            self._outbox.send(identity, Ended(session.number, *desk.failure))
+            self.outbox.send(identity, Ended(session.number, *desk.failure))
         elif resumed:
             # A trainer that never heard of this session counts in another.
             ours = hello.known in ("", str(session.path))
@@ -128,17 +117,17 @@ class Admission:
             )
         if not 0 < len(hello.nonce) <= 64:
             raise ProtocolError("a Hello carries a nonce of 1 to 64 bytes")
-        name = self._gate.name_of(key)
+        name = self.door.name_of(key)
         if name is None:
             raise NotAllowed(REVOKED)
         desk = self._desk_of(hello.feed)
-        if hello.owner not in (-1, self._owner) and hello.owner < desk.owners:
+        if hello.owner not in (-1, self.owner) and hello.owner < desk.owners:
             raise ProtocolError(
                 f"a Hello names owner {hello.owner}; feed {desk.name!r} has {desk.owners}, and "
-                f"this is owner {self._owner}"
+                f"this is owner {self.owner}"
             )
-        now = self._clock()
-        session = self._sessions.resume(hello.nonce, desk.name, identity, key)
+        now = self.clock()
+        session = self.sessions.resume(hello.nonce, desk.name, identity, key)
         if session is not None:
             session.seen = now
             desk.dispatcher.seen(session.number, now)
@@ -146,16 +135,16 @@ class Admission:
             return session, True
         members = (
             Member(s.process, s.resumed, s.seen, s.uses and not desk.over)
-            for s in self._sessions.of_feed(desk.name)
+            for s in self.sessions.of_feed(desk.name)
             if s.present
         )
         desk.rejoining.admit(hello, members, now)
         run = desk.run_of(hello, now)
-        other = self._sessions.of_connection(identity)
+        other = self.sessions.of_connection(identity)
         if other is not None:
-            self._leave(other, self._desks[other.feed])
+            self.leave(other, self.desks[other.feed])
         try:
-            session = self._sessions.open(hello.nonce, desk.name, identity, key, name)
+            session = self.sessions.open(hello.nonce, desk.name, identity, key, name)
         except OSError as error:
             if not is_shortage(error):
                 raise
@@ -166,7 +155,7 @@ class Admission:
         try:
             desk.dispatcher.join(session.number, now, hello.rank, hello.world_size, run)
         except JoinRefused:
-            self._sessions.leave(session)
+            self.sessions.leave(session)
             raise
         if run:
             session.run = run
@@ -187,18 +176,18 @@ class Admission:
         if desk.failure is not None or hello.known:
             return None
         at_work = any(  # an earlier cell of a notebook is not, though it may not have left
-            s.uses and s.process != session.process for s in self._sessions.of_feed(desk.name)
+            s.uses and s.process != session.process for s in self.sessions.of_feed(desk.name)
         )
         if usage.finished or (usage.batches and not wanted_by(hello) and not at_work):
             return told
         return None
 
     def _desk_of(self, name: str) -> Desk:
-        if not name and len(self._desks) == 1:
-            return next(iter(self._desks.values()))
-        desk = self._desks.get(name)
+        if not name and len(self.desks) == 1:
+            return next(iter(self.desks.values()))
+        desk = self.desks.get(name)
         if desk is None:
-            listed = ", ".join(sorted(map(repr, self._desks)))
+            listed = ", ".join(sorted(map(repr, self.desks)))
             what = f"there is no feed {name!r}" if name else "feed= is needed"
             raise UnknownFeed(f"{what}; this server has {listed}")
         return desk

@@ -98,7 +98,15 @@ class House:
         self._sessions = sessions
         self._requests = Requests(partitions, do, outbox, pipe, clock)
         self.reception = Reception(
-            *(config, door, self.desks, sessions, outbox, near, clock, self._requests, worker)
+            config=config,
+            door=door,
+            desks=self.desks,
+            sessions=sessions,
+            outbox=outbox,
+            near=near,
+            clock=clock,
+            requests=self._requests,
+            owner=worker,
         )
         self._taken = dict.fromkeys(self.desks, 0)
         self._told_open = False

@@ -12,6 +12,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from headrace_proto import limits
@@ -56,68 +57,71 @@ _SILENT = 2.5
 _OF_FALSE = 10
 
 
+@dataclass(eq=False)
 class Reception:
     """All trainers of all feeds."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        gate: RelayDoor,
-        desks: Mapping[str, Desk],
-        sessions: SessionTable,
-        outbox: Outbox,
-        near: TrainersExchange,
-        clock: AwakeClock,
-        requests: Requests,
-        owner: int = 0,
-    ) -> None:
-        self._clock = clock
-        self._config = config
-        self._gate = gate
-        self._conduct = Conduct(config.max_messages_per_s, gate.refusals, outbox.send)
-        self._desks = desks
-        self._sessions = sessions
-        self._outbox = outbox
-        self._near = near
+    config: RunConfig
+    door: RelayDoor
+    desks: Mapping[str, Desk]
+    sessions: SessionTable
+    outbox: Outbox
+    near: TrainersExchange
+    clock: AwakeClock
+    requests: Requests
+    owner: int = 0
+
+    def __post_init__(self) -> None:
+        self._conduct = Conduct(
+            self.config.max_messages_per_s, self.door.refusals, self.outbox.send
+        )
         self._handlers: dict[type, Callable[[Session, Desk, Any, list[bytes]], object]] = {
             Step: self._on_step,
             Renew: self._on_renew,
             Attach: self._on_attach,
             Bye: self._on_bye,
-            **requests.handlers,
+            **self.requests.handlers,
         }
         self._admission = Admission(
-            config, owner, gate, desks, sessions, outbox, near.path, clock, self._leave
+            config=self.config,
+            owner=self.owner,
+            door=self.door,
+            desks=self.desks,
+            sessions=self.sessions,
+            outbox=self.outbox,
+            channels=self.near.path,
+            clock=self.clock,
+            leave=self._leave,
         )
 
     # In
 
     def hear(self, burst: int) -> int:
         """Take what trainers have sent by the public socket; how many messages came."""
-        for identity in self._gate.flooding:
+        for identity in self.door.flooding:
             self._end_flood(identity)
-        self._gate.flooding.clear()
+        self.door.flooding.clear()
         until = time.monotonic() + TURN_S
         for heard in range(burst):
-            if not self._gate.waits() or (heard and time.monotonic() >= until):
+            if not self.door.waits() or (heard and time.monotonic() >= until):
                 return heard
-            key, identity, frames = self._gate.receive()
+            key, identity, frames = self.door.receive()
             self._take(identity, frames, key)
         return burst
 
     def _end_flood(self, identity: bytes) -> None:
         """Listen no more to a connection that sends faster than it can be heard."""
         if identity not in self._conduct.muted:
-            session = self._sessions.of_connection(identity)
+            session = self.sessions.of_connection(identity)
             who = "a trainer" if session is None else session.who
             error = LimitExceeded("a trainer sends messages faster than they can be handled")
-            self._conduct.silence("messages", identity, who, error, self._clock())
+            self._conduct.silence("messages", identity, who, error, self.clock())
             if session is not None:
-                self._leave(session, self._desks[session.feed])
+                self._leave(session, self.desks[session.feed])
 
     def hear_near(self) -> None:
         """Take what trainers of this host have sent by their channels."""
-        for identity, frames in self._near.hear():
+        for identity, frames in self.near.hear():
             self._take(identity, frames, None)
 
     def _take(self, identity: bytes, frames: list[bytes], key: str | None) -> None:
@@ -137,11 +141,11 @@ class Reception:
             self._on_garbage(identity, HeadraceError(f"{type(error).__name__}: {error}"))
 
     def _on_garbage(self, identity: bytes, error: HeadraceError) -> None:
-        session = self._sessions.of_connection(identity)
+        session = self.sessions.of_connection(identity)
         who = "a trainer" if session is None else session.who
-        self._conduct.bad(identity, who, error, self._clock())
+        self._conduct.bad(identity, who, error, self.clock())
         if session is not None and identity in self._conduct.muted:
-            self._leave(session, self._desks[session.feed])
+            self._leave(session, self.desks[session.feed])
 
     def _on_message(
         self, identity: bytes, message: Any, frames: list[bytes], key: str | None
@@ -152,21 +156,21 @@ class Reception:
             if self._bears(identity):
                 self._admission.hear(identity, message, key)
             return
-        session = self._sessions.find(message.session, identity)
+        session = self.sessions.find(message.session, identity)
         if session is None and key is None and isinstance(message, Attach):
             self._on_near(identity, message)
             return
         if session is None:
             if self._bears(identity):
-                self._outbox.send(identity, Unknown(message.session))
+                self.outbox.send(identity, Unknown(message.session))
             return
         session.messages += 1
-        if session.messages > self._config.max_messages_per_s:
-            self._conduct.is_too_much(session.messages, identity, session.who, self._clock())
-            self._leave(session, self._desks[session.feed])
+        if session.messages > self.config.max_messages_per_s:
+            self._conduct.is_too_much(session.messages, identity, session.who, self.clock())
+            self._leave(session, self.desks[session.feed])
             return
-        desk = self._desks[session.feed]
-        session.seen = now = self._clock()
+        desk = self.desks[session.feed]
+        session.seen = now = self.clock()
         desk.dispatcher.seen(session.number, now)
         self._handlers[type(message)](session, desk, message, frames)
 
@@ -183,10 +187,10 @@ class Reception:
                 self._unmap(session, desk, token)
         exhausted = dispatcher.exhausted(session.number, renew.last_seq)
         waits = desk.describe(session.seen)[:1000]
-        self._outbox.send(session.identity, Pulse(session.number, waits, exhausted))
+        self.outbox.send(session.identity, Pulse(session.number, waits, exhausted))
 
     def _on_attach(self, session: Session, desk: Desk, attach: Attach, frames: list[bytes]) -> None:
-        self._sessions.attach(session, attach.proof)
+        self.sessions.attach(session, attach.proof)
 
     def _on_bye(self, session: Session, desk: Desk, bye: Bye, frames: list[bytes]) -> None:
         logger.info("%s left feed %r", session.who, desk.name)
@@ -196,28 +200,28 @@ class Reception:
         """A trainer of this host comes by a channel from now on."""
         session = None
         if self._bears(identity):
-            session = self._sessions.come_near(attach.session, attach.proof, identity)
+            session = self.sessions.come_near(attach.session, attach.proof, identity)
         if session is None:  # it comes by the public address again, and is told what it is there
-            self._near.drop(identity)
+            self.near.drop(identity)
             return
         if not session.local:  # it has closed since, or shares no locks: then it greets again
-            self._leave(session, self._desks[session.feed])
+            self._leave(session, self.desks[session.feed])
             return
         # What was sent by the public socket last may come later than what is sent here first.
-        self._desks[session.feed].dispatcher.resend(session.number, attach.last_seq)
+        self.desks[session.feed].dispatcher.resend(session.number, attach.last_seq)
 
     def _bears(self, identity: bytes) -> bool:
         """Whether a connection may say one thing more outside of its session."""
-        if self._conduct.bears(identity, self._clock()):
+        if self._conduct.bears(identity, self.clock()):
             return True
-        session = self._sessions.of_connection(identity)
+        session = self.sessions.of_connection(identity)
         if session is not None:
-            self._leave(session, self._desks[session.feed])
+            self._leave(session, self.desks[session.feed])
         return False
 
     def _on_step(self, session: Session, desk: Desk, step: Step, frames: list[bytes]) -> None:
         dispatcher = desk.dispatcher
-        excess = len(step.commits) + len(step.saves) - 2 * self._config.max_credits
+        excess = len(step.commits) + len(step.saves) - 2 * self.config.max_credits
         if excess > 0:  # of batches that it can not have: each costs a look, and an answer
             session.messages += _OF_FALSE * excess
         for token in step.released:
@@ -261,49 +265,49 @@ class Reception:
             desk.dispatcher.unpin(batch, (session.number, token))
 
     def _leave(self, session: Session, desk: Desk) -> None:
-        self._sessions.leave(session)
-        self._gate.left(session.number, self._clock())
-        self._near.drop(session.identity)
-        self._outbox.forget(session.number)
+        self.sessions.leave(session)
+        self.door.left(session.number, self.clock())
+        self.near.drop(session.identity)
+        self.outbox.forget(session.number)
         desk.dispatcher.leave(session.number)
         if desk.flight is not None:
             desk.flight.left(session.number)
 
     def rewound(self, number: int) -> None:
         """A trainer knows of commits that are not in the state: it is told, and sent away."""
-        session = self._sessions.get(number)
+        session = self.sessions.get(number)
         if session is not None and session.present:
             text = f"commits of this trainer are not in the state of feed {session.feed!r}: "
-            self._outbox.send(session.identity, Ended(number, "rewound", text + PUT_BACK))
+            self.outbox.send(session.identity, Ended(number, "rewound", text + PUT_BACK))
             logger.warning("%s of %r: its commits are gone", session.who, session.feed)
-            self._leave(session, self._desks[session.feed])
+            self._leave(session, self.desks[session.feed])
 
     # Time
 
     def tick(self, now: float) -> None:
         """Notice trainers that are gone or silent, and those that are to go."""
         self._judge(now)
-        for desk in self._desks.values():
+        for desk in self.desks.values():
             for number in desk.dispatcher.tick(now):
-                session = self._sessions.get(number)
+                session = self.sessions.get(number)
                 if session is not None:
                     logger.warning("%s of %r is silent: given up", session.who, desk.name)
                     self._leave(session, desk)
-        for session in self._sessions.present():
+        for session in self.sessions.present():
             # A local trainer's lock tells of its death; of others only the connection can.
-            silent = now - session.seen > _SILENT * self._config.heartbeat_s
+            silent = now - session.seen > _SILENT * self.config.heartbeat_s
             if (
                 silent
                 and not session.local
-                and not self._outbox.send(session.identity, Pulse(session.number))
+                and not self.outbox.send(session.identity, Pulse(session.number))
             ):
                 logger.warning("%s of %r is gone", session.who, session.feed)
-                desk = self._desks[session.feed]
+                desk = self.desks[session.feed]
                 if not session.heard_end:
                     desk.farewell.lost(session.nonce, session.seen)
                 self._leave(session, desk)
-        for session in self._sessions.dead():
-            desk = self._desks[session.feed]
+        for session in self.sessions.dead():
+            desk = self.desks[session.feed]
             if session.present:
                 logger.warning("%s of %r died", session.who, session.feed)
                 self._leave(session, desk)
@@ -313,29 +317,29 @@ class Reception:
     def _judge(self, now: float) -> None:
         """Send away those that send too much, or whose key was taken away."""
         conduct = self._conduct
-        if self._gate.tick(now):
-            for session in self._sessions.present():
-                if self._gate.name_of(session.key) is None:
+        if self.door.tick(now):
+            for session in self.sessions.present():
+                if self.door.name_of(session.key) is None:
                     conduct.silence(
                         "revoked", session.identity, session.who, NotAllowed(REVOKED), now
                     )
-                    self._leave(session, self._desks[session.feed])
+                    self._leave(session, self.desks[session.feed])
         if conduct.second_is_over(now):
-            for session in self._sessions.present():
+            for session in self.sessions.present():
                 session.messages = 0
 
     def all_heard(self, desk: Desk, now: float) -> bool:
         """Whether no trainer is waited for that has not heard of the end of its feed."""
-        mine = (session for session in self._sessions.present() if session.feed == desk.name)
+        mine = (session for session in self.sessions.present() if session.feed == desk.name)
         deaf = sum(not session.heard_end for session in mine)
         began_ended = desk.durable and not desk.dispatcher.counts["batches"]
         return desk.farewell.done(deaf, now, began_ended)
 
     def told(self) -> dict[str, Any]:
         """Who is let in, who is there, and who was refused, here and by this process itself."""
-        present = Counter(session.name for session in self._sessions.present())
-        access = {**self._gate.told(), "present": dict(present)}
-        return {"access": access, "refused_here": dict(self._gate.refusals.counts)}
+        present = Counter(session.name for session in self.sessions.present())
+        access = {**self.door.told(), "present": dict(present)}
+        return {"access": access, "refused_here": dict(self.door.refusals.counts)}
 
     def close(self) -> None:
         """The server stops: tell all trainers.
@@ -343,7 +347,7 @@ class Reception:
         The next server on its state directory goes on, so trainers are told to wait for it.  Those
         of the program that stops the server are not: nobody else would start it.
         """
-        durable = self._config.state_directory is not None
-        for session in self._sessions.present():
-            returns = durable and session.process != self._config.program
-            self._outbox.stop(session, self._desks[session.feed], returns)
+        durable = self.config.state_directory is not None
+        for session in self.sessions.present():
+            returns = durable and session.process != self.config.program
+            self.outbox.stop(session, self.desks[session.feed], returns)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Any
@@ -38,22 +39,17 @@ _TOO_LATE = "all batches of the feed were made before"
 _Then = Callable[[dict[int, Any], list[int]], object]  # with answers, and who has not answered
 
 
+@dataclass(eq=False)
 class Requests:
-    """Those of all feeds of one owner."""
+    """The requests of all feeds of one owner."""
 
-    def __init__(
-        self,
-        partitions: Partitions,
-        do: Callable[..., None],
-        outbox: Outbox,
-        pipe: ParentPipe,
-        clock: AwakeClock,
-    ) -> None:
-        self._partitions = partitions
-        self._do = do
-        self._outbox = outbox
-        self._pipe = pipe
-        self._clock = clock
+    partitions: Partitions
+    do: Callable[..., None]
+    outbox: Outbox
+    pipe: ParentPipe
+    clock: AwakeClock
+
+    def __post_init__(self) -> None:
         self._calls: defaultdict[str, list[Callable[[], object]]] = defaultdict(list)  # by feed
         self._asking: defaultdict[str, Asking[int, Any, _Then]] = defaultdict(Asking)  # by feed
         self.handlers: dict[type, Callable[[Session, Desk, Any, list[bytes]], object]] = {
@@ -71,7 +67,7 @@ class Requests:
         if flush.rows:
             code, text = desk.on_flush(session.number, flush, frames[0] if frames else b"")
         if code or not (flush.rows or flush.more):
-            self._outbox.answered(Answered(session.number, flush.request, None, code, text))
+            self.outbox.answered(Answered(session.number, flush.request, None, code, text))
 
     def _snapshot(
         self, session: Session, desk: Desk, message: Snapshot, frames: list[bytes]
@@ -80,7 +76,7 @@ class Requests:
         request = message.request
         if session.snapshot == request:
             if session.snapshotted is not None:
-                self._outbox.send(session.identity, session.snapshotted)
+                self.outbox.send(session.identity, session.snapshotted)
             return
         session.snapshot, session.snapshotted = request, None
         failure = desk.failure
@@ -91,15 +87,15 @@ class Requests:
             )
             failure = "server", text
         if failure is not None:
-            self._outbox.snapshotted(Answered(session.number, request, None, *failure))
+            self.outbox.snapshotted(Answered(session.number, request, None, *failure))
         else:
             about = {"feed": desk.name, "session": session.number, "request": request}
-            self._pipe.tell("snapshot", **about)
+            self.pipe.tell("snapshot", **about)
 
     def _drain(self, session: Session, desk: Desk, message: Drain, frames: list[bytes]) -> None:
         """Close the input of a feed for a trainer."""
         drained = Answered(session.number, message.request)
-        self.close(desk, message.cancel, partial(self._outbox.answered, drained))
+        self.close(desk, message.cancel, partial(self.outbox.answered, drained))
 
     def _retarget(
         self, session: Session, desk: Desk, message: Retarget, frames: list[bytes]
@@ -113,17 +109,17 @@ class Requests:
                 fault = fault[:1000] if since else _TOO_LATE
                 code = "server" if fault else ""
                 request = message.request
-                self._outbox.answered(Answered(session.number, request, sorted(since), code, fault))
+                self.outbox.answered(Answered(session.number, request, sorted(since), code, fault))
 
         question = self._asking[desk.name].ask(desk.partitions, answer)
-        retarget = partial(self._partitions.retarget, desk.name, question, message.probs)
+        retarget = partial(self.partitions.retarget, desk.name, question, message.probs)
         self._calls[desk.name].append(retarget)
 
     def close(self, desk: Desk, cancel: bool, answer: Callable[[], object]) -> None:
         """Close a feed's input; answer when its partitions have been told."""
         calls = self._calls[desk.name]
         if desk.close(cancel):
-            calls.append(partial(self._partitions.close, desk.name, cancel))
+            calls.append(partial(self.partitions.close, desk.name, cancel))
         calls.append(answer)
 
     # The supervisor
@@ -134,30 +130,30 @@ class Requests:
         def answer(told: dict[int, Replied], unheard: list[int]) -> None:
             faults = [f"partition {p}: {one.fault}" for p, one in told.items() if one.fault]
             code, text = desk.failure or (("server", faults[0]) if faults else ("", ""))
-            self._pipe.tell("answer", request=request, code=code, text=text)
+            self.pipe.tell("answer", request=request, code=code, text=text)
 
         question = self._asking[desk.name].ask(desk.partitions, answer)
         for partition in desk.partitions:
             about = desk.name, partition, question, directory
-            self._calls[desk.name].append(partial(self._partitions.copy, *about))
+            self._calls[desk.name].append(partial(self.partitions.copy, *about))
 
     def inspect(self, desk: Desk, request: int, key: str) -> None:
         """Tell where the examples of a key (in hexadecimal) are, and in whose hands."""
 
         def answer(told: dict[int, list[Any]], unheard: list[int]) -> None:
-            now = self._clock()
+            now = self.clock()
             found = [example for examples in told.values() for example in examples]
             found = [desk.example_told(example, now) for example in found[:MOST_FOUND]]
-            self._pipe.tell("answer", request=request, found=found, unheard=unheard)
+            self.pipe.tell("answer", request=request, found=found, unheard=unheard)
 
         if desk.over:
             answer({}, [])
             return
         asking = self._asking[desk.name]
-        question = asking.ask(desk.partitions, answer, self._clock() + _PATIENCE_S)
+        question = asking.ask(desk.partitions, answer, self.clock() + _PATIENCE_S)
 
         def seek() -> None:
-            found = self._partitions.seek(desk.name, bytes.fromhex(key))
+            found = self.partitions.seek(desk.name, bytes.fromhex(key))
             for partition in desk.partitions:
                 mine = [example for example in found if example[0] == partition]
                 asking.answer(question, partition, mine)
@@ -174,8 +170,8 @@ class Requests:
         """Call the partitions of a feed, and answer what they have answered."""
         if desk.name in self._calls:
             for call in self._calls.pop(desk.name):
-                self._do(call)
+                self.do(call)
         asking = self._asking[desk.name]
         if asking.open:
-            for done in asking.take_done(self._clock() if desk.failure is None else inf):
+            for done in asking.take_done(self.clock() if desk.failure is None else inf):
                 done.then(done.answers, done.waiting)

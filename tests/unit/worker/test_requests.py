@@ -150,7 +150,7 @@ def test_partitions_that_say_nothing_of_a_key_in_time_are_told_as_unheard(owner:
     ((*_, told),) = owner.pipe.made
     assert [one["partition"] for one in told["found"]] == [1] and told["unheard"] == []
     late: list[Any] = []
-    owner.requests._do = late.append
+    owner.requests.do = late.append
     owner.requests.inspect(owner.desk, 9, b"key".hex())
     owner.act()
     owner.now = 3.0
