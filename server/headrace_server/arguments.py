@@ -93,7 +93,7 @@ def start_config(settings: Settings, feeds: Iterable[FeedConfig], **more: Any) -
 
 
 def _keys(keys: str | os.PathLike[str]) -> str:
-    """Their directory, in which all is as it has to be: said now and not by the front."""
+    """Return the directory of the keys, checked here: an error of the front would come late."""
     directory = os.path.abspath(keys)
     if not KeyRing(directory).names:
         logger.warning("keys=%r: no trainer is let in yet: trainers/ has no keys", directory)

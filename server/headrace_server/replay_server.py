@@ -91,7 +91,7 @@ def replay(settings: ReplaySettings) -> Server:
 
 
 def _partitions(state: Path, feed: str) -> int:
-    """The partitions that a feed was served with."""
+    """Return the number of partitions that a feed was served with."""
     file = state / "feeds" / feed / "feed.json"
     try:
         return int(json.loads(file.read_text())["partitions"])
@@ -133,7 +133,7 @@ def _check(
     states: str,
     leases: Sequence[Lease],
 ) -> None:
-    """Whether all of it can be served.  ServerError says why not."""
+    """Raise ServerError where a batch of the script can not be served."""
     recorded = history.recorded(set(script))
     gone = [batch for batch in script if batch not in recorded]
     if gone:

@@ -276,7 +276,7 @@ def run(settings: RunSettings) -> Server:
 
 
 def _served(config: RunConfig) -> RunConfig:
-    """Decide who leases batches, with no more workers than there are partitions to run."""
+    """Return the config with no more workers than there are partitions to run."""
     most = max(feed.partitions for feed in config.feeds)
     if config.workers > most:
         logger.warning(
@@ -298,7 +298,7 @@ def _end(supervisor: Supervisor, http: HttpService | None, durable: Durable | No
 
 
 def _within_memory(config: RunConfig, directory: str) -> RunConfig:
-    """Fit the slabs into the shared memory that there is (a container may have 64 MB)."""
+    """Fit the slabs into the free shared memory (a container may have 64 MB)."""
     if config.slab_bytes:
         return config
     status = os.statvfs(directory)

@@ -54,8 +54,8 @@ def _row(option: Option, configured: bool) -> str:
     if configured:
         named = "" if option.name == "config" else f"`{option.name}`"
         cells += [named, f"`{variable(option)}`"]
-    told = option.told_default
-    cells.append(f"`{told}`" if told and not option.told and option.default is not True else told)
+    told = option.default_text
+    cells.append(f"`{told}`" if told and not option.absent and option.default is not True else told)
     cells.append(option.meaning + (f" ({option.allowed})" if option.allowed else ""))
     return f"| {' | '.join(cells)} |".replace("|  |", "| |")
 

@@ -32,14 +32,14 @@ HTTP = Option(
     "http",
     "text",
     "where the server serves HTTP: HOST:PORT or a URL",
-    told="HEADRACE_HTTP, else 127.0.0.1:8080",
+    absent="HEADRACE_HTTP, else 127.0.0.1:8080",
     metavar="HOST:PORT",
 )
 TOKEN = Option(
     "http_token_file",
     "path",
     "the file with the token, where the server has one",
-    told="HEADRACE_HTTP_TOKEN_FILE",
+    absent="HEADRACE_HTTP_TOKEN_FILE",
     metavar="FILE",
 )
 _DEFAULT = "127.0.0.1:8080"

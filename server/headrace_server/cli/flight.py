@@ -40,7 +40,7 @@ _OPTIONS = (
         "last",
         "integer",
         "the last hand-outs",
-        told="20, where nothing else is asked for",
+        absent="20, where nothing else is asked for",
         least=1,
     ),
     Option("rows", "flag", "list the rows too; --key and --batch always do", default=False),

@@ -18,7 +18,7 @@ __all__ = ["COMMAND"]
 _OPTIONS = (
     Option("sequence", "text", "the key of a sequence", metavar="KEY", positional=True),
     HTTP,
-    Option("feed", "text", "its feed", told="the only feed of segments", metavar="NAME"),
+    Option("feed", "text", "its feed", absent="the only feed of segments", metavar="NAME"),
     JSON,
 )
 

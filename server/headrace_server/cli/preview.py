@@ -39,7 +39,7 @@ _OPTIONS = (
         "label",
         "text",
         "a column of one value per row: how often each value is there",
-        told="the class, where the pipeline tells one",
+        absent="the class, where the pipeline tells one",
         metavar="COLUMN",
     ),
     JSON,

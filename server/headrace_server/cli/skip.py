@@ -21,7 +21,7 @@ _OPTIONS = (
     TRAINER,
     STEPS,
     BATCH,
-    Option("reason", "text", "why, for whoever reads the list", told="must be given"),
+    Option("reason", "text", "why, for whoever reads the list", absent="must be given"),
     JSON,
 )
 

@@ -1,4 +1,4 @@
-"""Which hand-outs are meant, in an operator's words.
+"""An operator's words for hand-outs: a batch, a trainer, its steps.
 
 --batch P:N            LIFE/P:N        a batch, of the last life in which it went out, or of that
 --trainer SESSION      LIFE/SESSION    a trainer's session, of the last life that has it
@@ -23,7 +23,7 @@ _STEPS = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
 
 
 def batch_named(argument: str, text: str, leases: Iterable[Lease]) -> BatchId:
-    """The batch of ``P:N`` or ``LIFE/P:N``.  ValueError names the argument."""
+    """Return the batch of ``P:N`` or ``LIFE/P:N``.  ValueError names the argument."""
     found = _BATCH.fullmatch(text)
     if not found:
         raise ValueError(
@@ -43,7 +43,7 @@ def batch_named(argument: str, text: str, leases: Iterable[Lease]) -> BatchId:
 
 
 def steps_named(argument: str, text: str) -> range:
-    """The steps of ``A-B`` or ``A``."""
+    """Return the steps of ``A-B`` or ``A``."""
     found = _STEPS.fullmatch(text)
     if not found:
         raise ValueError(f"{argument}={text!r:.80} is not A-B, as 100-120, or one step")
@@ -61,7 +61,7 @@ class ByTrainer:
     steps: range | None = None
 
     def of(self, leases: Iterable[Lease]) -> list[Lease]:
-        """Those that are meant, in order.  ValueError where there are none, or where steps could
+        """Return those hand-outs in order.  ValueError where there are none, or where steps could
         be those of several trainers."""
         every = list(leases)
         known = {lease.trainer for lease in every}

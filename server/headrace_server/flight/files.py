@@ -53,7 +53,7 @@ _REMEDY: Final = "make room there, or set record_bytes lower, or record='off'"
 class FlightFile:
     """The file that one process appends to; it begins another when it is full.
 
-    ``name`` is of one life of one process.  ``header`` gives what stands first in each file.
+    ``name`` is of one life of one process.  ``header`` gives the first frame of each file.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class FlightFile:
         self._size = 0
 
     def fits(self, nbytes: int) -> bool:
-        """Whether so much more goes into the present file."""
+        """Whether so many bytes more fit into the present file."""
         return self._fd >= 0 and self._size + nbytes <= self._file_bytes
 
     def begin(self, nbytes: int) -> None:
-        """Begin the next file, for at least so much."""
+        """Begin the next file, which takes at least so many bytes."""
         self.close()
         if nbytes > self._limit // 2:
             text = f"{nbytes} bytes; record_bytes={self._limit} bounds all that is kept"
@@ -110,7 +110,7 @@ class FlightFile:
         self._size += written
 
     def _sweep(self, wanted: int) -> None:
-        """Remove the oldest files that nobody writes, until there is room for so much."""
+        """Remove the oldest files that no process writes, until so many bytes are free."""
         found = []
         with own():
             names = os.listdir(self._directory)
@@ -149,7 +149,7 @@ def _unlinked(path: Path) -> bool:
 
 
 def frame(value: Any) -> bytes:
-    """One frame."""
+    """Return the bytes of a frame."""
     # A file's name need not be UTF-8.
     data: bytes = msgpack.packb(value, use_bin_type=True, unicode_errors="surrogateescape")
     return _HEAD.pack(len(data), zlib.crc32(data)) + data
@@ -214,7 +214,7 @@ def packed(numbers: np.ndarray) -> list[Any]:
 
 
 def unpacked(plain: list[Any]) -> np.ndarray:
-    """What ``packed`` has packed, as int64."""
+    """Unpack integers of ``packed``, as int64."""
     if len(plain) == 3:
         first, step, n = plain
         even: np.ndarray = first + step * np.arange(n, dtype=np.int64)

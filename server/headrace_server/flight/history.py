@@ -35,7 +35,7 @@ class Flown:
 
 
 def feed_of(state: Path, feed: str | None) -> str:
-    """The feed that is meant, which need not be said where there is one."""
+    """Return the name of a recorded feed; None stands for the only one."""
     os.scandir(state).close()  # the OSError of a directory that is none, or is not for this user
     recorded = sorted(
         path.parent.name
@@ -52,7 +52,7 @@ def feed_of(state: Path, feed: str | None) -> str:
 
 
 class History:
-    """What is recorded of one feed."""
+    """The record of one feed."""
 
     def __init__(self, state: Path, feed: str) -> None:
         self.feed = feed

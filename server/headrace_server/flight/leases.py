@@ -103,7 +103,7 @@ class Leases:
         self._trainers: dict[_Session, Trainer] = {}
         self._of_nonce: dict[bytes, dict[_Session, None]] = defaultdict(dict)
         self._owners: dict[int, int] = {}  # by life
-        self._held: dict[int, int] = {}  # by token: the last life that was told of it
+        self._held: dict[int, int] = {}  # by token: the last life to which its trainer reported it
         self._by_number = True
         for path in sorted(directory.glob(f"leases-*{SUFFIX}")):
             found = content(path)
@@ -167,7 +167,7 @@ class Leases:
             lease.trainer = self._trainers.get(named, lease.trainer)
 
     def _end_those_of_the_dead(self) -> None:
-        """Batches that were out when their owner died, and that nobody told the next life of."""
+        """End leases that were out when their owner died, and that no trainer has reported since."""
         begun: dict[int, dict[int, float]] = defaultdict(dict)  # by partition: lives, since when
         for lease in self._found.values():
             begun[lease.batch.partition].setdefault(lease.batch.life, lease.sent)

@@ -28,7 +28,7 @@ _SOURCES = 256
 
 @dataclass(frozen=True, slots=True, order=True)
 class BatchId:
-    """Numbers begin anew with each life of a server, where batches are of segments."""
+    """The name of a batch: with segments, numbers restart with each life of a server."""
 
     life: int
     partition: int
@@ -53,7 +53,7 @@ class Row:
 
     @property
     def place(self) -> str:
-        """As errors name it."""
+        """The file, record and byte, as errors name them."""
         text = f"{self.file}, record {self.record}"
         return text if self.offset is None else f"{text}, byte {self.offset}"
 
@@ -76,7 +76,7 @@ class StoredSource:
         return unpacked(file), unpacked(record), None if offset is None else unpacked(offset)
 
     def differs(self, at: np.ndarray, origin: Origin, now: np.ndarray) -> int | None:
-        """The first of these rows that comes from elsewhere now."""
+        """Return the first of these rows that comes from another place now; None for none."""
         file, record, _ = self._places
         same = record[at] == origin.record[now]
         pairs = zip(file[at].tolist(), origin.file[now].tolist(), strict=True)

@@ -1,11 +1,11 @@
-"""A child process and its parent: how they talk and how they part.
+"""A child process and its parent: how they exchange messages, and how they end.
 
     parent ──stdin──►  length and config (msgpack), then one JSON object per line
     child  ──stdout─►  one JSON object per line: ready, dying, …
-    child  ──stderr─►  whatever it or its user code prints; the parent keeps the last lines
+    child  ──stderr─►  all that it or its user code prints; the parent keeps the last lines
 
 The pipe is the lifeline: a child that reads end-of-file has lost its parent and ends at once, so
-nothing is left behind when the parent is killed.  Children are started anew, never forked: no
+nothing is left behind when the parent is killed.  Children are new programs, never forks: no
 thread, lock or socket of the parent is in them, and the user's main script is not run again.
 
 Processes that user code starts in a child may outlive it and hold its pipes open.  So the parent
@@ -39,7 +39,7 @@ __all__ = ["Child", "ParentPipe", "end", "environment", "perform"]
 _LAST_WORDS = 80
 _READ_BYTES = 1 << 16
 _ORPHAN_CHECK_S = 0.5
-#: What a process that was killed may take to be gone.
+#: Maximum time until a killed process has ended.
 _END_S = 5.0
 #: How long an end waits for the threads of a child.
 _THREADS_S = 5.0
@@ -104,11 +104,11 @@ class ParentPipe:
 
     @property
     def filenos(self) -> tuple[int, int]:
-        """Both directions: what comes, and what is told."""
+        """The files of both directions."""
         return self._in.fileno(), self._out.fileno()
 
     def read_orders(self) -> list[dict[str, Any]]:
-        """Orders that have arrived, when the pipe is readable.  Ends the process on end-of-file."""
+        """Return the orders that have arrived on a readable pipe; end the process at its end."""
         data = self._in.read(_READ_BYTES)
         if not data:
             os._exit(0)
@@ -124,9 +124,9 @@ class ParentPipe:
             os._exit(0)
 
     def watch(self) -> None:
-        """End this process when the parent is gone, whatever it does.
+        """End this process when the parent has died, whatever this process does.
 
-        A parent that died before this process began is not known to it, but its pipe has ended.
+        Of a parent that died before this process began only the end of the pipe shows it.
         """
         end = select.poll()
         end.register(self._in, 0)
@@ -160,9 +160,9 @@ class Child:
         arguments: Sequence[str] = (),
     ) -> None:
         self.name = name
-        self.said = ""  # before its end
+        self.said = ""  # why it is dying, as it reported
         self.last_words: collections.deque[str] = collections.deque(maxlen=_LAST_WORDS)
-        # A child inherits what is blocked: Ctrl-C waits until it has said that it ignores that.
+        # A child inherits the mask of signals: Ctrl-C waits until the child ignores it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._process = subprocess.Popen(
@@ -197,16 +197,16 @@ class Child:
             thread.start()
 
     def _send(self) -> None:
-        """Write what is to be sent, for which nobody waits: the child may not read it soon."""
+        """Write the config and orders; no other thread waits until the child reads them."""
         stdin = self._process.stdin
         assert stdin is not None
-        with contextlib.suppress(OSError, ValueError):  # it is gone
+        with contextlib.suppress(OSError, ValueError):  # the child has died
             while (data := self._unsent.get()) is not None:
                 stdin.write(data)
                 stdin.flush()
 
     def _lines(self, fd: int, longest: int | None) -> Iterator[bytes]:
-        """Lines of a pipe until its end, or until the child is dead and they are read."""
+        """Give the lines of a pipe until its end, or until the child is dead and they are read."""
         os.set_blocking(fd, False)
         poller = select.poll()
         poller.register(fd, select.POLLIN)
@@ -250,12 +250,12 @@ class Child:
         for line in self._lines(fd, _LONGEST_LINE):
             text = line.decode(errors="replace")
             self.last_words.append(text)
-            # Where ours is closed or broken the child's must be read all the same.
+            # Though our own stderr is closed or broken, the child's is read.
             with contextlib.suppress(OSError, ValueError):
                 print(text, file=sys.stderr, flush=True)
 
     def words(self, lines: int = 25) -> str:
-        """The last lines that it printed; of a crash, from where it tells of itself."""
+        """Return the last lines that it printed; of a crash, from the report of the crash on."""
         last = list(self.last_words)
         for mark in ("Fatal Python error:", "Current thread "):
             starts = [i for i, line in enumerate(last) if line.startswith(mark)]
@@ -266,7 +266,7 @@ class Child:
         starts = [i for i, line in enumerate(last) if line.startswith("Traceback ")]
         if starts:
             last = last[starts[-1] :]
-            if len(last) > lines:  # its head says that it is one, its end what was raised
+            if len(last) > lines:  # its head shows that it is one, its end what was raised
                 last = [last[0], "  ...", *last[2 - lines :]]
         return "\n".join(last[-lines:])
 
@@ -282,7 +282,7 @@ class Child:
             self._process.send_signal(number)
 
     def wait(self, timeout_s: float) -> int | None:
-        """The exit code, None when it still runs after the timeout."""
+        """Wait for the end; return the exit code, None when it still runs after the timeout."""
 
         def ended(at_most_s: float) -> bool:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -293,13 +293,13 @@ class Child:
         return self._process.returncode
 
     def close(self) -> None:
-        """After its death: join the readers, close the pipes."""
+        """Join the threads and close the pipes of a child that has died."""
         assert self._process.stdin and self._process.stdout and self._process.stderr
         self._unsent.put(None)
         for thread in self._threads:  # the readers end with the process
             Deadline(_THREADS_S).join(thread)
         if any(thread.is_alive() for thread in self._threads):
-            return  # one waits for our own stderr, say, and to close under it would wait too
+            return  # one may wait for our own stderr, and closing under it would wait too
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.stdout.close()
@@ -308,7 +308,7 @@ class Child:
 
 
 def end(children: Sequence[Child], patience_s: float) -> None:
-    """Wait for the ends of children, and bring them about where that takes longer."""
+    """Wait for the ends of children; kill those that take longer than ``patience_s``."""
     if not patience_s:
         for child in children:
             child.kill()
@@ -320,6 +320,6 @@ def end(children: Sequence[Child], patience_s: float) -> None:
 
 
 def environment() -> dict[str, str]:
-    """What a child imports from what this process does, and from nothing beside it."""
+    """Return the environment in which a child imports from the same path as this process."""
     path = [os.getcwd() if entry == "" else entry for entry in sys.path]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}

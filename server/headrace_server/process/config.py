@@ -1,4 +1,4 @@
-"""What a server is told: checked once, then passed to its processes as plain data."""
+"""The configuration of a server: checked once, then passed to its processes as plain data."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FeedConfig:
 
     @property
     def capacity(self) -> int | None:
-        """Batches that a partition may make ahead, where the pipeline says it."""
+        """Batches that a partition may make ahead, where the pipeline bounds them."""
         if self.stateful:  # there it counts examples
             return None
         capacity: int | None = self.declaration.shape.options.get("capacity")
@@ -48,7 +48,7 @@ class FeedConfig:
 
     @property
     def order(self) -> str:
-        """In which order segments are handed out."""
+        """The order in which segments are handed out."""
         return str(self.declaration.shape.options["order"])
 
     def to_plain(self) -> Any:
@@ -81,7 +81,7 @@ class RunConfig(Limits):
     durability: str = "off"
     term: int = 0  # number of this start; greater than those of all starts before …
     starts: tuple[int, ...] = ()  # … the last ones that it knows, this one at the end …
-    start: int = 0  # … and how many there were: the number that people see
+    start: int = 0  # … and how many there were: the number that is shown to people
     record: str = "off"  # of the flight, where there is a state directory
     record_bytes: int = RECORD_BYTES  # of each feed
     program: bytes = b""  # names the process that started the server
@@ -92,7 +92,7 @@ class RunConfig(Limits):
 
     @property
     def heartbeat_s(self) -> float:
-        """How often a trainer says that it lives."""
+        """Time between two heartbeats of a trainer."""
         return min(1.0, self.lease_ttl_s / 4)
 
     def to_plain(self) -> Any:
@@ -113,7 +113,7 @@ class RunConfig(Limits):
 
     @property
     def journals(self) -> tuple[str, str]:
-        """Where the journals of all feeds lie, and how durable they are.
+        """The directory of the journals of all feeds, and their durability.
 
         Without a state directory they lie in shared memory, where they outlive workers.
         """
@@ -122,13 +122,13 @@ class RunConfig(Limits):
         return f"{self.directory}/journals", "worker"
 
     def worker_of(self, partition: int) -> int:
-        """Which worker runs a partition.  Moves with the number of workers; nothing else does."""
+        """Return the worker that runs a partition: all that the number of workers changes."""
         return partition % self.workers
 
     def partitions_of(self, feed: FeedConfig, worker: int) -> range:
-        """The partitions of a feed that a worker runs."""
+        """Return the partitions of a feed that a worker runs."""
         return range(worker, feed.partitions, self.workers)
 
     def owners_of(self, feed: FeedConfig) -> int:
-        """How many workers own partitions of a feed: those with the lowest numbers."""
+        """Return how many workers own partitions of a feed: those with the lowest numbers."""
         return min(self.workers, feed.partitions)

@@ -6,7 +6,7 @@
 The kernel gives the lowest free number below the soft RLIMIT_NOFILE.  That limit stands at the
 line, so connections can never use up the other part: at the line ``accept`` of libzmq 4.3.5 fails,
 and connections wait in the kernel's queue until one ends.  ``own`` raises the limit for the moment
-in which this process opens something; ``aside`` moves what it keeps open beyond the line.
+in which this process opens something; ``aside`` moves a file that stays open beyond the line.
 
 A process that never calls ``divide`` has one undivided range: ``own`` and ``aside`` do nothing.
 """
@@ -25,7 +25,7 @@ from headrace_proto.errors import LimitExceeded
 
 __all__ = ["Division", "aside", "divide", "is_shortage", "own", "plan", "undivide"]
 
-#: Connections at once that have not said Hello yet, where the limit allows so many.
+#: Connections at once that have sent no Hello yet, where the limit allows so many.
 _STRANGERS = 1024
 #: … and part of a limit that does not.
 _STRANGERS_SHARE = 4
@@ -44,7 +44,7 @@ def is_shortage(error: OSError) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """How many descriptors are for what."""
+    """The numbers of descriptors for each purpose."""
 
     limit: int  # of the process
     line: int  # the first number that no connection gets
@@ -72,11 +72,11 @@ def plan(hard: int, used: int, others: int, sessions: int) -> Division:
 
 
 class _Limit:
-    """The soft limit of this process: there is one, so this is one object of the module."""
+    """The soft limit of this process, of which there is one: so this is an object of the module."""
 
     def __init__(self) -> None:
         self.division: Division | None = None
-        self.undivided = 0  # the soft limit before there was one
+        self.undivided = 0  # the soft limit before the division
         self.depth = 0
 
     def set(self, soft: int) -> None:
@@ -129,7 +129,7 @@ def own() -> Iterator[None]:
 
 
 def aside(number: int) -> int:
-    """The same file under a number beyond the line, where it takes no connection's place."""
+    """Move a file beyond the line, where it takes no connection's place; return its number."""
     division = _LIMIT.division
     if division is None or number >= division.line:
         return number

@@ -61,7 +61,7 @@ class Entry:
     upto: int = 0  # the number of its rows up to which the stream in hand is read
 
     def describe(self) -> str:
-        """In words, for a log and an error."""
+        """Describe the entry in words, for a log and an error."""
         if self.doing == STARTING:
             return "it was starting"
         if self.doing == IDLE:
@@ -209,14 +209,14 @@ class Notebook:
 
 
 class Stillness:
-    """How long no beat has come, by the clock of the observer."""
+    """Measures how long no beat has come, by the clock of the observer."""
 
     def __init__(self) -> None:
         self._beats = -1
         self._since = 0.0
 
     def look(self, beats: int, now: float) -> float:
-        """Seconds without a beat, since the look that saw the last one."""
+        """Return the seconds without a beat, since the look that saw the last one."""
         if beats != self._beats:
             self._beats, self._since = beats, now
         return now - self._since

@@ -4,10 +4,10 @@
                                         ├─►  Exchange.hear, tell
     trainer  Channel.connect, Attach   ─┘
 
-Nobody here waits: what can not be written now is kept, and written when the other end reads
-on.  Only memory bounds how much that is, so whoever tells has to bound it (by credits, or by what a
-worker has announced), or says how much may be kept at most.  What is no message ends the channel
-that it came on, and no other.
+An exchange never waits: bytes that can not be written now are buffered, and written when the other
+end reads on.  Only memory bounds the buffer, so a sender has to bound it (by credits, or by the
+batches that a worker has announced), or the exchange of trainers cuts the peer off.  A malformed
+message ends the channel that it came on, and no other.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ logger = logging.getLogger("headrace.trainers")
 Frame = bytes | memoryview
 
 _IDENTITY = re.compile(rb"[0-9]{1,9}-[0-9]{1,9}")  # worker-life
-#: What is kept for a trainer that does not read, which is sent headers only; then it is cut off.
+#: Maximum unsent bytes (headers only) of a trainer that does not read; then it is cut off.
 _MOST_KEPT = 128 * limits.MAX_HEADER_BYTES
 #: Connections at once beyond those that there should be: strangers, and some that are about to end.
 SPARE = 16
-#: So long one trainer is heard before the others get their turn: what it sends costs time.
+#: Maximum time for the messages of one trainer before the others get their turn.
 TURN_S = 0.005
 #: Connections that are accepted in one turn.
 _BURST = 64
@@ -73,25 +73,25 @@ class Exchange:
         self._channels: dict[int, Channel] = {}  # by file number
         self._names: dict[int, bytes] = {}
         self._numbers: dict[bytes, int] = {}
-        self._deaf = False  # nobody can be accepted now: descriptors are short
-        self._waiting: set[int] = set()  # for which the poll tells when they can be written
+        self._deaf = False  # no connection can be accepted now: descriptors are short
+        self._waiting: set[int] = set()  # polled until they can be written
 
     def fileno(self) -> int:
-        """Readable when there is something to hear, or to be written on."""
+        """The file that is readable when a message has come, or a channel can be written again."""
         return self._epoll.fileno()
 
     def filenos(self) -> list[int]:
-        """The numbers of all that it has open."""
+        """Return the numbers of all its open files."""
         return [self._epoll.fileno(), self._listener.fileno(), *self._channels]
 
     def hear(self) -> Iterator[tuple[bytes, list[bytes]]]:
-        """What was said, each with its identity; to be gone through to its end."""
+        """Give the messages that have come, each with its identity; exhaust it."""
         for number, events in self._epoll.poll(0):
             if number == self._listener.fileno():
                 self._accept()
                 continue
             channel = self._channels.get(number)
-            if channel is None:  # what was heard before has ended it
+            if channel is None:  # an earlier message has ended it
                 continue
             if events & select.EPOLLOUT:
                 self._write(number, channel)
@@ -105,14 +105,14 @@ class Exchange:
             self._epoll.register(self._listener, select.EPOLLIN)
 
     def tell(self, identity: bytes, frames: Sequence[Frame]) -> bool:
-        """Say something; False when nobody of this name is there."""
+        """Send a message; False when nobody of this name is there."""
         number = self._numbers.get(identity)
         if number is None:
             return False
         return self._tell(number, self._channels[number], frames)
 
     def unsent_bytes(self, identity: bytes) -> int:
-        """How much is kept for one that does not read."""
+        """Return how much is buffered for one that does not read."""
         number = self._numbers.get(identity)
         return 0 if number is None else self._channels[number].unsent_bytes
 
@@ -132,7 +132,7 @@ class Exchange:
             if name is not None:
                 yield name, frames
                 if self._channels.get(number) is not channel:
-                    return  # what it said has ended it
+                    return  # its message has ended it
                 continue
             fault = self._name(number, frames)
             if fault:
@@ -152,7 +152,7 @@ class Exchange:
         return f"worker {name.decode()}"
 
     def _name(self, number: int, frames: list[bytes]) -> str:
-        """Take a first message; what is wrong with it."""
+        """Take a first message, the name of the peer; return its fault, empty for none."""
         name = frames[0]
         if len(frames) != 1 or not _IDENTITY.fullmatch(name):
             return f"its first message is {len(frames)} frames, {name[:32]!r} …, and no identity"
@@ -170,11 +170,11 @@ class Exchange:
             except BlockingIOError:
                 return
             except OSError as error:
-                if is_shortage(error):  # the poll would return at once until there are some
+                if is_shortage(error):  # the poll would return at once until some are free
                     self._deaf = True
                     self._epoll.unregister(self._listener)
                     return
-                continue  # that one has gone
+                continue  # the peer has disconnected
             end = socket.socket(fileno=aside(end.detach()))
             end.setblocking(False)
             self._take(end)
@@ -195,7 +195,7 @@ class Exchange:
         there = True
         try:
             channel.post(frames)
-        except OSError:  # dead: what it has said before can still be read
+        except OSError:  # dead: its earlier messages can still be read
             there = False
         self._watch(number, there and channel.waits)
         return there
@@ -209,7 +209,7 @@ class Exchange:
         self._watch(number, waits)
 
     def _watch(self, number: int, waits: bool) -> None:
-        """Be told when a channel can be written again, or no more."""
+        """Poll, or poll no more, until a channel can be written again."""
         if waits != (number in self._waiting):
             (self._waiting.add if waits else self._waiting.discard)(number)
             self._epoll.modify(number, select.EPOLLIN | (select.EPOLLOUT if waits else 0))
@@ -226,7 +226,7 @@ class Exchange:
 class TrainersExchange(Exchange):
     """Trainers of this host.  Each connection gets a name that none of ZeroMQ's can have.
 
-    Whoever comes this way has still to prove which session is its own.
+    A trainer that connects so has still to prove which session is its own.
     """
 
     def __init__(self, path: Path, trainers: int, is_used: Callable[[bytes], bool]) -> None:
@@ -239,11 +239,11 @@ class TrainersExchange(Exchange):
 
     @property
     def waits(self) -> bool:
-        """Whether there is something to hear that the poll does not tell of."""
+        """Whether messages wait that the poll does not show."""
         return bool(self._unheard)
 
     def hear(self) -> Iterator[tuple[bytes, list[bytes]]]:
-        """As of any exchange, but each channel only for a moment: the rest is for the next call."""
+        """Give messages as any exchange, of each channel for ``TURN_S``, then with the next call."""
         late = [(number, self._channels[number]) for number in self._unheard]
         yield from super().hear()
         for number, channel in late:
@@ -289,7 +289,7 @@ class TrainersExchange(Exchange):
         return self._tell(number, self._channels[number], frames)
 
     def drop(self, identity: bytes) -> None:
-        """End a connection: what was told before is still read at its other end."""
+        """End a connection; the other end can still read what was sent before."""
         number = self._numbers.get(identity)
         if number is not None:
             self._drop(number)

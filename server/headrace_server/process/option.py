@@ -54,10 +54,10 @@ _MOST = 10**9
 class Option:
     """One option.
 
-    ``default`` is the value where it is not given; where that is None, ``told`` may say what then
-    happens.  ``many``: it may be repeated, and gives a tuple.  ``positional``: it has no dashes,
-    and must be given unless it has a default.  ``short``: one letter that stands for it, too.
-    ``argument``: that of Python's functions, where it has another name.  ``least`` and ``most``
+    ``default`` is the value where it is not given; where that is None, ``absent`` may describe what
+    then happens.  ``many``: it may be repeated, and gives a tuple.  ``positional``: it has no
+    dashes, and must be given unless it has a default.  ``short``: one letter that stands for it, too.
+    ``argument``: its name in Python's functions, where that is another.  ``least`` and ``most``
     bound a number.  ``needs_state``: it is refused where there is no state directory.
     """
 
@@ -65,7 +65,7 @@ class Option:
     kind: Kind
     help: str
     default: Any = None
-    told: str = ""
+    absent: str = ""
     metavar: str = ""
     choices: tuple[str, ...] = ()
     many: bool = False
@@ -78,7 +78,7 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """As it is written on the command line."""
+        """The option as it is written on the command line."""
         return f"--{self.name.replace('_', '-')}"
 
     @property
@@ -94,15 +94,15 @@ class Option:
     @property
     def text(self) -> str:
         """The meaning, the default and the bounds."""
-        default = self.told_default and f"default: {self.told_default}"
+        default = self.default_text and f"default: {self.default_text}"
         rest = "; ".join(filter(None, (default, self.allowed)))
         return f"{self.meaning} ({rest})" if rest else self.meaning
 
     @property
-    def told_default(self) -> str:
-        """The default in words; empty where there is nothing to say."""
-        if self.told or self.default in (None, False, ()):
-            return self.told
+    def default_text(self) -> str:
+        """The default in words; empty where there is none."""
+        if self.absent or self.default in (None, False, ()):
+            return self.absent
         if self.default is True:
             return "on"
         if self.many:

@@ -1,7 +1,7 @@
-"""What was refused at the door, by reason: counted, and told in the log without flooding it.
+"""Refused connections and messages, by reason: counted, and logged without flooding the log.
 
-The first of a reason from a peer is logged at once.  Of more, and of more peers, there is a line a
-minute with their number.
+The first refusal of a peer for a reason is logged at once.  Further ones, and those of many peers,
+are logged once a minute, with their number.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ logger = logging.getLogger("headrace.trainers")
 _QUIET_S = 60.0
 #: Lines at once about peers that were not seen before; a storm comes from many addresses.
 _AT_ONCE = 20
-#: Peers that are remembered, to be told of once only.
+#: Peers that are remembered, so that each is logged once only.
 _REMEMBERED = 10_000
 
 
 @dataclass(slots=True)
-class _Untold:
+class _Unlogged:
     since: float
     count: int = 0
 
@@ -33,12 +33,12 @@ class Refusals:
 
     counts: Counter[str] = field(default_factory=Counter)
     _peers: dict[tuple[str, str], None] = field(default_factory=dict)
-    _untold: dict[str, _Untold] = field(default_factory=dict)
+    _unlogged: dict[str, _Unlogged] = field(default_factory=dict)
     _lines: int = 0
     _window: float = -_QUIET_S
 
     def add(self, reason: str, peer: str, text: str, now: float) -> None:
-        """One more.  ``peer`` is who it was as far as that is known, ``text`` the line of the log.
+        """Count a refusal.  ``peer`` is its name as far as known, ``text`` the line of the log.
 
         Without a text it is only counted.
         """
@@ -55,11 +55,11 @@ class Refusals:
                 del self._peers[next(iter(self._peers))]
             logger.warning("%s", text)
             return
-        self._untold.setdefault(reason, _Untold(now)).count += 1
+        self._unlogged.setdefault(reason, _Unlogged(now)).count += 1
 
     def tick(self, now: float) -> None:
-        """Tell of those that were not told one by one."""
-        for reason, untold in list(self._untold.items()):
-            if now - untold.since >= _QUIET_S:
-                del self._untold[reason]
-                logger.warning("%d more were refused (%s)", untold.count, reason)
+        """Log the number of those that were not logged one by one."""
+        for reason, unlogged in list(self._unlogged.items()):
+            if now - unlogged.since >= _QUIET_S:
+                del self._unlogged[reason]
+                logger.warning("%d more were refused (%s)", unlogged.count, reason)

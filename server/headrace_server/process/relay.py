@@ -3,8 +3,8 @@
     trainer ══ ZeroMQ ══► front ── Heard ─────────► owner
             ◄════════════       ◄─ Say, Block ─────
 
-Trainers of this host greet by the public address and go on by the owner's own socket: only their
-greetings come this way.  A batch for another host crosses the relay as a reference; the front maps
+Trainers of this host greet by the public address, and then use the owner's own socket: only their
+greetings are relayed.  A batch for another host crosses the relay as a reference; the front maps
 the segment and sends from there.
 """
 
@@ -49,7 +49,7 @@ class Heard:
 @FROM_FRONT.message(2)
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """The connection is gone: a message for it could not be sent."""
+    """The connection is lost: a message for it could not be sent."""
 
     connection: Blob
 
@@ -57,7 +57,7 @@ class Unreachable:
 @FROM_FRONT.message(3)
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The bytes of a block are not read any more."""
+    """The front reads the bytes of a block no more."""
 
     number: Count
 
@@ -74,7 +74,7 @@ class Known:
 @FROM_FRONT.message(5)
 @dataclass(frozen=True, slots=True)
 class AllBack:
-    """All trainers of the owner before this one have greeted it, or are gone."""
+    """All trainers of the owner before this one have greeted this one, or have left."""
 
 
 @FROM_OWNER.message(1)
@@ -108,7 +108,7 @@ class Left:
 @FROM_OWNER.message(4)
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """A segment holds nothing any more."""
+    """A segment is empty, and will not be used again."""
 
     segment: Text
 

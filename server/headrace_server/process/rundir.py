@@ -57,14 +57,14 @@ def is_held(fd: int) -> bool:
     """Whether a lock on this open file is held through another opening of it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # held; or the kernel can not say now, which is no reason to believe it free
+    except OSError:  # held; or the kernel can not find out now, and it may be held
         return True
     fcntl.flock(fd, fcntl.LOCK_UN)
     return False
 
 
 def sweep(parent: Path) -> list[Path]:
-    """Remove this user's run directories whose server is gone.  Returns those removed."""
+    """Remove this user's run directories whose server has ended; return those removed."""
     removed = []
     ours = re.compile(rf"{_PREFIX}-{os.getuid()}-[0-9]+-[0-9a-f]{{8}}")
     for path in parent.glob(f"{_PREFIX}-{os.getuid()}-*"):
@@ -81,7 +81,7 @@ def sweep(parent: Path) -> list[Path]:
 
 
 def forget_journals(directory: str, feed: str) -> None:
-    """Remove what a feed has kept in a run directory.  No worker may have it open."""
+    """Remove the journals of a feed in a run directory.  No worker may have them open."""
     shutil.rmtree(Path(directory, "journals", "feeds", feed), ignore_errors=True)
 
 

@@ -1,7 +1,7 @@
 """The options of a server, each declared once.
 
     RunSettings     ─► arguments of hs.run and their checks, headrace serve, HEADRACE_*, files
-    ReplaySettings  ─► those of hs.replay and headrace replay
+    ReplaySettings  ─► the options of hs.replay and headrace replay
     Limits          ─► fields of RunConfig, too: they go to the processes as they were given
                        docs/commands.md and docs/reference.md have the tables of all
 
@@ -53,7 +53,7 @@ _seconds = functools.partial(_option, "seconds", least=0.1, most=86_400)
 
 
 def options_of(settings: Any) -> tuple[Option, ...]:
-    """The options that a class declares in the order of its fields, positional ones first."""
+    """Return the options that a class declares, in the order of its fields, positional first."""
     found = []
     for one in fields(settings):
         if option := one.metadata.get(_OPTION):
@@ -83,7 +83,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Those of every server.  Each value is checked when they are made."""
+    """The options of every server.  Each value is checked when they are made."""
 
     bind: str | list[str] | None = _text(
         "where trainers connect: tcp:// or ipc://, port * is a free one",
@@ -93,7 +93,7 @@ class Settings:
     )
     keys: str | os.PathLike[str] | None = _path(
         "keys of this server and of the trainers that it lets in, as headrace keygen makes them",
-        told="no keys: everybody who reaches it is let in",
+        absent="no keys: everybody who reaches it is let in",
     )
     insecure: bool = _flag("bind to addresses that other machines can reach without keys", False)
     lease_ttl_s: float = _seconds("a trainer silent for so long loses what it holds", 30.0)
@@ -104,15 +104,15 @@ class Settings:
         "a worker without progress for so long is ended and replaced; your functions must take "
         "less for 64 examples",
         60.0,
-        least=2,  # a worker that has nothing to do says once a second that it lives
+        least=2,  # a worker that has nothing to do adds a beat once a second
     )
     worker_memory_bytes: int | None = _integer(
         "memory of each worker beside shared memory and mapped files",
         least=256 * 1024**2,  # an interpreter with numpy and the threads of its libraries
         most=2**50,
-        told="any",
+        absent="any",
     )
-    shm_dir: str | os.PathLike[str] | None = _path("where shared memory lies", told="/dev/shm")
+    shm_dir: str | os.PathLike[str] | None = _path("where shared memory lies", absent="/dev/shm")
 
     def __post_init__(self) -> None:
         optional = {one.name for one in fields(self) if one.default is None}
@@ -125,7 +125,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class RunSettings(Limits, Settings):
-    """Those of ``hs.run`` and ``headrace serve``."""
+    """The options of ``hs.run`` and ``headrace serve``."""
 
     pipelines: Pipeline | Mapping[str, Pipeline]
     _: KW_ONLY
@@ -133,19 +133,19 @@ class RunSettings(Limits, Settings):
         "slices of each feed; part of the run, not of the machine: where they are given, any "
         "number of workers gives the same batches",
         most=4096,
-        told="as many as workers; with a state, as many as that has",
+        absent="as many as workers; with a state, as many as that has",
     )
     slab_bytes: int | None = _integer(
-        "shared memory of each worker", least=4096, most=2**50, told="fits"
+        "shared memory of each worker", least=4096, most=2**50, absent="fits"
     )
     state_dir: str | os.PathLike[str] | None = _path(
         "where positions, commits and states outlive the server; indexes of record files, too",
-        told="memory only",
+        absent="memory only",
     )
     durability: str | None = _text(
         "what a commit outlives: a power cut (power) or the death of any process (process); off "
         "keeps only indexes in the state directory",
-        told="power, where there is a state directory",
+        absent="power, where there is a state directory",
         choices=("power", "process", "off"),
         needs_state=True,
     )
@@ -163,16 +163,16 @@ class RunSettings(Limits, Settings):
     snapshots: str | None = _text(
         "where snapshots are copied to, and found when the state directory is another",
         metavar="URL",
-        told="the state directory alone",
+        absent="the state directory alone",
         needs_state=True,
     )
     keep_snapshots: int | None = _integer(
-        "how many stay of each feed", told="all", needs_state=True
+        "how many stay of each feed", absent="all", needs_state=True
     )
     record: str | None = _text(
         "what of every batch is recorded in the state directory: its rows and whom it went to "
         "(rows), the states of segments too (states), or nothing (off)",
-        told="rows, where there is a state directory",
+        absent="rows, where there is a state directory",
         choices=("rows", "states", "off"),
         needs_state=True,
     )
@@ -180,26 +180,26 @@ class RunSettings(Limits, Settings):
         "of that, for each feed; the oldest goes",
         least=1024**2,
         most=2**50,
-        told=str(RECORD_BYTES),
+        absent=str(RECORD_BYTES),
         needs_state=True,
     )
     http: str | None = _text(
         "where metrics, health and a page are served to all who reach it; port 0 is a free one",
-        told="not at all",
+        absent="not at all",
         metavar="HOST:PORT",
     )
     http_token_file: str | os.PathLike[str] | None = _path(
         "only who has the token in it may drain the server, or have a snapshot taken, by HTTP",
-        told="who is on this machine",
+        absent="who is on this machine",
         metavar="FILE",
     )
 
     def limits(self) -> dict[str, Any]:
-        """Those that ``RunConfig`` takes as they are."""
+        """Return the options that ``RunConfig`` takes as they are."""
         return {one.name: getattr(self, one.name) for one in fields(Limits)}
 
     def refuse_state(self) -> None:
-        """ValueError where an option needs a state directory: there is none."""
+        """Raise ValueError for an option that needs a state directory, which is not given."""
         for option in options_of(RunSettings):
             value = getattr(self, option.argument)
             if option.needs_state and value not in (None, False, "off"):
@@ -216,17 +216,17 @@ _STATE_DIR = Option(
 
 @dataclass(frozen=True)
 class ReplaySettings(Settings):
-    """Those of ``hs.replay`` and ``headrace replay``."""
+    """The options of ``hs.replay`` and ``headrace replay``."""
 
     state_dir: str | os.PathLike[str] = field(metadata={_OPTION: _STATE_DIR})
     pipeline: Pipeline
     _: KW_ONLY
     feed: str | None = _text("the feed; need not be given where one is recorded", metavar="NAME")
     first: str | None = _text(
-        "from this batch on", name="from", told="the first that is recorded", metavar="P:N"
+        "from this batch on", name="from", absent="the first that is recorded", metavar="P:N"
     )
     last: str | None = _text(
-        "up to this batch", name="to", told="the last that is recorded", metavar="P:N"
+        "up to this batch", name="to", absent="the last that is recorded", metavar="P:N"
     )
     trainer: str | int | None = _text(
         "hand-outs to this trainer: SESSION or LIFE/SESSION, rank:R, or its host", metavar="T"

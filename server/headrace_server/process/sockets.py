@@ -1,7 +1,8 @@
 """All options of all ZeroMQ sockets of the server; workers are not on any (see ``channel``).
 
-Each number answers a failure that was seen: a full pipe that drops in silence, a frame header that
-claims 4 GB, a peer that connects and says nothing, an exit that hangs on unsent messages.
+Each number prevents a failure that was seen: a full pipe that drops messages unnoticed, a frame
+header that claims 4 GB, a peer that connects and sends nothing, an exit that waits for unsent
+messages.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class CanNotBind(ValueError):
 
 
 def waits(socket: zmq.Socket[bytes]) -> bool:
-    """Whether a message can be read.  Cheaper than an exception that says there is none."""
+    """Whether a message can be read.  Cheaper than the exception of a read without one."""
     return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
 
@@ -42,10 +43,10 @@ def public_router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
     socket.sndhwm = _QUEUE
     socket.rcvhwm = 64  # per connection: bounds what one trainer can make us hold
     socket.maxmsgsize = limits.MAX_UPLOAD_BYTES
-    socket.handshake_ivl = 3000  # a connection that says nothing is dropped after 3 s
-    # No heartbeats of ZeroMQ's: when a peer goes while more of its messages wait than the queue
-    # takes, the next beat ends the process (libzmq 4.3.5).  TCP notices a host that is gone, and
-    # the protocol a trainer that is silent.
+    socket.handshake_ivl = 3000  # a connection without a handshake is dropped after 3 s
+    # No heartbeats of ZeroMQ's: when a peer disconnects while more of its messages wait than the
+    # queue takes, the next beat ends the process (libzmq 4.3.5).  TCP notices a dead host, and the
+    # protocol a silent trainer.
     socket.heartbeat_ivl = 0
     socket.tcp_keepalive = 1
     socket.tcp_keepalive_idle = _GONE_S // 2

@@ -1,10 +1,10 @@
-"""Questions of the supervisor to its owners, and to its front: whoever asks waits for the answers.
+"""Questions of the supervisor to its owners and its front; the asking thread waits for the answers.
 
     ask() ─► order with its number ─► owners ─► answer() by each ─► all answers
                   ▲
                   └── unanswered(): an owner's next life is asked again
 
-The lock is the supervisor's: it is held by whoever calls, but for ``ask``.
+The lock is the supervisor's: callers hold it, but for ``ask``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FRONT = -1
 
 
 class Asks:
-    """Questions that are not answered."""
+    """The questions that are not answered yet."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Asks:
     ) -> None:
         """``wait_for`` waits under the lock; ``children`` are those that live, by number.
 
-        ``failure``: why nothing is answered any more.
+        ``failure`` returns why no question can be answered any more.
         """
         self._lock = lock
         self._wait_for = wait_for
@@ -51,9 +51,9 @@ class Asks:
         failure: Callable[[], HeadraceError | None] = lambda: None,
         **values: Any,
     ) -> dict[int, Mapping[str, Any]]:
-        """The answers of all, by number.  ServerError where one gives none in time.
+        """Ask, and return the answers of all by number.  ServerError where one gives none in time.
 
-        ``failure``: why this question is not answered any more.
+        ``failure`` returns why the question can not be answered any more.
         """
         with self._lock:
             number = self._asking.ask(whom, {"order": order, **values})
@@ -79,5 +79,5 @@ class Asks:
         self._asking.answer(request, who, answer)
 
     def unanswered(self, owner: int) -> list[dict[str, Any]]:
-        """Orders that the next life of an owner is given again."""
+        """Return the orders that the next life of an owner is given again."""
         return [{"request": n, **order} for n, order in self._asking.unanswered(owner)]

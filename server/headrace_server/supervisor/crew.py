@@ -5,7 +5,7 @@
                     └─► on_death ─► begin_next() ─► the next life, once it can be started
 
 One thread waits for deaths, and a few read the pipes of the children.  The lock is the
-supervisor's, who decides what a death means.
+supervisor's, which judges deaths.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ logger = logging.getLogger("headrace.server")
 #: Name of the process with the public address.
 _FRONT = "front"
 _BACKOFF_S = 0.1
-#: Between two attempts to start a worker that the system refuses: it has no process to spare, say.
+#: Time between two attempts to start a worker where the system refuses one.
 _RETRY_S = 1.0
 _STOP_S = 5.0
 #: How long an owner may take to tell its trainers that the server stops; user code may hold it up.
@@ -221,7 +221,7 @@ class Crew:
         return next((post.number for post in self.posts if post.child is child), None)
 
     def order(self, number: int | None = None, /, **values: Any) -> None:
-        """Order something of all workers, or of one of them, or of the front."""
+        """Send an order to all workers, to one of them, or to the front."""
         for one, child in self.by_number().items():
             if child is not None and (one == number or (number is None and one != FRONT)):
                 child.order(**values)
@@ -248,7 +248,7 @@ class Crew:
             self.order(FRONT, order="worker_died", worker=number, life=life)
 
     def end(self, abruptly: bool = False) -> None:
-        """End all; where that is abrupt trainers are told nothing: they look for the next life."""
+        """End all processes; after an abrupt end trainers look for the next life."""
         self._close()
         with self._lock:
             front, self._front = self._front, None

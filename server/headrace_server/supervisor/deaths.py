@@ -44,13 +44,13 @@ class DeathWatch:
         self._thread.start()
 
     def wake(self) -> None:
-        """Watch the children that there are now.  Harmless after ``close``."""
+        """Watch the children that live now.  Harmless after ``close``."""
         with self._lock, contextlib.suppress(OSError):
             if self._wake_w >= 0:
                 os.write(self._wake_w, b"x")
 
     def end(self) -> None:
-        """Notice no death from now on; the death in hand is dealt with first."""
+        """Notice no death from now on; a death that was noticed is handled first."""
         self._ending = True
         self.wake()
         if self._thread is not None:

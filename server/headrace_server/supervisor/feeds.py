@@ -117,16 +117,16 @@ class Feeds:
     # Reports
 
     def listens(self, owner: int, addresses: list[str]) -> None:
-        """The front listens."""
+        """Note that the front listens."""
         self.addresses = addresses
 
     def opened(self, owner: int, before: Any) -> None:
-        """An owner has opened the sources of all feeds."""
+        """Note that an owner has opened the sources of all feeds."""
         self._opened.setdefault(owner, before)
         self._order_all_opened()
 
     def marked(self, mark: str, owner: int, feed: str, generation: int) -> None:
-        """An owner knows that trainers use a feed, or that its state was touched."""
+        """Note that an owner knows that trainers use a feed, or that its state was touched."""
         self._marked[mark].append([feed, generation])
         self._order_all_opened()
 
@@ -135,7 +135,7 @@ class Feeds:
             self._order(order="all_opened", **self._marked)
 
     def over(self, owner: int, feed: str, code: str, text: str, dropped: Mapping[str, int]) -> None:
-        """A feed has ended at one owner, or failed there."""
+        """Note that a feed has ended at one owner, or has failed there."""
         one = self._feeds[feed]
         before = one.end
         one.dropped[owner] = dict(dropped)
@@ -151,7 +151,7 @@ class Feeds:
             one.end = one.end or ("", "")
 
     def bad(self, owner: int, feed: str, bad: Mapping[str, int]) -> None:
-        """An owner has counted so many bad examples; fail the feed where all owners' are many."""
+        """Note an owner's bad examples; fail the feed where those of all owners are too many."""
         one = self._feeds[feed]
         one.bad[owner] = dict(bad)
         if one.failed is None:
@@ -168,11 +168,11 @@ class Feeds:
         return self._starts.config.workers > 1
 
     def passed(self, owner: int, feed: str, rows: list[int]) -> None:
-        """A worker has worked through these rows."""
+        """Note that a worker has worked through these rows."""
         self.quarantine.passed(feed, rows)
 
     def functions(self, worker: str, feed: str, functions: dict[str, Any]) -> None:
-        """A worker runs these functions of the user, which may differ from those before."""
+        """Note the user's functions that a worker runs, which may differ from those before."""
         heard = self._functions.setdefault(feed, Heard(functions))
         changed = heard.again(functions)
         if changed:
@@ -214,7 +214,7 @@ class Feeds:
 
     def give_up(self, text: str) -> None:
         """Let the server fail: a worker is not started again."""
-        with self._lock:  # before a feed's end can wake somebody who waits
+        with self._lock:  # before the end of a feed can wake a waiting thread
             self.failure = ServerError(text)
             for one in self._feeds.values():
                 one.fail("server", text)
@@ -250,7 +250,7 @@ class Feeds:
         return next((from_code(*end) for end in ends if end[0] not in ("", "data")), None)
 
     def outcome(self) -> dict[str, tuple[str, str, dict[str, int]]]:
-        """By feed that is over: error code (empty: well), text, rows dropped by reason."""
+        """Return by feed that is over: error code (empty: well), text, rows dropped by reason."""
         return {
             name: (*one.end, added(one.dropped.values()))
             for name, one in self._feeds.items()
@@ -258,7 +258,7 @@ class Feeds:
         }
 
     def begun(self, owner: int) -> dict[str, Any]:
-        """Describe the feeds to a life of an owner that begins; see ``House.begin``."""
+        """Return what a life of an owner that begins has to know of feeds; see ``House.begin``."""
         failed = {name: one.failed for name, one in self._feeds.items() if one.failed is not None}
         return {
             "failed": failed,

@@ -1,10 +1,10 @@
-"""The servers that live in this process, and what each has that no other can have.
+"""The servers that live in this process, and the addresses and directories that each has alone.
 
     hs.run ─► refuse_taken ─► start ─► Living ──┬── close() ─────────────────► left
                                                 └── its Server is garbage ─► a thread ends it
 
 A cell of a notebook that is run again starts a server while the one before still lives.  The system
-would say that the address is in use; whose it is, only this process knows.
+would only report that the address is in use; this process knows by which server.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Living", "refuse_taken"]
 logger = logging.getLogger("headrace.server")
 
 _PACKAGE = __name__.partition(".")[0]
-#: A server that is being ended may take so long to give back its address.
+#: Maximum wait for a server that is being ended to free its address.
 _END_S = 10.0
 _ANY_HOST = frozenset({"*", "0.0.0.0", "[::]"})
 _PLACE = re.compile(r"(?:tcp://|http://)?(?P<host>.+):(?P<port>[0-9]+)/?")
@@ -57,13 +57,13 @@ class Living:
             _every.append(self)
 
     def left(self) -> None:
-        """It has ended."""
+        """Forget the server: it has ended."""
         self._finalizer.detach()
         with _lock, contextlib.suppress(ValueError):
             _every.remove(self)
 
     def _collected(self, end: Callable[[], None]) -> None:
-        """A thread, since garbage is found in any place, amid a lock of the server's own too."""
+        """End the server in a thread: a collection can come while this thread holds its lock."""
         if os.getpid() != self.pid:
             return
 
@@ -97,7 +97,7 @@ def refuse_taken(takes: Iterable[tuple[str, str]]) -> None:
     for argument, value in takes:
         for one in living:
             if argument == "bind" and one.failed():
-                continue  # its front may be gone, and with it the address
+                continue  # its front may have ended, and so freed the address
             if any(_same(value, taken) for taken in one.takes):
                 raise ServerError(
                     f"{argument}={value!r} is used by the server that this process started at "

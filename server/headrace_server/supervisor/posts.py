@@ -40,12 +40,12 @@ FORGIVEN = 3
 WINDOW_S = 60.0
 #: The longest time between two looks at the workers' diaries.
 _LOOK_S = 1.0
-#: How long a worker that hangs may take to say where, before it is killed.
+#: Time for a hung worker to print where it is, before it is killed.
 _WORDS_S = 1.0
 
 
 class Openings:
-    """Whether workers get further with opening their sources: a large file takes its time."""
+    """Shows whether workers get further with opening their sources: a large file takes long."""
 
     def __init__(self, posts: Sequence[Post]) -> None:
         self._posts = posts
@@ -62,7 +62,7 @@ class Openings:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a worker may make no progress."""
+    """The time that a worker may make no progress."""
 
     worker_timeout_s: float
     opening_timeout_s: float
@@ -89,7 +89,7 @@ class Post:
 
     @property
     def name(self) -> str:
-        """Of the child of this life."""
+        """The name of the child of this life."""
         return f"worker-{self.number}-{self.life}"
 
     @property
@@ -127,7 +127,7 @@ class Post:
             f"({option or 'worker_timeout_s'} bounds that) and was ended; {entry.describe()}"
         )
         logger.warning("%s %s", child.name, self._hung)
-        child.kill(signal.SIGABRT)  # by which it says where it is, unless it is stopped
+        child.kill(signal.SIGABRT)  # then it prints where it is, unless it is stopped
         if child.wait(_WORDS_S) is None:
             child.kill(signal.SIGKILL)
 

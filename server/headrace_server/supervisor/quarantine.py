@@ -36,7 +36,7 @@ _LONGEST_WORDS = 3000
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a death means."""
+    """The meaning of a death."""
 
     expected: bool = False  # it adds to what is known of rows: no fault of the server's
     quarantined: str = ""  # why a row is left out from now on
@@ -130,7 +130,7 @@ def _case(config: RunConfig, feed: FeedConfig) -> _Case:
 
 
 def _convict(case: _Case, entry: Entry, text: str) -> Verdict:
-    """Leave a row out, or say why that can not be."""
+    """Leave a row out, or fail the feed where that can not be."""
     feed, row, deadly = entry.feed, entry.rows[0], case.left_out.deadly
     fault = ""
     if row < 0:

@@ -30,7 +30,7 @@ class Starts:
         self._storing = threading.Lock()
 
     def of(self, owner: int | None) -> RunConfig:
-        """The config that an owner begins with; that of the last start for the front."""
+        """Return the config of an owner's start; for the front that of the last start of any."""
         return self.config if owner is None else self._begun.get(owner, self.config)
 
     def change(self, **values: Any) -> None:
@@ -50,7 +50,7 @@ class Starts:
         self.begin_all()
 
     def begin(self, owner: int) -> None:
-        """An owner has died: its next life goes on as after a start of the server."""
+        """Begin an owner again after its death: it goes on as after a start of the server."""
         with self._storing:
             if self._durable is not None:
                 self.config = self._durable.next_start(self.config)

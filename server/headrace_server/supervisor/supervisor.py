@@ -2,7 +2,7 @@
 
     start ─► front ready ─► workers ready ─► feeds open ─► … ─► stop
                  │               │
-              dies: the       dies, or hangs and is ended: told to the front, started again with
+              dies: the       dies, or hangs and is ended: reported to the front, started again with
               server fails    the next life, until the restart budget is spent; then feeds fail
 
 A death with rows in hand that were in hand at a death before is no case for the budget but for the
@@ -68,7 +68,7 @@ class Supervisor:
         self._worker_memory_bytes = worker_memory_bytes
         self._lock = threading.Condition()
         self._stopping = False
-        self._lives = threading.RLock()  # of whoever begins or ends one
+        self._lives = threading.RLock()  # held while a life of the server begins or ends
         self._start_timeout_s = start_timeout_s
         self._durable = durable
         self.addresses: list[str] = []
@@ -143,7 +143,7 @@ class Supervisor:
             raise failure
 
     def _begun(self, owner: int) -> dict[str, Any]:
-        """The message that a life of an owner begins with."""
+        """Return the message that a life of an owner begins with."""
         return {
             "marks": self._feeds.quarantine.marks(),
             "memory_bytes": self._worker_memory_bytes,
@@ -257,7 +257,7 @@ class Supervisor:
         self._start()
 
     def _on_death(self, words: str, post: Post | None, entry: Entry | None) -> None:
-        """A worker has died, or the front."""
+        """Judge the death of a worker, or of the front."""
         if post is not None and entry is not None:
             if self._feeds.died(words, post, entry, self._crew.clock()):
                 self._crew.begin_next(post, words)
@@ -285,12 +285,12 @@ class Supervisor:
             return self._feeds.all_over
 
     def outcome(self) -> dict[str, tuple[str, str, dict[str, int]]]:
-        """Of each feed that is over: error code (empty = well), text, rows dropped by reason."""
+        """Return by feed that is over: error code (empty: well), text, rows dropped by reason."""
         with self._lock:
             return self._feeds.outcome()
 
     def ask(self, order: str, timeout_s: float = 10.0, **values: Any) -> dict[str, Any]:
-        """The answer to an order that has one, of all workers together."""
+        """Send an order to all workers; return their answers, joined to one."""
         return gathered(order, [*self._ask_owners(order, timeout_s, **values).values()])
 
     def _ask_owners(
@@ -299,13 +299,13 @@ class Supervisor:
         return self._asks.ask(range(self._config.workers), order, timeout_s, *failure, **values)
 
     def _stats(self, timeout_s: float = 10.0) -> dict[str, Any]:
-        """The answer of all that have leases or trainers: so it is seen whether they live."""
+        """Return the status of owners; the front is asked too, which shows whether it lives."""
         told = self._asks.ask(range(FRONT, self._config.workers), "stats", timeout_s)
         told.pop(FRONT)
         return gathered("stats", [self._feeds.lasting(n, one) for n, one in told.items()])
 
     def look(self, timeout_s: float = 10.0) -> dict[str, Any]:
-        """All that is known of the server, as of now."""
+        """Return the status of the whole server, as of now."""
         answer = self._stats(timeout_s)
         with self._lock:
             left_out = self._feeds.quarantine.left_out
@@ -314,7 +314,7 @@ class Supervisor:
             return {**seen, "draining": self.draining, "events": self._feeds.events}
 
     def access(self) -> dict[str, Any]:
-        """Who is let in and who was refused, as of now."""
+        """Return the names of trainers that are let in, and counts of refusals, as of now."""
         return dict(self._stats()["access"])
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -323,7 +323,7 @@ class Supervisor:
             return self._wait_for(lambda: self.over or self.failure is not None, timeout_s)
 
     def pids(self) -> dict[str, int]:
-        """The living children by name."""
+        """Return the process numbers of the living children, by name."""
         return {child.name: child.pid for child in self._crew.children()}
 
     def begin_drain(self) -> None:
@@ -341,7 +341,7 @@ class Supervisor:
         return True
 
     def _ended(self) -> HeadraceError | None:
-        """Why the server answers nothing any more."""
+        """Return why the server answers no question any more."""
         stopped = ServerError("the server was stopped") if self._stopping else None
         return self.failure or stopped
 
@@ -376,11 +376,11 @@ class Supervisor:
     def _close_requests(self) -> None:
         with self._lock:
             self._requests.close()
-            self._lock.notify_all()  # what it has asked is over
+            self._lock.notify_all()  # questions of its requests are over
 
 
 def _abandon(directory: RunDirectory, children: list[Child], pid: int) -> None:
-    """The program ends: its children first, for they use what goes with the directory."""
+    """End the children, which use the directory, and then remove the directory."""
     if os.getpid() == pid:
         for child in children:
             child.kill()

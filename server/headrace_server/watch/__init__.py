@@ -1,4 +1,4 @@
-"""What shows a running server to people and to their tools; not there unless it is asked for.
+"""Shows a running server to people and to their tools, where HTTP is asked for.
 
 Supervisor.look() ─► Watch ─► status, history ─► verdict ─┬► metrics (Prometheus)
                                                           ├► status.json ─► page, commands

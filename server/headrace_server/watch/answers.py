@@ -4,10 +4,10 @@
     GET /inspect?key=[&feed=]
     POST /drain  /snapshot[?feed=]  /end[?feed=&cancel=1]  /restart[?feed=&force=1]
 
-Reading is for whoever reaches the port.  Changing something is for those who could as well send a
-signal: a peer on this machine, or one that knows the token, if there is one.  A web page that
-somebody on this machine has open must not act for them, so a request that changes something names
-this machine as its host and has a header that no page can send to another site.  Where the port is
+Every peer that reaches the port may read.  Only a peer that could as well send a signal may change
+something: one on this machine, or one that knows the token where there is one.  A web page that a
+user of this machine has open must not act for them, so a request that changes something names this
+machine as its host and has a header that no page can send to another site.  Where the port is
 bound to this machine only, every request names it: a name that an attacker points here is refused.
 """
 
@@ -34,7 +34,7 @@ __all__ = ["HEADER", "Answers", "Request", "Response"]
 HEADER = "x-headrace"
 _LONGEST_KEY = 4096
 _MOST_FIELDS = 20
-#: How long stores and disks may take over a snapshot.
+#: Maximum time for a snapshot, which waits for stores and disks.
 _SNAPSHOT_S = 600.0
 _PLAIN = "text/plain; charset=utf-8"
 _JSON = "application/json"

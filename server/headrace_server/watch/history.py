@@ -1,4 +1,4 @@
-"""What a server did lately: rates between looks, a few minutes of them.
+"""The last minutes of a server: its rates between two looks.
 
     status, status … ─► add() ─► [ points ] ─► points(since), rates()
 
@@ -14,7 +14,7 @@ from typing import Any
 
 __all__ = ["EVERY_S", "History"]
 
-#: The time between two looks.
+#: Time between two looks.
 EVERY_S = 2.0
 _MOST = 180
 #: Rates are of the last seconds.

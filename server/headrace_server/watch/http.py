@@ -45,7 +45,7 @@ _CLOSE_S = 15.0
 
 
 class HttpService:
-    """One port.  It answers from the start, and watches a server once there is one."""
+    """Serves one port.  It answers from the start, and watches a server once that has started."""
 
     def __init__(self, host: str, port: int, token: str | None = None) -> None:
         try:
@@ -53,7 +53,7 @@ class HttpService:
             family, place = found[0], found[4]
             self._socket = socket.create_server(place[:2], family=family, backlog=64)
         except OSError as error:
-            # What create_server adds to the text of the system says nothing more.
+            # create_server appends the address, which the error has already.
             text = (error.strerror or str(error)).partition(" (while ")[0]
             raise ServerError(f"http={f'{host}:{port}'!r}: {text}") from None
         bound = self._socket.getsockname()
@@ -73,11 +73,11 @@ class HttpService:
         self._acceptor.start()
 
     def watch(self, server: Watched) -> None:
-        """There is a server from now on."""
+        """Watch this server from now on."""
         self._watch.begin(server)
 
     def close(self) -> None:
-        """Answer no more."""
+        """End all connections and threads."""
         with self._lock:
             if self._closing:
                 return
@@ -99,7 +99,7 @@ class HttpService:
                 connection, peer = self._socket.accept()
             except OSError:
                 if not self._closing:
-                    time.sleep(0.1)  # no file descriptors are left, say
+                    time.sleep(0.1)  # such as: no file descriptors are left
                 continue
             if self._closing or not Deadline(_TURN_S).wait(self._take_turn):
                 connection.close()
@@ -168,7 +168,7 @@ class HttpService:
 
 
 def _head(connection: socket.socket) -> bytes | None:
-    """A request up to the empty line; None where it is too long, or does not come in time."""
+    """Read a request up to the empty line; None where it is too long, or too late."""
     head = bytearray()
 
     def ended(at_most_s: float) -> bool:
@@ -181,7 +181,7 @@ def _head(connection: socket.socket) -> bytes | None:
 
 
 def _received(connection: socket.socket, at_most_s: float) -> bytes | None:
-    """Some bytes of the peer, none of them at the end; None where nothing comes in time."""
+    """Read some bytes of the peer, none at its end; None where none come in time."""
     connection.settimeout(at_most_s)
     try:
         return connection.recv(4096)

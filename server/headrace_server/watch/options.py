@@ -1,4 +1,4 @@
-"""Where HTTP is served, as it was asked for: checked at once, and nothing is opened yet."""
+"""The address and the token of HTTP as ``hs.run`` gets them: checked, and nothing opened yet."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HttpOptions:
 
     @classmethod
     def of(cls, http: Any, token_file: Any) -> HttpOptions | None:
-        """None where HTTP was not asked for."""
+        """Check the options; None where HTTP is not asked for."""
         if http is None:
             if token_file is not None:
                 raise ValueError(f"http_token_file={token_file!r:.200} needs http=HOST:PORT")
@@ -33,7 +33,7 @@ class HttpOptions:
         return cls(*_address(http), token)
 
     def service(self) -> HttpService:
-        """It, listening."""
+        """Open the port."""
         from .http import HttpService
 
         return HttpService(self.host, self.port, self.token)
@@ -57,7 +57,7 @@ def _address(value: Any) -> tuple[str, int]:
 
 
 def read_token(path: Any) -> str:
-    """The token in a file; ValueError when it is none."""
+    """Return the token in a file; ValueError where it holds none."""
     with open(path, encoding="utf-8") as stream:
         token = stream.read(4096).strip()
     if len(token) < _SHORTEST_TOKEN or not token.isascii() or any(c.isspace() for c in token):

@@ -1,7 +1,7 @@
-"""The page: one file without anything from elsewhere, and the policy that keeps it so.
+"""The page: one file that loads nothing from elsewhere, and the policy that keeps it so.
 
-The policy names the script and the style of the file by their hashes.  So nothing that a feed, an
-error or a trainer says can become a script, even where the page should fail to escape it.
+The policy names the script and the style of the file by their hashes.  So no text of a feed, an
+error or a trainer can become a script, even where the page should fail to escape it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _FILE = Path(__file__).with_name("page.html")
 
 @cache
 def page() -> bytes:
-    """The file."""
+    """Return the file."""
     return _FILE.read_bytes()
 
 
 def _hashes(tag: str) -> str:
-    """What the policy calls the contents of all elements of a kind."""
+    """Return the hashes, as in the policy, of the contents of all elements of a kind."""
     found = re.findall(rf"<{tag}>(.*?)</{tag}>".encode(), page(), re.DOTALL)
     digests = (base64.b64encode(hashlib.sha256(text).digest()).decode() for text in found)
     return " ".join(f"'sha256-{digest}'" for digest in digests)

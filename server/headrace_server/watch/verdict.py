@@ -1,4 +1,4 @@
-"""What holds a feed up, in one sentence: the first of these that is so.
+"""The verdict on a feed: its bottleneck in one sentence, the first of these that applies.
 
 failed, ended, draining, no trainer ─► nothing is to be judged
 the disk ─► trainers wait: for workers, for room, for states ─► trainers set the pace

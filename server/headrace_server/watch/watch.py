@@ -1,9 +1,9 @@
-"""Who looks at a server on behalf of all that watch it.
+"""Looks at a server on behalf of all that watch it.
 
     every 2 s ─► history          a question ─► a look, or the one of just now ─► status()
 
-However many ask, its workers are asked at most twice a second.  A server that is not there yet, or
-is no more, has a status too: it says so, and has no feeds.
+However many ask, its workers are asked at most twice a second.  A server that has not started yet,
+or has failed, has a status too, without feeds.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .verdict import verdict
 
 __all__ = ["Watch"]
 
-#: A look is good for so long.
+#: Time for which a look is fresh.
 _FRESH_S = 0.5
-#: What the server may take to answer before it counts as dead.
+#: Maximum time for an answer of the server before it counts as dead.
 _PATIENCE_S = 5.0
 
 
 class Watched(Protocol):
-    """What a supervisor is to who watches."""
+    """The methods of a supervisor that a watch needs."""
 
     draining: bool
     addresses: list[str]
@@ -48,7 +48,7 @@ class Watched(Protocol):
 
 
 class Watch:
-    """Of one server.  Any thread may ask."""
+    """The watch of one server.  Any thread may ask."""
 
     def __init__(self) -> None:
         self._server: Watched | None = None
@@ -61,7 +61,7 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="headrace-watching", daemon=True)
 
     def begin(self, server: Watched) -> None:
-        """There is a server from now on."""
+        """Watch this server from now on."""
         self._server = server
         self._thread.start()
 
@@ -73,18 +73,18 @@ class Watch:
 
     def _run(self) -> None:
         while not self._stopping.wait(EVERY_S):
-            with contextlib.suppress(Exception):  # a server that is dead is told of to who asks
+            with contextlib.suppress(Exception):  # a request reports a dead server itself
                 self.history.add(self.status())
 
     @property
     def server(self) -> Watched:
-        """ServerError while there is none."""
+        """The server; ServerError before it has started."""
         if self._server is None:
             raise ServerError("the server is starting")
         return self._server
 
     def status(self) -> dict[str, Any]:
-        """Everything; see ``overview`` for most of it."""
+        """Return the whole status; ``overview`` gives most of it."""
         with self._lock:
             server = self._server
             if server is not None and time.monotonic() - self._looked > _FRESH_S:
@@ -114,7 +114,7 @@ class Watch:
 
 
 def _state(feeds: dict[str, Any]) -> str:
-    """Of all feeds in a word: "serving" while one of them is not over."""
+    """Sum up the states of all feeds: "serving" while one of them is not over."""
     states = {feed["state"] for feed in feeds.values()}
     if states <= {"ended"}:
         return "ended"

@@ -14,7 +14,7 @@ from headrace_server.process.option import Option
 COUNT = Option("n", "integer", "how many", default=4, least=1, most=8)
 TIME = Option("t", "seconds", "how long", default=2.5)
 FLAG = Option("f", "flag", "do it", default=False)
-PLACE = Option("p", "path", "where", told="nowhere")
+PLACE = Option("p", "path", "where", absent="nowhere")
 CHOICE = Option("c", "text", "which", choices=("a", "b"))
 MANY = Option("m", "text", "who", default=("x", "y"), many=True, metavar="WHO")
 
