@@ -14,9 +14,9 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code.
+    """Run the command; return the exit code.
 
-    Whoever presses Ctrl-C before it has begun is answered too: so it is imported in here.
+    The import is in here, so that Ctrl-C during the import is answered too.
     """
     try:
         from .frame import main as run

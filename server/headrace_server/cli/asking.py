@@ -1,9 +1,9 @@
-"""How commands ask a server that runs: by its HTTP port, and nothing else.
+"""Requests of commands to a running server, by its HTTP port and nothing else.
 
-    --http HOST:PORT, or a URL ─► GET, POST ─► JSON          what a server says is text, and no more
+    --http HOST:PORT, or a URL ─► GET, POST ─► JSON
 
-Whatever it says may come from a trainer or from data.  It is shown on terminals, so characters that
-a terminal would obey are shown as what they are.
+Texts of a server may come from a trainer or from data.  They are shown on terminals, so control
+characters are escaped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace_proto.errors import ConnectionLost, ServerError
 
 from ..watch.answers import HEADER
 from ..watch.options import read_token
-from .exits import told
+from .exits import paragraph
 from .options import Option
 from .places import variable
 
@@ -43,7 +43,7 @@ TOKEN = Option(
     metavar="FILE",
 )
 _DEFAULT = "127.0.0.1:8080"
-#: How long a server may take to answer.
+#: Maximum time for an answer.
 TIMEOUT_S = 15.0
 _MOST_BYTES = 64 * 1024**2
 
@@ -56,28 +56,28 @@ class Asker:
         url = given if "://" in given else f"http://{given}"
         if not _asks(url):
             raise ValueError(f"--http {given!r:.200} is neither HOST:PORT nor a URL with http://")
-        # As a server is told to listen everywhere; as one that is asked it is this machine.
+        # A server listens at these addresses; a request goes to this machine.
         for everywhere, here in (("0.0.0.0", "127.0.0.1"), ("[::]", "[::1]")):
             url = url.replace(f"//{everywhere}:", f"//{here}:")
         self.url = url.rstrip("/")
         path = _set(options, TOKEN)
         self._token = None if path is None else read_token(path)
-        # No proxy of the environment stands between a server and who operates it.
+        # No proxy of the environment stands between a server and its operator.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
 
     def get(self, path: str) -> Any:
-        """What is there, as JSON."""
+        """Return the JSON at a path."""
         return self._ask(path, None)
 
     def status(self) -> dict[str, Any]:
-        """All that the page shows."""
+        """Return the status, as the page shows it."""
         status = self.get("/status.json")
         if not isinstance(status, dict) or not isinstance(status.get("feeds"), dict):
             raise _Stranger(self.url, 200)
         return status
 
     def post(self, path: str, timeout_s: float = TIMEOUT_S) -> Any:
-        """Have something done."""
+        """Post a request to change something; return its JSON."""
         return self._ask(path, b"", timeout_s)
 
     def _ask(self, path: str, data: bytes | None, timeout_s: float = TIMEOUT_S) -> Any:
@@ -101,7 +101,7 @@ class Asker:
             if isinstance(reason, (TimeoutError, socket.timeout)):
                 reason = f"no answer within {timeout_s:g} s"
             elif isinstance(reason, OSError):
-                reason = told(reason)
+                reason = paragraph(reason)
             raise ConnectionLost(
                 f"no server answers at {self.url}: {reason}.  It serves HTTP where it was started "
                 "with --http HOST:PORT (http= of hs.run)"
@@ -124,27 +124,27 @@ def _asks(url: str) -> bool:
 
 
 class _Stranger(ServerError):
-    """Something answers that is no server of ours."""
+    """The answer is not of a headrace server."""
 
     def __init__(self, url: str, code: int) -> None:
         super().__init__(f"what answers at {url} (with {code}) is no headrace server")
 
 
 def _set(options: Namespace, option: Option) -> str | None:
-    """What an option is set to: where a server is set up by its environment, so are these."""
+    """Return the value of an option, or of the environment variable that a server reads too."""
     given = getattr(options, option.name, None)
     return given if given is not None else os.environ.get(variable(option)) or None
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A server never redirects; whatever does is not to be given the token."""
+    """Follows no redirection: a headrace server sends none, and another must not get the token."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 def shown(text: str) -> str:
-    """A text as a terminal may get it."""
+    """Escape the characters of a text that a terminal would obey."""
     return "".join(
         c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
     )

@@ -1,7 +1,7 @@
 """``headrace bench``: a trainer without a model, in a process of its own, takes batches.
 
 The client does the work (``python -m headrace.bench``): server and client share no code but the
-protocol, and what is measured is to be a trainer like any other.
+protocol, and a measurement has to be that of an ordinary trainer.
 """
 
 from __future__ import annotations

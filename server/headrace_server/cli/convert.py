@@ -94,7 +94,7 @@ def _convert(options: Namespace) -> int:
 
 
 def _whole(pipeline: Pipeline) -> Pipeline:
-    """The pipeline with a shape, which a conversion does not need."""
+    """Return the pipeline with a shape: a declaration needs one, a conversion does not."""
     try:
         pipeline.declaration()
     except ValueError:

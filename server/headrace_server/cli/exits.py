@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and the one paragraph that a mistake is told in.
+"""The end of a command: its exit code, and the paragraph of an error.
 
 A user's mistake and a failure that has a name never show a traceback.  An error that is none of
 these is a fault of the program: its traceback is shown, and Python's exit code is 1.
@@ -11,7 +11,16 @@ import os
 
 from headrace_proto.errors import HeadraceError
 
-__all__ = ["FAILED", "INTERRUPTED", "MEANINGS", "MISTAKE", "TOLD", "WELL", "code_of", "told"]
+__all__ = [
+    "FAILED",
+    "INTERRUPTED",
+    "MEANINGS",
+    "MISTAKE",
+    "SHOWN",
+    "WELL",
+    "code_of",
+    "paragraph",
+]
 
 WELL = 0
 FAILED = 1
@@ -26,15 +35,15 @@ MEANINGS = {
     INTERRUPTED: "given up by Ctrl-C",
 }
 
-#: Errors that are told as a paragraph.
-TOLD = (HeadraceError, ValueError, TypeError, ImportError, OSError)
+#: Errors that are printed as a paragraph.
+SHOWN = (HeadraceError, ValueError, TypeError, ImportError, OSError)
 
-#: What an OSError of these says is not the user's mistake.
+#: Numbers of an OSError that is not the user's mistake.
 _MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
 
-def told(error: BaseException) -> str:
-    """The paragraph of an error: what the system says of a file, without numbers of errors."""
+def paragraph(error: BaseException) -> str:
+    """Return the paragraph of an error; of the system's, the file and the text without a number."""
     if isinstance(error, OSError) and not isinstance(error, HeadraceError) and error.strerror:
         named = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         return f"{named}{error.strerror}"
@@ -42,7 +51,7 @@ def told(error: BaseException) -> str:
 
 
 def code_of(error: BaseException) -> int:
-    """The exit code for an error that is told."""
+    """Return the exit code for an error of ``SHOWN``."""
     if isinstance(error, HeadraceError):
         return FAILED
     return FAILED if isinstance(error, OSError) and error.errno in _MACHINE else MISTAKE

@@ -1,4 +1,4 @@
-"""``headrace flight``: which rows went to whom, at which step, and with what end."""
+"""``headrace flight``: the trainer, the step and the end of each hand-out, and its rows."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _print_rows(one: Flown, key: bytes | None) -> None:
 
 
 def _safe(text: str) -> str:
-    """Others' words, which may hold anything, for a terminal."""
+    """Escape a text for a terminal: others wrote it, and it may hold anything."""
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 

@@ -1,6 +1,6 @@
 """From the words of a command line to an exit code.
 
-Only the module of the command that was asked for is imported, so ``headrace --help`` and commands
+Only the module of the given command is imported, so ``headrace --help`` and commands
 that need no numpy do not wait for it.
 """
 
@@ -24,7 +24,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code."""
+    """Run the command; return the exit code."""
     known: tuple[Option, ...] = ()
     try:
         asked, options = _read(list(sys.argv[1:] if arguments is None else arguments))
@@ -36,11 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("headrace: given up", file=sys.stderr)
         return exits.INTERRUPTED
-    except BrokenPipeError:  # who read what it says has seen enough
+    except BrokenPipeError:  # the reader of its output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.FAILED
-    except exits.TOLD as error:
-        text = exits.told(error)
+    except exits.SHOWN as error:
+        text = exits.paragraph(error)
         if not isinstance(error, (ImportError, DataError)):  # those speak of the user's code
             text = in_options(text, known)
         print(f"headrace: {text}", file=sys.stderr)
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _read(words: list[str]) -> tuple[Command, argparse.Namespace]:
-    """The command that was asked for and its options; SystemExit where that is not clear."""
+    """Return the command of a line and its options; SystemExit where the line is wrong."""
     parser = argparse.ArgumentParser(
         prog="headrace", description="A feeding server for training on long sequences."
     )

@@ -14,7 +14,7 @@ __all__ = ["reporting_cache"]
 
 @contextmanager
 def reporting_cache(files: Sequence[DataFile]) -> Iterator[IndexCache]:
-    """A cache in memory that shows, while the block lasts, how many bytes were gone through."""
+    """Give a cache in memory that shows, while the block lasts, how many bytes were indexed."""
     with Progress("indexing", sum(file.size for file in files), "bytes") as progress:
         done: dict[str, int] = {}
 

@@ -1,4 +1,4 @@
-"""``headrace inspect``: where one sequence is, and who holds it."""
+"""``headrace inspect``: the place of one sequence, and the trainer that has it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _example(told: Any, example: Any) -> str:
         f"{shown(told['key'])}: partition {example['partition']}, epoch {example['epoch'] + 1}, "
         f"segment {example['segment']} of {example['segments']}"
     )
-    # As many states of it were saved as segments are done.
+    # As many of its states were saved as segments are done.
     state = f"state after {example['segment']} segments" if example["segment"] else "initial state"
     where = example["where"]
     if where == "leased":

@@ -42,7 +42,7 @@ _OPTIONS = (
 
 
 def make_pair(directory: Path, name: str | None) -> tuple[Path, Path]:
-    """Write a pair of keys, the server's or a trainer's; the files, secret first."""
+    """Write a pair of keys, the server's or a trainer's; return the files, secret first."""
     if not zmq.has("curve"):
         raise ValueError("this build of ZeroMQ has no CURVE, and so no keys")
     owner = SERVER if name is None else check_name("--name", name)
@@ -68,7 +68,7 @@ def make_pair(directory: Path, name: str | None) -> tuple[Path, Path]:
 
 
 def _make(directory: Path) -> None:
-    """A directory that is there, and in which nobody else can exchange files."""
+    """Make a directory, if need be, and refuse one in which others can exchange files."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     place = directory.resolve()
     for path in (place, *place.parents):
@@ -84,7 +84,7 @@ def _make(directory: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """A file that was not there before, whole or not at all."""
+    """Write a new file, whole or not at all."""
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with writing(path, len(text)), open(fd, "w", encoding="ascii") as file:

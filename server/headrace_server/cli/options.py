@@ -20,17 +20,17 @@ _ALONE = r"(?<![\w./'\"-])"
 
 _TYPES: dict[str, Callable[[str], Any]] = {"integer": int, "seconds": float}
 
-#: For a program that reads what a command says.
+#: For a program that reads the output of a command.
 JSON = Option("json", "flag", "print one JSON object, for programs", default=False)
 
 
 def add_options(
     parser: argparse.ArgumentParser, options: tuple[Option, ...], configured: bool = False
 ) -> None:
-    """Let a parser read these; it leaves out what is not given.
+    """Let a parser read these options; it leaves out those that are not given.
 
-    ``configured``: there are other places that values may come from, so nothing need be given, and
-    any flag can also be denied, as one can that is on by default.
+    ``configured``: values may come from other places too, so no option need be given, and any flag
+    can also be denied, like one that is on by default.
     """
     for option in options:
         text = option.text.replace("%", "%%")
@@ -56,7 +56,7 @@ def add_options(
 
 
 def in_options(text: str, options: tuple[Option, ...]) -> str:
-    """An error of Python's functions with the options of a command in place of arguments.
+    """Return an error of Python's functions with a command's options in place of arguments.
 
     ``state_dir='x'`` becomes ``--state-dir 'x'``, ``insecure=True`` becomes ``--insecure``.  A name
     without its value is an argument only where it has an underscore: others are words.
@@ -74,7 +74,7 @@ def in_options(text: str, options: tuple[Option, ...]) -> str:
 
 
 def on_line(options: tuple[Option, ...], given: argparse.Namespace) -> dict[str, Any]:
-    """The values that the command line gives, checked, by name."""
+    """Return the values on the command line, checked, by name."""
     values = {}
     for option in options:
         if option.name in given:
@@ -86,5 +86,5 @@ def on_line(options: tuple[Option, ...], given: argparse.Namespace) -> dict[str,
 
 
 def with_defaults(options: tuple[Option, ...], given: Mapping[str, Any]) -> argparse.Namespace:
-    """All options by name: what is given, and the default of every other."""
+    """Return all options by name: the given values, and the default of every other."""
     return argparse.Namespace(**{one.name: given.get(one.name, one.default) for one in options})

@@ -24,7 +24,7 @@ _LONGEST_TEXT = 400
 
 
 def lines(status: Mapping[str, Any], color: bool = False) -> list[str]:
-    """All of it."""
+    """Return the lines of a status."""
     told = [_head(status)]
     if status["why"]:
         told += ["", shown(status["why"])]
@@ -84,7 +84,7 @@ def _rate(rates: Mapping[str, Any], name: str) -> str:
 
 
 def _troubles(feed: Mapping[str, Any]) -> str:
-    """What has gone wrong so far, where something has."""
+    """Return the counts of faults so far, where there are any."""
     counts = {
         "sent again": feed["redelivered"],
         "leases expired": feed["expired"],

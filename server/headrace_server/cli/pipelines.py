@@ -36,7 +36,7 @@ PIPELINE = Option(
 
 
 def load_one(target: str) -> tuple[str, Pipeline]:
-    """The one pipeline that a target names, and the name of its feed."""
+    """Return the one pipeline that a target names, after the name of its feed."""
     found = load([target])
     if len(found) != 1:
         raise ValueError(
@@ -47,7 +47,7 @@ def load_one(target: str) -> tuple[str, Pipeline]:
 
 
 def load(targets: Sequence[str]) -> dict[str, Pipeline]:
-    """The pipelines that targets name, by the names of their feeds."""
+    """Return the pipelines that targets name, by the names of their feeds."""
     if os.getcwd() not in map(os.path.abspath, sys.path):
         sys.path.insert(0, os.getcwd())  # an installed script does not see modules that lie here
     pipelines: dict[str, Pipeline] = {}
@@ -75,18 +75,18 @@ def load(targets: Sequence[str]) -> dict[str, Pipeline]:
 
 
 def _parted(named: str) -> tuple[str, str]:
-    """The name of the feed that a target gives (or none), and the rest."""
+    """Split a target: the name of the feed (or none), and the rest."""
     name, sign, target = named.partition("=")
     return (name, target) if sign and ":" not in name and "/" not in name else ("", named)
 
 
 def _called(target: str, function: Callable[[], Any]) -> Any:
-    """What a user's function returns; where it raises, the place stands in for a traceback."""
+    """Call a user's function; an error names the place in it, in place of a traceback."""
     try:
         inspect.signature(function).bind()
     except TypeError as error:
         raise TypeError(f"{target} is called without arguments: {error}") from None
-    except ValueError:  # a function that tells nothing of itself
+    except ValueError:  # a function without a signature
         pass
     try:
         return own(function)()

@@ -1,4 +1,4 @@
-"""Options from four places.  Who stands further up has the last word:
+"""Options from four places, of which the upper one prevails:
 
     command line    --state-dir DIR
     environment     HEADRACE_STATE_DIR=DIR        several values: words as in a shell
@@ -8,7 +8,7 @@
 A value that is not of its option's kind, and a key that is no option's, is refused with the place
 where it stands and the name that was probably meant.  Variables of other names are other programs'
 (Kubernetes makes HEADRACE_PORT for a service called headrace) unless they look like a slip.
-An empty variable counts as none.  Paths in a file are meant from the directory of the file.
+An empty variable counts as none.  Paths in a file are relative to the directory of the file.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _SLIP = 0.8
 
 
 def variable(option: Option) -> str:
-    """The environment variable of an option."""
+    """Return the name of the environment variable of an option."""
     return PREFIX + option.name.upper()
 
 
 def settled(
     options: tuple[Option, ...], given: Namespace, environment: Mapping[str, str]
 ) -> Namespace:
-    """All options by name.  ValueError or TypeError names the place of what is wrong."""
+    """Return all options by name.  ValueError or TypeError names the place of a fault."""
     told = _from_environment(options, environment)
     told |= on_line(options, given)
     file = told.get(CONFIG.name)
@@ -87,7 +87,7 @@ def _from_environment(
 
 
 def _read(option: Option, name: str, text: str) -> Any:
-    """A value from a text of the environment."""
+    """Return a value from a text of the environment."""
     where = f"{name}={text!r:.80} in the environment"
     try:
         if option.many:
@@ -112,7 +112,7 @@ def _from_file(options: tuple[Option, ...], path: str) -> dict[str, Any]:
 
 
 def _parsed(path: str) -> dict[Any, Any]:
-    """What a file says, as a dict."""
+    """Return the content of a file, as a dict."""
     ending = os.path.splitext(path)[1].lower()
     if ending not in (".toml", ".yaml", ".yml"):
         raise ValueError(f"--config {path}: its name ends in neither .toml nor .yaml")
@@ -136,7 +136,7 @@ def _parsed(path: str) -> dict[Any, Any]:
 
 
 def _checked(option: Option, value: Any, path: str) -> Any:
-    """A value from a file, in the form that the command line would give it."""
+    """Return a value from a file, in the form that the command line would give it."""
     where = f"{path}: {option.name}={value!r:.80}"
     if option.many:
         if option.kind == "target" and isinstance(value, dict):

@@ -67,7 +67,7 @@ def _preview(options: Namespace) -> int:
 
 
 def _told(sample: Sample, label: str | None) -> dict[str, Any]:
-    """A batch as plain data."""
+    """Return a batch as plain data."""
     told: dict[str, Any] = {
         "number": sample.number,
         "rows": sample.rows,
@@ -103,7 +103,7 @@ def _told(sample: Sample, label: str | None) -> dict[str, Any]:
 
 
 def _waste(sample: Sample, names: list[str]) -> float:
-    """Which part of the elements of some columns is padding."""
+    """Return the part of the elements of some columns that is padding."""
     all_of = sum(prod(sample.columns[name].shape) for name in names)
     used = sum(sample.unpadded[name] for name in names)
     return round(1 - used / all_of, 4) if all_of else 0.0
@@ -126,7 +126,7 @@ def _labels(sample: Sample, label: str | None) -> list[Any] | None:
 
 
 def _plain(value: Any) -> Any:
-    """A value that JSON has, and a line has room for."""
+    """Return a value in a form of JSON, cut to fit a line."""
     if isinstance(value, bytes):
         return value[:_MOST_TEXT].decode(errors="backslashreplace")
     if isinstance(value, complex) or type(value).__module__ != "builtins":

@@ -1,9 +1,9 @@
-"""How far long work is: a bar on a terminal, elsewhere a line every some seconds.
+"""Progress of long work: a bar on a terminal, elsewhere a line every few seconds.
 
     converting  [#########.............]  41 %  412,000 of 1,000,000 rows, 98,000/s, 6 s left
 
-It goes to standard error, so what a command prints stays whole, and work that is over before the
-first line is due says nothing.
+It goes to standard error, so the output of a command stays whole.  Work that ends before the first
+line is due prints none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def size(nbytes: float) -> str:
-    """Bytes as one reads them: ``1.5 GiB``."""
+    """Return a number of bytes as text: ``1.5 GiB``."""
     for unit in _UNITS:
         if nbytes < 1024 or unit == _UNITS[-1]:
             break
@@ -30,7 +30,7 @@ def size(nbytes: float) -> str:
 
 
 def count(number: float) -> str:
-    """A number as one reads it: ``1,234,567``."""
+    """Return a number as text: ``1,234,567``."""
     return f"{number:,.0f}"
 
 
@@ -60,7 +60,7 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
         line_every_s: float = 5.0,
     ) -> None:
-        """``total`` None: not known.  ``unit`` "bytes" is told in KiB, MiB and so on."""
+        """``total`` None: not known.  ``unit`` "bytes" is shown in KiB, MiB and so on."""
         self._what, self._total, self._unit = what, total, unit
         self._out = out if out is not None else sys.stderr
         self._bar = self._out.isatty()
@@ -72,14 +72,14 @@ class Progress:
         self._shown = False
 
     def start(self, done: int) -> None:
-        """So much was done before: it counts for the share, and not for the pace."""
+        """Note how much was done before: it counts for the share, and not for the pace."""
         self._first = self._done = done
 
     def add(self, more: int) -> None:
         self.to(self._done + more)
 
     def to(self, done: int) -> None:
-        """So much is done now."""
+        """Note how much is done now."""
         self._done = done
         now = self._clock()
         if now - self._told < self._every_s:
@@ -94,7 +94,7 @@ class Progress:
         self._out.flush()
 
     def text(self, now: float) -> str:
-        """What is to be said at a time."""
+        """Return the line for a time."""
         said = self._amount(self._done)
         share = ""
         if self._total:

@@ -59,14 +59,14 @@ def _serve(options: Namespace) -> int:
 
 
 def as_arguments(settings: Any, options: Namespace) -> dict[str, Any]:
-    """The options that ``settings`` declares, as arguments of Python's functions."""
+    """Return the options that ``settings`` declares, as arguments of Python's functions."""
     return {one.argument: getattr(options, one.name) for one in options_of(settings)}
 
 
 def _tokens(given: tuple[str, ...] | None, state_dir: str | None) -> list[Token] | None:
-    """Tokens of snapshots that are still to be gone on from.
+    """Return the tokens of snapshots that no start of this server has gone back to yet.
 
-    Whoever starts a server again with the same command means it to go on, not back.
+    A server that is started again with the same command goes on, and not back.
     """
     if not given:
         return None
@@ -94,7 +94,7 @@ def _tokens(given: tuple[str, ...] | None, state_dir: str | None) -> list[Token]
 
 
 def until_stopped(server: Server, stop: Signals, options: Namespace) -> int:
-    linger: Deadline | None = None  # a feed that failed tells why to trainers that come late
+    linger: Deadline | None = None  # a failed feed reports its error to trainers that come late
     while not stop.first.is_set() and not server.draining:
         if not server.wait(0):  # or a feed was started again
             linger = None

@@ -1,10 +1,9 @@
-"""What a pipeline needs and whether it works, found out without a server.
+"""A survey of a pipeline without a server: whether it works, and what it needs.
 
     files ─► reader ─► first batches ─────────────► how it is read, what a batch weighs
                 └────► all examples (``full``) ───► what breaks a rule, checksums of columns
 
-A finding that would stop the feed is a problem; the survey then says what it knows, and goes on as
-far as it can.
+A finding that would stop the feed is a problem; the survey notes it, and goes on as far as it can.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from ..reading.intake import Intake
 from ..reading.order import PartitionReader
 from ..reading.reader import BadRecords, IndexedReader, Reader
 from ..reading.sources import open_reader
-from .exits import TOLD
+from .exits import SHOWN
 from .indexing import reporting_cache
 from .local import LocalFeed
 from .progress import Progress
@@ -50,7 +49,7 @@ _MOST_TOLD: Final = 10
 
 @dataclass
 class Survey:
-    """What was found.  None stands for what is not known."""
+    """The findings.  None stands for an unknown value."""
 
     feed: str
     source: str
@@ -83,7 +82,7 @@ class Survey:
 
 
 class _Noted(BadRecords):
-    """Bad records are counted, and the first of them kept."""
+    """Counts bad records, and notes the texts of the first."""
 
     def __init__(self) -> None:
         super().__init__(skip=True)
@@ -108,13 +107,13 @@ def survey(feed: str, declaration: Declaration, partitions: int, full: bool) -> 
             _scan(found, declaration, files, cache)
         if found.ok:
             _look(found, declaration, partitions, some, cache)
-    except TOLD as error:
+    except SHOWN as error:
         found.problems.append(str(error))
     return found
 
 
 def _few(declaration: Declaration, files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
-    """The files that are opened to get an idea."""
+    """Return the files that are opened without ``full``."""
     if declaration.source.kind in _SCANNED and sum(file.size for file in files) > _QUICK_BYTES:
         return (min((f for f in files if f.size), key=lambda file: file.size, default=files[0]),)
     return files
@@ -130,7 +129,7 @@ def _look(
     files: tuple[DataFile, ...],
     cache: IndexCache,
 ) -> None:
-    """How it is read, and what the first batches weigh."""
+    """Find how it is read, and the size of the first batches."""
     bad = BadRecords(declaration.policy.on_bad_example == "skip")
     reader = open_reader(declaration.source, files, bad, cache)
     try:
@@ -194,7 +193,7 @@ def _reading(
 
 
 def _weight(reader: Reader) -> int | None:
-    """Bytes of an example as it is read, from the first ones."""
+    """Return the bytes of an example as it is read, by the first ones."""
     if isinstance(reader, IndexedReader):
         chunk = reader.slice(0, min(_PROBE_ROWS, reader.length))
     else:
@@ -205,7 +204,7 @@ def _weight(reader: Reader) -> int | None:
 
 
 def _memory(found: Survey, declaration: Declaration) -> None:
-    """What is taken while it runs, at most; estimates from the first examples."""
+    """Estimate the memory that it takes at most, from the first examples."""
     assert found.batch_bytes is not None
     options, run = declaration.shape.options, RunConfig((), "", ())
     if segmented(declaration):
@@ -227,7 +226,7 @@ def _memory(found: Survey, declaration: Declaration) -> None:
 
 
 def _waiting(options: Any) -> int | None:
-    """Rows that may wait in a partition until a batch is full."""
+    """Return how many rows may wait in a partition until a batch is full."""
     if options.get("max_examples_in_flight") is not None:
         return int(options["max_examples_in_flight"])
     if "probs" in options:
@@ -292,7 +291,7 @@ def _scan(
 
 
 def _placing(declaration: Declaration, intake: Intake) -> Callable[[Chunk], None]:
-    """What the shape says to a chunk."""
+    """Return the check of a chunk by the shape."""
     if not segmented(declaration):
         shaping = Shaping(declaration.shape, 0)
 

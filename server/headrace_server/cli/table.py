@@ -3,8 +3,8 @@
     # server/headrace_server/cli/greet.py
     COMMAND = Command("Says a word.", (Option("word", "text", "what is said"), JSON), run)
 
-``run`` gets the options by name and gives an exit code (see ``exits``).  What it raises is told
-there too, so it prints results only: on standard output, and as JSON where ``--json`` is given.
+``run`` gets the options by name and gives an exit code (see ``exits``).  Errors are printed
+by the frame, so a command prints results only: on standard output, as JSON with ``--json``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ COMMANDS = {
 
 @dataclass(frozen=True)
 class Command:
-    """What a module of a command declares as ``COMMAND``.
+    """A command, which its module declares as ``COMMAND``.
 
     ``configured``: its options are also taken from the environment and a file, see ``places``.
     """

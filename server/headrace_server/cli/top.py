@@ -1,9 +1,9 @@
-"""``headrace top``: a server as it goes on, on a terminal until Ctrl-C.
+"""``headrace top``: the status of a server on a terminal, again and again until Ctrl-C.
 
-    a thread asks ─► what was said ─► the screen, again at each look and at each change of its size
+    a thread asks ─► lines ─► the screen, again at each look and at each change of its size
                          signals are counted, and looked at 20 times a second
 
-However a signal comes, also while a server that hangs is asked, the terminal is left as it was.
+Whenever a signal comes, also while a hung server is asked, the terminal is left as it was.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _top(options: Namespace) -> int:
 
 
 def _size() -> os.terminal_size:
-    """That of the terminal as it is now, whatever COLUMNS and LINES said of it once."""
+    """Return the present size of the terminal, which COLUMNS and LINES may not show."""
     size = os.get_terminal_size(sys.stdout.fileno())
     return size if size.columns and size.lines else os.terminal_size((80, 24))
 
@@ -98,7 +98,7 @@ class _Look:
 
 @contextmanager
 def _signals() -> Iterator[set[int]]:
-    """Those that came.  As an exception one could be raised in a finalizer, where it is lost."""
+    """Give a set of the signals that came; an exception could be lost in a finalizer."""
     heard: set[int] = set()
 
     def hear(number: int, frame: FrameType | None) -> None:
@@ -134,10 +134,10 @@ def _pause() -> None:
 
 
 def screen(told: list[str], size: os.terminal_size) -> str:
-    """What makes a terminal of a size show these lines, and nothing else.
+    """Return the text that makes a terminal of a size show these lines, and nothing else.
 
-    A line is emptied before it is written: after one that reaches the edge that would take its last
-    character.
+    A line is emptied before it is written: emptying it afterwards would take the last character of
+    a line that reaches the edge.
     """
     if len(told) > size.lines:
         more = len(told) - size.lines + 1

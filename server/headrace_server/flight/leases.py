@@ -167,7 +167,7 @@ class Leases:
             lease.trainer = self._trainers.get(named, lease.trainer)
 
     def _end_those_of_the_dead(self) -> None:
-        """End leases that were out when their owner died, and that no trainer has reported since."""
+        """End leases that were out when their owner died, unless a trainer has reported them."""
         begun: dict[int, dict[int, float]] = defaultdict(dict)  # by partition: lives, since when
         for lease in self._found.values():
             begun[lease.batch.partition].setdefault(lease.batch.life, lease.sent)

@@ -243,7 +243,7 @@ class TrainersExchange(Exchange):
         return bool(self._unheard)
 
     def hear(self) -> Iterator[tuple[bytes, list[bytes]]]:
-        """Give messages as any exchange, of each channel for ``TURN_S``, then with the next call."""
+        """Give messages of each channel for ``TURN_S``; the rest comes with the next call."""
         late = [(number, self._channels[number]) for number in self._unheard]
         yield from super().hear()
         for number, channel in late:

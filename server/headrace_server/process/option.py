@@ -56,7 +56,7 @@ class Option:
 
     ``default`` is the value where it is not given; where that is None, ``absent`` may describe what
     then happens.  ``many``: it may be repeated, and gives a tuple.  ``positional``: it has no
-    dashes, and must be given unless it has a default.  ``short``: one letter that stands for it, too.
+    dashes, and must be given unless it has a default.  ``short``: one letter that also names it.
     ``argument``: its name in Python's functions, where that is another.  ``least`` and ``most``
     bound a number.  ``needs_state``: it is refused where there is no state directory.
     """

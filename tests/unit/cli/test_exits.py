@@ -25,12 +25,12 @@ from headrace_server.cli import exits
 )
 def test_whose_fault_it_was_makes_the_exit_code(error: BaseException, code: int):
     assert exits.code_of(error) == code
-    assert isinstance(error, exits.TOLD)
+    assert isinstance(error, exits.SHOWN)
 
 
 def test_a_fault_of_the_program_is_not_told_as_if_it_were_the_users():
-    assert not isinstance(KeyError("x"), exits.TOLD)
-    assert not isinstance(AssertionError("x"), exits.TOLD)
+    assert not isinstance(KeyError("x"), exits.SHOWN)
+    assert not isinstance(AssertionError("x"), exits.SHOWN)
 
 
 def test_every_exit_code_has_a_meaning_and_no_two_are_the_same():
@@ -51,4 +51,4 @@ def test_every_exit_code_has_a_meaning_and_no_two_are_the_same():
 def test_an_error_of_the_system_is_told_by_its_file_and_without_a_number(
     error: BaseException, words: str
 ):
-    assert exits.told(error).startswith(words)
+    assert exits.paragraph(error).startswith(words)

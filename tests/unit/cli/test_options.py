@@ -14,7 +14,7 @@ OPTIONS = (
     Option("bind", "text", "where", default=("tcp://a", "tcp://b"), many=True),
     Option("workers", "integer", "how many", default=1, least=1, most=8),
     Option("lease_ttl", "seconds", "how long", default=30.0),
-    Option("state_dir", "path", "50% of it", told="memory only"),
+    Option("state_dir", "path", "50% of it", absent="memory only"),
     Option("durability", "text", "outlives", default="power", choices=("power", "off")),
     Option("yes", "flag", "do it", default=False),
 )

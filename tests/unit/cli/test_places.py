@@ -18,7 +18,7 @@ OPTIONS = (
     Option("bind", "text", "where", default=("tcp://a",), many=True),
     Option("workers", "integer", "how many", default=1, least=1, most=8),
     Option("lease_ttl", "seconds", "how long", default=30.0),
-    Option("state_dir", "path", "where", told="memory only"),
+    Option("state_dir", "path", "where", absent="memory only"),
     Option("durability", "text", "outlives", default="power", choices=("power", "off")),
     Option("exit_when_done", "flag", "do it", default=False),
 )
