@@ -1,8 +1,8 @@
-"""Admission: a greeting opens a session with a feed, resumes one, or is told why it does not.
+"""Admission: a greeting opens or resumes a session with a feed, or is refused.
 
 Hello ─► hear() ─► Welcome    a session is open, or goes on
                 ─► Refused    an error's code and text
-                ─► Pulse      not yet: the trainer greets again
+                ─► Pulse      not yet: the trainer repeats its greeting
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["REVOKED", "Admission"]
 logger = logging.getLogger("headrace.trainers")
 
 REVOKED = "this trainer's public key is not, or no longer, in trainers/ of the server's keys"
-#: Refusals of a Hello that are counted.
+#: Refusals that are counted, by the error's code.
 _COUNTED = {"limit": "trainers", "denied": "revoked"}
 #: Maximum length of the text that says where a trainer runs.
 _LONGEST_HOST = 100
@@ -61,7 +61,7 @@ class Admission:
     leave: Callable[[Session, Desk], None]  # ends a session
 
     def hear(self, identity: bytes, hello: Hello, key: str) -> None:
-        """Answer a greeting: by Welcome, Refused, or a Pulse that says what is waited for."""
+        """Answer a greeting: by Welcome, Refused, or a Pulse with the reason to wait."""
         try:
             if not self._desk_of(hello.feed).opened:
                 self.outbox.send(identity, Pulse(0, "the workers are opening the feed's source"))
@@ -104,7 +104,7 @@ class Admission:
         if desk.failure is not None:
             self.outbox.send(identity, Ended(session.number, *desk.failure))
         elif resumed:
-            # A trainer that never heard of this session counts in another.
+            # A trainer that never got this session's Welcome counts deliveries of another.
             ours = hello.known in ("", str(session.path))
             desk.dispatcher.resend(session.number, hello.last_seq if ours else 0)
 
@@ -161,7 +161,7 @@ class Admission:
             session.run = run
             desk.runs.joined(hello.nonce, hello.rank, hello.world_size, run)
         logger.info("%s joined feed %r", session.described, desk.name)
-        # Commits that were not answered are said again: what they are of is not to go out before.
+        # The trainer sends unanswered commits again: their batches must not go to others before.
         tokens = dict.fromkeys((*hello.held, *(place.token for place in hello.batches)))
         desk.dispatcher.adopt(session.number, tuple(tokens), now)
         desk.on_hello(session.number, hello)
@@ -170,12 +170,12 @@ class Admission:
         return session, False
 
     def _usage_told(self, session: Session, desk: Desk, hello: Hello) -> tuple[Any, ...] | None:
-        """How far others have used a feed, where a trainer that is new to it has to know."""
+        """Return how far others have used a feed, where a new trainer has to know."""
         usage = desk.usage()
         told = usage.finished, usage.batches, usage.since, usage.until
         if desk.failure is not None or hello.known:
             return None
-        at_work = any(  # an earlier cell of a notebook is not, though it may not have left
+        at_work = any(  # not an earlier cell of the same notebook
             s.uses and s.process != session.process for s in self.sessions.of_feed(desk.name)
         )
         if usage.finished or (usage.batches and not wanted_by(hello) and not at_work):

@@ -1,10 +1,9 @@
-"""How connections behave: those that only make work are not listened to any more.
+"""Rate limits and bans of connections: those that only make work are muted.
 
     garbage      answered once per connection; after 100 the connection is mute
     too many     messages in a second: Refused (limit), and the connection is mute
 
-What a mute connection sends is taken from the queue and dropped unread.  Whoever means well
-connects anew, and is another connection.
+The owner drops messages of a mute connection unread.  A trainer that reconnects has another one.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from ..process.refusals import Refusals
 
 __all__ = ["Conduct"]
 
-#: Messages that are none, after which a connection is mute.  One of these is a fault, not a mishap.
+#: Number of garbage messages after which a connection is mute.
 _PATIENCE = 100
-#: Connections that are remembered; what is forgotten is at worst answered once more.
+#: Maximum number of connections to remember; a forgotten one is answered once more.
 _REMEMBERED = 10_000
 _SECOND = 1.0
 
 
 class Conduct:
-    """All connections of one server; ``send`` says something to one of them."""
+    """All connections of one owner; ``send`` sends a message to one of them."""
 
     def __init__(
         self, max_messages_per_s: int, refusals: Refusals, send: Callable[[bytes, Any], bool]
@@ -42,11 +41,11 @@ class Conduct:
         self._second = 0.0
 
     def drop(self) -> None:
-        """A message of a mute connection."""
+        """Count a message of a mute connection."""
         self._refusals.counts["muted"] += 1
 
     def bad(self, connection: bytes, who: str, error: HeadraceError, now: float) -> None:
-        """A message that is none."""
+        """Count bytes that are no message, and answer the first ones."""
         count = self._bad[connection] = self._bad.pop(connection, 0) + 1
         _forget(self._bad)
         said = str(error)[:1000]
@@ -58,12 +57,12 @@ class Conduct:
             self._mute(connection)
 
     def bears(self, connection: bytes, now: float) -> bool:
-        """Whether a message outside of a session is not one too many in this second."""
+        """Whether a connection may send another message outside of a session in this second."""
         self._strays[connection] += 1
         return not self.is_too_much(self._strays[connection], connection, "a trainer", now)
 
     def is_too_much(self, messages: int, connection: bytes, who: str, now: float) -> bool:
-        """Whether these are too many messages in a second; the connection is silenced then."""
+        """Whether these are too many messages in a second; then the connection is muted."""
         if messages <= self._most:
             return False
         text = f"a trainer has sent more than max_messages_per_s={self._most} in a second"
@@ -73,13 +72,13 @@ class Conduct:
     def silence(
         self, reason: str, connection: bytes, who: str, error: HeadraceError, now: float
     ) -> None:
-        """Say why, for the last time, and listen to a connection no more."""
+        """Mute a connection, after a last message with the reason."""
         self._refusals.add(reason, who, f"{who} is not listened to any more: {error}", now)
         self._send(connection, Refused(code_of(error), str(error)))
         self._mute(connection)
 
     def second_is_over(self, now: float) -> bool:
-        """Whether a second has gone since this was last true: counts of messages begin anew."""
+        """Whether a second has passed since this was last true; then counts begin anew."""
         if now - self._second < _SECOND:
             return False
         self._second = now

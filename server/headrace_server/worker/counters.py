@@ -1,12 +1,12 @@
-"""What one feed has counted so far, as plain data.
+"""The counters of one feed, as plain data.
 
     dispatcher: batches, rows, expired …  ─────────────────┐
     workers: rows dropped, padding, classes …; a total of  ├─► told(), dropped(), bad()
-             each partition, of which the last word stands ┤
+             each partition, of which the last one counts  ┤
     each batch: its rows and bytes, added up ──────────────┘
     sent to a trainer, answered to it: its Tally
 
-A worker's totals are its partition's and not its life's, so a death loses none and counts none
+A worker reports totals of its partition, not of its life, so a death loses none and counts none
 twice.  Counting takes no clock and no lock: it happens where a thing is heard of.
 """
 
@@ -25,25 +25,25 @@ __all__ = ["Counters", "Tally"]
 
 @dataclass(slots=True)
 class Tally:
-    """Of one trainer's session."""
+    """Counters of one trainer's session."""
 
-    batches: int = 0  # sent to it, with what went again
+    batches: int = 0  # sent to it, resent ones included
     rows: int = 0
     nbytes: int = 0
     committed: int = 0
     stale: int = 0
     refused: dict[str, int] = field(default_factory=dict)  # saves, by code
-    blocked_s: float = 0.0  # as the trainer says …
+    blocked_s: float = 0.0  # as the trainer reports …
     busy_s: float = 0.0
 
     def sent(self, rows: int, nbytes: int) -> None:
-        """A batch goes to it."""
+        """Count a batch that is sent to it."""
         self.batches += 1
         self.rows += rows
         self.nbytes += nbytes
 
     def answered(self, answer: Answer) -> None:
-        """It is told what became of commits."""
+        """Count the answers to its commits."""
         self.committed += len(answer.committed)
         self.stale += len(answer.stale)
         for _, code, _ in answer.faults:
@@ -51,7 +51,7 @@ class Tally:
 
 
 class Counters:
-    """Of one feed."""
+    """Counters of one feed."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
@@ -76,7 +76,7 @@ class Counters:
         return before[0]
 
     def on_made(self, message: Made) -> None:
-        """Batches were made."""
+        """Count batches that were made."""
         counts = self._made
         for made in message.batches:
             counts[0] += 1
@@ -86,23 +86,23 @@ class Counters:
         self.on_stats(message.partition, message.stats)
 
     def on_stats(self, partition: int, stats: dict[str, Any] | None) -> None:
-        """Classes, segments or buckets of a partition, where it has them."""
+        """Take the totals of a partition that has classes, segments or buckets."""
         if stats is not None:
             self._stats[partition] = {n: told for n, told in stats.items() if n != "padding"}
             self._padding[partition] = stats.get("padding", [])
 
     def on_finished(self, message: Finished) -> None:
-        """A partition has said its last word."""
+        """Take the last totals of a partition."""
         self._dropped[message.partition] = message.dropped
         self.on_stats(message.partition, message.stats)
 
     def on_answer(self, answer: Answer) -> None:
-        """A trainer is told what became of commits."""
+        """Count refused commits."""
         for _, code, _ in answer.faults:
             self._refused[code] = self._refused.get(code, 0) + 1
 
     def dropped(self) -> dict[str, int]:
-        """Rows dropped by reason, over all partitions."""
+        """Return rows dropped by reason, over all partitions."""
         total = dict(self._dispatcher.dropped)
         for counts in self._dropped.values():
             for reason, n in counts.items():
@@ -110,11 +110,11 @@ class Counters:
         return total
 
     def bad(self) -> dict[str, int]:
-        """Bad examples by what was wrong with them."""
+        """Return bad examples by fault."""
         return {r[4:]: n for r, n in self.dropped().items() if r.startswith("bad:")}
 
     def told(self) -> dict[str, Any]:
-        """All of them."""
+        """Return all counters; keys as in ``Server.stats``."""
         classes = _added([self._stats[partition] for partition in sorted(self._stats)])
         segments = {"segments": classes.pop("segments")} if "segments" in classes else {}
         padding: dict[int, list[int]] = {}  # bucket → elements with padding, and without
@@ -134,7 +134,7 @@ class Counters:
 
 
 def _added(stats: list[dict[str, Any]]) -> dict[str, Any]:
-    """Counters by class, over partitions; where targets changed, each partition's own list."""
+    """Return counters by class over partitions; where targets changed, a list of each one."""
     total: dict[str, Any] = {}
     for of_partition in stats:
         for name, counts in of_partition.items():

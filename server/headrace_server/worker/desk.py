@@ -1,7 +1,7 @@
-"""The desk of one feed: its dispatcher, and what partitions and trainers have told of it.
+"""The desk of one feed: its dispatcher, and the facts that partitions and trainers have reported.
 
-Turns what partitions and trainers say into events of the machine.  Payload is never looked at: a
-batch is a place in a segment.
+The desk turns messages of partitions and trainers into events of the machine.  It never reads
+payload: a batch is a place in a segment.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["Desk", "Usage", "delivery_of"]
 
 logger = logging.getLogger("headrace.trainers")
 
-#: Of an error's text: it must fit a message's header, in any script.
+#: Maximum length of an error's text, which must fit a message's header in any script.
 _LONGEST_TEXT = 8000
 _LANES_LOST = (
     "the states of lanes were not handed over: the lease of their last batch had ended.  These "
@@ -43,7 +43,7 @@ _LANES_LOST = (
 
 
 def delivery_of(effect: Send, frame: int | None) -> Delivery:
-    """The message for a batch: a reference, or the number of the frame that carries it."""
+    """Return the message for a batch: a reference, or the number of the frame that carries it."""
     batch = effect.batch
     place: Place = batch.body
     inline = frame is not None
@@ -78,19 +78,19 @@ def _known(at: float) -> float:
 
 
 class Desk:
-    """One feed."""
+    """The desk of one feed at one owner."""
 
     def __init__(self, config: FeedConfig, run: RunConfig, owner: int = 0) -> None:
         """``owner``: the worker whose partitions these are."""
         self.name = config.name
         self.partitions = run.partitions_of(config, owner)
         self.owners = run.owners_of(config)
-        self.of_feed = config.partitions  # at all owners
-        # Tokens of an earlier server on this address must not be taken for ours.
+        self.of_feed = config.partitions  # partitions at all owners
+        # It tells tokens of this server from those of an earlier one at the same address.
         self.term = term = run.term
-        self.durable = run.state_directory is not None  # beyond the server
+        self.durable = run.state_directory is not None  # whether its state outlives the server
         order = config.order if config.stateful else ""
-        if order and run.replay is not None:  # in the order of hand-out, whosever lanes they were
+        if order and run.replay is not None:  # in the order of hand-out
             order = "arrival"
         self.dispatcher = Dispatcher(
             self.partitions,
@@ -101,17 +101,19 @@ class Desk:
             shared=self.owners > 1,
         )
         self.schema: Any = None
-        self.properties: Any = {}  # what trainers are told beside the schema
+        self.properties: Any = {}  # sent to trainers beside the schema
         self.states = StateBlocks([], run.max_state_bytes)
         self.states_stay = False  # whether states stay with the trainers
         self._waits_on: dict[int, int] = {}  # partition → number of the batch that it waits for
         self.failure: tuple[str, str] | None = None
-        self.closing: bool | None = None  # the input is to end; whether to drop what is read
+        self.closing: bool | None = (
+            None  # the input is closed; whether rows that are read are dropped
+        )
         self.rejoining = Rejoining(config, self.durable, run.starts, self.owners == 1)
         self.farewell = Farewell(run.lease_ttl_s)
         self.counters = Counters(self.dispatcher)
-        self._bad: dict[str, int] = {}  # examples, where other owners have others …
-        self.bad_news: dict[str, int] | None = None  # … and what is not told of them
+        self._bad: dict[str, int] = {}  # bad examples, as the supervisor knows them …
+        self.bad_news: dict[str, int] | None = None  # … and as it does not yet
         self._policy = config.declaration.policy
         self.flight: LeaseRecorder | None = None
         if run.record != "off":
@@ -122,7 +124,7 @@ class Desk:
         self._usages: list[tuple[int, float, float]] = []  # of earlier servers, by partition
         self._used_from, self._used_upto = inf, -inf  # when, by this one (Unix time)
         self._finished: set[int] = set()
-        self._waits: dict[int, str] = {}  # what a partition lacks for its next batch
+        self._waits: dict[int, str] = {}  # by partition: what its next batch waits for
 
     @property
     def opened(self) -> bool:
@@ -133,7 +135,7 @@ class Desk:
     def over(self) -> bool:
         return self.failure is not None or self.dispatcher.ended
 
-    # What workers say
+    # Partitions
 
     def on_opened(self, message: Opened) -> None:
         self.schema = self.schema or message.schema
@@ -147,25 +149,25 @@ class Desk:
         self.states_stay = message.properties.get("placement") == "trainer"
         states = message.properties.get("states", ())
         fields = [Field(dtype, tuple(shape)) for _, dtype, shape in states]
-        # What trainers hand over of theirs is stored however large it is: it was promised a place.
+        # States that trainers hand over are stored however large they are: the server promised it.
         most = sys.maxsize if self.states_stay else self._run.max_state_bytes
         self.states = StateBlocks(fields, most)
         if message.partition not in self._opened:
             self._opened.add(message.partition)
-            # Batches that were done under an earlier server are not made again: the first one, say.
+            # A partition does not make again the batches that an earlier server has seen done.
             self.dispatcher.started(message.partition, message.next)
             self._load_rounds(message)
             batches, since, until, *rows = message.used or (0, inf, -inf)
             before = self.counters.go_on(message.partition, batches, sum(rows), self.durable)
             if message.used:
                 self._usages.append((before, since, until))
-                if not self.durable:  # by an owner before this one, under the same server
+                if not self.durable:  # under an earlier owner of this server
                     self.rejoining.touched()
             if len(self._opened) == len(self.partitions):
                 self.rejoining.opened(bool(self._usages))
 
     def _load_rounds(self, message: Opened) -> None:
-        """Go on with what an owner before this one has dealt to ranks and nobody has done."""
+        """Load the rounds that an earlier owner has dealt to ranks and that are not done."""
         if message.rounds:
             dealt = DealtRounds(*message.rounds)
             left = dealt.left(message.next, frozenset(message.done))
@@ -173,13 +175,13 @@ class Desk:
             self.runs.goes_on(dealt.run)
 
     def touched(self) -> None:
-        """A trainer commits something."""
+        """Note that a trainer commits a batch."""
         self.rejoining.touched()
         self._used_upto = time.time()
         self._used_from = min(self._used_from, self._used_upto)
 
     def usage(self) -> Usage:
-        """How far this and earlier servers have come with the feed."""
+        """Return how far this and earlier servers have come with the feed."""
         of_others = [(self.dispatcher.counts["batches"], self._used_from, self._used_upto)]
         batches, since, until = zip(*self._usages, *of_others, strict=True)
         ended = self.failure is None and self.dispatcher.ended
@@ -207,14 +209,11 @@ class Desk:
 
     def on_kept(self, message: Kept) -> None:
         self._waits.pop(message.partition, None)
-        self._on_kept(message.partition, message.batches)
-
-    def _on_kept(self, partition: int, batches: Any) -> None:
-        for number, code, text in batches:
-            self.dispatcher.kept(partition, number, code, text)
+        for number, code, text in message.batches:
+            self.dispatcher.kept(message.partition, number, code, text)
 
     def run_of(self, hello: Hello, now: float) -> int:
-        """The run that a new trainer is of, 0 without a rank.  Later: that is not known yet."""
+        """Return the run of a new trainer, 0 without a rank.  Later where it is not known yet."""
         if hello.rank < 0:
             return 0
         dispatcher, runs = self.dispatcher, self.runs
@@ -232,9 +231,9 @@ class Desk:
         return run
 
     def on_hello(self, session: int, hello: Hello) -> None:
-        """A new session has batches of an earlier server; those not held were saved.
+        """Claim the batches that a new session has of an earlier server.
 
-        It knows of commits that were acknowledged, which must be in the state.
+        The state must have the commits that were acknowledged to it.
         """
         last = dict(zip(hello.committed[::2], hello.committed[1::2], strict=False))
         for partition, token in last.items():  # one question for each partition, not more
@@ -243,19 +242,19 @@ class Desk:
         self.claim(session, hello)
 
     def claim(self, session: int, hello: Hello) -> None:
-        """Set the batches that a trainer has of an earlier server aside for it.
+        """Set the batches aside that a trainer has of an earlier server.
 
-        A session that goes on may tell of more than it did when it was opened: a trainer greets in
-        the groups of the earlier owners before it knows that there are more or fewer.
+        A session that goes on may name more than when it was opened: a trainer greets in the groups
+        of the earlier owners before it knows how many there are now.
         """
         for place in sorted(hello.batches, key=lambda place: place.token):
             if place.partition in self.partitions:
                 self.dispatcher.claim(session, place, place.token not in hello.held)
 
     def on_flush(self, session: int, message: Any, block: bytes) -> tuple[str, str]:
-        """A trainer hands over states of its lanes.
+        """Store states that a trainer hands over of its lanes.
 
-        An error's code and text; empty where the worker answers.
+        Returns an error's code and text; empty where the partition answers.
         """
         dispatcher = self.dispatcher
         if not dispatcher.stateful:
@@ -278,7 +277,7 @@ class Desk:
         return "", ""
 
     def describe(self, now: float) -> str:
-        """What a trainer waits for, for the text of its deadline error."""
+        """Return what a trainer waits for, for the text of its deadline error."""
         waits = []
         for partition, text in sorted(self._waits.items())[:3]:
             holder = self.dispatcher.holder(partition, self._waits_on.get(partition, -1))
@@ -289,13 +288,13 @@ class Desk:
         return "; ".join([*waits, self.dispatcher.describe(now)])
 
     def fail(self, code: str, text: str) -> None:
-        """The feed stops; the first reason stands."""
+        """Stop the feed; the first reason stands."""
         if self.failure is None:
             self.failure = (code, text[:_LONGEST_TEXT])
             logger.error("feed %r failed: %s", self.name, text)
 
     def close(self, cancel: bool) -> bool:
-        """Close the input, where it is not; a cancel after a plain close still cancels."""
+        """Close the input.  False where it is closed; a cancel after a plain close still counts."""
         if self.closing is not None and self.closing >= cancel:
             return False
         self.closing = cancel
@@ -311,7 +310,7 @@ class Desk:
             self._bad = self.bad_news = bad
 
     def state(self) -> str:
-        """In a word."""
+        """Return its state in one word."""
         if self.failure is not None:
             return "failed"
         if self.over:
@@ -321,7 +320,7 @@ class Desk:
         return "closing" if self.closing is not None else "open"
 
     def example_told(self, found: Any, now: float) -> dict[str, Any]:
-        """An example as its worker has it, and in whose hands it is."""
+        """Return where an example is, and which trainer has it."""
         partition, epoch, segment, segments, where, number = found
         told = {"partition": partition, "epoch": epoch, "segment": segment, "segments": segments}
         if where != "out":
@@ -334,7 +333,7 @@ class Desk:
         return {**told, "where": "leased", **held}
 
     def partitions_told(self) -> list[dict[str, Any]]:
-        """Of each partition whether it is open, or all its batches were made, and what it lacks."""
+        """Return for each partition whether it is open or done, and what it waits for."""
         return [
             {
                 "partition": partition,

@@ -1,11 +1,11 @@
-"""Desks, trainers and partitions of one worker: what one side does becomes calls to the others.
+"""Desks, trainers and partitions of one worker: events of each become calls to the others.
 
     trainers    ─► reception ─┐                          ┌─► outbox ─► trainers
     supervisor  ─► orders    ─┼─► desks (one per feed) ──┤
     partitions  ─► events    ─┘      effects             └─► partitions
 
-Nothing here waits.  Partitions may be at work, in another thread, while trainers are heard: ``do``
-calls them once they are not.
+Nothing here waits.  Partitions may work in another thread while this one serves trainers: ``do``
+calls them as soon as they do not.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class House:
         self._told_over: set[str] = set()
         self._noted_over: set[str] = set()  # feeds whose end is in the log
         self._paused = False  # whether nothing more is handed out …
-        self._pausing: list[int] = []  # requests of the supervisor, answered when all is back
+        self._pausing: list[int] = []  # pause requests, answered when no lease is left
         self.stopping = False
         requests, desks = self._requests, self.desks
         self._events: dict[type, Callable[[Desk, Any], object]] = {
@@ -164,10 +164,10 @@ class House:
         }
 
     def begin(self, begun: Mapping[str, Any]) -> None:
-        """Begin as the supervisor says.
+        """Begin in the state that the supervisor gives.
 
         "paused", "failed" (code and text of a failure, by feed), "all_opened" (as in the order
-        of that name, if it was given before) and "before" (as the first life told with "open").
+        of that name, if it was given before) and "before" (as the first life sent it with "open").
         """
         self._paused = bool(begun["paused"])
         for desk in self.desks.values():
@@ -180,7 +180,7 @@ class House:
             self._all_opened(**begun["all_opened"])
 
     def all_are_back(self) -> None:
-        """All trainers of the life before have greeted this one, or never will."""
+        """Hand out batches: no trainer of the life before is still expected to greet."""
         for desk in self.desks.values():
             desk.dispatcher.wait_for_others(False)
             desk.dispatcher.paused = self._paused
@@ -234,7 +234,7 @@ class House:
         self.desks[feed].rejoining.refuse(snapshot, code, text)
 
     def _all_opened(self, used: list[list[Any]], touched: list[list[Any]]) -> None:
-        """All owners have opened the feeds: note what they know of these."""
+        """Note what the other owners know of the feeds, now that all have opened theirs."""
         for desk in self.desks.values():
             named = [desk.name, desk.rejoining.generation]
             desk.rejoining.all_opened(named in used, named in touched)
@@ -245,14 +245,14 @@ class House:
     # Effects
 
     def act(self) -> None:
-        """Do what the desks have decided; one that an action brings news is looked at again."""
+        """Carry out the effects of all desks, those included that actions bring."""
         for desk in self.desks.values():
             while self._act_on(desk):
                 pass
         self._report()
 
     def _act_on(self, desk: Desk) -> bool:
-        """Do what one desk has decided, or else what is asked of it.  Whether it had decided."""
+        """Carry out the effects of a desk; without any, its requests, reports and its end."""
         effects = desk.dispatcher.take_effects()
         if desk.flight is not None:
             desk.flight.note(effects)
@@ -276,7 +276,7 @@ class House:
 
     def _on_freed(self, desk: Desk, effect: Freed) -> None:
         batch = effect.batch
-        if batch.body is not None:  # else its bytes were an earlier life's
+        if batch.body is not None:  # else it is an earlier life's, which had its bytes
             self._do(self._partitions.free, desk.name, batch.partition, batch.number)
 
     def _on_save(self, desk: Desk, effect: Save) -> None:
@@ -289,7 +289,7 @@ class House:
             self._do(partitions.done, *name, batch.rows, effect.token)
 
     def _tell_news(self, desk: Desk) -> None:
-        """Tell the supervisor what it is to know, or to do, of a feed."""
+        """Send the supervisor the reports and requests of a feed."""
         if desk.bad_news is not None:
             self._pipe.tell("bad", feed=desk.name, bad=desk.bad_news)
             desk.bad_news = None
@@ -302,7 +302,7 @@ class House:
         desk.rejoining.news.clear()
 
     def _act_on_end(self, desk: Desk) -> None:
-        """Tell of a feed that is to end, or is over."""
+        """Tell trainers and the supervisor of the end of a feed."""
         if desk.failure is not None and desk.name not in self._told_over:
             self._outbox.end(desk.name, *desk.failure)
             self._do(self._partitions.abandon, desk.name)
@@ -320,7 +320,7 @@ class House:
             )
 
     def _has_said_goodbye(self, desk: Desk) -> bool:
-        """Whether trainers know of the end of a feed.  A failure is reported at once."""
+        """Whether all trainers know of the end of a feed.  A failure is reported at once."""
         return desk.failure is not None or self.reception.all_heard(desk, self._clock())
 
     def _report(self) -> None:

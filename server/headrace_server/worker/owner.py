@@ -4,13 +4,13 @@
     trainers elsewhere ══ front, relay ══► │                      ├─► outbox ─► trainers
     supervisor ── orders ────────────────► └─ partitions ◄────────┘
 
-One thread, one poll, one loop: hear trainers, do what the desks decide, make the batch that is
-wanted next.  So a save is judged, kept and answered in one place, and its answer goes out together
-with the batch that it allows.
+One thread, one poll, one loop: handle messages of trainers, carry out the effects of the desks,
+make the batch that is wanted next.  So one place judges, stores and answers a save, and the answer
+leaves together with the batch that it allows.
 
-A step that takes long, in a function of the user or in a slow read, must not make the server deaf.
-During a step the desks belong to nobody: a second thread, the *porter*, hears trainers and orders
-when the step has taken 20 ms, hands out batches that are ready, and accepts commits.  Actions on
+A step that takes long, in a function of the user or in a slow read, must not block trainers.
+During a step no thread holds the desks: a second thread, the *porter*, handles messages and orders
+once the step has taken 20 ms, hands out batches that are ready, and accepts commits.  Calls of
 partitions wait until the step has ended.
 """
 
@@ -50,19 +50,19 @@ __all__ = ["Owner"]
 logger = logging.getLogger("headrace.trainers")
 
 _TICK_S = 0.1
-#: The front starts at the same time.
+#: Time for the front to open its socket: it starts at the same time.
 _FRONT_S = 600.0
-#: Messages by way of the front that are handled before those of this host get their turn.
+#: Maximum number of relayed messages before trainers of this host get their turn.
 _BURST = 256
-#: Descriptors that one trainer needs: its session's file and its channel …
+#: Descriptors of one trainer: its session's file and its channel …
 _OF_TRAINER = 2
-#: … and those that files of data and everything else need, but no more than half of all.
+#: … and of everything else, files of data included, but no more than half of all.
 _OTHERS = 256
-#: A step that has taken so long is late …
+#: The porter takes over when a step has taken this long …
 _LATE_S = 0.02
-#: … and the time between two looks whether one is.
+#: … and looks so often whether one has.
 _LOOK_S = 0.05
-#: What trainers say to an answer is heard at once, for so many rounds of one look.
+#: Rounds in which the porter handles replies to its own answers before it sleeps again.
 _ROUNDS = 8
 
 
@@ -100,19 +100,19 @@ class Owner:
         self._numbers = near.fileno(), self._door.fileno(), pipe.fileno()
         self._poller = select.epoll()
         self._spin = Spin(cores() - config.workers + 1)  # a core for each owner, and one
-        self._lock = threading.RLock()  # of all but the partitions
-        self._working_since = 0.0  # when the step of now has begun
+        self._lock = threading.RLock()  # held by the thread that uses anything but the partitions
+        self._working_since = 0.0  # when the current step began; 0 between steps
         self._deferred: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._house.begin(begun)
         self._all_back = False
 
     def filenos(self) -> Iterator[int]:
-        """Numbers of files that a child of this process must not have."""
+        """Yield the descriptors that a child of this process must close."""
         yield self._door.fileno()
         yield from self._near.filenos()
 
     def run(self) -> None:
-        """Open the feeds, and serve them until told to stop."""
+        """Open the feeds, and serve them until an order to stop."""
         self._door.tell(Began())
         house, partitions, poller = self._house, self._partitions, self._poller
         stores = partitions.stores.fileno()
@@ -152,7 +152,7 @@ class Owner:
                 self._send_out()
 
     def _send_out(self) -> None:
-        """Send batches; then store what trainers have done, and answer it."""
+        """Send batches; then store the commits of trainers, and answer them."""
         house = self._house
         house.dealing.deliver_stored()
         self._outbox.flush()
@@ -163,7 +163,7 @@ class Owner:
             self._outbox.flush()
 
     def _hear(self, ready: Set[int]) -> None:
-        """Hear trainers and orders, and do what the desks decide."""
+        """Handle messages and orders, and carry out the effects of the desks."""
         house, (near, door, pipe) = self._house, self._numbers
         heard = bool(ready) or self._near.waits or self._door.waits()
         if near in ready or self._near.waits:
@@ -217,7 +217,7 @@ class Owner:
                             self._outbox.flush()
                         if not ready:
                             break
-                    if self._house.stopping:  # nobody knows when the step ends
+                    if self._house.stopping:  # the step may never end
                         self.close()
                         os._exit(0)
         except BaseException:
@@ -235,7 +235,7 @@ class Owner:
             self._house.hear(event)
 
     def _do(self, action: Callable[..., object], *arguments: Any) -> None:
-        """Call the partitions, after the step of now."""
+        """Call the partitions, after the current step."""
         if self._working_since:
             self._deferred.append((action, arguments))
         else:
@@ -243,7 +243,7 @@ class Owner:
 
 
 def _bound(max_trainers: int) -> tuple[int, str]:
-    """Trainers that there may be at once, and why where these are fewer than the option allows."""
+    """Return the bound of trainers, and the reason where it is below the option."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         with contextlib.suppress(OSError, ValueError):
@@ -259,7 +259,7 @@ def _bound(max_trainers: int) -> tuple[int, str]:
 
 
 def _remove_traces(config: RunConfig, life: Life) -> None:
-    """Remove what earlier lives have left in shared memory; trainers' mappings stay valid."""
+    """Remove the shared memory of earlier lives; trainers' mappings stay valid."""
     if not life.number:
         return
     directory = Path(config.directory)

@@ -1,9 +1,12 @@
-"""Where trainers are received: what they say in their sessions, which ``admission.py`` opens, and
-the ends of these.  Messages to them: outbox.py.
+"""The reception: trainers' messages in their sessions, and the ends of these.
 
-Nothing that a trainer sends can do more than end its own session: a frame that is no message is
-counted and answered once, a number that is not the sender's is answered Unknown, and a connection
-that only makes work is not listened to any more (``conduct``).
+    channels, door ─► _take ─┬─ Hello ─► admission.py: opens a session
+                             ├─ of a session ─► the handler of the message's type
+                             └─ neither ─► Unknown, or garbage: conduct.py
+
+A message can do no more harm than end its sender's own session: bytes that are no message are
+counted and answered once, a session number that is not the sender's is answered Unknown, and a
+connection that only makes work is muted.  Messages to trainers leave by outbox.py.
 """
 
 from __future__ import annotations
@@ -51,9 +54,9 @@ __all__ = ["Reception"]
 
 logger = logging.getLogger("headrace.trainers")
 
-#: A trainer that was silent for this many heartbeats is asked whether it is there.
+#: Heartbeats that may be missed before the owner probes a trainer's connection.
 _SILENT = 2.5
-#: Messages that a commit counts as which is beyond those that a trainer can have under way.
+#: Weight, in messages, of each commit beyond those that a trainer can have under way.
 _OF_FALSE = 10
 
 
@@ -97,7 +100,7 @@ class Reception:
     # In
 
     def hear(self, burst: int) -> int:
-        """Take what trainers have sent by the public socket; how many messages came."""
+        """Handle messages that came by the public socket; return how many."""
         for identity in self.door.flooding:
             self._end_flood(identity)
         self.door.flooding.clear()
@@ -110,7 +113,7 @@ class Reception:
         return burst
 
     def _end_flood(self, identity: bytes) -> None:
-        """Listen no more to a connection that sends faster than it can be heard."""
+        """Mute a connection that sends faster than its messages can be handled."""
         if identity not in self._conduct.muted:
             session = self.sessions.of_connection(identity)
             who = "a trainer" if session is None else session.who
@@ -120,12 +123,12 @@ class Reception:
                 self._leave(session, self.desks[session.feed])
 
     def hear_near(self) -> None:
-        """Take what trainers of this host have sent by their channels."""
+        """Handle messages of trainers of this host, which came by their channels."""
         for identity, frames in self.near.hear():
             self._take(identity, frames, None)
 
     def _take(self, identity: bytes, frames: list[bytes], key: str | None) -> None:
-        """A message, by a public key ("" without keys), or (None) by a channel."""
+        """Handle a message that came by a public key ("" without keys), or (None) a channel."""
         if identity in self._conduct.muted:
             self._conduct.drop()
             return
@@ -136,7 +139,7 @@ class Reception:
         except HeadraceError as error:
             self._on_garbage(identity, error)
         except Exception as error:
-            # A fault of ours that a message brought out must not end the others' feeds.
+            # A fault in this code must not end the feeds of other trainers.
             logger.exception("a trainer's message could not be handled")
             self._on_garbage(identity, HeadraceError(f"{type(error).__name__}: {error}"))
 
@@ -180,7 +183,7 @@ class Reception:
         dispatcher.renew(session.number, renew.last_seq, frozenset(renew.held), session.seen)
         session.tally.blocked_s, session.tally.busy_s = renew.blocked_s, renew.busy_s
         session.heard_end = renew.ended
-        # What the trainer does not map, though it was sent, got lost; or its release did.
+        # A batch that was sent and is not mapped was lost on its way, or its release was.
         read = frozenset(renew.mapped)
         for token, (seq, _) in list(session.mapped.items()):
             if seq <= renew.mapped_upto and token not in read:
@@ -197,21 +200,21 @@ class Reception:
         self._leave(session, desk)
 
     def _on_near(self, identity: bytes, attach: Attach) -> None:
-        """A trainer of this host comes by a channel from now on."""
+        """Reach a trainer of this host by a channel from now on."""
         session = None
         if self._bears(identity):
             session = self.sessions.come_near(attach.session, attach.proof, identity)
-        if session is None:  # it comes by the public address again, and is told what it is there
+        if session is None:  # it greets by the public address again
             self.near.drop(identity)
             return
-        if not session.local:  # it has closed since, or shares no locks: then it greets again
+        if not session.local:  # it has closed since, or shares no locks: it greets again
             self._leave(session, self.desks[session.feed])
             return
-        # What was sent by the public socket last may come later than what is sent here first.
+        # The last messages by the public socket may arrive after the first ones by the channel.
         self.desks[session.feed].dispatcher.resend(session.number, attach.last_seq)
 
     def _bears(self, identity: bytes) -> bool:
-        """Whether a connection may say one thing more outside of its session."""
+        """Whether a connection may send another message outside of its session."""
         if self._conduct.bears(identity, self.clock()):
             return True
         session = self.sessions.of_connection(identity)
@@ -222,7 +225,7 @@ class Reception:
     def _on_step(self, session: Session, desk: Desk, step: Step, frames: list[bytes]) -> None:
         dispatcher = desk.dispatcher
         excess = len(step.commits) + len(step.saves) - 2 * self.config.max_credits
-        if excess > 0:  # of batches that it can not have: each costs a look, and an answer
+        if excess > 0:  # commits of batches that it can not have
             session.messages += _OF_FALSE * excess
         for token in step.released:
             self._unmap(session, desk, token)
@@ -235,7 +238,7 @@ class Reception:
         dispatcher.window(session.number, step.window)
 
     def _on_save(self, session: Session, desk: Desk, save: Save, frames: list[bytes]) -> None:
-        """A batch of segments is done."""
+        """Commit a batch of segments, if its states are valid."""
         dispatcher = desk.dispatcher
         if not dispatcher.stateful or save.frame > len(frames):
             raise ProtocolError(
@@ -253,12 +256,12 @@ class Reception:
         if fault:
             dispatcher.refuse(session.number, save.token, "state", fault)
         else:
-            # Columns of a block were looked at; of none they may be anything.
+            # The columns of a block are checked; without a block they may be anything.
             columns = save.columns if block is not None else ()
             dispatcher.save(session.number, save.token, (columns, block))
 
     def _unmap(self, session: Session, desk: Desk, token: int) -> None:
-        """A trainer does not read this batch any more."""
+        """Note that a trainer does not read a batch any more."""
         if token in session.mapped:
             _, batch = session.mapped.pop(token)
             session.mapped_bytes -= batch.body.nbytes
@@ -274,7 +277,7 @@ class Reception:
             desk.flight.left(session.number)
 
     def rewound(self, number: int) -> None:
-        """A trainer knows of commits that are not in the state: it is told, and sent away."""
+        """Send a trainer away that knows of commits which are not in the state."""
         session = self.sessions.get(number)
         if session is not None and session.present:
             text = f"commits of this trainer are not in the state of feed {session.feed!r}: "
@@ -285,7 +288,7 @@ class Reception:
     # Time
 
     def tick(self, now: float) -> None:
-        """Notice trainers that are gone or silent, and those that are to go."""
+        """End the sessions of trainers that are gone, silent or banned."""
         self._judge(now)
         for desk in self.desks.values():
             for number in desk.dispatcher.tick(now):
@@ -294,7 +297,7 @@ class Reception:
                     logger.warning("%s of %r is silent: given up", session.who, desk.name)
                     self._leave(session, desk)
         for session in self.sessions.present():
-            # A local trainer's lock tells of its death; of others only the connection can.
+            # The lock of a local trainer shows its death; of others only the connection can.
             silent = now - session.seen > _SILENT * self.config.heartbeat_s
             if (
                 silent
@@ -315,7 +318,7 @@ class Reception:
                 self._unmap(session, desk, token)
 
     def _judge(self, now: float) -> None:
-        """Send away those that send too much, or whose key was taken away."""
+        """End sessions whose key was taken away, and begin another second of message counts."""
         conduct = self._conduct
         if self.door.tick(now):
             for session in self.sessions.present():
@@ -329,23 +332,23 @@ class Reception:
                 session.messages = 0
 
     def all_heard(self, desk: Desk, now: float) -> bool:
-        """Whether no trainer is waited for that has not heard of the end of its feed."""
+        """Whether all trainers have acknowledged the end of a feed, or are given up."""
         mine = (session for session in self.sessions.present() if session.feed == desk.name)
         deaf = sum(not session.heard_end for session in mine)
         began_ended = desk.durable and not desk.dispatcher.counts["batches"]
         return desk.farewell.done(deaf, now, began_ended)
 
     def told(self) -> dict[str, Any]:
-        """Who is let in, who is there, and who was refused, here and by this process itself."""
+        """Return the keys, the trainers that are present, and counts of refusals."""
         present = Counter(session.name for session in self.sessions.present())
         access = {**self.door.told(), "present": dict(present)}
         return {"access": access, "refused_here": dict(self.door.refusals.counts)}
 
     def close(self) -> None:
-        """The server stops: tell all trainers.
+        """Tell all trainers that the server stops.
 
-        The next server on its state directory goes on, so trainers are told to wait for it.  Those
-        of the program that stops the server are not: nobody else would start it.
+        The next server on the state directory goes on, so trainers wait for it.  Those in the
+        program that stops the server do not: nobody else would start another.
         """
         durable = self.config.state_directory is not None
         for session in self.sessions.present():

@@ -1,12 +1,12 @@
-"""Trainers of one feed that bring the token of a snapshot, and those of before it was taken back.
+"""Trainers that bring the token of a snapshot, and those from before a feed was taken back.
 
     Hello ─► admit() ─► the trainer is let in
                       ─► Later(why)           asked again with its next Hello
                       ─► FeedRewound, FeedInUse, ServerError
 
-Having a feed taken back is the supervisor's: its processes are ended, and a next life begins.  What
-is to be said to it waits in ``asks``.  Of several owners of a feed none judges a token before it
-knows what the others have, which comes by way of the supervisor.
+The supervisor takes a feed back: it ends all processes and starts them again.  Requests to it wait
+in ``asks``.  An owner judges no token before it knows from the supervisor what the other owners of
+the feed have.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ PUT_BACK = (
 
 
 class Later(Exception):
-    """Not now; the text says what is waited for."""
+    """The trainer has to ask again; the text gives the reason."""
 
 
 def wanted_by(hello: Hello) -> str:
-    """The snapshot that a trainer wants the feed to go on from; "" if it joins as the feed is."""
+    """Return the snapshot that a trainer goes on from; "" where it joins the feed as it is."""
     return BEGINNING if hello.restart else hello.resume
 
 
 class Rejoining:
-    """One feed's."""
+    """The judge of one feed's greetings."""
 
     def __init__(
         self, feed: FeedConfig, durable: bool, starts: tuple[int, ...] = (), alone: bool = True
@@ -59,21 +59,21 @@ class Rejoining:
         self._asked = ""  # the snapshot that the supervisor was asked for
         self._refused: dict[str, HeadraceError] = {}  # by snapshot
         self.asks: list[str] = []
-        self.news: list[str] = []  # that other owners are to know: USED, TOUCHED
+        self.news: list[str] = []  # reports for other owners: USED, TOUCHED
 
     @property
     def generation(self) -> int:
         return self._machine.generation
 
     def opened(self, used: bool) -> None:
-        """All partitions are open; ``used``: an earlier server saw something of them done."""
+        """Note that all partitions are open; ``used``: an earlier server saw batches done."""
         if used:
             self._tell(USED)
         elif self._knows_others:
             self._unused()
 
     def all_opened(self, used: bool, touched: bool) -> None:
-        """The other owners have opened theirs: something was done before, or has been since."""
+        """Note what other owners found: batches done before (``used``), or since (``touched``)."""
         known, self._knows_others = self._knows_others, True
         if touched:
             self._machine.untouched = False
@@ -96,7 +96,7 @@ class Rejoining:
         )
 
     def touched(self) -> None:
-        """Something was committed."""
+        """Note that a trainer has committed a batch."""
         self._machine.untouched = False
         self._tell(TOUCHED)
 
@@ -106,7 +106,7 @@ class Rejoining:
             self.news.append(news)
 
     def admit(self, hello: Hello, members: Iterable[Member], now: float) -> None:
-        """Whether a trainer that has no session here is let in."""
+        """Let a trainer without a session in, or raise the reason against it."""
         if self._machine.of_another_generation(hello.generation):
             raise self.rewound()
         tokens = (*hello.held, *(place.token for place in hello.batches))
@@ -150,6 +150,6 @@ class Rejoining:
             raise Later(f"the feed is being taken back to snapshot {wanted}")
 
     def refuse(self, snapshot: str, code: str, text: str) -> None:
-        """The supervisor can not take the feed back."""
+        """Note that the supervisor can not take the feed back."""
         self._asked = ""
         self._refused[snapshot] = from_code(code, text)

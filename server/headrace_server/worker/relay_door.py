@@ -1,4 +1,4 @@
-"""The owner's end of the relay: the door by which trainers' messages come from the front.
+"""The owner's end of the relay, by which messages of trainers come from the front.
 
 front ── Heard ─► hear() ─► [ one queue for each connection ] ─► receive()
       ◄─ Say, Block ── say(), send_block()
@@ -30,10 +30,10 @@ from ..process.relay import (
 
 __all__ = ["FrontGone", "RelayDoor"]
 
-#: Messages of one connection that wait to be heard.  A trainer that waits for answers has far fewer
-#: under way, so one that sends more is listened to no more.
+#: Maximum number of queued messages of one connection.  A trainer that waits for answers has far
+#: fewer under way, so a connection that sends more is muted.
 _MOST_WAITING = 4096
-#: Bytes that wait, of all connections; beyond them messages wait at the front.
+#: Maximum bytes queued of all connections; beyond that, messages wait at the front.
 _MOST_WAITING_BYTES = 64 << 20
 
 #: A message and the public key that it came by.
@@ -56,13 +56,13 @@ class _Tracker:
 
 
 class RelayDoor:
-    """The owner's end: the door by which trainers' messages come from the front."""
+    """The queues of trainers' messages from the front, and the way back."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._heard: dict[bytes, deque[_Waiting]] = {}  # by connection, the next first
+        self._heard: dict[bytes, deque[_Waiting]] = {}  # by connection, in turn
         self._waiting_bytes = 0
-        self.flooding: list[bytes] = []  # connections of which more came than may wait
+        self.flooding: list[bytes] = []  # connections whose queue was full
         self._names: dict[str, str] | None = None
         self._access: dict[str, Any] = {"keys": False, "known": [], "refused": {}}
         self._changed = False
@@ -70,14 +70,14 @@ class RelayDoor:
         self._trackers: dict[int, _Tracker] = {}
         self._blocks = 0
         self.unreachable: set[bytes] = set()
-        self.all_back = False  # trainers of the owner before this one
+        self.all_back = False  # whether no trainer of the life before is still to greet
 
     def fileno(self) -> int:
-        """Readable when the front says something."""
+        """Return the descriptor that is readable when the front has sent a message."""
         return self._channel.fileno()
 
     def hear(self) -> None:
-        """Take what the front has said.  FrontGone: it is there no more."""
+        """Take the messages of the front.  FrontGone where it has ended."""
         for header, *frames in self._channel.receive():
             message = FROM_FRONT.decode(header)
             if isinstance(message, Heard):
@@ -97,7 +97,7 @@ class RelayDoor:
             raise FrontGone("the front has closed its channel")
 
     def tell(self, message: object, frames: Sequence[bytes] = ()) -> None:
-        """Say something to the front."""
+        """Send a message to the front."""
         self._channel.send([FROM_OWNER.encode(message), *frames])
 
     def send_block(self, connection: bytes, header: bytes, place: Place) -> _Tracker:
@@ -118,14 +118,14 @@ class RelayDoor:
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits to be heard that no more is to be taken."""
+        """Whether the queues are so full that the owner takes no more messages."""
         return self._waiting_bytes > _MOST_WAITING_BYTES
 
-    # As of a gate
+    # Trainers
 
     @property
     def refusals(self) -> Refusals:
-        """Who was refused by this process, and why."""
+        """Counts and texts of this process's refusals."""
         return self._refusals
 
     def waits(self) -> bool:
@@ -133,9 +133,9 @@ class RelayDoor:
         return bool(self._heard)
 
     def receive(self) -> tuple[str, bytes, list[bytes]]:
-        """The next message: the public key that it came by, the connection, the frames.
+        """Return the next message: the public key that it came by, the connection, the frames.
 
-        Connections take turns, so one that sends much waits for itself only.
+        Connections take turns, so one that sends much delays only itself.
         """
         connection = next(iter(self._heard))
         queue = self._heard.pop(connection)
@@ -155,22 +155,22 @@ class RelayDoor:
             self.flooding.append(connection)
 
     def left(self, session: int, now: float) -> None:
-        """A session has ended; the connection that it came by may end for others."""
+        """Tell the front that a session has ended, so that its connection may make room."""
         self.tell(Left(session))
 
     def name_of(self, key: str) -> str | None:
-        """Whose a key is; None where it lets nobody in any more."""
+        """Return the name of a key; None where the key lets nobody in any more."""
         return "" if self._names is None else self._names.get(key)
 
     def told(self) -> dict[str, object]:
-        """Who is let in, and how many were refused by front and owner."""
+        """Return the keys, and counts of refusals by front and owner."""
         refused = dict(self._access["refused"])
         for reason, count in self._refusals.counts.items():
             refused[reason] = refused.get(reason, 0) + count
         return {**self._access, "refused": refused}
 
     def tick(self, now: float) -> bool:
-        """Whether other keys are let in now."""
+        """Count refusals of the last while; whether the set of valid keys has changed."""
         self._refusals.tick(now)
         changed, self._changed = self._changed, False
         return changed

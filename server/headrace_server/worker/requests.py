@@ -1,12 +1,12 @@
-"""Requests that concern a whole feed, of its trainers and of the supervisor.
+"""Requests of trainers and of the supervisor that concern a whole feed.
 
     trainer     ─ Retarget, Drain ───────┐
     supervisor  ─ copy, inspect, close ──┴─► all partitions ─► answered() by each ─► one answer
     trainer     ─ Snapshot ─► supervisor, which asks all owners for copies
     trainer     ─ Flush    ─► the partition of its lanes
 
-Partitions are called once all is done that the desk has decided before.  A question to the
-partitions of a feed that fails is answered with what is known.
+The house calls partitions after the effects that the desk decided before.  A question to the
+partitions of a feed that fails is answered with the answers that have come.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from .sessions import Session
 
 __all__ = ["Requests"]
 
-#: So long partitions that are in user code are waited for; then they are told as unheard.
+#: Time for partitions that run user code to answer; then they are listed as unheard.
 _PATIENCE_S = 3.0
 _TOO_LATE = "all batches of the feed were made before"
 
-_Then = Callable[[dict[int, Any], list[int]], object]  # with answers, and who has not answered
+_Then = Callable[[dict[int, Any], list[int]], object]  # answers, and who has not answered
 
 
 @dataclass(eq=False)
@@ -62,7 +62,7 @@ class Requests:
     # Trainers
 
     def _flush(self, session: Session, desk: Desk, flush: Flush, frames: list[bytes]) -> None:
-        """A trainer hands over the states of its lanes."""
+        """Store the states of a trainer's lanes."""
         code, text = "", ""
         if flush.rows:
             code, text = desk.on_flush(session.number, flush, frames[0] if frames else b"")
@@ -103,7 +103,7 @@ class Requests:
         """Change the proportions of classes for a trainer."""
 
         def answer(told: dict[int, Replied], unheard: list[int]) -> None:
-            if desk.failure is None:  # which all trainers hear of
+            if desk.failure is None:  # else all trainers are told of the failure
                 since = [[p, one.value] for p, one in told.items() if one.value is not None]
                 fault = next((one.fault for one in told.values() if one.fault), "")
                 fault = fault[:1000] if since else _TOO_LATE
@@ -116,7 +116,7 @@ class Requests:
         self._calls[desk.name].append(retarget)
 
     def close(self, desk: Desk, cancel: bool, answer: Callable[[], object]) -> None:
-        """Close a feed's input; answer when its partitions have been told."""
+        """Close a feed's input; answer when its partitions have closed theirs."""
         calls = self._calls[desk.name]
         if desk.close(cancel):
             calls.append(partial(self.partitions.close, desk.name, cancel))
@@ -138,7 +138,7 @@ class Requests:
             self._calls[desk.name].append(partial(self.partitions.copy, *about))
 
     def inspect(self, desk: Desk, request: int, key: str) -> None:
-        """Tell where the examples of a key (in hexadecimal) are, and in whose hands."""
+        """Answer where the examples of a key (in hexadecimal) are, and which trainers have them."""
 
         def answer(told: dict[int, list[Any]], unheard: list[int]) -> None:
             now = self.clock()
@@ -163,11 +163,11 @@ class Requests:
     # Partitions
 
     def answered(self, event: Replied) -> None:
-        """A partition answers a question."""
+        """Take a partition's answer to a question."""
         self._asking[event.feed].answer(event.question, event.partition, event)
 
     def act(self, desk: Desk) -> None:
-        """Call the partitions of a feed, and answer what they have answered."""
+        """Call the partitions of a feed, and answer questions that are complete."""
         if desk.name in self._calls:
             for call in self._calls.pop(desk.name):
                 self.do(call)

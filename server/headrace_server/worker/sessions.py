@@ -36,7 +36,7 @@ __all__ = ["SESSION", "Session", "SessionTable", "remove_files"]
 
 logger = logging.getLogger("headrace.trainers")
 
-#: Name of a session's file, before its number.
+#: Prefix of a session's file name.
 _FILE = "trainer-"
 
 
@@ -80,7 +80,7 @@ _LONGEST_STORY = 8
 
 @dataclass(slots=True)
 class Session:
-    """One trainer, present or past; a past one may still have memory mapped."""
+    """A trainer's session; one that has left may still have memory mapped."""
 
     number: int
     nonce: bytes
@@ -88,9 +88,9 @@ class Session:
     identity: bytes
     proof: bytes
     path: Path
-    file: int = -1  # its open file, as long as the table has the session
-    key: str = ""  # the public key that it came by, where the server has keys …
-    name: str = ""  # … and whose that is
+    file: int = -1  # its open file, until it is swept
+    key: str = ""  # the public key of its connection, where the server has keys …
+    name: str = ""  # … and the name of that key
     state: str = REMOTE
     present: bool = True  # whether the trainer has not left
     local: bool = False  # whether it maps memory of this host
@@ -98,15 +98,15 @@ class Session:
     seen: float = 0.0
     process: bytes = b""  # names the trainer's process
     resumed: str = ""  # the snapshot that it goes on from
-    snapshot: int = 0  # its last request for one
-    snapshotted: Answered | None = None  # the answer
+    snapshot: int = 0  # number of its last snapshot request …
+    snapshotted: Answered | None = None  # … and the answer
     host: str = ""  # where the trainer says that it runs
     tally: Tally = field(default_factory=Tally)
-    # By token: number of the delivery, and the batch that the trainer may be reading.
+    # By token: number of the delivery and the batch, of those that the trainer may read.
     mapped: dict[int, tuple[int, Batch]] = field(default_factory=dict)
     mapped_bytes: int = 0  # of them
     messages: int = 0  # in this second
-    run: int = 0  # of a trainer that has a rank
+    run: int = 0  # number of the run, where the trainer has a rank
     heard_end: bool = False  # whether the trainer has acknowledged the end of its feed
 
     def on(self, event: str) -> None:
@@ -124,25 +124,25 @@ class Session:
 
     @property
     def who(self) -> str:
-        """How it is called in a log."""
+        """Its name in logs."""
         return f"trainer {self.number} ({self.name})" if self.name else f"trainer {self.number}"
 
     @property
     def uses(self) -> bool:
-        """Whether the trainer still uses the feed: it has not heard its end."""
+        """Whether the trainer is present and has not acknowledged the end of the feed."""
         return self.present and not self.heard_end
 
     @property
     def described(self) -> str:
-        """The trainer and where it runs, in words."""
+        """Its name and where it runs, for people."""
         return f"{self.who} at {self.host}" if self.host else self.who
 
 
 class SessionTable:
-    """All sessions of a server.
+    """All sessions of an owner.
 
-    Of ``max_trainers`` there may be so many at once, past ones that have memory mapped included.
-    Sessions of several owners in one run directory differ in number.
+    ``max_trainers`` bounds them, those included that have left and still map memory.  Sessions of
+    several owners in one run directory have different numbers.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class SessionTable:
         owner: int = 0,
         owners: int = 1,
     ) -> None:
-        """``why`` says what bounds them where it is not the option max_trainers."""
+        """``why``: the reason for the bound, where it is not the option max_trainers."""
         self._max_trainers = max_trainers
         self._why = why
         self._directory = directory
@@ -170,7 +170,7 @@ class SessionTable:
     def open(
         self, nonce: bytes, feed: str, identity: bytes, key: str = "", name: str = ""
     ) -> Session:
-        """A new session with its file.  LimitExceeded when there are too many."""
+        """Open a session with its file.  LimitExceeded where there are too many."""
         if len(self._by_number) >= self._max_trainers:
             raise LimitExceeded(
                 f"this server has {len(self._by_number)} trainers, and takes no more: "
@@ -194,7 +194,7 @@ class SessionTable:
         return session
 
     def resume(self, nonce: bytes, feed: str, identity: bytes, key: str = "") -> Session | None:
-        """The present session of a nonce, from now on reached by this connection."""
+        """Return the present session of a nonce, from now on reached by this connection."""
         session = self._by_nonce.get(nonce)
         if session is None or session.feed != feed or session.key != key:
             return None
@@ -209,27 +209,27 @@ class SessionTable:
         self._by_identity[identity] = session
 
     def of_connection(self, identity: bytes) -> Session | None:
-        """The present session of a connection: there is at most one."""
+        """Return the present session of a connection, which has at most one."""
         return self._by_identity.get(identity)
 
     def find(self, number: int, identity: bytes) -> Session | None:
-        """The present session of a message: number and connection must belong together."""
+        """Return the present session of a message, if it came by the session's connection."""
         session = self._by_number.get(number)
         if session is None or not session.present or session.identity != identity:
             return None
         return session
 
     def get(self, number: int) -> Session | None:
-        """The session of a number, present or not."""
+        """Return the session of a number, present or not."""
         return self._by_number.get(number)
 
     def attach(self, session: Session, proof: bytes) -> None:
-        """Believe that a trainer shares the host when it can tell what is in its file."""
+        """Let a trainer map memory that proves to have read its file."""
         proved = _proves(session, proof) and is_held(session.file)
         session.on("attach" if proved else "fail to attach")
 
     def come_near(self, number: int, proof: bytes, identity: bytes) -> Session | None:
-        """The session of a trainer that comes by a channel, from now on reached by that."""
+        """Return the session of a trainer that connects by a channel, and reach it by that."""
         session = self._by_number.get(number)
         if session is None or not session.present or not _proves(session, proof):
             return None
@@ -238,7 +238,7 @@ class SessionTable:
         return session
 
     def leave(self, session: Session) -> None:
-        """The trainer is gone; its memory may still be mapped."""
+        """End a session; its trainer may still map memory."""
         session.on("leave")
         if not session.local:
             _close(session)
@@ -248,7 +248,7 @@ class SessionTable:
             del self._by_identity[session.identity]
 
     def dead(self) -> Iterator[Session]:
-        """Sessions of which nothing is left, once each: nobody reads what they had mapped."""
+        """Yield, once each, the sessions whose trainers map nothing any more."""
         for session in list(self._by_number.values()):
             gone = not is_held(session.file) if session.local else not session.present
             if gone:
@@ -265,7 +265,7 @@ class SessionTable:
         self._by_number.clear()
 
     def of_feed(self, feed: str) -> list[Session]:
-        """The sessions of a feed, present or not."""
+        """Return the sessions of a feed, present or not."""
         return [session for session in self._by_number.values() if session.feed == feed]
 
     def present(self) -> list[Session]:
@@ -273,7 +273,7 @@ class SessionTable:
 
 
 def _proves(session: Session, proof: bytes) -> bool:
-    """Whether a trainer can tell what is in the file of its session."""
+    """Whether a trainer knows the content of its session's file."""
     return hmac.compare_digest(proof, session.proof)
 
 

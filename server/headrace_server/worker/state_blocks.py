@@ -1,7 +1,7 @@
-"""Whether bytes that a trainer sent can be the states that it says they are.
+"""The check of state blocks that trainers send, before anything reads them.
 
-A worker copies states from a block without looking again, so what is said of the block (where each
-state lies, its shape) and the offsets of strings in it are checked here, once, when it comes.
+A partition copies states from a block without another check, so this module checks the columns of
+the block (place and shape of each state) and the offsets of strings, once, when the block comes.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ __all__ = ["StateBlocks"]
 
 
 class StateBlocks:
-    """Blocks of one feed, each with these states of some rows."""
+    """The check of one feed's blocks, each with these states of some rows."""
 
     def __init__(self, states: list[Field], most_bytes: int) -> None:
         self._states = states
         self._with_strings = any(state.dtype == BYTES for state in states)
-        #: Rows, columns and size of the last right block.  The same list of columns is known again
-        #: by its identity: one that is only equal, with 2.0 for 2, may be wrong.
+        #: Rows, columns and size of the last valid block.  Identity, not equality, shows that
+        #: columns were checked: a list with 2.0 for 2 is equal and wrong.
         self._right: tuple[int, Any, int] = (-1, None, -1)
         self._most_bytes = most_bytes  # of one row, where there are strings
 
     def fault_of_columns(self, rows: int, columns: Any, nbytes: int) -> str:
-        """Why a block can not be the states of so many rows; empty if it can."""
+        """Return why a block can not be the states of so many rows; "" if it can."""
         right = self._right
         if right[1] is columns and right[0] == rows and right[2] == nbytes:
             return ""
@@ -48,7 +48,7 @@ class StateBlocks:
         return ""
 
     def fault_of_block(self, rows: int, columns: Any, block: bytes) -> str:
-        """Why bytes can not be the states of so many rows, offsets of strings included."""
+        """The same for its bytes, offsets of strings included."""
         fault = self.fault_of_columns(rows, columns, len(block))
         if fault or not self._with_strings:
             return fault
@@ -63,7 +63,7 @@ class StateBlocks:
         return self._fault_of_size(rows, columns, texts) if texts and rows else ""
 
     def _fault_of_size(self, rows: int, columns: Any, texts: list[np.ndarray]) -> str:
-        """Strings are as long as a trainer makes them."""
+        """Return why the strings of a block are too large; "" if they are not."""
         numbers = sum(
             column[1]
             for state, column in zip(self._states, columns, strict=True)
@@ -81,5 +81,5 @@ class StateBlocks:
 
 
 def _length(value: Any) -> int:
-    """Bytes of one row's strings."""
+    """Return the bytes of one row's strings."""
     return len(value) if isinstance(value, bytes) else sum(map(len, value.flat))

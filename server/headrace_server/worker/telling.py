@@ -1,9 +1,9 @@
-"""What an owner knows of its feeds, for somebody who asks: plain data, gathered now.
+"""The status of an owner's feeds as plain data, gathered when the supervisor asks.
 
     desk, its dispatcher, its counters ─┐
     sessions of its trainers ───────────┴► feeds_told() ─► answer to the supervisor
 
-Nothing of it is kept up to date while nobody asks.
+Nothing here is kept up to date between two questions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LONGEST_TEXT = 1000
 
 
 def feed_told(desk: Desk, sessions: Iterable[Session], now: float) -> dict[str, Any]:
-    """One feed; keys as in ``Server.stats``."""
+    """Return the status of one feed; keys as in ``Server.stats``."""
     mine = sorted((s for s in sessions if s.feed == desk.name), key=lambda s: s.number)
     return {
         **desk.counters.told(),
@@ -59,11 +59,11 @@ def _trainer(desk: Desk, session: Session, now: float) -> dict[str, Any]:
 def feeds_told(
     desks: Mapping[str, Desk], sessions: SessionTable, now: float
 ) -> dict[str, dict[str, Any]]:
-    """All feeds, by name."""
+    """Return the status of all feeds by name."""
     present = sessions.present()
     return {name: feed_told(desk, present, now) for name, desk in desks.items()}
 
 
 def users_told(desk: Desk, sessions: SessionTable) -> list[str]:
-    """The trainers that use a feed."""
+    """Return the trainers that use a feed, for people."""
     return [s.described for s in sessions.of_feed(desk.name) if s.uses and not desk.over]

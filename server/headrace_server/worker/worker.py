@@ -1,4 +1,4 @@
-"""A worker process: the supervisor begins it, and its life is that of an owner."""
+"""The entry of a worker process, which the supervisor starts as an owner of partitions."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .relay_door import FrontGone
 
 __all__ = ["main"]
 
-#: So long a worker whose front has died waits for its own end.
+#: Time that a worker whose front has died waits for the supervisor to end it.
 _ALONE_S = 5.0
-#: Where memory runs out the kernel is to take a worker, which can be replaced, and not the front.
+#: When memory runs out, the kernel kills a worker, which can be replaced, before the front.
 _OOM_SCORE = b"500"
 
 
 def _bound_memory(most: int) -> None:
-    """What this process may take for itself: slabs and mapped files do not count.  0: any."""
+    """Bound the private memory of this process, without slabs and mapped files.  0: no bound."""
     with suppress(OSError), open("/proc/self/oom_score_adj", "wb", 0) as score:
         score.write(_OOM_SCORE)
     if most:
@@ -36,7 +36,7 @@ def _bound_memory(most: int) -> None:
 
 
 def main() -> None:
-    """Entry of the process."""
+    """Run the process."""
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     pipe = ParentPipe()
     plain = pipe.read_config()
@@ -70,7 +70,7 @@ def main() -> None:
         worker.close()
     except BaseException as error:
         if isinstance(error, (BrokenPipeError, FrontGone)):
-            time.sleep(_ALONE_S)  # a front that died ends us too, and says why
+            time.sleep(_ALONE_S)  # the supervisor ends this process too, and gives the reason
         text = f"{type(error).__name__}: {error}"
         if isinstance(error, MemoryError):
             text = f"it ran out of memory (worker_memory_bytes={limit or 'unbounded'}): {text}"
