@@ -179,7 +179,7 @@ def _argument(argument: inspect.Parameter) -> str:
 def _type(annotation: Any) -> str:
     """An annotation as readers know it: empty where it says nothing."""
     text = "" if annotation is inspect.Parameter.empty else str(annotation)
-    text = re.sub(r"\bP\b", "Pipeline", text).replace("'", '"')
+    text = re.sub(r"\bSelf\b", "Pipeline", text).replace("'", '"')
     text = re.sub(r"Literal\[(.+?)\]", lambda m: m[1].replace(", ", " | "), text)
     text = re.sub(r"str \| os\.PathLike\[str\]", "Path", text)
     return "" if text == "Any" else text

@@ -122,16 +122,19 @@ PIPELINES = [
 def _keys_read() -> frozenset[str]:
     """Strings by which something is looked up, in all that reads and makes batches."""
     keys: set[str] = set()
-    paths = [SERVER / "pipeline" / "bucketing.py"]  # for its ``read_bound``
+    paths = [SERVER / "pipeline" / "declaration.py"]  # for its ``read_bound``
     for folder in ("core", "reading", "making", "worker", "flight"):
         paths += (SERVER / folder).rglob("*.py")
     for path in paths:
         for node in ast.walk(ast.parse(path.read_text())):
-            sought: list[ast.expr] = []
+            sought: list[ast.AST] = []
             if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
                 sought = [node.slice]
             elif isinstance(node, ast.Call):
                 sought = list(node.args)
+            elif isinstance(node, ast.ClassDef):  # the argument that a sampler declares
+                assigned = [n.value for n in node.body if isinstance(n, ast.Assign)]
+                sought = [n for value in assigned for n in ast.walk(value)]
             keys |= {str(n.value) for n in sought if isinstance(n, ast.Constant)}
     return frozenset(keys)
 

@@ -28,6 +28,7 @@ TESTED_IN = {
     "headrace_server.core.plan": "test_partition.py",
     "headrace_server.reading.reader": "test_sources.py",
     "headrace_server.pipeline.checks": "test_builder.py",
+    "headrace_server.pipeline.steps": "test_builder.py",
     "headrace_server.pipeline.sources": "test_source_declarations.py",
     "headrace_server.process.relay": "test_relay_door.py",
     "headrace.framework": "test_batch.py",

@@ -7,7 +7,7 @@ from typing import cast
 from ..core.partition import Partition
 from ..core.plan import Shaper
 from ..pipeline.declaration import Declaration
-from ..pipeline.sequences import SEQUENCES
+from ..pipeline.steps import SEQUENCES
 from ..reading.intake import Intake
 from ..reading.reader import BadRecords, Reader
 from ..reading.trace import NO_TRACING, NoTracing

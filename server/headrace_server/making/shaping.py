@@ -22,7 +22,6 @@ from ..core.batch import PlainBatches
 from ..core.bucket import Buckets
 from ..core.classes import ClassQueues
 from ..core.plan import Shaper
-from ..pipeline.bucketing import read_bound
 from ..pipeline.declaration import Shape
 from ..pipeline.selectors import RESERVED
 from ..reading.chunk import Chunk
@@ -64,8 +63,7 @@ class Shaping:
         self._options: Mapping[str, Any] = shape.options
         self._kind = shape.kind
         self.dynamic_pad = bool(shape.options["dynamic_pad"])
-        #: Rows that may be read at once, where a bound on what is held says it.
-        self.most_rows: int | None = read_bound(shape.options)
+        self.most_rows = shape.read_bound
         self._bucket = self._values("which_bucket", "bucket")
         self._length = self._values("input_length", "length")
         self._labels = self._values("labels", "labels")

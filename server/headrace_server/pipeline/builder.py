@@ -14,24 +14,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Literal
 
 from headrace_proto.schema import Field, schema_from_wire, schema_to_wire
 
-from .bucketing import MAX_BATCH_SIZE, read_bound
-from .checks import checked_flag, checked_int, checked_names, checked_schema, one_of
-from .declaration import Declaration, Feature, Order, Policy, Shape, Source, Stage, jsonable
-from .examples import packed_fields
-from .former import former
+from .checks import checked, checked_names, checked_schema
+from .declaration import Declaration, Feature, Policy, Shape, Source, Stage, jsonable
 from .naming import name_of
-from .sequences import SEQUENCES, Sequencing, declared_by
+from .sequences import Sequencing, declared_by
+from .steps import SEQUENCES, fields_of
 
-__all__ = ["MAX_BATCH_SIZE", "Pipeline"]
+__all__ = ["Pipeline"]
 
-#: Rows of a window lie in memory, and a position in it fits 32 bits.
-_MAX_WINDOW = 2**31 - 1
-_MAX_COUNT = 2**62
 _SHAPES = (
     ".batch(batch_size)",
     ".bucket(which_bucket, batch_size, num_buckets)",
@@ -42,26 +37,16 @@ _SHAPES = (
     ".batch_sequences_with_states(input_key, input_sequences, input_context, …)",
     ".sequence_queueing_state_saver(batch_size, num_unroll, input_length, …)",
 )
-_IN_ORDER = Order()
-_STRICT = Policy()
 
 #: A user's function, or its name: "module:function" or "path.py:function".
 Function = Callable[..., Any] | str
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Pipeline(Sequencing):
     """A pipeline as far as it has been declared.  Never changes: every call gives another one.
 
     Made by ``read_tfrecord`` and its like.  Pipelines that declare the same are equal.
     """
-
-    _source: Source
-    _order: Order = _IN_ORDER
-    _stages: tuple[Stage, ...] = ()
-    _shape: Shape | None = None
-    _policy: Policy = _STRICT
-    _repeated: bool = False
 
     # Order
 
@@ -81,13 +66,8 @@ class Pipeline(Sequencing):
                 "shuffle() after repeat() would mix the examples of different epochs: call "
                 "shuffle() before repeat(); reshuffle=True gives each epoch another order"
             )
-        order = replace(
-            self._order,
-            seed=checked_int("seed", seed, -(2**63), 2**63 - 1),
-            window=checked_int("window", window, 1, _MAX_WINDOW, or_none=True),
-            reshuffle=checked_flag("reshuffle", reshuffle),
-        )
-        return replace(self, _order=order)
+        given = checked(seed=seed, window=window, reshuffle=reshuffle)
+        return replace(self, _order=replace(self._order, **given))
 
     def repeat(self, n: int | None = None) -> Pipeline:
         """Go through the source ``n`` times, or for ever.
@@ -97,7 +77,7 @@ class Pipeline(Sequencing):
         self._open("repeat")
         if self._repeated:
             raise ValueError("repeat() is called twice: give the product of both counts once")
-        epochs = checked_int("n", n, 1, _MAX_COUNT, or_none=True)
+        epochs = checked(n=n)["n"]
         return replace(self, _order=replace(self._order, epochs=epochs), _repeated=True)
 
     # Stages
@@ -125,7 +105,7 @@ class Pipeline(Sequencing):
         self._open("map")
         options = {
             "function": name_of(fn),
-            "vectorized": checked_flag("vectorized", vectorized),
+            **checked(vectorized=vectorized),
             "schema": None if schema is None else schema_to_wire(checked_schema("schema", schema)),
         }
         return self._with_stage(Stage("map", options))
@@ -137,7 +117,7 @@ class Pipeline(Sequencing):
         of one bool per example.
         """
         self._open("filter")
-        options = {"function": name_of(fn), "vectorized": checked_flag("vectorized", vectorized)}
+        options = {"function": name_of(fn), **checked(vectorized=vectorized)}
         return self._with_stage(Stage("filter", options))
 
     def select(self, names: Iterable[str]) -> Pipeline:
@@ -146,31 +126,6 @@ class Pipeline(Sequencing):
         return self._with_stage(
             Stage("select", {"names": checked_names("names", names, self.fields)})
         )
-
-    # Shape
-
-    @former("dynamic_pad")
-    def batch(
-        self,
-        batch_size: int,
-        allow_smaller_final_batch: bool = False,
-        dynamic_pad: bool = False,
-    ) -> Pipeline:
-        """Every ``batch_size`` examples, in their order, make a batch.
-
-        ``dynamic_pad`` pads dimensions that vary to the largest in the batch; without it, rows of
-        unequal shapes in one batch are a DataError.  What remains at the end of the input is one
-        smaller batch if ``allow_smaller_final_batch``, else it is dropped and counted.
-        """
-        self._open("batch")
-        options = {
-            "batch_size": checked_int("batch_size", batch_size, 1, MAX_BATCH_SIZE),
-            "allow_smaller_final_batch": checked_flag(
-                "allow_smaller_final_batch", allow_smaller_final_batch
-            ),
-            "dynamic_pad": checked_flag("dynamic_pad", dynamic_pad),
-        }
-        return self._with_shape(Shape("batch", options))
 
     # The feed
 
@@ -185,28 +140,15 @@ class Pipeline(Sequencing):
         "fail": the feed stops, every trainer gets the error.  "skip": they are counted, logged with
         their origin, and never more than ``max_bad_examples`` (None: any number).
         """
-        one_of("on_bad_example", on_bad_example, ("fail", "skip"))
-        most = checked_int("max_bad_examples", max_bad_examples, 0, _MAX_COUNT, or_none=True)
-        if most is not None and on_bad_example == "fail":
+        given = checked(on_bad_example=on_bad_example, max_bad_examples=max_bad_examples)
+        if given["max_bad_examples"] is not None and on_bad_example == "fail":
             raise ValueError(
-                f"max_bad_examples={most} needs on_bad_example='skip': the first bad example stops "
-                "a feed with 'fail'"
+                f"max_bad_examples={max_bad_examples} needs on_bad_example='skip': the first bad "
+                "example stops a feed with 'fail'"
             )
-        return replace(self, _policy=Policy(on_bad_example, most))
+        return replace(self, _policy=Policy(**given))
 
     # What was declared
-
-    @property
-    def fields(self) -> dict[str, Field] | None:
-        """The schema of an example where it is known; None where only reading will tell."""
-        known = _fields_of(self._source)
-        for stage in self._stages:
-            if stage.kind == "map":
-                wire = stage.options["schema"]
-                known = None if wire is None else schema_from_wire(wire)
-            elif stage.kind == "select" and known is not None:
-                known = {name: known[name] for name in stage.options["names"]}
-        return known
 
     def declaration(self) -> Declaration:
         """The whole pipeline as plain data.  ValueError while it has no shape."""
@@ -215,23 +157,6 @@ class Pipeline(Sequencing):
                 f"the pipeline has no shape: end it with one of {', '.join(_SHAPES)}\n{self!r}"
             )
         return Declaration(self._source, self._order, self._stages, self._shape, self._policy)
-
-    def _open(self, method: str) -> None:
-        if self._shape is not None:
-            kind = self._shape.kind
-            shape = "sequences with states" if kind == SEQUENCES else f".{kind}()"
-            raise ValueError(
-                f".{method}() comes after {shape}: the shape ends a pipeline; call "
-                f".{method}() before it"
-            )
-
-    def _with_stage(self, stage: Stage) -> Pipeline:
-        return replace(self, _stages=(*self._stages, stage))
-
-    def _with_shape(self, shape: Shape) -> Pipeline:
-        stages = tuple(_grouped(stage, shape) for stage in self._stages)
-        _fits(stages, shape)
-        return replace(self, _stages=stages, _shape=shape)
 
     def _identity(self) -> str:
         shape = self._shape or Shape("", {})
@@ -250,8 +175,8 @@ class Pipeline(Sequencing):
         order, policy = self._order, self._policy
         lines = [_source_text(self._source)]
         if order.seed is not None:
-            shuffled = {"seed": order.seed, "window": order.window, "reshuffle": order.reshuffle}
-            lines.append(_call("shuffle", shuffled))
+            drawn = ("seed", "window", "reshuffle")
+            lines.append(_call("shuffle", {name: getattr(order, name) for name in drawn}))
         if self._repeated:
             lines.append(_call("repeat", {"n": order.epochs}))
         for step in (*self._stages, *((self._shape,) if self._shape else ())):
@@ -262,51 +187,9 @@ class Pipeline(Sequencing):
                 lines.append(declared_by(options))
             else:
                 lines.append(_call(step.kind, options))
-        if policy != _STRICT:
-            asked = {
-                "on_bad_example": policy.on_bad_example,
-                "max_bad_examples": policy.max_bad_examples,
-            }
-            lines.append(_call("options", asked))
+        if policy != Policy():
+            lines.append(_call("options", asdict(policy)))
         return "\n  .".join(lines)
-
-
-def _grouped(stage: Stage, shape: Shape) -> Stage:
-    """A weighted resampling that was told no group takes the batch size for one."""
-    if stage.kind != "weighted_resample" or stage.options["group"] is not None:
-        return stage
-    sizes = shape.options.get("batch_sizes") or [shape.options["batch_size"]]
-    known = [size for size in sizes if size is not None]
-    if not known:
-        raise ValueError(
-            "weighted_resample() needs group=: the batches have no size to take for it"
-        )
-    return Stage(stage.kind, {**stage.options, "group": max(known)})
-
-
-def _fits(stages: tuple[Stage, ...], shape: Shape) -> None:
-    """A group of the source is read at once: what bounds a read must have room for it."""
-    groups = {stage.options["group"] for stage in stages if stage.kind == "weighted_resample"}
-    if len(groups) > 1:
-        raise ValueError(
-            f"weighted_resample() is called with groups of {sorted(groups)}: what is read at once "
-            "is one group, so they must be alike"
-        )
-    group = max(groups, default=0)
-    bound = read_bound(shape.options)
-    if bound is not None and group > bound:
-        raise ValueError(
-            f"weighted_resample() reads group={group} examples at once, and bucket_capacities or "
-            f"max_examples_in_flight let at most {bound} in: give a smaller group, or raise them"
-        )
-
-
-def _fields_of(source: Source) -> dict[str, Field] | None:
-    if source.kind == "examples":
-        return packed_fields(source.options)
-    if source.features is None:
-        return None
-    return {name: feature.field for name, feature in source.features.items()}
 
 
 class _Text(str):
@@ -326,7 +209,7 @@ def _schema_text(fields: Mapping[str, Field]) -> str:
 
 
 def _source_text(source: Source) -> str:
-    fields = _fields_of(source)
+    fields = fields_of(source)
     options: dict[str, Any] = {}
     if source.kind == "examples":
         name = "from_examples"

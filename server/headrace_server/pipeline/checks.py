@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,8 +20,10 @@ from headrace_proto.schema import Field
 from .declaration import Feature, Plain
 
 __all__ = [
+    "MAX_BATCH_SIZE",
+    "MAX_COUNT",
+    "checked",
     "checked_features",
-    "checked_flag",
     "checked_int",
     "checked_name",
     "checked_names",
@@ -32,8 +35,22 @@ __all__ = [
     "plain_data",
 ]
 
+#: A batch of more rows than this is a mistake in a unit, and its indices alone weigh 8 MiB.
+MAX_BATCH_SIZE: Final = 2**20
+MAX_COUNT: Final = 2**62
+_MAX_SEED: Final = 2**63 - 1
+#: Rows of a window lie in memory, and a position in it fits 32 bits.
+_MAX_WINDOW: Final = 2**31 - 1
+#: Each bucket costs a queue in every partition.
+_MAX_BUCKETS: Final = 65_536
+_MAX_SHARDS: Final = 2**20
 #: Nested deeper than this, or holding itself.
 _DEPTH = 32
+
+
+def checked(**arguments: Any) -> dict[str, Any]:
+    """Arguments that mean the same in every call, checked by the table below."""
+    return {name: _CHECKS[name](name, value) for name, value in arguments.items()}
 
 
 def checked_int(
@@ -58,7 +75,7 @@ def checked_int(
     return number
 
 
-def checked_flag(argument: str, value: Any) -> bool:
+def _flag(argument: str, value: Any) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(
             f"{argument}={value!r:.80} is a {type(value).__name__}; it is True or False"
@@ -206,3 +223,43 @@ def plain_data(argument: str, value: Any, depth: int = 0) -> Plain:
         f"{argument}={value!r:.80} is a {type(value).__name__}; only None, bools, numbers, "
         "strings, and lists and dicts of them can be sent to a server"
     )
+
+
+def _integer(low: int, high: int, or_none: bool = False) -> Callable[[str, Any], Any]:
+    return partial(checked_int, low=low, high=high, or_none=or_none)
+
+
+def _choice(*allowed: Any) -> Callable[[str, Any], Any]:
+    return partial(one_of, allowed=allowed)
+
+
+#: The check of each argument that means the same wherever it stands.
+_CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
+    "batch_size": _integer(1, MAX_BATCH_SIZE),
+    "group": _integer(1, MAX_BATCH_SIZE, or_none=True),
+    "max_bad_examples": _integer(0, MAX_COUNT, or_none=True),
+    "max_examples_in_flight": _integer(1, MAX_COUNT, or_none=True),
+    "max_padded_elements": _integer(1, MAX_COUNT, or_none=True),
+    "n": _integer(1, MAX_COUNT, or_none=True),
+    "num_buckets": _integer(1, _MAX_BUCKETS),
+    "num_unroll": _integer(1, 2**31 - 1),
+    "queue_capacity": _integer(1, MAX_COUNT),
+    "shards": _integer(1, _MAX_SHARDS, or_none=True),
+    "warmup": _integer(1, MAX_COUNT, or_none=True),
+    "window": _integer(1, _MAX_WINDOW, or_none=True),
+    "seed": _integer(-_MAX_SEED - 1, _MAX_SEED),
+    "make_keys_unique_seed": _integer(-_MAX_SEED - 1, _MAX_SEED, or_none=True),
+    "allow_small_batch": _flag,
+    "allow_smaller_final_batch": _flag,
+    "dynamic_pad": _flag,
+    "header": _flag,
+    "make_keys_unique": _flag,
+    "pad": _flag,
+    "reshuffle": _flag,
+    "vectorized": _flag,
+    "verify": _flag,
+    "on_bad_example": _choice("fail", "skip"),
+    "order": _choice("arrival", "lanes"),
+    "record": _choice("auto", "example", "sequence_example"),
+    "state_placement": _choice("server", "trainer"),
+}

@@ -116,6 +116,17 @@ class Shape:
     kind: str
     options: Mapping[str, Plain] = field(default_factory=dict)
 
+    @property
+    def read_bound(self) -> int | None:
+        """Rows that may be read at once, where the shape bounds what a partition holds."""
+        bounds = list(self.options.get("bucket_capacities") or [])
+        most = self.options.get("max_examples_in_flight")
+        if most is not None and "batch_sizes" in self.options:
+            budget = self.options["max_padded_elements"]
+            sizes = [budget if size is None else size for size in self.options["batch_sizes"]]
+            bounds.append(most - sum(size - 1 for size in sizes))
+        return min(bounds, default=None)
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:

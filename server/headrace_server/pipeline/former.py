@@ -54,7 +54,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def former(alike: str, tensors: int | None = None, **own: str) -> Callable[[F], F]:
-    """A method with errors for who knows the TensorFlow function of its name.
+    """A step with errors for those who know the TensorFlow function of its name.
+
+    Like every step it is refused after the shape.
 
     Up to ``alike`` positions are those of TensorFlow, less the tensors, which stood at ``tensors``.
     ``own`` are further arguments that are gone, by name.
@@ -72,6 +74,7 @@ def former(alike: str, tensors: int | None = None, **own: str) -> Callable[[F], 
 
         @functools.wraps(method)
         def checked(self: Any, *args: Any, **named: Any) -> Any:
+            self._open(method.__name__)
             for name in named:
                 if name in gone:
                     raise TypeError(f"{call} has no argument {name}: {gone[name]}")

@@ -9,60 +9,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Self
 
 from ..core.accept import acceptance, probabilities
 from ..core.copies import MAX_RATE
-from .bucketing import MAX_BATCH_SIZE, Bucketing
-from .checks import checked_flag, checked_int
+from .bucketing import Bucketing
+from .checks import MAX_COUNT, checked, checked_int
 from .declaration import Shape, Stage
 from .former import former
 from .selectors import Value, checked_value
 
 __all__ = ["Sampling"]
 
-_MAX_COUNT = 2**62
 #: Counters of all classes go with every batch.
 MAX_CLASSES = 1000
-
-P = TypeVar("P", bound="Sampling")
 
 
 class Sampling(Bucketing):
     """Stages and shapes that change how often examples come."""
 
-    if TYPE_CHECKING:  # what Pipeline brings
-
-        def batch(
-            self: P,
-            batch_size: int,
-            allow_smaller_final_batch: bool = False,
-            dynamic_pad: bool = False,
-        ) -> P: ...
-
     @former("batch_size", tensors=0)
     def rejection_sample(
-        self: P,
+        self,
         accept_prob: Value,
         batch_size: int | None = None,
         *,
         seed: int = 0,
         allow_smaller_final_batch: bool = False,
         dynamic_pad: bool = False,
-    ) -> P:
+    ) -> Self:
         """Keep each example with the probability that a column, a function or a number gives.
 
         A bool keeps or drops for certain.  A number outside 0 … 1 is a DataError.
         """
-        self._open("rejection_sample")
         selector = checked_value("accept_prob", accept_prob, self.fields, constant=(0, 1))
-        options = {"accept_prob": selector, "seed": _seed(seed)}
-        sampled = self._with_stage(Stage("rejection_sample", options))
-        return _batched(sampled, batch_size, allow_smaller_final_batch, dynamic_pad)
+        stage = Stage("rejection_sample", {"accept_prob": selector, **checked(seed=seed)})
+        return self._sampled(stage, batch_size, allow_smaller_final_batch, dynamic_pad)
 
     @former("init_probs", tensors=0)
     def stratified_sample(
-        self: P,
+        self,
         labels: Value,
         target_probs: Sequence[float],
         batch_size: int | None = None,
@@ -71,7 +57,7 @@ class Sampling(Bucketing):
         seed: int = 0,
         allow_smaller_final_batch: bool = False,
         dynamic_pad: bool = False,
-    ) -> P:
+    ) -> Self:
         """Drop examples so that classes come in the proportions of ``target_probs``.
 
         ``labels`` gives each example's class, 0 … K-1.  ``init_probs`` are the proportions that the
@@ -79,7 +65,6 @@ class Sampling(Bucketing):
         counted before it is judged.  As few examples as possible are dropped.  ``batch.label``
         holds the classes.
         """
-        self._open("stratified_sample")
         selector = checked_value("labels", labels, self.fields, integer=True)
         target = _mix("target_probs", target_probs)
         init = None
@@ -90,10 +75,10 @@ class Sampling(Bucketing):
             "labels": selector,
             "target_probs": target,
             "init_probs": init,
-            "seed": _seed(seed),
+            **checked(seed=seed),
         }
-        sampled = self._with_stage(Stage("stratified_sample", options))
-        return _batched(sampled, batch_size, allow_smaller_final_batch, dynamic_pad)
+        stage = Stage("stratified_sample", options)
+        return self._sampled(stage, batch_size, allow_smaller_final_batch, dynamic_pad)
 
     @former(
         "batch_size",
@@ -101,7 +86,7 @@ class Sampling(Bucketing):
         allow_smaller_final_batch="every batch is whole: it ends where a wanted class has ended",
     )
     def stratified_sample_unknown_dist(
-        self: P,
+        self,
         labels: Value,
         probs: Sequence[float],
         batch_size: int,
@@ -110,41 +95,43 @@ class Sampling(Bucketing):
         seed: int = 0,
         dynamic_pad: bool = False,
         max_examples_in_flight: int = 8192,
-    ) -> P:
+    ) -> Self:
         """Batches whose class counts are drawn from ``probs``, whatever the source's proportions.
 
         Rows of a batch are grouped by ascending class; each class is first in, first out.  An
         example that is not wanted yet waits in its class's queue, of ``queue_capacity``, and longer
         while all classes together hold no more than ``max_examples_in_flight``.
         """
-        self._open("stratified_sample_unknown_dist")
         options = {
             "labels": checked_value("labels", labels, self.fields, integer=True),
             "probs": _mix("probs", probs),
-            "batch_size": checked_int("batch_size", batch_size, 1, MAX_BATCH_SIZE),
-            "queue_capacity": checked_int("queue_capacity", queue_capacity, 1, _MAX_COUNT),
-            "seed": _seed(seed),
-            "dynamic_pad": checked_flag("dynamic_pad", dynamic_pad),
+            **checked(
+                batch_size=batch_size,
+                queue_capacity=queue_capacity,
+                seed=seed,
+                dynamic_pad=dynamic_pad,
+            ),
             "max_examples_in_flight": checked_int(
-                "max_examples_in_flight", max_examples_in_flight, 1, _MAX_COUNT
+                "max_examples_in_flight", max_examples_in_flight, 1, MAX_COUNT
             ),
             "allow_smaller_final_batch": False,
         }
         return self._with_shape(Shape("stratified_sample_unknown_dist", options))
 
     @former("rates", tensors=0)
-    def resample_at_rate(self: P, rates: Value, *, seed: int = 0) -> P:
+    def resample_at_rate(self, rates: Value, *, seed: int = 0) -> Self:
         """Repeat each example a Poisson number of times, with the mean that ``rates`` gives it.
 
         Copies stand side by side.  A rate is finite and 0 or more, else a DataError.
         """
-        self._open("resample_at_rate")
         selector = checked_value("rates", rates, self.fields, constant=(0, MAX_RATE))
-        return self._with_stage(Stage("resample_at_rate", {"rates": selector, "seed": _seed(seed)}))
+        return self._with_stage(
+            Stage("resample_at_rate", {"rates": selector, **checked(seed=seed)})
+        )
 
     @former("overall_rate", tensors=0)
     def weighted_resample(
-        self: P,
+        self,
         weights: Value,
         overall_rate: float,
         mean_decay: float = 0.999,
@@ -152,7 +139,7 @@ class Sampling(Bucketing):
         *,
         seed: int = 0,
         group: int | None = None,
-    ) -> P:
+    ) -> Self:
         """Repeat examples in proportion to their weights, ``overall_rate`` times on the average.
 
         The rate of an example is its weight times ``overall_rate`` over the running mean of
@@ -161,21 +148,30 @@ class Sampling(Bucketing):
         ``warmup`` groups weigh the same before the mean forgets by ``mean_decay``; with
         ``warmup=None`` it forgets from the start and is corrected for that.
         """
-        self._open("weighted_resample")
         rate = _number("overall_rate", overall_rate, 0, MAX_RATE)
         decay = _number("mean_decay", mean_decay, 0, 1)
-        steps = checked_int("warmup", warmup, 1, _MAX_COUNT, or_none=True)
-        if steps is None and decay == 1:
+        given = checked(warmup=warmup, seed=seed, group=group)
+        if warmup is None and decay == 1:
             raise ValueError("mean_decay=1 needs warmup: a mean that never moves is never learnt")
         options = {
             "weights": checked_value("weights", weights, self.fields),
             "overall_rate": rate,
             "mean_decay": decay,
-            "warmup": steps,
-            "seed": _seed(seed),
-            "group": checked_int("group", group, 1, MAX_BATCH_SIZE, or_none=True),
+            **given,
         }
         return self._with_stage(Stage("weighted_resample", options))
+
+    def _sampled(self, stage: Stage, batch_size: int | None, smaller: bool, pad: bool) -> Self:
+        """The pipeline with a stage more, ended in batches where a size is given."""
+        pipeline = self._with_stage(stage)
+        if batch_size is not None:
+            return pipeline.batch(batch_size, smaller, pad)
+        if any(checked(allow_smaller_final_batch=smaller, dynamic_pad=pad).values()):
+            raise ValueError(
+                "allow_smaller_final_batch and dynamic_pad are of batches: give batch_size, or "
+                "give them to the shape that follows"
+            )
+        return pipeline
 
 
 def _mix(argument: str, value: Any) -> list[float]:
@@ -183,22 +179,6 @@ def _mix(argument: str, value: Any) -> list[float]:
     if len(mix) > MAX_CLASSES:
         raise ValueError(f"{argument} has {len(mix)} classes; the most is {MAX_CLASSES}")
     return mix
-
-
-def _batched(pipeline: P, batch_size: int | None, smaller: bool, pad: bool) -> P:
-    """The pipeline, ended in batches where a size is given."""
-    if batch_size is not None:
-        return pipeline.batch(batch_size, smaller, pad)
-    if checked_flag("allow_smaller_final_batch", smaller) or checked_flag("dynamic_pad", pad):
-        raise ValueError(
-            "allow_smaller_final_batch and dynamic_pad are of batches: give batch_size, or give "
-            "them to the shape that follows"
-        )
-    return pipeline
-
-
-def _seed(value: Any) -> int:
-    return int(checked_int("seed", value, -(2**63), 2**63 - 1))
 
 
 def _number(argument: str, value: Any, low: float, high: float) -> float:

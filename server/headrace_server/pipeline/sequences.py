@@ -13,40 +13,34 @@ threads.  Both calls declare the same shape.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self
 
 from headrace_proto import limits
 from headrace_proto.dtypes import BYTES
 from headrace_proto.schema import Field
 
-from .bucketing import MAX_BATCH_SIZE
 from .checks import (
-    checked_flag,
+    MAX_COUNT,
+    checked,
     checked_int,
     checked_name,
     checked_names,
     field_of,
     fixed_field,
-    one_of,
 )
 from .declaration import Shape
 from .former import former
 from .initial import block_name, checked_states, declared_state
 from .sampling import Sampling
 from .selectors import Value, checked_value
+from .steps import SEQUENCES
 
-__all__ = ["SEQUENCES", "Sequencing", "declared_by", "fitted"]
+__all__ = ["Sequencing", "declared_by", "fitted"]
 
-#: The kind of the shape.
-SEQUENCES = "sequences"
-_MAX_UNROLL = 2**31 - 1
-_MAX_COUNT = 2**62
-#: What a batch tells of its rows beside sequences, context and states, in its largest form.
+#: Columns of a batch beside sequences, context and states, in its largest form.
 _OWN_COLUMNS = 9
 #: Arguments that must be given, though one with a default stands before them.
 _NEEDED: Any = ...
-
-P = TypeVar("P", bound="Sequencing")
 
 
 class Sequencing(Sampling):
@@ -54,7 +48,7 @@ class Sequencing(Sampling):
 
     @former("batch_size", dynamic_pad="pad=True pads sequences to a multiple of num_unroll")
     def batch_sequences_with_states(
-        self: P,
+        self,
         input_key: str,
         input_sequences: Sequence[str],
         input_context: Sequence[str],
@@ -70,7 +64,7 @@ class Sequencing(Sampling):
         *,
         order: Literal["arrival", "lanes"] = "arrival",
         state_placement: Literal["server", "trainer"] = "server",
-    ) -> P:
+    ) -> Self:
         """Batches of segments of ``num_unroll`` steps, each with the states saved for the one
         before it.  Only ``input_length`` and what follows ``batch_size`` may be left out.
 
@@ -93,7 +87,6 @@ class Sequencing(Sampling):
         With ``"lanes"`` a row stays with its example to the end and then takes the next, so with
         ``state_placement="trainer"`` states can stay in the trainer's memory.
         """
-        name = "batch_sequences_with_states"
         needed = {
             "initial_states": initial_states,
             "num_unroll": num_unroll,
@@ -101,16 +94,23 @@ class Sequencing(Sampling):
         }
         missing = [argument for argument, value in needed.items() if value is _NEEDED]
         if missing:
-            raise TypeError(f"{name}() lacks {', '.join(missing)}")
-        self._open(name)
-        options = {
-            **_shared(batch_size, num_unroll, capacity, allow_small_batch, order, state_placement),
-            **_columns(input_key, input_sequences, input_context, initial_states),
-            **_unique(make_keys_unique, make_keys_unique_seed),
-            "pad": checked_flag("pad", pad),
-            "length": _length(input_length, self.fields),
-        }
-        return _shaped(self, options)
+            raise TypeError(f"batch_sequences_with_states() lacks {', '.join(missing)}")
+        return self._sequences(
+            input_key=input_key,
+            input_sequences=input_sequences,
+            input_context=input_context,
+            input_length=input_length,
+            initial_states=initial_states,
+            num_unroll=num_unroll,
+            batch_size=batch_size,
+            capacity=capacity,
+            allow_small_batch=allow_small_batch,
+            pad=pad,
+            make_keys_unique=make_keys_unique,
+            make_keys_unique_seed=make_keys_unique_seed,
+            order=order,
+            state_placement=state_placement,
+        )
 
     @former(
         "allow_small_batch",
@@ -122,7 +122,7 @@ class Sequencing(Sampling):
         make_keys_unique_seed="batch_sequences_with_states has it",
     )
     def sequence_queueing_state_saver(
-        self: P,
+        self,
         batch_size: int,
         num_unroll: int,
         input_length: Value,
@@ -135,20 +135,92 @@ class Sequencing(Sampling):
         *,
         order: Literal["arrival", "lanes"] = "arrival",
         state_placement: Literal["server", "trainer"] = "server",
-    ) -> P:
+    ) -> Self:
         """Like ``batch_sequences_with_states``, of sequences that need no padding.
 
         Every T is a multiple of ``num_unroll``; ``input_length`` tells how many of its steps count.
         """
-        self._open("sequence_queueing_state_saver")
-        options = {
-            **_shared(batch_size, num_unroll, capacity, allow_small_batch, order, state_placement),
-            **_columns(input_key, input_sequences, input_context, initial_states),
-            **_unique(False, None),
-            "pad": False,
-            "length": _length(input_length, self.fields),
-        }
-        return _shaped(self, options)
+        return self._sequences(
+            input_key=input_key,
+            input_sequences=input_sequences,
+            input_context=input_context,
+            input_length=input_length,
+            initial_states=initial_states,
+            num_unroll=num_unroll,
+            batch_size=batch_size,
+            capacity=capacity,
+            allow_small_batch=allow_small_batch,
+            pad=False,
+            make_keys_unique=False,
+            make_keys_unique_seed=None,
+            order=order,
+            state_placement=state_placement,
+        )
+
+    def _sequences(
+        self,
+        *,
+        input_key: Any,
+        input_sequences: Any,
+        input_context: Any,
+        input_length: Value | None,
+        initial_states: Any,
+        capacity: Any,
+        **common: Any,
+    ) -> Self:
+        options = _consistent(checked(**common))
+        options["capacity"] = _capacity(capacity, options["batch_size"])
+        options["key"] = checked_name("input_key", input_key)
+        options["sequences"] = _listed("input_sequences", "sequences", input_sequences)
+        options["context"] = _listed("input_context", "context", input_context, or_none=True)
+        options["states"] = checked_states("initial_states", initial_states)
+        options["length"] = None
+        if input_length is not None:
+            options["length"] = checked_value(
+                "input_length", input_length, self.fields, integer=True
+            )
+        elif not options["pad"]:
+            raise ValueError(
+                "input_length=None needs pad=True: without padding it must be said how many steps "
+                "count"
+            )
+        columns = sum(len(options[kind]) for kind in ("sequences", "context", "states"))
+        most = limits.MAX_COLUMNS - _OWN_COLUMNS
+        if columns > most:
+            raise ValueError(
+                f"input_sequences, input_context and initial_states name {columns} columns; the "
+                f"most is {most}"
+            )
+        known = self.fields
+        if known is not None:
+            options = fitted(options, known)
+        return self._with_shape(Shape(SEQUENCES, options))
+
+
+def _consistent(options: dict[str, Any]) -> dict[str, Any]:
+    """Options that go together, each checked before."""
+    placement, order = options["state_placement"], options["order"]
+    if placement == "trainer" and order != "lanes":
+        raise ValueError(
+            f"state_placement='trainer' needs order='lanes', not {order!r}: a trainer finds a "
+            "state that stays with it by its row, and only in lanes a row stays with its example"
+        )
+    seed = options["make_keys_unique_seed"]
+    if seed is not None and not options["make_keys_unique"]:
+        raise ValueError(
+            f"make_keys_unique_seed={seed} needs make_keys_unique=True: keys stay as they are"
+        )
+    return {**options, "make_keys_unique_seed": seed or 0}
+
+
+def _capacity(value: Any, rows: int) -> int | None:
+    held: int | None = checked_int("capacity", value, 1, MAX_COUNT, or_none=True)
+    if held is not None and held < rows:
+        raise ValueError(
+            f"capacity={held} is too small: a batch is of batch_size={rows} examples in flight, so "
+            f"the least is {rows}"
+        )
+    return held
 
 
 def fitted(options: Mapping[str, Any], known: Mapping[str, Field]) -> dict[str, Any]:
@@ -228,65 +300,6 @@ def declared_by(options: Mapping[str, Any]) -> str:
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
 
 
-def _shaped(pipeline: P, options: dict[str, Any]) -> P:
-    if options["length"] is None and not options["pad"]:
-        raise ValueError(
-            "input_length=None needs pad=True: without padding it must be said how many steps count"
-        )
-    columns = sum(len(options[kind]) for kind in ("sequences", "context", "states"))
-    most = limits.MAX_COLUMNS - _OWN_COLUMNS
-    if columns > most:
-        raise ValueError(
-            f"input_sequences, input_context and initial_states name {columns} columns; the most "
-            f"is {most}"
-        )
-    known = pipeline.fields
-    if known is not None:
-        options = fitted(options, known)
-    return pipeline._with_shape(Shape(SEQUENCES, options))
-
-
-def _shared(
-    batch_size: Any,
-    num_unroll: Any,
-    capacity: Any,
-    allow_small_batch: Any,
-    order: Any,
-    state_placement: Any,
-) -> dict[str, Any]:
-    rows = checked_int("batch_size", batch_size, 1, MAX_BATCH_SIZE)
-    held = checked_int("capacity", capacity, 1, _MAX_COUNT, or_none=True)
-    if held is not None and held < rows:
-        raise ValueError(
-            f"capacity={held} is too small: a batch is of batch_size={rows} examples in flight, so "
-            f"the least is {rows}"
-        )
-    one_of("order", order, ("arrival", "lanes"))
-    one_of("state_placement", state_placement, ("server", "trainer"))
-    if state_placement == "trainer" and order != "lanes":
-        raise ValueError(
-            f"state_placement='trainer' needs order='lanes', not {order!r}: a trainer finds a "
-            "state that stays with it by its row, and only in lanes a row stays with its example"
-        )
-    return {
-        "num_unroll": checked_int("num_unroll", num_unroll, 1, _MAX_UNROLL),
-        "batch_size": rows,
-        "capacity": held,
-        "allow_small_batch": checked_flag("allow_small_batch", allow_small_batch),
-        "order": str(order),
-        "state_placement": str(state_placement),
-    }
-
-
-def _columns(key: Any, sequences: Any, context: Any, states: Any) -> dict[str, Any]:
-    return {
-        "key": checked_name("input_key", key),
-        "sequences": _listed("input_sequences", "sequences", sequences),
-        "context": _listed("input_context", "context", context, or_none=True),
-        "states": checked_states("initial_states", states),
-    }
-
-
 def _listed(argument: str, prefix: str, value: Any, *, or_none: bool = False) -> list[str]:
     """Names of columns, sorted."""
     if not isinstance(value, (list, tuple)):
@@ -305,19 +318,3 @@ def _listed(argument: str, prefix: str, value: Any, *, or_none: bool = False) ->
         return []
     names = checked_names(argument, value, None)
     return sorted(block_name(f"{argument}[{i}]", prefix, name) for i, name in enumerate(names))
-
-
-def _unique(make_keys_unique: Any, seed: Any) -> dict[str, Any]:
-    unique = checked_flag("make_keys_unique", make_keys_unique)
-    number = checked_int("make_keys_unique_seed", seed, -(2**63), 2**63 - 1, or_none=True)
-    if number is not None and not unique:
-        raise ValueError(
-            f"make_keys_unique_seed={number} needs make_keys_unique=True: keys stay as they are"
-        )
-    return {"make_keys_unique": unique, "make_keys_unique_seed": number or 0}
-
-
-def _length(input_length: Value | None, known: Mapping[str, Field] | None) -> list[Any] | None:
-    if input_length is None:
-        return None
-    return checked_value("input_length", input_length, known, integer=True)

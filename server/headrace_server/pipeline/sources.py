@@ -21,8 +21,8 @@ from headrace_proto import dtypes, limits
 
 from .builder import Pipeline
 from .checks import (
+    checked,
     checked_features,
-    checked_flag,
     checked_int,
     checked_name,
     checked_names,
@@ -51,8 +51,6 @@ __all__ = [
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 Features = Mapping[str, Feature]
-
-_MAX_SHARDS = 2**20
 
 
 def scalar(dtype: Any, *, default: Any = ...) -> Feature:
@@ -142,8 +140,7 @@ def read_tfrecord(
         paths,
         checked_features("features", features),
         compression={None: "auto", "none": None}.get(compression, compression),
-        verify=checked_flag("verify", verify),
-        record=one_of("record", record, ("auto", "example", "sequence_example")),
+        **checked(verify=verify, record=record),
     )
 
 
@@ -186,7 +183,7 @@ def read_csv(
     if isinstance(header, (list, tuple)):
         names = checked_names("header", header, None)
     else:
-        names = checked_flag("header", header)
+        names = checked(header=header)["header"]
     if names is False and features is None:
         raise ValueError(
             "header=False needs features, which name the columns in their order; a list of names "
@@ -265,7 +262,7 @@ def from_function(
         "function": name_of(fn),
         "args": plain_data("args", args),
         "kwargs": plain_data("kwargs", kwargs),
-        "shards": checked_int("shards", shards, 1, _MAX_SHARDS, or_none=True),
+        **checked(shards=shards),
     }
     return Pipeline(Source("function", (), _known(features), options))
 

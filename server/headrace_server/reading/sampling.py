@@ -273,8 +273,10 @@ class _WeightedResample(_Resample):
 
     def __init__(self, stage: Stage, number: int, counts: dict[str, int]) -> None:
         super().__init__(stage, number, counts)
-        names = ("group", "overall_rate", "mean_decay", "warmup")
-        self._mean = RunningMean(**{name: stage.options[name] for name in names})
+        options = stage.options
+        self._mean = RunningMean(
+            options["group"], options["overall_rate"], options["mean_decay"], options["warmup"]
+        )
 
     def fits(self, values: np.ndarray) -> np.ndarray:
         return (values >= 0) & (values < np.inf)

@@ -1,0 +1,124 @@
+"""What every part of the builder stands on: a pipeline as far as it has been declared.
+
+    Steps ◄── Bucketing ◄── Sampling ◄── Sequencing ◄── Pipeline
+
+A call gives a new pipeline with one stage more, or with its shape, which ends it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from headrace_proto.schema import Field, schema_from_wire
+
+from .checks import checked
+from .declaration import Order, Policy, Shape, Source, Stage
+from .examples import packed_fields
+from .former import former
+
+__all__ = ["SEQUENCES", "Steps", "fields_of"]
+
+#: The kind of the shape of sequences with states.
+SEQUENCES = "sequences"
+_IN_ORDER = Order()
+_STRICT = Policy()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Steps:
+    """Source, order, stages and shape, and how one more is added."""
+
+    _source: Source
+    _order: Order = _IN_ORDER
+    _stages: tuple[Stage, ...] = ()
+    _shape: Shape | None = None
+    _policy: Policy = _STRICT
+    _repeated: bool = False
+
+    @property
+    def fields(self) -> dict[str, Field] | None:
+        """The schema of an example where it is known; None where only reading will tell."""
+        known = fields_of(self._source)
+        for stage in self._stages:
+            if stage.kind == "map":
+                wire = stage.options["schema"]
+                known = None if wire is None else schema_from_wire(wire)
+            elif stage.kind == "select" and known is not None:
+                known = {name: known[name] for name in stage.options["names"]}
+        return known
+
+    @former("dynamic_pad")
+    def batch(
+        self,
+        batch_size: int,
+        allow_smaller_final_batch: bool = False,
+        dynamic_pad: bool = False,
+    ) -> Self:
+        """Every ``batch_size`` examples, in their order, make a batch.
+
+        ``dynamic_pad`` pads dimensions that vary to the largest in the batch; without it, rows of
+        unequal shapes in one batch are a DataError.  What remains at the end of the input is one
+        smaller batch if ``allow_smaller_final_batch``, else it is dropped and counted.
+        """
+        options = checked(
+            batch_size=batch_size,
+            allow_smaller_final_batch=allow_smaller_final_batch,
+            dynamic_pad=dynamic_pad,
+        )
+        return self._with_shape(Shape("batch", options))
+
+    def _open(self, method: str) -> None:
+        if self._shape is not None:
+            kind = self._shape.kind
+            shape = "sequences with states" if kind == SEQUENCES else f".{kind}()"
+            raise ValueError(
+                f".{method}() comes after {shape}: the shape ends a pipeline; call "
+                f".{method}() before it"
+            )
+
+    def _with_stage(self, stage: Stage) -> Self:
+        return replace(self, _stages=(*self._stages, stage))
+
+    def _with_shape(self, shape: Shape) -> Self:
+        stages = tuple(_grouped(stage, shape) for stage in self._stages)
+        _fits(stages, shape)
+        return replace(self, _stages=stages, _shape=shape)
+
+
+def _grouped(stage: Stage, shape: Shape) -> Stage:
+    """A weighted resampling that was told no group takes the batch size for one."""
+    if stage.kind != "weighted_resample" or stage.options["group"] is not None:
+        return stage
+    sizes = shape.options.get("batch_sizes") or [shape.options["batch_size"]]
+    known = [size for size in sizes if size is not None]
+    if not known:
+        raise ValueError(
+            "weighted_resample() needs group=: the batches have no size to take for it"
+        )
+    return Stage(stage.kind, {**stage.options, "group": max(known)})
+
+
+def _fits(stages: tuple[Stage, ...], shape: Shape) -> None:
+    """A group of the source is read at once: what bounds a read must have room for it."""
+    groups = {stage.options["group"] for stage in stages if stage.kind == "weighted_resample"}
+    if len(groups) > 1:
+        raise ValueError(
+            f"weighted_resample() is called with groups of {sorted(groups)}: what is read at once "
+            "is one group, so they must be alike"
+        )
+    group = max(groups, default=0)
+    bound = shape.read_bound
+    if bound is not None and group > bound:
+        raise ValueError(
+            f"weighted_resample() reads group={group} examples at once, and bucket_capacities or "
+            f"max_examples_in_flight let at most {bound} in: give a smaller group, or raise them"
+        )
+
+
+def fields_of(source: Source) -> dict[str, Field] | None:
+    if source.kind == "examples":
+        return packed_fields(source.options)
+    if source.features is None:
+        return None
+    return {name: feature.field for name, feature in source.features.items()}
