@@ -1,4 +1,4 @@
-"""The connections of a public socket, and which of them end when there are too many.
+"""The connections of a public socket, and which of them the front ends when there are too many.
 
     accepted ─► stranger ─── Hello ──► a session's ─── the session ends ──► stranger
                    │
@@ -6,12 +6,12 @@
 
 A peer needs no key to hold a connection open, and each costs the server a descriptor.  So the
 oldest connection without a session makes room for a new one; a trainer that is cut off this way
-reconnects.  ``most`` bounds them softly: ZeroMQ accepts in a thread of its own, and the line of
+reconnects.  ``most`` is a soft bound: ZeroMQ accepts in a thread of its own, and the division of
 ``descriptors`` is the hard bound.
 
-ZeroMQ's monitor tells of each connection by its descriptor, and so does the metadata of a message
-(ZMQ_SRCFD).  Only ZeroMQ's thread opens and closes these; the caller's thread shuts one down, and
-has looked before whether that number is a connection of this port.
+ZeroMQ's monitor names each connection by its descriptor, and so does the metadata of a message
+(ZMQ_SRCFD).  Only ZeroMQ's thread opens and closes these; the caller's thread shuts one down after
+a check that the number is a connection of this port.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ __all__ = ["Connections", "Strangers"]
 _MONITOR = "inproc://headrace-connections"
 _BROKEN = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 _EVENTS = zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | _BROKEN
-#: Time for a handshake and a Hello.  The longer, the fewer newcomers a second in a flood.
+#: Least time for a handshake and a Hello.  The longer, the fewer newcomers a second in a flood.
 _PATIENCE_S = 0.05
-#: Events that are read in one round; a storm of connections must not hold up the others.
+#: Maximum number of events read in one round, so that a storm of connections delays nobody.
 _BURST = 256
-#: … and times as many before a session gets its connection.
+#: … and how many such rounds come before a session gets its connection.
 _CATCH_UP = 20
-#: With SO_LINGER so, closing resets: nothing of the connection is left in the kernel.
+#: SO_LINGER: closing resets the connection, so the kernel keeps nothing of it.
 _RESET = struct.pack("ii", 1, 0)
 
 
 class Strangers:
-    """Connections by number, and which of them can be spared.  No clock, no socket."""
+    """Connections by number, and which of them can end.  No clock, no socket."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -54,19 +54,19 @@ class Strangers:
         return len(self._since) + len(self._session)
 
     def accepted(self, number: int, now: float) -> None:
-        """There is a new connection.  One that had its number is gone."""
+        """Note a new connection.  An earlier one of that number is gone."""
         self.ended(number)
         self._since[number] = now
 
     def ended(self, number: int) -> None:
-        """A connection is gone."""
+        """Note that a connection is gone."""
         self._since.pop(number, None)
         session = self._session.pop(number, None)
         if session is not None:
             del self._connection[session]
 
     def belongs(self, number: int, session: int, now: float) -> None:
-        """A session came by a connection.  It protects this one, and no other any more."""
+        """Note that a session came by a connection: it protects this one, and no other."""
         if number not in self._since and number not in self._session:
             return
         self.left(session, now)
@@ -75,16 +75,16 @@ class Strangers:
         self._session[number], self._connection[session] = session, number
 
     def left(self, session: int, now: float) -> None:
-        """A session has ended; its connection is a stranger's again."""
+        """Note that a session has ended; its connection is a stranger's again."""
         number = self._connection.pop(session, None)
         if number is not None:
             del self._session[number]
             self._since[number] = now
 
     def spare(self, now: float) -> list[int]:
-        """The connections that are to end now; they count no more.
+        """Return and forget the connections to end now.
 
-        It is the older half of the strangers, so that many can come before it is looked again.
+        They are the older half of the strangers, so that many can come before the next look.
         """
         if len(self) <= self._most:
             return []
@@ -106,11 +106,11 @@ class Connections:
         self._places: set[object] = set()  # ports, and paths of ipc://
         self._broken: list[tuple[int, int]] = []
         self._ended = 0
-        self.more = True  # whether there may be events though ``fileno`` does not tell of any
+        self.more = True  # whether events may wait though ``fileno`` is not readable
         public.monitor(_MONITOR, _EVENTS)
         self._monitor = context.socket(zmq.PAIR)
         self._monitor.linger = 0
-        self._monitor.rcvhwm = 0  # a full queue would hold up the thread that serves connections
+        self._monitor.rcvhwm = 0  # a full queue would block ZeroMQ's thread
         self._monitor.connect(_MONITOR)
         self._number = int(self._monitor.getsockopt(zmq.FD))
 
@@ -118,11 +118,11 @@ class Connections:
         return len(self._strangers)
 
     def fileno(self) -> int:
-        """Readable when there is something to hear."""
+        """Return the descriptor that is readable when events have come."""
         return self._number
 
     def hear(self, now: float) -> None:
-        """Note which connections came and ended."""
+        """Read events: which connections came and ended."""
         monitor, strangers = self._monitor, self._strangers
         for _ in range(_BURST):
             if not waits(monitor):
@@ -142,20 +142,20 @@ class Connections:
         self.more = True
 
     def take_broken(self) -> Sequence[tuple[int, int]]:
-        """Handshakes that ZeroMQ broke off, as kind and value of the event."""
+        """Return and forget the handshakes that ZeroMQ broke off: kind and value of each event."""
         broken, self._broken = self._broken, []
         return broken
 
     def belongs(self, number: int, session: int, now: float) -> None:
-        """A session came by this connection."""
-        for _ in range(_CATCH_UP):  # that it was accepted may be one of the events that wait
+        """Note that a session came by this connection."""
+        for _ in range(_CATCH_UP):  # the event of its coming may still wait
             self.hear(now)
             if not self.more:
                 break
         self._strangers.belongs(number, session, now)
 
     def left(self, session: int, now: float) -> None:
-        """A session has ended."""
+        """Note that a session has ended."""
         self._strangers.left(session, now)
 
     def end_surplus(self, now: float) -> None:
@@ -163,14 +163,14 @@ class Connections:
         self._ended += sum(map(self._end, self._strangers.spare(now)))
 
     def take_ended(self) -> int:
-        """How many were ended since this was asked last."""
+        """Return how many were ended since the last call."""
         ended, self._ended = self._ended, 0
         return ended
 
     def _end(self, number: int) -> bool:
         """Shut a connection down; ZeroMQ's thread notices and closes it."""
         with contextlib.suppress(OSError), _borrowed(number) as end:
-            # It may be gone already, and its number another file's.
+            # It may be gone, and its number that of another file.
             if _place(end) in self._places:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 end.shutdown(socket.SHUT_RDWR)
@@ -178,7 +178,7 @@ class Connections:
         return False
 
     def close(self) -> None:
-        """Hear nothing any more."""
+        """Close the monitor."""
         self._public.disable_monitor()
         self._monitor.close()
 

@@ -1,4 +1,4 @@
-"""Which addresses other machines can reach: those need keys, or the word that none are wanted.
+"""Addresses that other machines can reach need keys, or ``insecure=True``.
 
 ipc://…  tcp://127.…  tcp://localhost  tcp://[::1]  tcp://lo      this machine only
 everything else, tcp://0.0.0.0 and tcp://* above all              others too

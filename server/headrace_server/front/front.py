@@ -3,9 +3,9 @@
     trainer ══► CURVE ─► gate ─► front ─► relay ─► owner (a worker process) × n
             ◄═══════════════════       ◄─
 
-It alone reads the secret key, and runs no user code.  It passes messages on without reading them,
-but for greetings, which tell the owner that they are for: while that is away, or opens its sources,
-the front answers them itself.  Bytes of batches for other hosts go out from the owners' segments.
+It alone reads the secret key, and runs no user code.  It relays messages without reading them,
+except greetings, which name their owner: while that owner is away, or opens its sources, the front
+answers them itself.  It sends bytes of batches to other hosts from the owners' segments.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from ..process.descriptors import divide, own, undivide
 from ..process.exchange import SPARE, Exchange
 from ..process.relay import (
     FROM_OWNER,
+    Began,
     Block,
     Heard,
     Known,
@@ -59,7 +60,7 @@ __all__ = ["Front", "main"]
 logger = logging.getLogger("headrace.front")
 
 _TICK_S = 0.1
-#: Messages taken from the public socket before the owners get their turn.
+#: Maximum number of messages from the public socket before the owners get their turn.
 _BURST = 256
 
 
@@ -73,14 +74,16 @@ class Front:
         self._directory = Path(config.directory)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._public = public_router(self._context)
-        others = 2 * config.workers + SPARE  # lives of owners that end and begin
+        others = 2 * config.workers + SPARE  # an owner that ends and its next life may overlap
         sessions = config.max_trainers * config.workers  # a trainer has one with each owner
         division = divide(others + SPARE + len(config.binds), sessions)
         if division.sessions < sessions:
             logger.warning(
                 "the limit of open files (%d, RLIMIT_NOFILE) allows connections of %d trainers, "
                 "and max_trainers=%d",
-                *(division.limit, division.sessions // config.workers, config.max_trainers),
+                division.limit,
+                division.sessions // config.workers,
+                config.max_trainers,
             )
         self._connections = Connections(self._context, self._public, division.connections)
         self._gate = Gate(self._context, self._public, config.keys, self._connections)
@@ -91,6 +94,14 @@ class Front:
         self._failure: tuple[str, str] | None = None
         self._next_tick = 0.0
         self._stopping = False
+        self._handlers: dict[type, Callable[..., None]] = {
+            Say: self._on_say,
+            Block: self._on_block,
+            Left: self._on_left,
+            Retired: lambda owner, retired: owner.segments.pop(retired.segment, None),
+            Ready: lambda owner, ready: owner.open(self._clock()),
+            Began: lambda owner, began: None,  # its name has begun a life
+        }
         self._orders: dict[str, Callable[..., None]] = {
             "worker_died": self._end_life_of,
             "fail": self._fail,
@@ -99,11 +110,11 @@ class Front:
         }
 
     def bind(self) -> list[str]:
-        """Bind the public socket; the addresses that trainers can use."""
+        """Bind the public socket; return the addresses for trainers."""
         return bind_all(self._public, self._config.binds)
 
     def run(self) -> None:
-        """Serve until told to stop."""
+        """Serve until an order to stop."""
         questions = self._gate.questions
         by_zeromq = [self._public] if questions is None else [self._public, questions]
         numbers = [int(socket.getsockopt(zmq.FD)) for socket in by_zeromq]
@@ -112,7 +123,7 @@ class Front:
         for number in (owners.fileno(), pipe.fileno(), connections.fileno(), *numbers):
             poller.register(number, select.EPOLLIN)
         while not self._stopping:
-            # ZeroMQ's descriptors tell of changes only, so its sockets are looked at each time.
+            # ZeroMQ's descriptors signal changes only, so check its sockets each time.
             at_once = connections.more or (any(map(waits, by_zeromq)) and not self._is_full)
             ready = {number for number, _ in poller.poll(0.0 if at_once else _TICK_S)}
             if owners.fileno() in ready:
@@ -147,7 +158,7 @@ class Front:
 
     @property
     def _is_full(self) -> bool:
-        """Whether an owner is busy and has enough to read: the socket is that of all."""
+        """Whether an owner is busy and has a long queue: all owners share the public socket."""
         return any(owner.is_full for owner in self._owners)
 
     # Trainers
@@ -168,10 +179,10 @@ class Front:
                 self._answer_greeting(owner, connection, key, frames)
 
     def _greeted(self, connection: bytes, frames: list[bytes]) -> FrontOwner:
-        """The owner that a message is for, which comes by a connection without a session.
+        """Return the owner for a message that comes by a connection without a session.
 
-        One that names none is for the owner with the fewest trainers.  So that it is the same when
-        it is repeated, a connection stays with that.  Each owner can refuse what is no greeting.
+        A greeting that names no owner goes to the one with the fewest trainers, and its connection
+        stays with that owner for repeats.  Any owner can refuse a message that is no greeting.
         """
         owners = self._owners
         if len(owners) == 1:
@@ -193,7 +204,7 @@ class Front:
     def _answer_greeting(
         self, owner: FrontOwner, connection: bytes, key: str, frames: list[bytes]
     ) -> None:
-        """Say why there is no Welcome yet, and keep the greeting for the owner."""
+        """Answer why there is no Welcome yet, and hold the greeting for the owner."""
         try:
             if not frames or not isinstance(FROM_TRAINER.decode(frames[0]), Hello):
                 return
@@ -219,22 +230,16 @@ class Front:
 
     def _on_owner(self, name: bytes, message: Any, frames: list[bytes]) -> None:
         owner = self._owners[number_of(name)]
-        if name != owner.name:  # what a life before this one has said comes too late
+        if name != owner.name:  # a message of an earlier life comes too late
             if owner.name is not None and life_of(name) < life_of(owner.name):
                 return
             self._end_life(owner)
             owner.begin_life(name, self._known())
-        if isinstance(message, Say):
-            self._on_say(owner, message.connection, frames[0])
-        elif isinstance(message, Block):
-            self._on_block(owner, message, frames[0])
-        elif isinstance(message, Left):
-            self._connections.left(message.session, self._clock())
-            self._disown(owner, owner.left(message.session))
-        elif isinstance(message, Retired):
-            owner.segments.pop(message.segment, None)
-        elif isinstance(message, Ready):
-            owner.open(self._clock())
+        self._handlers[type(message)](owner, message, *frames)
+
+    def _on_left(self, owner: FrontOwner, left: Left) -> None:
+        self._connections.left(left.session, self._clock())
+        self._disown(owner, owner.left(left.session))
 
     def _disown(self, owner: FrontOwner, connection: bytes) -> None:
         if self._owner_of.get(connection) is owner and connection not in owner.sessions:
@@ -244,14 +249,15 @@ class Front:
         return Known(self._gate.names, self._gate.told())
 
     def _end_life(self, owner: FrontOwner) -> None:
-        """The owner is gone, and all sessions with it."""
+        """End an owner's life, and all sessions with it."""
         now = self._clock()
         for connection in owner.sessions:
             self._owner_of.pop(connection, None)
         for session in owner.end_life():
             self._connections.left(session, now)
 
-    def _on_say(self, owner: FrontOwner, connection: bytes, header: bytes) -> None:
+    def _on_say(self, owner: FrontOwner, say: Say, header: bytes) -> None:
+        connection = say.connection
         if owner.greets(connection):
             self._see_answer(owner, connection, header)
         if not self._say(connection, header):
@@ -265,7 +271,7 @@ class Front:
             number = owner.forget(connection)
             self._connections.belongs(number, message.session, self._clock())
             other = self._owner_of.get(connection)
-            if other is not None and other is not owner:  # it has greeted this one since
+            if other is not None and other is not owner:  # the trainer has greeted this owner since
                 other.tell(Unreachable(connection))
             self._disown(owner, owner.opened(connection, message.session))
             self._owner_of[connection] = owner
@@ -289,7 +295,7 @@ class Front:
             tracker = self._public.send_multipart(
                 [block.connection, header, payload.data], zmq.NOBLOCK, copy=False, track=True
             )
-        except zmq.ZMQError:  # gone, or stuck
+        except zmq.ZMQError:  # the peer is gone, or does not read
             owner.tell(Sent(block.number))
             owner.tell(Unreachable(block.connection))
             return
@@ -309,11 +315,11 @@ class Front:
                 self._say(connection, FROM_SERVER.encode(Refused(code, text)))
 
     def _answer_stats(self, request: int) -> None:
-        """Owners describe trainers: the front only shows that it lives."""
+        """Show that the front lives; owners describe the trainers."""
         self._pipe.tell("answer", request=request)
 
     def _stop(self, unheard: list[int]) -> None:
-        """End.  Trainers of the owners in ``unheard`` have not been told by these."""
+        """End, and tell trainers of owners that could not tell them (``unheard``)."""
         text = "the server was stopped"
         returns = self._config.state_directory is not None
         for number in unheard:
@@ -342,7 +348,7 @@ def _serve(config: RunConfig, pipe: ParentPipe) -> None:
 
 
 def main() -> None:
-    """Entry of the process."""
+    """Run the process."""
     pipe = ParentPipe()
     config = RunConfig.from_plain(pipe.read_config()["run"])
     logging.basicConfig(level=config.log_level, format="%(name)s: %(message)s")

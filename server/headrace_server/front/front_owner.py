@@ -1,10 +1,10 @@
-"""An owner of partitions as the front knows it: its life, and the trainers that are its own.
+"""An owner of partitions as the front knows it: its lives, and its trainers.
 
     Began ─► alive ── Ready ──► answers greetings ── dies ──► its trainers greet the next life
                │
-               └── greetings are held until it is ready
+               └── the front holds greetings until it is ready
 
-Each owner has trainers, sessions and memory of its own, so the death of one touches no other.
+Each owner has its own sessions and memory, so the death of one touches no other.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from ..process.relay import FROM_FRONT, AllBack, Heard, Known, Sent
 
 __all__ = ["FrontOwner", "life_of", "number_of"]
 
-#: Bytes kept for an owner that is busy; beyond them trainers' messages wait in their sockets.
+#: Maximum bytes queued for a busy owner; beyond that, messages wait in trainers' sockets.
 _MOST_KEPT = 64 << 20
-#: Connections that have greeted and have no session yet; the oldest are forgotten.
+#: Maximum number of connections that have greeted and have no session; the oldest is forgotten.
 _MOST_GREETING = 10_000
 
 
 def number_of(name: bytes) -> int:
-    """Which owner speaks, by the name of its life."""
+    """Return the number of an owner, from the name of its life."""
     return int(name.partition(b"-")[0])
 
 
 def life_of(name: bytes) -> int:
-    """The number of an owner's life, by its name."""
+    """Return the number of an owner's life, from its name."""
     return int(name.partition(b"-")[2])
 
 
@@ -44,9 +44,9 @@ class FrontOwner:
     def __init__(
         self, number: int, exchange: Exchange, say: Callable[[bytes, bytes], bool]
     ) -> None:
-        """``say`` sends a header to a connection; False where that is gone."""
+        """``say`` sends a header to a connection; it returns False where that is gone."""
         self.number = number
-        self.name: bytes | None = None  # of the living one
+        self.name: bytes | None = None  # of its current life
         self.ready = False  # whether it answers greetings
         self.sessions: dict[bytes, int] = {}  # by connection
         self.segments: dict[str, np.ndarray] = {}
@@ -57,36 +57,32 @@ class FrontOwner:
         self._greeting: dict[bytes, int] = {}  # connections: their descriptors
         self._held: dict[bytes, tuple[int, str, list[bytes]]] = {}  # greetings, by connection
         self._connection_of: dict[int, bytes] = {}  # by session
-        self._awaited: set[bytes] = set()  # connections of the life before: trainers that greet
-        self._give_up_at = 0.0  # when they are waited for no longer
+        self._awaited: set[bytes] = set()  # connections with a session of the life before
+        self._give_up_at = 0.0  # when the front waits for these no longer
 
     def __contains__(self, connection: bytes) -> bool:
-        """Whether a connection that has no session has greeted this owner, or is to."""
-        return connection in self._greeting or connection in self._held or self.awaits(connection)
-
-    def awaits(self, connection: bytes) -> bool:
-        """Whether the trainer of a connection had a session with the life before."""
-        return connection in self._awaited
+        """Whether a connection without a session has greeted this owner, or will."""
+        return any(connection in of for of in (self._greeting, self._held, self._awaited))
 
     @property
     def load(self) -> int:
-        """Number of trainers that it has, or will have."""
+        """Number of trainers that it has or will have."""
         return len(self.sessions) + len(self._greeting) + len(self._held)
 
     @property
     def is_full(self) -> bool:
-        """Whether it is busy and has enough to read."""
+        """Whether it is busy and has a long queue."""
         return self.name is not None and self._exchange.unsent_bytes(self.name) > _MOST_KEPT
 
     def tell(self, message: object, frames: Iterable[bytes] = ()) -> None:
-        """Send it a message; one that is gone has successors that know all they need."""
+        """Send it a message, if it is alive: its next life learns all from trainers."""
         if self.name is not None:
             self._exchange.tell(self.name, [FROM_FRONT.encode(message), *frames])
 
-    # Its lives
+    # Lives
 
     def begin_life(self, name: bytes, known: Known) -> None:
-        """Another process owns the partitions."""
+        """Begin a life: another process owns the partitions."""
         self.name = name
         self._told = known
         self.tell(known)  # before any greeting
@@ -94,7 +90,7 @@ class FrontOwner:
             self.tell(AllBack())
 
     def end_life(self) -> list[int]:
-        """Have all its trainers greet again, for it is gone; the numbers of its sessions."""
+        """End a life: have all its trainers greet again.  Returns the numbers of its sessions."""
         self.name, self.ready = None, False
         for connection, session in self.sessions.items():
             if self._say(connection, FROM_SERVER.encode(Unknown(session))):
@@ -108,7 +104,7 @@ class FrontOwner:
         return ended
 
     def open(self, now: float) -> None:
-        """Pass on the greetings that were held: its feeds are open."""
+        """Pass on the held greetings: its feeds are open."""
         self.ready = True
         self._give_up_at = now + RETURN_S
         held, self._held = self._held, {}
@@ -116,7 +112,7 @@ class FrontOwner:
             self.pass_greeting(connection, came_by, key, frames)
 
     def tick(self, now: float, known: Known) -> None:
-        """Tell it of other keys, and wait no longer for trainers that do not come back."""
+        """Send it changed keys, and give up waiting for trainers that do not come back."""
         if self.ready and now >= self._give_up_at:
             self.see_back(*self._awaited)
         if known != self._told and self.name is not None:
@@ -124,7 +120,7 @@ class FrontOwner:
             self.tell(known)
 
     def sweep(self) -> None:
-        """Tell it of blocks that are sent."""
+        """Tell it which blocks are sent."""
         still = []
         for tracker, number in self.sending:
             if tracker.done:
@@ -136,20 +132,20 @@ class FrontOwner:
     # Greetings and sessions
 
     def pass_greeting(self, connection: bytes, came_by: int, key: str, frames: list[bytes]) -> None:
-        """Let it answer a greeting that came by a connection, which has this descriptor."""
+        """Pass on a greeting; ``came_by``: the descriptor of its connection."""
         self._greeting[connection] = came_by
         if len(self._greeting) > _MOST_GREETING:
             del self._greeting[next(iter(self._greeting))]
         self.tell(Heard(connection, key), frames)
 
     def hold(self, connection: bytes, came_by: int, key: str, frames: list[bytes]) -> None:
-        """Keep a greeting until it is ready."""
+        """Hold a greeting until it is ready."""
         self._held[connection] = came_by, key, frames
         if len(self._held) > _MOST_GREETING:
             del self._held[next(iter(self._held))]
 
     def take_held(self) -> list[bytes]:
-        """The connections of greetings that were held; they are answered otherwise."""
+        """Return the connections of held greetings, and forget these."""
         held, self._held = list(self._held), {}
         return held
 
@@ -158,7 +154,7 @@ class FrontOwner:
         return connection in self._greeting
 
     def forget(self, connection: bytes) -> int:
-        """End a greeting: it was answered, or can not be.  The descriptor of its connection."""
+        """End a greeting; return the descriptor of its connection, -1 if unknown."""
         return self._greeting.pop(connection, -1)
 
     def opened(self, connection: bytes, session: int) -> bytes:
@@ -173,14 +169,14 @@ class FrontOwner:
         return before
 
     def left(self, session: int) -> bytes:
-        """Forget a session that has ended; the connection that it had, if any."""
+        """Forget a session that has ended; return the connection that it had, if any."""
         connection = self._connection_of.pop(session, b"")
         if self.sessions.get(connection) == session:
             del self.sessions[connection]
         return connection
 
     def see_back(self, *connections: bytes) -> None:
-        """Note trainers of the life before that have greeted this one, or never will."""
+        """Wait no longer for trainers of the life before: they are back, or given up."""
         if self._awaited:
             self._awaited.difference_update(connections)
             if not self._awaited:

@@ -1,14 +1,14 @@
-"""The gate before the public socket: who gets as far as to say Hello.
+"""The gate before the public socket: which connections can send a Hello.
 
     connection ─► handshake (CURVE) ─► ZAP: is the key known? ─► messages, with the key they came by
                         │                      │
                         └── broken, other keys ┴─► refused, counted by reason
 
-ZeroMQ asks ZAP over a socket of the same context.  It is answered in the front's own poll, so no
-thread is needed for it; handshakes wait for one round at most.  Without keys there is no such
-socket.  ``connections`` tells which handshakes ZeroMQ broke off itself.
-Where both sides see that their keys do not fit, the first to hang up knows why; if that is the
-trainer, it is a broken handshake here.
+ZeroMQ asks ZAP over a socket of the same context.  The front answers in its own poll, so the gate
+needs no thread; handshakes wait for one round at most.  Without keys there is no such socket.
+``connections`` lists the handshakes that ZeroMQ broke off itself.  Where both sides see that their
+keys do not fit, the first to hang up knows why; if that is the trainer, the gate counts a broken
+handshake.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["Gate"]
 
 _ZAP = "inproc://zeromq.zap.01"
 _DOMAIN = b"headrace"
-#: Seconds between two looks at the trainers' keys.
+#: Seconds between two looks at the trainers' keys …
 _LOOK_S = 1.0
-#: … and at least between two, however many strangers knock.
+#: … and the least time between two, however many unknown keys come.
 _LEAST_LOOK_S = 0.1
 
 _BY_PROTOCOL: dict[int, str] = {
@@ -37,7 +37,7 @@ _BY_PROTOCOL: dict[int, str] = {
 
 
 class Gate:
-    """The gate of one public socket; without keys it lets everybody in."""
+    """The gate of one public socket; without keys it lets every connection in."""
 
     def __init__(
         self,
@@ -46,14 +46,14 @@ class Gate:
         keys: str | None,
         connections: Connections,
     ) -> None:
-        self._refusals = Refusals()
+        self.refusals = Refusals()  # who was refused, and why
         self._socket = socket
         self._ring = None if keys is None else KeyRing(keys)
         self._looked = 0.0
         self._changed = False
         self._unanswered: list[list[bytes]] = []  # until the keys are looked at again
         self._connections = connections
-        self._last: zmq.Frame | None = None  # it has what ZeroMQ knows of its connection
+        self._last: zmq.Frame | None = None  # with ZeroMQ's metadata of its connection
         self._zap: zmq.Socket[bytes] | None = None
         if self._ring is not None:
             self._zap = context.socket(zmq.ROUTER)
@@ -64,26 +64,12 @@ class Gate:
             socket.zap_domain = _DOMAIN
 
     @property
-    def refusals(self) -> Refusals:
-        """Who was refused, and why."""
-        return self._refusals
-
-    @property
-    def locked(self) -> bool:
-        """Whether keys are asked for."""
-        return self._ring is not None
-
-    @property
     def questions(self) -> zmq.Socket[bytes] | None:
-        """The socket that the front polls for questions; ``answer`` reads them."""
+        """The socket of questions that the front polls; ``answer`` reads it."""
         return self._zap
 
-    def waits(self) -> bool:
-        """Whether ``receive`` has a message."""
-        return waits(self._socket)
-
     def receive(self) -> tuple[str, bytes, list[bytes]]:
-        """The next message: the public key that it came by, the connection, the frames."""
+        """Return the next message: the public key that it came by, the connection, the frames."""
         receive = self._socket.recv
         connection = receive(zmq.NOBLOCK)
         head = self._last = receive(zmq.NOBLOCK, copy=False)  # a Frame costs more than bytes do
@@ -95,9 +81,9 @@ class Gate:
 
     @property
     def last_came_by(self) -> int:
-        """The descriptor of the connection of the message that was received last; -1 if unknown.
+        """The descriptor by which the last message came; -1 if unknown.
 
-        ZeroMQ knows none of a message that did not come over a stream, as one of a raw peer.
+        ZeroMQ knows none for a message that did not come over a stream, as from a raw peer.
         """
         if self._last is None:
             return -1
@@ -111,29 +97,22 @@ class Gate:
         """Names of trainers by public key; None without keys."""
         return None if self._ring is None else self._ring.by_key
 
-    def belongs(self, session: int, now: float) -> None:
-        """The message that was received last opened or resumed a session."""
-        self._connections.belongs(self.last_came_by, session, now)
-
-    def left(self, session: int, now: float) -> None:
-        """A session has ended; the connection that it came by may end for others."""
-        self._connections.left(session, now)
-
     def name_of(self, key: str) -> str | None:
-        """Who came by a key; None where it lets nobody in any more."""
+        """Return the name of a key; None where the key lets nobody in any more."""
         return "" if self._ring is None else self._ring.name_of(key)
 
     def told(self) -> dict[str, object]:
-        """Whether there are keys, who is let in by them, and how many were refused why."""
+        """Return whether there are keys, the names that they let in, and counts of refusals."""
         names = [] if self._ring is None else self._ring.names
-        return {"keys": self.locked, "known": names, "refused": dict(self.refusals.counts)}
+        refused = dict(self.refusals.counts)
+        return {"keys": self._ring is not None, "known": names, "refused": refused}
 
     def answer(self, now: float) -> None:
-        """Say of each connection that is in its handshake whether its key is known."""
+        """Answer for each connection in its handshake whether its key is known."""
         assert self._zap is not None
         while waits(self._zap):
             question = self._zap.recv_multipart(zmq.NOBLOCK)
-            if not self._known(question):  # its key may have come a moment ago
+            if not self._known(question):  # its key may be new
                 if now - self._looked < _LEAST_LOOK_S:
                     self._unanswered.append(question)
                     continue
@@ -141,7 +120,7 @@ class Gate:
             self._decide(question, now)
 
     def _known(self, question: list[bytes]) -> str:
-        """The public key of a question, where it is known; else empty."""
+        """Return the public key of a question, where it is known; else ""."""
         assert self._ring is not None
         if question[7] != b"CURVE" or len(question) != 9:
             return ""
@@ -161,7 +140,7 @@ class Gate:
             self.refusals.add("unknown_key", f"{peer} {told}", text, now)
 
     def tick(self, now: float) -> bool:
-        """Count broken handshakes, look at the keys; whether others are let in now."""
+        """Count broken handshakes, and look at the keys; whether the set of keys has changed."""
         for kind, value in self._connections.take_broken():
             reason = self._reason(kind, value)
             self.refusals.add(reason, "", _TEXTS[reason], now)
@@ -177,22 +156,22 @@ class Gate:
         return changed
 
     def _look(self, now: float, after_s: float) -> None:
-        """Look at the trainers' keys, if the last look is so long ago."""
+        """Look at the trainers' keys, if the last look was so long ago."""
         if self._ring is not None and now - self._looked >= after_s:
             self._looked = now
             self._changed = self._ring.refresh() or self._changed
 
     def _reason(self, kind: int, value: int) -> str:
-        """Why ZeroMQ broke off a handshake.  Whose it was it does not tell."""
+        """Return why ZeroMQ broke off a handshake.  ZeroMQ does not name its peer."""
         reason = "handshake"
         if kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
             reason = _BY_PROTOCOL.get(value, reason)
         if reason == "mechanism":
-            reason = "no_keys" if self.locked else "keys_not_used"
+            reason = "keys_not_used" if self._ring is None else "no_keys"
         return reason
 
     def close(self) -> None:
-        """Nothing is asked any more."""
+        """Close the socket of questions."""
         if self._zap is not None:
             self._zap.close()
 

@@ -2,10 +2,11 @@
 
     DIR/server.secret            this server's, read once
     DIR/server.public            for trainers
-    DIR/trainers/NAME.public     whoever has the secret to it is let in, as NAME
+    DIR/trainers/NAME.public     a trainer with the secret to it is let in, as NAME
 
-``trainers`` is looked at again and again: who is added may come at once, and who is taken away has
-to go.  A file there that can not be read lets nobody in, and stops nobody else.
+The front reads ``trainers`` again and again: a key that is added lets its trainer in at once, and
+one that is removed ends its sessions.  A file there that can not be read lets nobody in, and
+affects no other key.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ TRAINERS = "trainers"
 
 logger = logging.getLogger("headrace.trainers")
 
-#: A file of a key holds three lines.
+#: Maximum bytes of a key's file, which holds three lines.
 _MOST_BYTES = 4096
 _Seen = tuple[str, int, int, int]
 
@@ -67,12 +68,12 @@ class KeyRing:
         self.refresh()
 
     def name_of(self, key: str) -> str | None:
-        """Who has the secret to a public key; None where nobody is let in with it."""
+        """Return the name of a public key; None where the key lets nobody in."""
         return self._names.get(key)
 
     @property
     def names(self) -> list[str]:
-        """Who is let in."""
+        """The names that are let in."""
         return sorted(set(self._names.values()))
 
     @property
@@ -81,17 +82,17 @@ class KeyRing:
         return self._names
 
     def refresh(self) -> bool:
-        """Look at the trainers' keys again; whether others are let in now."""
+        """Read the trainers' keys again; whether they have changed."""
         try:
             seen = tuple(sorted(self._look()))
             return seen != self._seen and self._take(seen)
         except OSError as error:
             if not is_shortage(error):
                 raise
-            return False  # nobody's key was taken away: it is looked at again
+            return False  # no key was removed: try again at the next look
 
     def _take(self, seen: tuple[_Seen, ...]) -> bool:
-        """Read the files of the keys; whether others are let in now."""
+        """Read the files of the keys; whether they have changed."""
         names: dict[str, str] = {}
         for name, *_ in seen:
             path = self.directory / TRAINERS / name
@@ -113,7 +114,7 @@ class KeyRing:
         return names != before
 
     def _look(self) -> Iterator[_Seen]:
-        """What changes when a file does.  Links are followed: orchestrators swap what they name."""
+        """Yield values that change when a file does.  Orchestrators swap the targets of links."""
         try:
             with own():
                 names = os.listdir(self.directory / TRAINERS)
@@ -127,7 +128,7 @@ class KeyRing:
                 continue
             try:
                 status = os.stat(self.directory / TRAINERS / name)
-            except OSError as error:  # taken away at this moment
+            except OSError as error:  # removed at this moment
                 if is_shortage(error):
                     raise
                 continue
