@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -44,17 +45,17 @@ class Server:
     ) -> None:
         self._durable = durable
         self._http: HttpService | None = None
-        try:
+        with contextlib.ExitStack() as undo:
+            if durable is not None:
+                undo.callback(durable.close)
             if http is not None:
                 self._http = http.service()
-            directory = RunDirectory(
-                None if settings.shm_dir is None else os.fspath(settings.shm_dir)
-            )
-            try:
+                undo.callback(self._http.close)
+            directory = RunDirectory(settings.shm_dir)
+            with contextlib.ExitStack() as undo_directory:
+                undo_directory.callback(directory.close)
                 config = _within_memory(config, str(directory.path))
-            except BaseException:
-                directory.close()
-                raise
+                undo_directory.pop_all()  # from here on it is the supervisor's
             self._supervisor = Supervisor(
                 config,
                 directory,
@@ -63,12 +64,7 @@ class Server:
                 settings.worker_memory_bytes or 0,
                 durable,
             )
-        except BaseException:
-            if self._http is not None:
-                self._http.close()
-            if durable is not None:
-                durable.close()
-            raise
+            undo.pop_all()
         if self._http is not None:
             self._http.watch(self._supervisor)
         takes = *self.addresses, self.http_address or "", "" if durable is None else durable.path

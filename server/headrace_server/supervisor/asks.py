@@ -9,7 +9,9 @@ The lock is the supervisor's: callers hold it, but for ``ask``.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace_proto.errors import HeadraceError, ServerError
@@ -23,25 +25,19 @@ __all__ = ["FRONT", "Asks"]
 FRONT = -1
 
 
+@dataclass(eq=False)
 class Asks:
-    """The questions that are not answered yet."""
+    """The questions that are not answered yet.
 
-    def __init__(
-        self,
-        lock: Any,
-        wait_for: Callable[[Callable[[], bool], float | None], bool],
-        children: Callable[[], Mapping[int, Child | None]],
-        failure: Callable[[], HeadraceError | None],
-    ) -> None:
-        """``wait_for`` waits under the lock; ``children`` are those that live, by number.
+    ``wait_for`` waits under the lock.  ``children`` returns those that live, by number, and
+    ``failure`` why no question can be answered any more.
+    """
 
-        ``failure`` returns why no question can be answered any more.
-        """
-        self._lock = lock
-        self._wait_for = wait_for
-        self._children = children
-        self._failure = failure
-        self._asking: Asking[int, Mapping[str, Any], dict[str, Any]] = Asking()
+    lock: threading.Condition
+    wait_for: Callable[[Callable[[], bool], float | None], bool]
+    children: Callable[[], Mapping[int, Child | None]]
+    failure: Callable[[], HeadraceError | None]
+    _asking: Asking[int, Mapping[str, Any], dict[str, Any]] = field(default_factory=Asking)
 
     def ask(
         self,
@@ -55,17 +51,15 @@ class Asks:
 
         ``failure`` returns why the question can not be answered any more.
         """
-        with self._lock:
+        with self.lock:
             number = self._asking.ask(whom, {"order": order, **values})
             asked = self._asking.open[number]
-            for one, child in self._children().items():
+            for one, child in self.children().items():
                 if child is not None and one in asked.waiting:  # its next life is asked otherwise
                     child.order(order=order, request=number, **values)
-            self._wait_for(
-                lambda: bool(not asked.waiting or self._failure() or failure()), timeout_s
-            )
+            self.wait_for(lambda: bool(not asked.waiting or self.failure() or failure()), timeout_s)
             del self._asking.open[number]
-            error = self._failure() or failure()
+            error = self.failure() or failure()
             if error is not None:
                 raise error
             if asked.waiting:

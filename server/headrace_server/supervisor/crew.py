@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from ..process.child import Child, end, environment
 from ..process.diary import Entry
 from .asks import FRONT
 from .deaths import DeathWatch
-from .posts import Openings, Patience, Post, end_of, obituary
+from .posts import Patience, Post, end_of, gets_further, obituary
 from .starts import Starts
 
 __all__ = ["Crew"]
@@ -42,42 +43,34 @@ _STOP_S = 5.0
 _WORDS_S = 2.0
 
 
+@dataclass(eq=False)
 class Crew:
-    """All children of one server."""
+    """All children of one server.
 
-    def __init__(
-        self,
-        lock: threading.Condition,
-        patience: Patience,
-        starts: Starts,
-        born: list[Child],
-        begun: Callable[[int], Mapping[str, Any]],
-        asked: Callable[[int], Iterable[Mapping[str, Any]]],
-        on_event: Callable[[Child, Mapping[str, Any]], None],
-        on_death: Callable[[str, Post | None, Entry | None], None],
-        give_up: Callable[[str], None],
-    ) -> None:
-        """``begun`` and ``asked``: the start of a worker's life, and orders that it must answer.
+    ``begun`` and ``asked``: the start of a worker's life, and orders that it must answer.  ``born``
+    lists the children that may live, for an end without ``end``.  ``on_death`` gets a text, and of
+    a worker its post and its last entry.  ``give_up``: no next life can begin.
+    """
 
-        ``born`` lists the children that may live, for an end without ``end``.  ``on_death`` gets a
-        text, and of a worker its post and its diary.  ``give_up``: no next life can begin.
-        """
-        self._lock = lock
-        self._patience = patience
-        self.clock = AwakeClock(2 * patience.look_s)  # of the watcher
-        self._starts = starts
-        self._born = born
-        self._begun = begun
-        self._asked = asked
-        self._on_event = on_event
-        self._on_death = on_death
-        self._give_up = give_up
-        self._closed = True  # whether a server's start has ended, and no next one has begun
+    lock: threading.Condition
+    patience: Patience
+    starts: Starts
+    born: list[Child]
+    begun: Callable[[int], Mapping[str, Any]]
+    asked: Callable[[int], Iterable[Mapping[str, Any]]]
+    on_event: Callable[[Child, Mapping[str, Any]], None]
+    on_death: Callable[[str, Post | None, Entry | None], None]
+    give_up: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self.clock = AwakeClock(2 * self.patience.look_s)  # of the watcher
+        self._closed = True  # whether one life of the server has ended, and no next has begun
         self._timers: list[threading.Timer] = []
         self._timeout_s, self._deadline = 0.0, Deadline(0.0)  # of a begin
         self._front: Child | None = None
         self.posts: list[Post] = []
-        self._deaths = DeathWatch(self.children, self._bury, self._look_for_hung, patience.look_s)
+        look_s = self.patience.look_s
+        self._deaths = DeathWatch(self.children, self._bury, self._look_for_hung, look_s)
 
     def begin(self, timeout_s: float) -> None:
         """Start the front and all workers, which wait for it where they are ready first.
@@ -85,12 +78,12 @@ class Crew:
         Nobody waits longer for them than ``timeout_s``, but while workers get further.
         """
         self._timeout_s, self._deadline = timeout_s, Deadline(timeout_s)
-        config = self._starts.config
+        config = self.starts.config
         diaries = [Path(config.directory) / f"diary-{i}" for i in range(config.workers)]
         partitions = sum(feed.partitions for feed in config.feeds)
-        posts = [Post(i, d, self._patience, partitions) for i, d in enumerate(diaries)]
+        posts = [Post(i, d, self.patience, partitions) for i, d in enumerate(diaries)]
         front = self._spawn(_FRONT, "headrace_server.front.front", {})
-        with self._lock:
+        with self.lock:
             self._front, self.posts = front, posts
         self.resume()
 
@@ -98,18 +91,19 @@ class Crew:
         self, done: Callable[[], bool], ended: Callable[[], HeadraceError | None], what: str
     ) -> None:
         """Wait until children that begin have done something; raise where the server has ended."""
-        openings = Openings(self.posts)
-        with self._lock:
+        openings = [post.opening for post in self.posts]
+        with self.lock:
             while True:
                 self._deadline.wait(
-                    lambda at_most_s: self._lock.wait_for(lambda: done() or ended(), at_most_s)
+                    lambda at_most_s: self.lock.wait_for(lambda: done() or ended(), at_most_s)
                 )
                 error = ended()
                 if done():
                     return
                 if error is not None:
                     raise error
-                if not openings.further():
+                before, openings = openings, [post.opening for post in self.posts]
+                if not any(map(gets_further, before, openings)):
                     at = "".join(f"; of worker {s.number}: {s.doing}" for s in self.posts[:4])
                     raise ServerError(
                         f"waited start_timeout_s={self._timeout_s:g} seconds in vain for {what}{at}"
@@ -118,7 +112,7 @@ class Crew:
 
     def resume(self) -> None:
         """Watch the children, and start the workers that are not there."""
-        with self._lock:
+        with self.lock:
             self._closed = False
         self._deaths.begin()
         for post in self.posts:
@@ -127,14 +121,14 @@ class Crew:
     def _spawn(
         self, name: str, module: str, extra: Mapping[str, Any], owner: int | None = None
     ) -> Child:
-        run = self._starts.of(owner).to_plain()
+        run = self.starts.of(owner).to_plain()
         config = msgpack.packb({"run": run, **extra}, use_bin_type=True)
-        child = Child(module, name, config, self._on_event, environment())
-        self._born[:] = [one for one in self._born if one.exit_code() is None] + [child]
+        child = Child(module, name, config, self.on_event, environment())
+        self.born[:] = [one for one in self.born if one.exit_code() is None] + [child]
         return child
 
     def _fill(self, post: Post) -> None:
-        with self._lock:
+        with self.lock:
             if self._closed or post not in self.posts or post.child is not None:
                 return
             post.begin()
@@ -142,12 +136,12 @@ class Crew:
                 "worker": post.number,
                 "life": post.life,
                 "diary": post.notebook.path,
-                **self._begun(post.number),
+                **self.begun(post.number),
             }
             module = "headrace_server.worker.worker"
             child = post.child = self._spawn(post.name, module, extra, post.number)
             self._deaths.wake()
-            asked = list(self._asked(post.number))
+            asked = list(self.asked(post.number))
         for values in asked:  # the life before may have died with them
             child.order(**values)
 
@@ -162,23 +156,23 @@ class Crew:
         child.close()
         post = next((post for post in self.posts if post.child is child), None)
         words = obituary(child, end_of(code) if post is None else post.end(code))
-        with self._lock:
+        with self.lock:
             if post is None:
                 self._front = None
-                self._on_death(words, None, None)
+                self.on_death(words, None, None)
                 return
             life, entry = post.vacate()
         self.order(FRONT, order="worker_died", worker=post.number, life=life)
-        self._on_death(words, post, entry)
+        self.on_death(words, post, entry)
 
     def begin_next(self, post: Post, words: str) -> None:
         """Begin a worker's next life after its death, of which ``words`` tell."""
 
         def begin() -> None:
             try:
-                self._starts.begin(post.number)
+                self.starts.begin(post.number)
             except HeadraceError as error:
-                self._give_up(f"{words}\nThe next life can not begin: {error}")
+                self.give_up(f"{words}\nThe next life can not begin: {error}")
             else:
                 self._later(_BACKOFF_S, post, lambda: self._fill(post))
 
@@ -207,7 +201,7 @@ class Crew:
 
     def by_number(self) -> dict[int, Child | None]:
         """Return the front and all workers; None in place of a dead one."""
-        with self._lock:
+        with self.lock:
             return {FRONT: self._front, **{post.number: post.child for post in self.posts}}
 
     def children(self) -> list[Child]:
@@ -230,7 +224,7 @@ class Crew:
 
     def _close(self) -> None:
         """Notice no death from now on, and start no child again."""
-        with self._lock:
+        with self.lock:
             self._closed = True
         self._deaths.end()
         for timer in self._timers:
@@ -240,7 +234,7 @@ class Crew:
     def end_workers(self) -> None:
         """End all workers; ``resume`` starts their next lives."""
         self._close()
-        with self._lock:
+        with self.lock:
             workers = [post.child for post in self.posts if post.child is not None]
             lives = {post.number: post.vacate()[0] for post in self.posts}
         end(workers, 0.0)
@@ -250,7 +244,7 @@ class Crew:
     def end(self, abruptly: bool = False) -> None:
         """End all processes; after an abrupt end trainers look for the next life."""
         self._close()
-        with self._lock:
+        with self.lock:
             front, self._front = self._front, None
             workers = {post.number: post.child for post in self.posts if post.child is not None}
             self.posts = []  # a timer that has fired already finds no place to fill

@@ -15,7 +15,6 @@ import collections
 import contextlib
 import logging
 import signal
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,10 +24,10 @@ from ..process.diary import OPENING, STARTING, Entry, Notebook, Stillness
 __all__ = [
     "FORGIVEN",
     "WINDOW_S",
-    "Openings",
     "Patience",
     "Post",
     "end_of",
+    "gets_further",
     "kills_for_memory",
     "obituary",
 ]
@@ -44,20 +43,12 @@ _LOOK_S = 1.0
 _WORDS_S = 1.0
 
 
-class Openings:
-    """Shows whether workers get further with opening their sources: a large file takes long."""
+def gets_further(before: tuple[int, str], now: tuple[int, str]) -> bool:
+    """Whether a worker, alive as before, opens another place now: a large file takes long.
 
-    def __init__(self, posts: Sequence[Post]) -> None:
-        self._posts = posts
-        self._last = [post.opening for post in posts]
-
-    def further(self) -> bool:
-        """Whether a worker, alive as it was, is at another place than when this was asked last."""
-        last, self._last = self._last, [post.opening for post in self._posts]
-        return any(
-            life == before and where not in ("", at)
-            for (before, at), (life, where) in zip(last, self._last, strict=True)
-        )
+    Both are ``Post.opening``.
+    """
+    return before[0] == now[0] and now[1] not in ("", before[1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from typing import Any
 
 from headrace_proto.clock import Deadline
@@ -36,59 +37,54 @@ class _Over(ServerError):
     """The life of the server in which something was requested has ended."""
 
 
+@dataclass(frozen=True)
 class InMemory:
     """Requests to a server without a state directory: a feed can go back to its beginning.
 
     ``snapshot`` and ``take_back`` are those of an operator, ``on_snapshot`` and ``on_take_back``
     those of a trainer, which an owner reports.  ``close`` ends this life of the server: trainers
-    ask the next one again.
+    ask the next one again.  ``restart`` takes a feed, and its generation where another is no reason
+    to restart.
     """
 
-    def __init__(
-        self, order: Callable[..., None], restart: Callable[[str, int | None], None]
-    ) -> None:
-        """``restart`` takes a feed, and its generation where another is no reason to restart."""
-        self._order = order
-        self._restart = restart
+    order: Callable[..., None]
+    restart: Callable[[str, int | None], None]
 
     def snapshot(self, feed: str, timeout_s: float) -> dict[str, Any]:
         raise ServerError(f"feed {feed!r} has no state_dir: there is nothing to take a snapshot of")
 
     def take_back(self, feed: str, snapshot: str) -> None:
-        self._restart(feed, None)
+        self.restart(feed, None)
 
     def on_snapshot(self, owner: int, feed: str, session: int, request: int) -> None:
         """Do nothing: owners refuse it themselves."""
 
     def on_take_back(self, owner: int, feed: str, snapshot: str, generation: int) -> None:
         """Start a feed from its beginning: an owner has found that no trainer uses it."""
-        _in_thread(_or_refused, self._order, owner, feed, BEGINNING, self._restart, generation)
+        _in_thread(_or_refused, self.order, owner, feed, BEGINNING, self.restart, generation)
 
     def close(self) -> None:
         pass
 
 
+@dataclass(eq=False)
 class SnapshotRequests:
-    """Requests to a server with a state directory."""
+    """Requests to a server with a state directory.
 
-    def __init__(
-        self,
-        durable: Durable,
-        term: Callable[[], int],
-        ask: Callable[..., Mapping[int, Mapping[str, Any]]],
-        order: Callable[..., None],
-        note: Callable[[str, str], None],
-        take_back: Callable[[str, Callable[[FeedConfig], int]], None],
-    ) -> None:
-        """``term``: of the last start; ``ask``: for the answers of all owners to an order."""
-        self._durable = durable
-        self._term = term
-        self._ask = ask
+    ``term`` is that of the last start, ``ask`` returns the answers of all owners to an order, and
+    ``begin_next`` begins a next life of the server with a feed as it was prepared.
+    """
+
+    durable: Durable
+    term: Callable[[], int]
+    ask: Callable[..., Mapping[int, Mapping[str, Any]]]
+    order: Callable[..., None]
+    note: Callable[[str, str], None]
+    begin_next: Callable[[str, Callable[[FeedConfig], int]], None]
+    _over: bool = False
+
+    def __post_init__(self) -> None:
         self._places = threading.BoundedSemaphore(_MOST)
-        self._order = order
-        self._note = note
-        self._supervise = take_back
-        self._over = False
 
     def snapshot(self, feed: str, timeout_s: float) -> dict[str, Any]:
         making: Future[Token] = Future()
@@ -121,14 +117,14 @@ class SnapshotRequests:
         return token
 
     def _copied(self, feed: str) -> Token:
-        shelf = self._durable.shelf
+        shelf = self.durable.shelf
         name, directory = shelf.begin(feed)
         try:
-            answers = self._ask("copy", None, self._ended, feed=feed, directory=str(directory))
+            answers = self.ask("copy", None, self._ended, feed=feed, directory=str(directory))
             for answer in answers.values():
                 if answer["code"]:
                     raise from_code(answer["code"], answer["text"])
-            return shelf.finish(feed, name, self._term())
+            return shelf.finish(feed, name, self.term())
         except BaseException:
             shelf.abandon(feed, name)
             raise
@@ -145,12 +141,12 @@ class SnapshotRequests:
                 code, text = code_of(error), str(error)
             if not self._over:  # else it asks the next life
                 answered = {"session": session, "request": request, "value": token}
-                self._order(owner, order="snapshotted", code=code, text=text, **answered)
+                self.order(owner, order="snapshotted", code=code, text=text, **answered)
 
         _in_thread(answer)
 
     def on_take_back(self, owner: int, feed: str, snapshot: str, generation: int) -> None:
-        _in_thread(_or_refused, self._order, owner, feed, snapshot, self.take_back, snapshot)
+        _in_thread(_or_refused, self.order, owner, feed, snapshot, self.take_back, snapshot)
 
     def take_back(self, feed: str, snapshot: str) -> None:
         """Let the next life of the server begin with a feed as a snapshot has it."""
@@ -158,13 +154,13 @@ class SnapshotRequests:
         def prepared(config: FeedConfig) -> int:
             if self._over:
                 raise _Over(f"feed {feed!r} was not taken back: the server has restarted meanwhile")
-            term = self._durable.prepare(config, snapshot)
+            term = self.durable.prepare(config, snapshot)
             to = "its beginning" if snapshot == BEGINNING else f"snapshot {snapshot}"
             logger.warning("feed %r is taken back to %s", feed, to)
-            self._note("taken back", f"feed {feed!r} to {to}")
+            self.note("taken back", f"feed {feed!r} to {to}")
             return term
 
-        self._supervise(feed, prepared)
+        self.begin_next(feed, prepared)
 
     def close(self) -> None:
         self._over = True

@@ -129,7 +129,7 @@ class Supervisor:
                 ask=self._ask_owners,
                 order=self._crew.order,
                 note=self._feeds.note,
-                take_back=self.take_back,
+                begin_next=self.take_back,
             )
         write_sources([feed.declaration for feed in self._config.feeds], self._directory.path)
         self._crew.begin(self._start_timeout_s)

@@ -18,13 +18,17 @@ import logging
 import socket
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from headrace_proto import __version__
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
 
 from .answers import Answers, Request, Response
-from .watch import Watch, Watched
+from .watch import Watch
+
+if TYPE_CHECKING:
+    from ..supervisor.supervisor import Supervisor
 
 __all__ = ["HttpService"]
 
@@ -72,7 +76,7 @@ class HttpService:
         self._acceptor = threading.Thread(target=self._accept, name="headrace-http", daemon=True)
         self._acceptor.start()
 
-    def watch(self, server: Watched) -> None:
+    def watch(self, server: Supervisor) -> None:
         """Watch this server from now on."""
         self._watch.begin(server)
 

@@ -12,13 +12,16 @@ import contextlib
 import threading
 import time
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from headrace_proto import __version__
 from headrace_proto.errors import HeadraceError, ServerError
 
 from .history import EVERY_S, History
 from .verdict import verdict
+
+if TYPE_CHECKING:
+    from ..supervisor.supervisor import Supervisor
 
 __all__ = ["Watch"]
 
@@ -28,30 +31,11 @@ _FRESH_S = 0.5
 _PATIENCE_S = 5.0
 
 
-class Watched(Protocol):
-    """The methods of a supervisor that a watch needs."""
-
-    draining: bool
-    addresses: list[str]
-
-    def look(self, timeout_s: float) -> dict[str, Any]: ...
-
-    def ask(self, order: str, timeout_s: float, **values: Any) -> dict[str, Any]: ...
-
-    def begin_drain(self) -> None: ...
-
-    def snapshot(self, feed: str | None, timeout_s: float) -> dict[str, Any]: ...
-
-    def end(self, feed: str | None, cancel: bool) -> None: ...
-
-    def restart(self, feed: str | None, force: bool) -> None: ...
-
-
 class Watch:
     """The watch of one server.  Any thread may ask."""
 
     def __init__(self) -> None:
-        self._server: Watched | None = None
+        self._server: Supervisor | None = None
         self._lock = threading.Lock()
         self._begun = time.monotonic()
         self._looked = float("-inf")
@@ -60,7 +44,7 @@ class Watch:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-watching", daemon=True)
 
-    def begin(self, server: Watched) -> None:
+    def begin(self, server: Supervisor) -> None:
         """Watch this server from now on."""
         self._server = server
         self._thread.start()
@@ -77,7 +61,7 @@ class Watch:
                 self.history.add(self.status())
 
     @property
-    def server(self) -> Watched:
+    def server(self) -> Supervisor:
         """The server; ServerError before it has started."""
         if self._server is None:
             raise ServerError("the server is starting")
@@ -92,7 +76,7 @@ class Watch:
                 self._looked = time.monotonic()
             return {**self._status, "uptime_s": round(time.monotonic() - self._begun, 1)}
 
-    def _look(self, server: Watched) -> dict[str, Any]:
+    def _look(self, server: Supervisor) -> dict[str, Any]:
         try:
             seen = server.look(_PATIENCE_S)
         except HeadraceError as error:

@@ -13,7 +13,7 @@ from headrace_proto.clock import AwakeClock
 from headrace_server.process.child import Child
 from headrace_server.process.diary import IDLE, STARTING, STEP, Diary
 from headrace_server.supervisor import posts as module
-from headrace_server.supervisor.posts import Openings, Patience, Post, end_of, obituary
+from headrace_server.supervisor.posts import Patience, Post, end_of, gets_further, obituary
 from tests.patience import PATIENCE_S
 
 PATIENCE = Patience(worker_timeout_s=8, opening_timeout_s=20)
@@ -200,19 +200,24 @@ def test_an_obituary_has_what_a_child_said_or_else_what_it_printed_last(tmp_path
 
 
 def test_a_worker_that_gets_further_with_opening_is_seen_to(place: Place):
-    openings = Openings([place])
-    assert not openings.further()
+    seen = [place.opening]
+
+    def further() -> bool:
+        seen.append(place.opening)
+        return gets_further(*seen[-2:])
+
+    assert not further()
     place.worker.begin("default", 0, opening=True)
-    assert not openings.further()
+    assert not further()
     place.worker.at("a.tfrecord, of which 3 of 90 bytes are indexed")
-    assert openings.further() and not openings.further()
+    assert further() and not further()
     place.worker.at("a.tfrecord, of which 9 of 90 bytes are indexed")
     place.life += 1  # another one, which begins anew
-    assert not openings.further()
+    assert not further()
     place.worker.at("a.tfrecord, of which 11 of 90 bytes are indexed")
-    assert openings.further()
+    assert further()
     place.worker.begin("default", 0)
-    assert not openings.further()
+    assert not further()
 
 
 def test_kills_for_memory_are_a_count():

@@ -123,7 +123,7 @@ def test_what_a_trainer_asked_of_a_life_that_has_ended_is_not_done_in_the_next(
         finally:
             done.set()
 
-    supervisor.requests._supervise = take_back
+    supervisor.requests.begin_next = take_back
     supervisor.requests.on_take_back(0, feed="a", generation=0, snapshot=name)
     assert waits.wait(PATIENCE_S)
     supervisor.requests.close()
