@@ -19,7 +19,7 @@ _MOST_BYTES = 16 << 20
 
 
 class Ahead:
-    """Of one trainer, in all its sessions together."""
+    """The prefetch of one trainer, the same in all its sessions."""
 
     def __init__(self, asked: int | str) -> None:
         """``asked``: a number of batches, or "auto"."""

@@ -66,7 +66,7 @@ def slot_of(name: str, field: Field, column: Any, block_bytes: int) -> Slot:
 
 
 def replayed(meta: Mapping[str, Any]) -> tuple[int, int, int] | None:
-    """Of which batch a delivery is a replay; None where it is none."""
+    """Return which recorded batch a delivery replays; None where it is no replay."""
     known = meta.get("replayed")
     if known is None:
         return None

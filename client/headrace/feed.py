@@ -1,4 +1,4 @@
-"""What a trainer works with: the ``Feed``, an iterator of batches with what can be asked of it."""
+"""The ``Feed`` in a trainer's hands: an iterator of batches, and the requests to their server."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Feed:
         self._slots = KnownSlots()
         self._finalizer = weakref.finalize(self, _abandon, link, self._pid)
 
-    # What it is
+    # Properties
 
     def __repr__(self) -> str:
         """Its name, the server's address and its state, without asking the server."""
@@ -91,10 +91,10 @@ class Feed:
                 return {}
             self._layout = schema_from_wire(welcome.schema)
             properties = welcome.properties
-            told = properties if isinstance(properties, dict) else {}
-            self._durable = told.get("durable") is True
-            self._recovers = self._durable or told.get("recovers") is True
-            if isinstance(properties, dict) and properties.get("shape") == "sequences":
+            known = properties if isinstance(properties, dict) else {}
+            self._durable = known.get("durable") is True
+            self._recovers = self._durable or known.get("recovers") is True
+            if known.get("shape") == "sequences":
                 layout = SegmentLayout(self._layout, properties)
                 self._saving = Saving(self._link, layout, self._framework)
             elif self._commits.explicit:
@@ -104,7 +104,7 @@ class Feed:
 
     @property
     def facts(self) -> Mapping[str, Field]:
-        """What batches tell of their rows beside the columns: ``length``, ``label``, ``rate``."""
+        """Facts of each row of a batch, beside its columns: ``length``, ``label``, ``rate``."""
         _ = self.schema
         return {n[1:]: f for n, f in self._layout.items() if n[0] == RESERVED}
 
@@ -375,7 +375,7 @@ class Feed:
                 if saving is not None:
                     saving.flush()
             elif saving is not None and saving.lanes is not None:
-                # What was saved is handed over, but nothing of it may hide why this is left.
+                # Saved states are handed over; no error of that may hide the one in flight.
                 with contextlib.suppress(Exception):
                     link.settle(_HASTE_S)
                     saving.flush(_HASTE_S)

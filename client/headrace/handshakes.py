@@ -59,18 +59,18 @@ class Handshakes:
 
     @property
     def hint(self) -> str:
-        """What may be why nobody answers, for the text of a deadline."""
+        """Return a likely reason why no server answers, for the text of a deadline."""
         if self._broken < _IN_A_ROW:
             return ""
         if self._keys is None:
             return "  What is there breaks connections off: is it a server of headrace?"
         return (
             "  What is there breaks connections off: is it a server of headrace, and is "
-            f"server.public of {self._keys.told} its key?"
+            f"server.public of {self._keys.source} its key?"
         )
 
     def fault(self, now: float, known: bool) -> NotAllowed | None:
-        """What makes waiting vain; ``known``: this trainer was let in before."""
+        """Return why waiting is in vain.  ``known``: this trainer was let in before."""
         while int(self._monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             kind, value = struct.unpack("=HI", self._monitor.recv_multipart(zmq.NOBLOCK)[0][:6])
             if kind == _SUCCEEDED:
@@ -86,8 +86,9 @@ class Handshakes:
         if self._keys is not None and lasting and not known:
             return NotAllowed(
                 f"what listens at {self._address} breaks off every connection: it is no headrace "
-                f"server, or it has no keys, or its key is not server.public of {self._keys.told}: "
-                "copy server.public from the keys of the server, or connect without keys"
+                f"server, or it has no keys, or its key is not server.public of "
+                f"{self._keys.source}: copy server.public from the keys of the server, or connect "
+                "without keys"
             )
         return None
 
@@ -97,7 +98,7 @@ class Handshakes:
             return f"the server at {self._address} does not let this trainer in"
         return (
             f"the server at {self._address} does not know the public key {keys.public} of "
-            f"{keys.told}: put {keys.name}.public into trainers/ of the server's keys"
+            f"{keys.source}: put {keys.name}.public into trainers/ of the server's keys"
         )
 
     def _mismatch(self) -> str:
@@ -108,7 +109,7 @@ class Handshakes:
             )
         return (
             f"the server at {self._address} has no keys, and this trainer comes with some "
-            f"({self._keys.told}): start the server with keys, or connect without"
+            f"({self._keys.source}): start the server with keys, or connect without"
         )
 
     def close(self) -> None:

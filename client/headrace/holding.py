@@ -99,7 +99,7 @@ class Attachment:
         written = self._written
 
         def release() -> None:
-            # What was written here stays in private pages, which would hide the next batch.
+            # The trainer's writes stay in private pages, which would hide the next batch.
             if length and written.any_in(address, length):
                 mapping.madvise(mmap.MADV_DONTNEED, offset, length)
             on_release()

@@ -85,7 +85,7 @@ def _leaves(batch: Batch) -> tuple[list[Any], tuple[str, ...]]:
     return [batch[name] for name in names], names
 
 
-# What comes out of a transformation is a dict: a batch is what a server has sent.
+# Transformations return a dict: only a server makes batches.
 jax.tree_util.register_pytree_node(
     Batch, _leaves, lambda names, leaves: dict(zip(names, leaves, strict=True))
 )

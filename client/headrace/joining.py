@@ -146,15 +146,15 @@ def _used(welcome: Welcome | None) -> list[Any] | None:
 def _tell_of_use(link: Link) -> None:
     """Say in the log that this trainer does not begin at the feed's beginning."""
     every = [_used(session.welcome) for session in link.sessions]
-    told = [used for used in every if used is not None]
+    known = [used for used in every if used is not None]
     welcome = link.session.welcome
-    if not told or welcome is None:
+    if not known or welcome is None:
         return
-    finished = len(told) == len(every) and all(used[0] for used in told)
-    batches = sum(used[1] for used in told)
+    finished = len(known) == len(every) and all(used[0] for used in known)
+    batches = sum(used[1] for used in known)
     times = (
-        min([used[2] for used in told if used[2]], default=0),
-        max(used[3] for used in told),
+        min([used[2] for used in known if used[2]], default=0),
+        max(used[3] for used in known),
     )
     since, until = (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t)) for t in times)
     count = "1 batch was" if batches == 1 else f"{batches} batches were"

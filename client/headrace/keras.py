@@ -198,7 +198,7 @@ class StatefulModel(keras.Model):  # type: ignore[misc]
 
 
 class _Step:
-    """What one step works on, and what comes of it."""
+    """The inputs of one step, and its results."""
 
     def __init__(self, data: Any) -> None:
         if not isinstance(data, tuple) or len(data) < 2 or not isinstance(data[0], dict):

@@ -32,9 +32,9 @@ _MOST_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What a trainer needs to be let in."""
+    """The keys by which a server knows a trainer, and the trainer its server."""
 
-    told: str  # how the user named them
+    source: str  # how the user named them
     name: str  # of the file, and so mostly of the trainer
     public: str
     server: str
@@ -50,43 +50,47 @@ class Keys:
 def load_keys(keys: str | os.PathLike[str] | None) -> Keys:
     """The keys of a path, or of the environment where that is None."""
     named = os.environ.get(ENVIRONMENT) if keys is None else os.fspath(keys)
-    told = f"{ENVIRONMENT if keys is None else 'keys'}={named!r:.200}"
+    source = f"{ENVIRONMENT if keys is None else 'keys'}={named!r:.200}"
     if not isinstance(named, str) or not named:
-        raise ValueError(f"{told} is not a path")
+        raise ValueError(f"{source} is not a path")
     if not zmq.has("curve"):
-        raise ValueError(f"{told}: this build of ZeroMQ has no CURVE")
-    path = _secret_file(Path(named), told)
+        raise ValueError(f"{source}: this build of ZeroMQ has no CURVE")
+    path = _secret_file(Path(named), source)
     fault = fault_of_mode(path.stat().st_mode, secret=True)
     if fault:
-        raise ValueError(f"{told}: {path} {fault} {path}")
-    secret = parse_secret(_read(path), f"{told}: {path}")
+        raise ValueError(f"{source}: {path} {fault} {path}")
+    secret = parse_secret(_read(path), f"{source}: {path}")
     known = path.parent / (SERVER + PUBLIC)
     if not known.is_file():
-        raise ValueError(f"{told}: beside {path.name} there is no {known.name}: copy the server's")
+        raise ValueError(
+            f"{source}: beside {path.name} there is no {known.name}: copy the server's"
+        )
     fault = fault_of_mode(known.stat().st_mode, secret=False)
     if fault:
-        raise ValueError(f"{told}: {known} {fault} {known}")
-    server = parse_public(_read(known), f"{told}: {known}")
+        raise ValueError(f"{source}: {known} {fault} {known}")
+    server = parse_public(_read(known), f"{source}: {known}")
     try:
         public = zmq.curve_public(secret.text.encode()).decode()
     except (zmq.ZMQError, ValueError):
-        raise ValueError(f"{told}: {path} holds no key") from None
-    return Keys(told, path.name.removesuffix(SECRET), public, server, secret)
+        raise ValueError(f"{source}: {path} holds no key") from None
+    return Keys(source, path.name.removesuffix(SECRET), public, server, secret)
 
 
-def _secret_file(path: Path, told: str) -> Path:
+def _secret_file(path: Path, source: str) -> Path:
     """The file with the trainer's secret."""
     if path.is_file():
         return path
     if not path.is_dir():
-        raise ValueError(f"{told} is neither a directory nor a file")
+        raise ValueError(f"{source} is neither a directory nor a file")
     found = sorted(p for p in path.glob(f"*{SECRET}") if p.name != SERVER + SECRET)
     if len(found) == 1:
         return found[0]
     if not found:
-        raise ValueError(f"{told} has no NAME{SECRET}: headrace keygen {path} --name NAME makes it")
+        raise ValueError(
+            f"{source} has no NAME{SECRET}: headrace keygen {path} --name NAME makes it"
+        )
     names = ", ".join(p.name for p in found)
-    raise ValueError(f"{told} has the secrets {names}: name one of these files")
+    raise ValueError(f"{source} has the secrets {names}: name one of these files")
 
 
 def _read(path: Path) -> str:

@@ -41,7 +41,7 @@ _PART_ROWS = 1000
 
 @record
 class Kept:
-    """What a partition's lanes were left with by the last batch that was saved."""
+    """The states of a partition's lanes after the last saved batch."""
 
     token: int
     opening: int
@@ -140,7 +140,7 @@ class Going:
         return self._framework.numbers(self._initial(batch, state), state.dtype)
 
     def _initial(self, batch: SegmentBatch, state: State) -> np.ndarray:
-        """What the rows that begin do so with."""
+        """Return the initial states of the rows that begin."""
         shape = (len(self._starts), *state.dims)
         if state.dtype == BYTES:
             initial = np.full(shape, b"", object)
@@ -148,8 +148,8 @@ class Going:
             initial = np.zeros(shape, numpy_dtype(state.dtype))
         index = self._index
         if index is not None:
-            told = index >= 0
-            initial[told] = batch.array("state:" + state.name)[index[told]]
+            brought = index >= 0
+            initial[brought] = batch.array("state:" + state.name)[index[brought]]
         return initial
 
 

@@ -245,20 +245,20 @@ class Leases:
             steps.extend(Step(session, 0, saves=some) for some in saves[1:])
         return steps
 
-    def _told_commits(self) -> tuple[int, ...]:
+    def _commits_to_report(self) -> tuple[int, ...]:
         """The last commit in each partition: the latest of them, as many as are enough to know."""
         latest = sorted(self._committed.items(), key=lambda known: -known[1])[:_MOST_COMMITS]
         return tuple(number for known in latest for number in known)
 
-    def _told_places(self) -> tuple[Handed, ...]:
-        """As many as a header holds."""
-        told, room = [], _PLACES_BYTES
+    def _places_to_report(self) -> tuple[Handed, ...]:
+        """The batches in hand, as many as a header holds."""
+        places, room = [], _PLACES_BYTES
         for token, segments in self._places.items():
             room -= 64 + len(segments)
             if room >= 0 and len(segments) <= limits.MAX_HEADER_STRING:
                 d = self._named[token][0]
-                told.append(Handed(token, d.partition, d.number, d.rows, segments))
-        return tuple(told)
+                places.append(Handed(token, d.partition, d.number, d.rows, segments))
+        return tuple(places)
 
 
 def named(batch: Delivery | SegmentBatch, keys: Sequence[bytes] = ()) -> str:

@@ -40,13 +40,13 @@ class MappedBatches:
 
     def to_say(self) -> tuple[int, ...]:
         """Released batches for one message; there may be more."""
-        told: list[int] = []
-        while self.released and len(told) < _PER_MESSAGE:
-            told.append(self.released.popleft())
-        return tuple(told)
+        tokens: list[int] = []
+        while self.released and len(tokens) < _PER_MESSAGE:
+            tokens.append(self.released.popleft())
+        return tuple(tokens)
 
     def listed(self) -> tuple[int, ...] | None:
-        """What a heartbeat says; None where it says nothing of memory."""
+        """Return the tokens that a heartbeat lists; None where it lists none."""
         if not self.used or len(self._tokens) > _MAX_MAPPED:
             return None
         return tuple(sorted(self._tokens))

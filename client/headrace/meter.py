@@ -12,7 +12,7 @@ __all__ = ["Meter"]
 
 
 class Meter:
-    """Of one feed in a trainer's hands.  All times are of one clock that only grows."""
+    """The meter of one feed.  All times are of one clock that only grows."""
 
     __slots__ = ("_blocked_s", "_busy_s", "_since", "_spends")
 

@@ -51,8 +51,8 @@ class WrittenPages:
             entries = os.pread(self._fd, pages * _ENTRY, address // mmap.PAGESIZE * _ENTRY)
         except OSError:
             return True
-        told = entries[_ENTRY - 1 :: _ENTRY]
-        return len(told) != pages or bool(told.translate(None, _NOT_WRITTEN))
+        flags = entries[_ENTRY - 1 :: _ENTRY]
+        return len(flags) != pages or bool(flags.translate(None, _NOT_WRITTEN))
 
     def _tells_of_a_written_page(self) -> bool:
         with mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as page:

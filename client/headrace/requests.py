@@ -206,7 +206,7 @@ class Requests:
         return messages
 
     def frames_of(self, message: Any) -> list[Any]:
-        """What goes after the header of a message that is being said."""
+        """Return the frames that follow the header of a message that is being sent."""
         for asked in self._asked.values():
             for said, *frames in asked.said:
                 if said == message:

@@ -218,9 +218,9 @@ class Saving:
         batch = batches[0]
         owed = [repr(name) for name in self.layout.states if name not in batch._saved]
         keys = ""
-        if told := [key.decode("utf-8", "backslashreplace") for key in _first_keys(batch)]:
-            more = ", …" if batch.rows > len(told) else ""
-            keys = f" ({', '.join(told)}{more})"
+        if names := [key.decode("utf-8", "backslashreplace") for key in _first_keys(batch)]:
+            more = ", …" if batch.rows > len(names) else ""
+            keys = f" ({', '.join(names)}{more})"
         others = f", and states of {len(batches) - 1} later batches" if len(batches) > 1 else ""
         return (
             f".  This trainer has not saved state{'s' if len(owed) > 1 else ''} {', '.join(owed)} "

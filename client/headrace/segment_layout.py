@@ -1,4 +1,4 @@
-"""What a feed of segments promises of every batch, and where the columns of one batch lie.
+"""The columns of every batch of a feed of segments, and where they lie in one batch.
 
     Welcome: schema, properties ──► SegmentLayout ──► places(delivery): [(offset, nbytes, shape), …]
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SEGMENT_FACTS", "Columns", "SegmentBatch"]
 
-#: What ``as_dataset`` tells of the rows, beside ``first`` and ``last``.
+#: Facts of the rows in an element of ``as_dataset``, beside ``first`` and ``last``.
 SEGMENT_FACTS = ("key", "sequence", "sequence_count", "length", "total_length", "insertion_index")
 
 
@@ -120,7 +120,7 @@ class SegmentBatch:
         self._block = block
         self._framework = framework
         self._cache: dict[str, Any] = {}
-        # Of the saving module
+        # For the saving module:
         self._saving = saving
         self._opening = received.opening
         self._taken_at = taken_at
@@ -390,9 +390,9 @@ class SegmentBatch:
         groups = []
         layout = self._layout
         for group in GROUPS:
-            told = [f"{name}: {self._shape(group, name)}" for name in layout.names(group)]
-            if told:
-                groups.append(f"{group} {', '.join(told)}")
+            shapes = [f"{name}: {self._shape(group, name)}" for name in layout.names(group)]
+            if shapes:
+                groups.append(f"{group} {', '.join(shapes)}")
         return (
             f"<SegmentBatch {self.partition}/{self.number} of {self.rows} segments of "
             f"{self._layout.num_unroll} steps: {'; '.join(groups)}>"

@@ -255,9 +255,9 @@ class Session(Leases):
             self.openings += 1
         self._said_window = 0
         self.welcome = welcome
-        told = welcome.properties if isinstance(welcome.properties, dict) else {}
-        recovers = told.get("durable") is True or told.get("recovers") is True
-        self._known_by_number = recovers and told.get("shape") != "sequences"
+        of_feed = welcome.properties if isinstance(welcome.properties, dict) else {}
+        recovers = of_feed.get("durable") is True or of_feed.get("recovers") is True
+        self._known_by_number = recovers and of_feed.get("shape") != "sequences"
         self._open, self.stopped = True, False
         self._commits = list(self._unanswered)
         self.uploads.reopened()
@@ -294,16 +294,23 @@ class Session(Leases):
             known = "" if self.welcome is None else self.welcome.session_file
             return [
                 Hello(
-                    *(oldest, newest, __version__, self.feed, self.nonce),
-                    *(self.rank, self.world_size, self.last_seq),
-                    *(held, known),
-                    self._told_places(),
+                    oldest=oldest,
+                    newest=newest,
+                    library=__version__,
+                    feed=self.feed,
+                    nonce=self.nonce,
+                    rank=self.rank,
+                    world_size=self.world_size,
+                    last_seq=self.last_seq,
+                    held=held,
+                    known=known,
+                    batches=self._places_to_report(),
                     process=self.process,
                     resume=self.resume,
                     generation=self._property("generation", self.generation),
                     host=self.host,
                     term=self._property("epoch", 0),
-                    committed=self._told_commits(),
+                    committed=self._commits_to_report(),
                     restart=self.restart,
                     owner=self.owner,
                     run=self.run,
@@ -311,7 +318,7 @@ class Session(Leases):
             ]
         assert self.welcome is not None
         number = self.welcome.session
-        # Whatever was sent before the last delivery that came was taken, waits here, or is lost.
+        # A batch that was sent before the last one that came was taken, waits here, or is lost.
         # The batch that is waited for counts as taken: else its taking would be one message more.
         window = self.last_seq - len(self.ready) + self.prefetch + self._wanting
         messages: list[Any] = list(self._steps(number, window))
@@ -323,7 +330,7 @@ class Session(Leases):
         return messages
 
     def frames_of(self, message: Any) -> list[Any]:
-        """What goes after the header of a message that is being said."""
+        """Return the frames that follow the header of a message that is being sent."""
         if isinstance(message, Step):
             return self.uploads.frames_of(message) if message.saves else []
         return self.requests.frames_of(message)
@@ -335,10 +342,16 @@ class Session(Leases):
         references that never came, and the word that memory was released.
         """
         mapped = self.mapped.listed()
+        blocked_s, busy_s = self.meter.totals(now)
         return Renew(
-            *(number, window, self.last_seq, tuple(sorted(self._held))),
-            *((mapped, self.last_seq) if mapped is not None else ((), 0)),
-            *self.meter.totals(now),
+            session=number,
+            window=window,
+            last_seq=self.last_seq,
+            held=tuple(sorted(self._held)),
+            mapped=mapped or (),
+            mapped_upto=0 if mapped is None else self.last_seq,
+            blocked_s=blocked_s,
+            busy_s=busy_s,
             ended=self.finished or self.failure is not None,
         )
 

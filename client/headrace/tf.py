@@ -48,8 +48,8 @@ def _dims(value: Any) -> tuple[int, ...] | None:
     """
     known = getattr(value, "_shape_tuple", None)
     if known is not None:
-        told: tuple[int, ...] | None = known()
-        return told
+        shape: tuple[int, ...] | None = known()
+        return shape
     return None if value.shape.rank is None else tuple(value.shape)
 
 
@@ -175,9 +175,9 @@ def dataset(feed: Feed, facts: Sequence[str], tokens: bool = False) -> Any:
     It is fed with arrays, not with tensors: TensorFlow takes aligned arrays without a copy, but
     makes arrays of tensors first.
     """
-    told = {name: feed.facts[name] for name in facts}
+    of_rows = {name: feed.facts[name] for name in facts}
     token = {"token": Field("int64")} if tokens else {}
-    spec = element_spec({**feed.schema, **told, **token})
+    spec = element_spec({**feed.schema, **of_rows, **token})
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
         run = feed._begin_run()

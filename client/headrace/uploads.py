@@ -79,5 +79,5 @@ class Uploads:
         return messages
 
     def frames_of(self, step: Step) -> list[Any]:
-        """What goes after the header of a message that is being said."""
+        """Return the frames that follow the header of a message that is being sent."""
         return [self._saves[save.token][1] for save in step.saves if save.frame]

@@ -1,4 +1,4 @@
-"""What a trainer gives as a state, whatever it is made of, and whether it fits.
+"""Checks the values that a trainer saves as states, whatever they are made of.
 
     tensor of any framework ──► its face ──┐
     list, __array__, __dlpack__ ──► numpy ─┴──► described: dtype, shape ──► host array

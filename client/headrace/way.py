@@ -24,7 +24,7 @@ from headrace_proto.spin import Spin
 
 __all__ = ["LINGER_MS", "Sleep", "Waker", "Way", "check_files", "opening_files"]
 
-#: What was said last may take so long to leave.
+#: The last messages may take so long to leave.
 LINGER_MS = 500
 #: Number of files that a session may open: 14 with libzmq 4.3.5, and one for each segment.
 _FILES = 16
@@ -66,8 +66,8 @@ class Waker:
         self._unheard = False
 
     def wake(self) -> None:
-        # What is to be said was said to the session before this, and is looked at after the wake
-        # was heard: one that is still unheard will do.
+        # The session has the message before this, and the other thread looks at the session after
+        # it hears the wake: one that it has not heard yet is enough.
         if not self._unheard:
             self._unheard = True
             os.eventfd_write(self.fd, 1)

@@ -1,4 +1,4 @@
-"""What an address of a server looks like: ``tcp://host:port`` or ``ipc:///path``.
+"""Checks addresses of servers: ``tcp://host:port`` or ``ipc:///path``.
 
 ZeroMQ takes the port modulo 65536, so a mistyped one would be another port, in silence.
 """

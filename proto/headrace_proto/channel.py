@@ -41,7 +41,7 @@ _MOST_FRAMES = 4096
 _MOST_BYTES = 1 << 40
 #: Pieces that one system call takes (the kernel's limit is 1024).
 _MOST_PIECES = 512
-#: What the kernel takes as the path of a socket (sun_path, less its final 0).
+#: Longest path of a socket that the kernel takes (sun_path, less its final 0).
 _MOST_PATH = 107
 #: The time between two looks for somebody who is not there yet.
 _LOOK_S = 0.005

@@ -171,7 +171,7 @@ def _checked(kind: type, spec: _Spec, values: Sequence[Any]) -> list[Any]:
 
 
 def _fields_of(value: Any) -> Any:
-    """What msgpack is given for what it does not know."""
+    """Return the fields of a dataclass for msgpack, which does not know its type."""
     fields = _getter_of(type(value))  # type: ignore[arg-type]
     if fields is None:
         raise TypeError(f"{type(value).__name__} is not plain data: {value!r:.80}")
@@ -180,7 +180,7 @@ def _fields_of(value: Any) -> Any:
 
 @cache
 def _getter_of(kind: Any) -> Callable[[Any], Sequence[Any]] | None:
-    """What gives the fields of a dataclass in order; None for any other type."""
+    """Return a getter of a dataclass's fields in order; None for any other type."""
     if not dataclasses.is_dataclass(kind):
         return None
     names = [field.name for field in dataclasses.fields(kind)]

@@ -66,7 +66,7 @@ def check_name(argument: str, name: object) -> str:
 
 
 def fault_of_mode(mode: int, secret: bool) -> str:
-    """What is wrong with the permissions of a file or directory of keys; empty if nothing is.
+    """Return the fault in the permissions of a file or directory of keys; empty if there is none.
 
     A group may read a secret: that is how orchestrators hand one to a user that owns nothing.
     """
@@ -79,7 +79,7 @@ def fault_of_mode(mode: int, secret: bool) -> str:
 
 
 def secret_text(owner: str, key: str) -> str:
-    """What stands in a file with a secret key; the owner is ``SERVER`` or a trainer's name."""
+    """Return the text of a file with a secret key; the owner is ``SERVER`` or a trainer's name."""
     owner = "the server" if owner == SERVER else owner
     return (
         f"# headrace: the SECRET key of {owner}.  Whoever has it can pose as {owner}:\n"
@@ -89,7 +89,7 @@ def secret_text(owner: str, key: str) -> str:
 
 
 def public_text(owner: str, key: str) -> str:
-    """What stands in a file with a public key; the owner is ``SERVER`` or a trainer's name."""
+    """Return the text of a file with a public key; the owner is ``SERVER`` or a trainer's name."""
     use = "The server has a copy in the directory trainers/ of its keys."
     if owner == SERVER:
         owner, use = "the server", "Every trainer has a copy beside its own secret key."

@@ -1,4 +1,4 @@
-"""What one example, or one batch, consists of: named fields with a dtype and a shape.
+"""Schemas of examples and batches: named fields with a dtype and a shape.
 
 A dimension of None varies: from example to example in the schema of a source, from batch to
 batch in the schema of a feed.  Schemas are plain values; they travel at connect, so that both
@@ -17,7 +17,7 @@ from .errors import ProtocolError
 __all__ = ["RESERVED", "Field", "Schema", "schema_from_wire", "schema_to_wire"]
 
 
-#: What a batch tells of its rows beside the columns (``length``, ``label``, ``rate``) travels as
+#: Facts of the rows beside the columns (``length``, ``label``, ``rate``) travel as
 #: columns whose names start with this; a user's can not.
 RESERVED = "@"
 
