@@ -193,7 +193,6 @@ class Buckets(QueuedRows):
         self._open = [0] * count  # rows of each queue that are in no full batch
         self._longest = [0] * count  # of the open rows; kept only with a budget
         self._with_lengths: bool | None = None
-        self._waste: dict[int, tuple[int, int]] = {}
 
     def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
         ids, lengths = self._checked(chunk, rows, facts)
@@ -318,20 +317,11 @@ class Buckets(QueuedRows):
         meta = {"bucket": bucket}
         if self._with_lengths:
             meta["padded"], meta["real"] = min(longest * count, _MAX), min(real, _MAX)
-            padded_before, real_before = self._waste.get(bucket, (0, 0))
-            self._waste[bucket] = (
-                min(padded_before + meta["padded"], _MAX),
-                min(real_before + meta["real"], _MAX),
-            )
         return Draft(tuple(parts), meta)
 
     def ready(self) -> int:
         """Full batches that were not taken."""
         return len(self._full)
-
-    def waste(self) -> list[tuple[int, int]]:
-        """For each bucket, over all batches given out: elements padded, elements real."""
-        return [self._waste.get(bucket, (0, 0)) for bucket in range(len(self._queues))]
 
     def snapshot(self) -> dict[str, Any]:
         return {
@@ -339,19 +329,18 @@ class Buckets(QueuedRows):
             "max_padded_elements": self.max_padded_elements,
             "lengths": None if self._with_lengths is None else int(self._with_lengths),
             "full": [list(entry) for entry in self._full],
-            "waste": [[bucket, *pair] for bucket, pair in sorted(self._waste.items())],
+            "waste": [],  # totals that earlier releases kept
             **self._plain(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        lengths, waiting, full, waste, finished, dropped = stored(
+        lengths, waiting, full, finished, dropped = stored(
             state,
             "a shape 'bucket'",
             {
                 "lengths": (int, type(None)),
                 "waiting": list,
                 "full": list,
-                "waste": list,
                 "finished": bool,
                 "dropped": dict,
             },
@@ -361,13 +350,12 @@ class Buckets(QueuedRows):
         count = len(self._queues)
         queues = decoded("waiting", lambda: self._unpacked(waiting))
         entries = decoded("full", lambda: [(_below(b, count), int(n)) for b, n in full])
-        wasted = decoded("waste", lambda: {_below(b, count): (int(p), int(r)) for b, p, r in waste})
         held = [queue.rows for queue in queues]
         for bucket, size in entries:
             held[bucket] -= size
             if size < 1 or held[bucket] < 0:
                 raise ValueError(f"the field 'full' has more of bucket {bucket} than 'waiting'")
-        self._queues, self._full, self._waste = queues, deque(entries), wasted
+        self._queues, self._full = queues, deque(entries)
         self._open = held
         self._with_lengths = None if lengths is None else bool(lengths)
         self._longest = [0] * count

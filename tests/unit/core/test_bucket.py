@@ -108,10 +108,6 @@ def test_batches_are_those_of_one_row_at_a_time_however_the_rows_are_cut(given):
         own = [lengths[row] for row in rows]
         assert meta["padded"] == max(own) * len(own)
         assert meta["real"] == sum(own)
-    for bucket, (padded, real) in enumerate(shape.waste()):
-        metas = [meta for meta, _ in out if meta["bucket"] == bucket]
-        assert padded == sum(meta["padded"] for meta in metas)
-        assert real == sum(meta["real"] for meta in metas)
 
 
 @steady
@@ -131,7 +127,6 @@ def test_a_restore_at_every_step_changes_nothing(given):
     shape, out = feed(Buckets(sizes, smaller, budget), ids, lengths, cuts, taking, restored)
     assert out == expected
     assert shape.dropped() == straight.dropped()
-    assert shape.waste() == straight.waste()
 
 
 def test_budgets_hold_over_long_chunks_and_many_batches():
@@ -178,7 +173,6 @@ def test_lengths_at_the_extremes_neither_overflow_nor_go_below_zero():
         (2, 0),
         (1, 2**63 - 1),
     ]
-    assert shape.waste() == [(2**63 - 1, 2**63 - 1)]
     shape = Buckets([2])
     shape.offer(0, 2, {"bucket": np.zeros(2, int), "length": np.array([2**63 - 1, 5])})
     assert shape.next_draft().meta == {"bucket": 0, "padded": 2**63 - 1, "real": 2**63 - 1}
@@ -282,7 +276,6 @@ def test_sizes_that_make_no_batch_are_refused(arguments, text):
         ({"waiting": [[0, [[0, b"2"]]]]}, "'waiting'"),
         ({"full": [[0, 9]]}, "'full' has more of bucket 0"),
         ({"full": [[0]]}, "'full'"),
-        ({"waste": [[0, "x", 1]]}, "'waste'"),
         ({"finished": 1}, "'finished'"),
     ],
 )

@@ -15,7 +15,14 @@ from typing import Protocol
 
 import numpy as np
 
-from headrace_server.reading.columns import Column, Ragged, RaggedStrings, Strings
+from headrace_server.reading.columns import (
+    Column,
+    Ragged,
+    RaggedStrings,
+    Strings,
+    concatenate,
+    take,
+)
 from headrace_server.reading.stretches import gather, window
 
 from .example_wants import Fault, Plan, Want
@@ -107,7 +114,6 @@ class _Numbers:
 
     def _take_default(self, rows: np.ndarray) -> None:
         default = self.want.default
-        assert default is not None
         self._read.append((rows, np.tile(default, rows.size), np.full(rows.size, default.size)))
 
     def _add_ints(self, plan: Plan, rows: np.ndarray, starts: np.ndarray) -> np.ndarray | None:
@@ -313,8 +319,17 @@ class _Texts:
             listed = (self._rows, self._starts, self._lengths, self._counts)
             rows, at, sizes, counts = (np.array(values, np.int64) for values in listed)
             self._blocks.append((rows, at, sizes, counts))
-        data = self._add_defaults() if self._defaults else self.data
-        want = self.want
+        column = self._found()
+        if not self._defaults:
+            return column
+        assert self.want.default_column is not None
+        of = np.arange(self.n)
+        of[np.concatenate(self._defaults)] = self.n  # the row of the default
+        return take(concatenate([column, self.want.default_column]), of)
+
+    def _found(self) -> Strings | RaggedStrings:
+        """The strings that records hold, in the buffer of the records; of other rows nothing."""
+        data, want = self.data, self.want
         if not want.sequence:
             starts = np.zeros((self.n, want.count), np.int64)
             lengths = np.zeros((self.n, want.count), np.int64)
@@ -334,24 +349,3 @@ class _Texts:
         at = np.concatenate([nothing, *(block[1] for block in self._blocks)])
         sizes = np.concatenate([nothing, *(block[2] for block in self._blocks)])
         return RaggedStrings(Strings(data, at, sizes), first, steps, want.shape)
-
-    def _add_defaults(self) -> np.ndarray:
-        """A buffer of its own for all strings, as the default lies in no record."""
-        assert self.want.default is not None
-        rows = np.concatenate(self._defaults)
-        default = Strings.from_objects(self.want.default)
-        pieces, base = [], 0
-        for k, (block_rows, at, sizes, counts) in enumerate(self._blocks):
-            offsets, packed = Strings(self.data, at, sizes).packed()
-            self._blocks[k] = block_rows, base + offsets[:-1], sizes, counts
-            pieces.append(packed)
-            base += packed.size
-        self._blocks.append(
-            (
-                rows,
-                np.tile(base + default.starts, rows.size),
-                np.tile(default.lengths, rows.size),
-                np.full(rows.size, default.starts.size),
-            )
-        )
-        return np.concatenate([*pieces, default.data])

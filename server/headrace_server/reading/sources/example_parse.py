@@ -130,7 +130,7 @@ class ExampleParser:
     def _completes(self, template: Template) -> bool:
         """Whether every want is in the template, or has a default."""
         absent = set(self._kinds) - template.slots
-        return all(self.wants[slot].default is not None for slot in absent)
+        return all(self.wants[slot].default_column is not None for slot in absent)
 
     def _learn(
         self, data: np.ndarray, start: int, known: list[Layout], length: int

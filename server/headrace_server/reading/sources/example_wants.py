@@ -17,7 +17,7 @@ import numpy as np
 
 from headrace_proto import dtypes
 from headrace_server.pipeline.declaration import Feature
-from headrace_server.reading.columns import row_of
+from headrace_server.reading.columns import Column, row_of
 
 from .declared_columns import default_column
 from .example_wire import BYTES, FLOATS, INTS, KIND_NAMES, Found
@@ -63,11 +63,17 @@ class Want:
     shape: tuple[int, ...]
     count: int
     dtype: np.dtype | None  # None: byte strings
-    default: np.ndarray | None  # flat, of dtype or of object; None: the feature must be there
+    default_column: Column | None  # of one row; None: the feature must be there
+
+    @property
+    def default(self) -> np.ndarray:
+        """The numbers of the default, flat."""
+        assert self.default_column is not None
+        return np.asarray(row_of(self.default_column, 0), self.dtype).reshape(-1)
 
     def plan(self, found: Found | None) -> Plan:
         if found is None or (found.kind == 0 and found.steps is None):
-            if self.default is not None:
+            if self.default_column is not None:
                 return DEFAULT
             raise Fault(
                 "missing_feature",
@@ -143,8 +149,5 @@ def _want(name: str, feature: Feature) -> Want:
     sequence = feature.kind == "sequence"
     if sequence and not count:
         raise ValueError(f"feature {name!r}: a step of shape {list(feature.shape)} holds nothing")
-    default = None
-    if feature.has_default:
-        row = row_of(default_column(name, feature), 0)
-        default = np.array(row, object if dtype is None else dtype).reshape(-1)
+    default = default_column(name, feature) if feature.has_default else None
     return Want(name, kind, sequence, feature.shape, count, dtype, default)

@@ -2,7 +2,7 @@
 
     u64 length | u32 crc(length) | payload | u32 crc(payload)        little-endian, crc32c, masked
 
-A file is walked once, a large one of small records in lanes (``record_lanes``): lengths and their
+A file is walked once, a large one of small records in lanes (``tfrecord_lanes``): lengths and their
 checksums are settled then, and the result is one array of frame bounds.  A wrong length can not be
 stepped over (nothing in the format marks the next frame), so it ends the usable part of the file:
 the index then names the damage instead of raising, and the records before it stay readable.
@@ -47,9 +47,6 @@ TRUNCATED: Final = 2
 
 _HEADER = struct.Struct("<QI")
 _MASK_DELTA: Final = 0xA282EAD8
-#: Records of one length in a row before the rest of the run is guessed.  Shorter runs are cheaper
-#: to walk (0.2 µs per record) than to guess (8 µs per guess).
-_RUN = 32
 #: Header values remembered as sound, so that their checksum is not computed again.
 _KNOWN_LENGTHS = 65536
 #: Positions are moved from a list (36 bytes each) to an array (8 bytes each) this many at a time.
@@ -101,7 +98,7 @@ def scan(
     parts: list[np.ndarray] = []
     fresh: list[int] = []
     known: dict[int, int] = {}
-    position, streak, last, damage, patience = 0, 0, -1, 0, _PATIENCE
+    position, damage, patience = 0, 0, _PATIENCE
     while size - position >= HEAD:
         length, crc = unpack(view, position)
         if verify and known.get(length) != crc:
@@ -117,15 +114,7 @@ def scan(
             break
         fresh.append(position)
         position = stop
-        streak = streak + 1 if length == last else 0
-        last = length
-        if streak >= _RUN:
-            frames = _same_length_run(data, position, length, crc, told)
-            parts += [np.array(fresh, np.int64), frames]
-            fresh = []
-            streak = 0
-            position += frames.size * (length + HEAD + FOOT)
-        elif len(fresh) >= patience:
+        if len(fresh) >= patience:
             frames, after = walk_in_lanes(data, position, known, (position - fresh[0]) / len(fresh))
             parts += [np.array(fresh, np.int64), frames]
             fresh = []
@@ -141,30 +130,6 @@ def scan(
 def _why_beyond(header: bytes) -> int:
     """A length past the end of the file: the file was cut off, or the length itself is wrong."""
     return TRUNCATED if length_is_sound(header) else CORRUPT
-
-
-def _same_length_run(
-    data: np.ndarray, position: int, length: int, crc: int, told: Callable[[int], None]
-) -> np.ndarray:
-    """Positions of the frames that follow with exactly this header, compared whole."""
-    stride = length + HEAD + FOOT
-    found, guess = 0, 256
-    while True:
-        start = position + found * stride
-        n = min(guess, (data.size - start) // stride)
-        if n == 0:
-            break
-        lengths = np.ndarray((n,), "<u8", data, start, (stride,))
-        crcs = np.ndarray((n,), "<u4", data, start + 8, (stride,))
-        differs = np.flatnonzero((lengths != length) | (crcs != crc))
-        if differs.size:
-            found += int(differs[0])
-            break
-        found += n
-        if n >= _FLUSH:
-            told(position + found * stride)
-        guess = min(guess * 4, 1 << 18)
-    return position + np.arange(found, dtype=np.int64) * stride
 
 
 def bad_payloads(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
