@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 
 from headrace_proto.token import Token
@@ -38,7 +38,7 @@ _STEPS = 8
 
 
 def _by_clock() -> int:
-    """The least number of a start that begins now."""
+    """Return the least term for a start that begins now."""
     return max(0, int(_STEPS * (time.time() - _SINCE_S)))
 
 
@@ -92,17 +92,12 @@ class Durable:
                 prepare(self._state, feed, found[feed.name], snapshot, self._allow_change)
             else:
                 self._state.check_feed(feed, self._allow_change)
-        term = self._state.raise_term(max(terms), _by_clock())
+        config = self._raised(config, max(terms))
         for name in tokens:
             take_back(self._state, name)
+        config = self._noted(config, tokens)
         return dataclasses.replace(
-            config,
-            feeds=tuple(self._noted(feed, feed.name in tokens) for feed in config.feeds),
-            state_directory=str(self.path),
-            durability=self._durability,
-            term=term,
-            starts=self._state.starts,
-            start=self._state.count,
+            config, state_directory=str(self.path), durability=self._durability
         )
 
     def prepare(self, feed: FeedConfig, snapshot: str) -> int:
@@ -119,38 +114,42 @@ class Durable:
 
         No process may have its stores open.
         """
-        term = self._state.raise_term(term, _by_clock())
+        config = self._raised(config, term)
         take_back(self._state, feed)
-        return self._begun(config, term, feed)
+        return self._noted(config, [feed])
 
     def next_start(self, config: RunConfig) -> RunConfig:
         """Return the config of the next start, which goes on from the stored state."""
-        return self._begun(config, self._state.raise_term(0, _by_clock()))
+        return self._noted(self._raised(config))
 
     def next_term(self, config: RunConfig) -> RunConfig:
         """Return the same config under a larger term, for another owner."""
-        term = self._state.raise_term(0, _by_clock())
+        return self._raised(config)
+
+    def _raised(self, config: RunConfig, beyond: int = 0) -> RunConfig:
+        """Return a config under a new term, which is stored."""
+        term = self._state.raise_term(beyond, _by_clock())
         starts, start = self._state.starts, self._state.count
         return dataclasses.replace(config, term=term, starts=starts, start=start)
 
-    def _begun(self, config: RunConfig, term: int, untouched: str = "") -> RunConfig:
-        feeds = tuple(self._noted(one, one.name == untouched) for one in config.feeds)
-        starts, start = self._state.starts, self._state.count
-        return dataclasses.replace(config, feeds=feeds, term=term, starts=starts, start=start)
-
-    def _noted(self, feed: FeedConfig, untouched: bool) -> FeedConfig:
-        was = resumption(self.path, feed.name)
-        return dataclasses.replace(
-            feed,
-            generation=was.generation,
-            snapshot=was.snapshot,
-            untouched=untouched,
-            functions=noted_functions(self._of(feed.name)),
-            may_change=self._allow_change,
-        )
+    def _noted(self, config: RunConfig, untouched: Container[str] = ()) -> RunConfig:
+        """Return a config with the stored facts of its feeds; ``untouched`` were taken back."""
+        feeds = []
+        for feed in config.feeds:
+            was = resumption(self.path, feed.name)
+            noted = dataclasses.replace(
+                feed,
+                generation=was.generation,
+                snapshot=was.snapshot,
+                untouched=feed.name in untouched,
+                functions=noted_functions(self._of(feed.name)),
+                may_change=self._allow_change,
+            )
+            feeds.append(noted)
+        return dataclasses.replace(config, feeds=tuple(feeds))
 
     def note_functions(self, feed: str, heard: Heard) -> None:
-        """Keep what the functions of a feed do beside its state."""
+        """Store the digests of a feed's functions beside its state."""
         heard.note(self._of(feed))
 
     def _of(self, feed: str) -> Path:

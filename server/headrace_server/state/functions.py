@@ -1,9 +1,10 @@
-"""The digests of a feed's functions, kept beside the state that was made with them.
+"""Digests of a feed's functions, stored beside the state that was made with them.
 
     worker: imports them ─► compared with what is noted ─► refused, or told ─► supervisor notes it
 
-Only a worker knows what it imported: the process that declared the pipeline may have imported it
-long before.  What a worker of a later life imports is compared with what the first one told.
+Only a worker knows the code that it imported: the process that declared the pipeline may have
+imported it long before.  The supervisor compares the digests of later lives with those of the
+first.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ def noted_functions(directory: Path) -> Any:
 
 
 def check_functions(feed: str, known: Any, now: Mapping[str, Any], allow_change: bool) -> None:
-    """ConfigChanged where functions do something else than what is noted of them.
+    """Raise ConfigChanged where a function is not the one that is noted.
 
-    Nothing is compared where the state is of another version of Python.
+    Digests of another version of Python are not compared.
     """
     if known is None:
         return
@@ -84,7 +85,7 @@ class Heard:
     first: dict[str, Any]
 
     def again(self, now: Mapping[str, Any]) -> str:
-        """In words, what is changed; "" where nothing is."""
+        """Return the changes, for people; "" without any."""
         code, values = changes(self.first, now)
         return _listed([*code, *values])
 

@@ -1,17 +1,18 @@
-"""A file of records, written round and round in two halves: no commit makes it longer.
+"""A ring file of records in two halves: no commit makes it longer.
 
-    half 0   [ table, table, …, END ] [ commit ] [ commit ] … | what an earlier lap left
+    half 0   [ table, table, …, END ] [ commit ] [ commit ] … | rest of an earlier lap
     half 1   zeros, or an earlier lap; a copy has none, and gets a new file with its next lap
 
-A *lap* begins with a table of all that is live and goes on with commits.  When a half is full the
+A *lap* begins with a table of the live state and goes on with commits.  When a half is full the
 next lap begins in the other one; the earlier lap stays whole until the END of the new table is on
-the disk, so at any moment one half holds everything.  Both halves were written once before they are
-used: an overwrite changes no size, so syncing it needs no second write for the file system.
+the disk, so at any moment one half holds the whole state.  Both halves were written once before
+they are used: an overwrite changes no size, so syncing it needs no second write for the file
+system.
 
 Each record names its lap, its place, the opening of the file that wrote it, and the checksum of the
-record before it.  So whatever an earlier lap or an earlier opening left behind is never taken for a
-record of this one.  With ``durable`` one write is on the disk before the next begins: a crash can
-tear the last record only, and a record that is not sound though a later one was begun is damage.
+record before it.  So a record of an earlier lap or an earlier opening is never taken for one of
+this lap.  With ``durable`` one write is on the disk before the next begins: a crash can tear the
+last record only, and a record that is not sound though a later one was begun is damage.
 """
 
 from __future__ import annotations
@@ -52,24 +53,24 @@ from .journal_file import (
 
 __all__ = ["Journal", "JournalDamaged", "NoRoom", "Record", "Table", "create", "record_bytes"]
 
-#: A half is made this large at first, and grows up to this; more only for a larger table.
+#: First size of a half, and the size that it grows to; only a larger table needs more.
 _LEAST_HALF, _USUAL_HALF = 1 << 20, 32 << 20
-#: A half has room for this many tables: so little is written beside commits.
+#: Number of tables that fit a half: the more, the less is written beside commits.
 _TABLES = 4
-#: A table of more than these bytes has room for itself twice: what is written to a new file, and
-#: looked through by the next start, is many times as much.
+#: A table beyond this size fits twice only: a new file, which a start has to write and to read
+#: whole, is a multiple of it.
 _LARGE_TABLE, _TABLES_IF_LARGE = 256 << 20, 2
-#: In shared memory others need the room more, and a lap costs no write to a disk: a half begins
-#: small, and grows while it has no room for so many tables.
+#: In shared memory room is scarce, and a lap costs no write to a disk: a half begins small, and
+#: grows while fewer tables than this fit it.
 _LEAST_HALF_IN_MEMORY, _USUAL_HALF_IN_MEMORY, _TABLES_IN_MEMORY = 64 << 10, 8 << 20, 2
 _GROWS_BELOW_TABLES = 8
 _ZEROS = bytes(1 << 20)
-_MOST_PARTS = 1024  # of one write: IOV_MAX
+_MOST_PARTS = 1024  # maximum number of buffers of one write: IOV_MAX
 _NEW = ".new"
 
 
 class NoRoom(Exception):
-    """The half is full: the next lap has to begin."""
+    """The half is full, so the next lap has to begin."""
 
 
 class Journal:
@@ -83,14 +84,14 @@ class Journal:
         self._usual_half = _USUAL_HALF_IN_MEMORY if in_memory else _USUAL_HALF
         self._tables = _TABLES_IN_MEMORY if in_memory else _TABLES
         self._half, walk, self._laps = look_through(path, durable)
-        #: The table and the commits of the lap that holds, in their order.
+        #: The table and the commits of the valid lap, in their order.
         self.records = [r for r in walk.records if r.kind in (TABLE, COMMIT)]
         self._fd, self._synced = _opened(path, durable)
         self._lap, self._opening = walk.lap, walk.opening + 1
         self._at, self._last = walk.end, walk.last
         self._stop = walk.start + self._half
         self._copy = os.fstat(self._fd).st_size == START + self._half
-        self._renamed = False  # whether the file has its name only until power is lost
+        self._renamed = False  # whether the new file's name is not yet on the disk
         try:
             self._mark(bytes(MARK.size + SUM.size))
             with contextlib.suppress(NoRoom):  # then the next lap begins before the next commit
@@ -100,7 +101,7 @@ class Journal:
             raise
 
     def read(self, place: int, nbytes: int) -> bytes:
-        """A payload of the lap that holds; ValueError where it is not what was written."""
+        """Return a payload of the valid lap; ValueError where its checksum fails."""
         whole = os.pread(self._fd, HEAD + nbytes, place - HEAD)
         found = sound(whole, 0, len(whole), place - HEAD)
         if found is None or (found.lap, found.nbytes) != (self._lap, nbytes):
@@ -108,23 +109,23 @@ class Journal:
         return whole[HEAD:]
 
     def views(self) -> Callable[[int, int], memoryview]:
-        """What reads payloads as parts of the mapped file, without a copy.
+        """Return a function that reads payloads as parts of the mapped file, without a copy.
 
-        They are not judged again: for records that were found when the file was opened.
+        It checks no checksum: call it for the records found when the file was opened.
         """
         data = memoryview(mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ))
         return lambda place, nbytes: data[place : place + nbytes]
 
     def append(self, parts: Sequence[Any]) -> int:
-        """Write a commit; the place of its payload.  NoRoom when the next lap has to begin first.
+        """Write a commit; return the place of its payload.  NoRoom where a lap has to begin first.
 
-        With ``durable`` it is on the disk.  After an OSError the same may be written again.
+        With ``durable`` it is on the disk.  After an OSError the caller may write it again.
         """
         return self._write(COMMIT, parts)
 
     @contextlib.contextmanager
     def turn(self, table_bytes: int, next_bytes: int) -> Iterator[Table]:
-        """Begin the next lap: it holds once the block, which writes the table, has ended well.
+        """Begin the next lap; it becomes valid when the block, which writes the table, ends well.
 
         It has room for a table of so many bytes, records' headers included, and the next commit.
         """
@@ -142,7 +143,7 @@ class Journal:
             try:
                 fd = _new_file(new, half, 2)
             except OSError:
-                if needed > self._half or self._copy:  # else the halves that there are do for now
+                if needed > self._half or self._copy:  # else the present halves still fit
                     raise
         if fd >= 0:
             try:
@@ -171,9 +172,9 @@ class Journal:
         self._at, self._stop, self._last = table.at, table.stop, table.last
 
     def close(self) -> None:
-        """Close the file.  All that was appended is in it.
+        """Close the file, and mark its end.
 
-        A mark says where it ends: damage to the last commit is then no commit cut short.
+        With the mark, damage to the last commit can not pass for a commit that a crash cut short.
         """
         if self._fd >= 0:
             mark = MARK.pack(MARK_MAGIC, self._lap, self._at, self._last)
@@ -184,7 +185,7 @@ class Journal:
         self._drop()
 
     def _half_for(self, table_bytes: int) -> int:
-        """Bytes of a half for such a table: a multiple of a page."""
+        """Return the bytes of a half for such a table: a multiple of a page."""
         tables = self._tables if table_bytes <= _LARGE_TABLE else _TABLES_IF_LARGE
         return -(-tables * table_bytes // START) * START
 
@@ -217,11 +218,11 @@ class Table:
         self.at, self.stop, self.last = start, stop, 0
 
     def write(self, parts: Sequence[Any]) -> int:
-        """Write one record of the table; the place of its payload."""
+        """Write one record of the table; return the place of its payload."""
         return self._write(TABLE, parts)
 
     def end(self) -> None:
-        """The table is complete; it is on the disk when this returns."""
+        """Complete the table; it is on the disk when this returns."""
         os.fdatasync(self._fd)
         place = self._write(END, ()) - HEAD
         try:
@@ -247,7 +248,7 @@ def create(
 ) -> None:
     """Make a journal that holds a table, whole and on the disk, or not at all.
 
-    One of more than no bytes is a copy: it has no room for more than the table.
+    With ``table_bytes`` it is a copy, which has room for the table alone.
     """
     new = path.with_name(path.name + _NEW)
     half = _LEAST_HALF_IN_MEMORY if in_memory else _LEAST_HALF
@@ -267,7 +268,7 @@ def create(
 
 
 def _opened(path: Path, durable: bool) -> tuple[int, int]:
-    """Two numbers of one file: through the second a write is on the disk when it returns."""
+    """Open one file twice: a write by the second descriptor is on the disk when it returns."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     if not durable:
         return fd, -1
@@ -285,7 +286,7 @@ def _close(*fds: int) -> None:
 
 
 def _new_file(path: Path, half: int, halves: int) -> int:
-    """A file of halves of zeros, on the disk."""
+    """Create a file of halves of zeros, on the disk; return its descriptor."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         head = FILE.pack(FILE_MAGIC, VERSION, half, halves)
@@ -303,7 +304,7 @@ def _new_file(path: Path, half: int, halves: int) -> int:
 def _put(
     fd: int, kind: int, lap: int, place: int, opening: int, before: int, parts: Sequence[Any]
 ) -> int:
-    """Write a record; its checksum, which is of header and payload."""
+    """Write a record; return its checksum, over header and payload."""
     nbytes = sum(map(len, parts))
     head = RECORD.pack(MAGIC, kind, lap, place, nbytes, opening, before)
     crc = google_crc32c.value(head)

@@ -1,11 +1,11 @@
-"""A journal's file as bytes: its layout, and the records that are found in it.
+"""A journal's file as bytes: its layout, and the scan for its records.
 
     file    [ header ┄ mark ] [ half 0 ] [ half 1 ]          half    [ record ] [ record ] …
     record  magic, kind, lap, place, bytes, opening, checksum of the one before; checksum; payload
 
-Records are walked from the start of a half for as long as each is sound and follows on the one
-before it.  Why a file that was written with ``durable`` can be judged by what lies behind that is
-told in ``journal``.
+The scan walks the records from the start of a half as long as each is sound and follows the one
+before it.  ``journal`` explains why the bytes after that show whether a ``durable`` file is
+damaged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VERSION = 2
 MARK = struct.Struct("<8sQQI")  # magic, lap, end and checksum of its last record; then its own
 MARK_MAGIC = b"HRCLOSED"
 MARK_AT = 1024  # in the first page, away from what the file begins with
-START = 4096  # of the first half; a page
+START = 4096  # where the first half begins: after a page
 RECORD = struct.Struct("<4sIQQQII")  # magic, kind, lap, place, bytes, opening, checksum before it
 MAGIC = b"HRJR"
 HEAD = 64  # bytes of a record's header, and what records are aligned to
@@ -64,7 +64,7 @@ class _Walk:
 
 
 def record_bytes(nbytes: int) -> int:
-    """Bytes of a record with such a payload."""
+    """Return the bytes of a record with such a payload."""
     return HEAD + padded(nbytes)
 
 
@@ -73,7 +73,7 @@ def padded(nbytes: int) -> int:
 
 
 def look_through(path: Path, durable: bool) -> tuple[int, _Walk, int]:
-    """Bytes of a half, the lap that holds, and the number of the latest lap that was begun."""
+    """Return the bytes of a half, the valid lap, and the number of the last lap that began."""
     with open(path, "rb") as file:
         if not os.fstat(file.fileno()).st_size:
             raise JournalDamaged("it is empty")
@@ -92,12 +92,12 @@ def look_through(path: Path, durable: bool) -> tuple[int, _Walk, int]:
 
 
 def _refuse_unlike_mark(data: mmap.mmap, holds: _Walk) -> None:
-    """JournalDamaged where the file was closed and does not end as it did then."""
+    """Raise JournalDamaged where the file was closed, and ends otherwise than its mark."""
     mark = data[MARK_AT : MARK_AT + MARK.size]
     magic, *ends = MARK.unpack(mark)
     (crc,) = SUM.unpack_from(data, MARK_AT + MARK.size)
     if magic != MARK_MAGIC or crc != google_crc32c.value(mark):
-        return  # nobody closed it
+        return  # it was not closed
     if ends != [holds.lap, holds.end, holds.last]:
         raise JournalDamaged(
             f"the last sound record ends at byte {holds.end} of lap {holds.lap}, and it was closed "
@@ -132,7 +132,7 @@ class _Header:
 def _header(
     data: mmap.mmap | bytes, place: int, stop: int, named: int | None = None
 ) -> _Header | None:
-    """The header of a record that names its place and has room; None where there is none."""
+    """Return the header of a record that names its place and fits; None where there is none."""
     start = place + HEAD
     if start > stop or data[place : place + len(MAGIC)] != MAGIC:
         return None
@@ -146,7 +146,7 @@ def _header(
 def sound(
     data: mmap.mmap | bytes, place: int, stop: int, named: int | None = None
 ) -> _Header | None:
-    """The header of a record that is whole, and names its place; None where there is none."""
+    """Return the header of a sound record that names its place; None where there is none."""
     header = _header(data, place, stop, named)
     if header is None:
         return None
@@ -158,7 +158,7 @@ def sound(
 
 
 def _walk(data: mmap.mmap, start: int, half: int) -> _Walk:
-    """The records of a half, as far as each follows on the one before it."""
+    """Return the records of a half, as far as each follows the one before it."""
     walk = _Walk(start)
     while (found := sound(data, walk.end, start + half)) is not None:
         if not walk.records:
@@ -173,11 +173,11 @@ def _walk(data: mmap.mmap, start: int, half: int) -> _Walk:
 
 
 def _refuse_lost(data: mmap.mmap, walk: _Walk, holds: _Walk, half: int) -> None:
-    """JournalDamaged where a record fails, and one that was written after it is there.
+    """Raise JournalDamaged where a record fails although a later one was written.
 
-    A table is written before any of it is on the disk; what follows on its END comes after that.
-    A commit begins when the one before is on the disk: behind a record that fails, the header of
-    another proves that it was there, whether or not that one has failed, too.
+    The records of a table may reach the disk in any order, but commits begin only when its END is
+    on the disk.  A commit begins when the one before is on the disk: the header of a later record
+    proves that the failed one was there, whether or not the later one has failed, too.
     """
     stop = walk.start + half
     lost = _has_follower(data, walk, holds, stop)
@@ -198,12 +198,12 @@ def _refuse_lost(data: mmap.mmap, walk: _Walk, holds: _Walk, half: int) -> None:
 
 
 def _is_later(found: _Header, walk: _Walk, holds: _Walk) -> bool:
-    """Whether a record was written after those of the walk, in the lap that holds."""
+    """Whether a record was written after those of the walk, in the valid lap."""
     return found.lap == walk.lap == holds.lap and found.opening >= walk.opening
 
 
 def _has_follower(data: mmap.mmap, walk: _Walk, holds: _Walk, stop: int) -> bool:
-    """Whether the record that fails has one behind it that names its checksum."""
+    """Whether the record after a failed one names its checksum."""
     failed = _header(data, walk.end, stop)
     if failed is None or not failed.crc or not _is_later(failed, walk, holds):
         return False

@@ -1,12 +1,12 @@
-"""Changes of a partition as bytes of a journal, and the live state after the last of them.
+"""Changes of a partition as bytes of a journal, and the live state that they lead to.
 
     Change ─► encoded() ─► parts of a record        record ─► decoded() ─► Changes ─► Ledger.apply
                                                     Ledger.table() ─► records of the next lap
 
-A record has one change or several, to be applied one after the other.  Columns of examples are
-written as they came.  A ledger keeps examples in the file: it numbers the rows of all records, and
-knows the row of each line and the record of each row, to read it on the day when it is copied into
-the next lap.
+A record has one change or several, in the order in which they apply.  Columns of examples are
+written as they came.  A ledger leaves examples in the file: it numbers the rows of all records, and
+knows the row of each line and the record of each row, and reads a row only to copy it into the next
+lap.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ __all__ = ["Ledger", "decoded", "encoded"]
 
 # drop, drop_chunks, done, tokens, put, columns, 1 for a base; base; bytes of names and of it all
 _HEAD = struct.Struct("<7Iq2Q")
-_NUMBERS = 6  # of an example
-#: Bytes of examples in one record of a table.
+_NUMBERS = 6  # integers of an example
+#: Bytes of examples in one record of a table, about.
 _PIECE_BYTES = 4 << 20
-#: More than a name, a number and their lengths take beside a value, or a key with its length
+#: Upper bounds: bytes of a name, a number and their lengths beside a value, and of a key's length
 #: beside its bytes.
 _NAME_BYTES = 128
 _KEY_BYTES = 16
@@ -42,7 +42,7 @@ Read = Callable[[int, int], Data]
 
 
 def encoded(change: Change) -> list[Any]:
-    """A change as buffers, to be written one after the other."""
+    """Return a change as buffers, to be written one after the other."""
     put = change.put
     lists = (change.drop, change.drop_chunks, change.done, change.tokens)
     names = pack([list(change.chunks.items()), list(change.meta.items()), put.keys])
@@ -65,7 +65,7 @@ def encoded(change: Change) -> list[Any]:
 
 
 def decoded(data: Data) -> list[Change]:
-    """The changes of a record; arrays lie in its bytes."""
+    """Return the changes of a record; their arrays are views of its bytes."""
     changes, at = [], 0
     while at < len(data):
         end = at + _HEAD.unpack_from(data, at)[-1]
@@ -111,13 +111,13 @@ class _Record(NamedTuple):
     """A record that has examples."""
 
     first: int  # number of its first row
-    row_bytes: int  # of its largest example
+    row_bytes: int  # bytes of its largest example
     place: int
     nbytes: int
 
 
 class Ledger:
-    """All that is live; ``tokens`` is how many of the last ones stay."""
+    """The live state; ``tokens`` is how many of the last ones stay."""
 
     def __init__(self, tokens: int) -> None:
         self._row_of: dict[int, int] = {}  # line → number of its row
@@ -129,7 +129,7 @@ class Ledger:
         self._tokens: deque[int] = deque(maxlen=tokens)
 
     def apply(self, changes: Sequence[Change], place: int, nbytes: int) -> None:
-        """These are in the file, as a record of so many bytes."""
+        """Apply changes that are in the file, as a record of so many bytes."""
         first, row_bytes = self._next_row, 0
         for change in changes:
             if len(change.put):
@@ -156,7 +156,7 @@ class Ledger:
         self._tokens.extend(change.tokens)
 
     def _live(self) -> Iterator[tuple[_Record, np.ndarray]]:
-        """Records with live examples, and which of their rows these are."""
+        """Yield the records with live examples, and the rows of these."""
         live = np.sort(np.fromiter(self._row_of.values(), np.int64, len(self._row_of)))
         ends = [*(record.first for record in self._records[1:]), self._next_row]
         upto = np.searchsorted(live, ends).tolist()
@@ -165,20 +165,20 @@ class Ledger:
                 yield record, live[begin:end] - record.first
 
     def _examples(self, read: Read) -> Iterator[tuple[Examples, np.ndarray]]:
-        """The examples of each record, and which of them are live."""
+        """Yield the examples of each record, and the rows of live ones."""
         for record, rows in self._live():
             changes = decoded(read(record.place, record.nbytes))
             yield Examples.joined([change.put for change in changes]), rows
 
     def saved(self, read: Read) -> Saved:
-        """All of it: examples by insertion index, tokens as they came."""
+        """Return the live state: examples by insertion index, tokens as they came."""
         examples = Examples.gathered(list(self._examples(read)))
         return Saved(
             dict(self._meta), examples, dict(self._chunks), sorted(self._done), list(self._tokens)
         )
 
     def table_bytes(self) -> int:
-        """Bytes that the records of ``table`` take, at most."""
+        """Return an upper bound of the bytes that the records of ``table`` take."""
         named = [*self._chunks.values(), *self._meta.values()]
         numbers = 8 * (len(self._done) + len(self._tokens))
         first = record_bytes(_HEAD.size + numbers + sum(_NAME_BYTES + len(v) for v in named))
@@ -186,7 +186,7 @@ class Ledger:
         return first + rest + (rest // _PIECE_BYTES + 1) * record_bytes(_HEAD.size + _NAME_BYTES)
 
     def table(self, read: Read) -> Iterator[Change]:
-        """All of it, as changes for a new lap, one to a record."""
+        """Yield the live state as changes for a new lap, one for each record."""
         chunks, meta = dict(self._chunks), dict(self._meta)
         done, tokens = list(self._done), list(self._tokens)
         yield Change(done=done, chunks=chunks, meta=meta, tokens=tokens)
@@ -204,7 +204,7 @@ class Ledger:
 
 
 def _row_bytes(put: Examples) -> int:
-    """Bytes of the largest of some examples in a record, at most."""
+    """Return an upper bound of the bytes of the largest of some examples."""
     states = sum(
         8 + (max(map(len, column)) if isinstance(column, list) else column.shape[1])
         for column in put.states

@@ -1,4 +1,4 @@
-"""Stores of headrace before it had journals: one SQLite file for each partition, read once.
+"""Stores of earlier releases: one SQLite file for each partition, converted once.
 
 0.db (and 0.db-wal) ─► read_old() ─► Change ─► 0.journal
 """
@@ -26,7 +26,7 @@ _EXAMPLE = struct.Struct("<8q")
 
 
 def read_old(path: Path) -> Change:
-    """All that an old store holds.  ValueError where it can not be trusted."""
+    """Return the content of an old store.  ValueError where it can not be trusted."""
     try:
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
             marks = [db.execute(f"PRAGMA {of}").fetchone()[0] for of in _PRAGMAS]

@@ -1,7 +1,7 @@
-"""The list of a feed's rows that are left out, on disk: feeds/NAME/quarantine.json.
+"""The file of a feed's left-out rows: feeds/NAME/quarantine.json.
 
-    [number, text]            it killed its workers, see quarantine.py
-    [number, text, epoch]     an operator had it left out from that epoch on, see skipping.py
+    [number, text]            the row killed its workers, see quarantine.py
+    [number, text, epoch]     an operator left it out from that epoch on, see skipping.py
 
 A row may be there for both reasons.  The file is replaced whole.
 """
@@ -20,7 +20,7 @@ __all__ = ["Omissions", "Skipped", "quarantine_file"]
 
 
 def quarantine_file(state: str | Path, feed: str) -> Path:
-    """Where a feed's list lies."""
+    """Return the path of a feed's list."""
     return Path(state) / "feeds" / feed / "quarantine.json"
 
 
@@ -34,14 +34,14 @@ class Skipped:
 
 @dataclass(slots=True)
 class Omissions:
-    """By the reader's number of the example."""
+    """Left-out rows, by the reader's number of the example."""
 
     deadly: dict[int, str] = field(default_factory=dict)
     skipped: dict[int, Skipped] = field(default_factory=dict)
 
     @classmethod
     def read(cls, file: Path | None) -> Omissions:
-        """What a file lists; nothing where there is none."""
+        """Read a list; an empty one where there is no file."""
         found = cls()
         if file is None or not file.exists():
             return found
@@ -59,19 +59,19 @@ class Omissions:
         return found
 
     def skip(self, row: int, skipped: Skipped) -> None:
-        """One more row is out; of two epochs the earlier one holds."""
+        """Leave one more row out, from the earlier of two epochs on."""
         known = self.skipped.get(row)
         if known is None or skipped.since < known.since:
             self.skipped[row] = skipped
 
     def add(self, others: Omissions) -> None:
-        """All of others too."""
+        """Leave the rows of another list out, too."""
         self.deadly.update(others.deadly)
         for row, skipped in others.skipped.items():
             self.skip(row, skipped)
 
     def write(self, file: Path) -> None:
-        """Keep them; OSError where that can not be."""
+        """Write the list; OSError where that fails."""
         rows: list[tuple[int, str] | tuple[int, str, int]] = sorted(self.deadly.items())
         rows += [(row, s.reason, s.since) for row, s in sorted(self.skipped.items())]
         write_durably(file, json.dumps(rows, indent=1))

@@ -1,15 +1,15 @@
-"""Taking a feed's state back to a snapshot: all of it or nothing, whatever is killed meanwhile.
+"""Taking a feed's state back to a snapshot: whole or not at all, also under kill -9.
 
     snapshots/FEED/ID/ ─ prepare ─► feeds/.FEED.new/ ─ take_back ─► feeds/FEED/
-                                    what was there ──────────────► feeds/.FEED.old/
+                                    the state before ────────────► feeds/.FEED.old/
 
-Once ``COMPLETE`` lies in the new directory it is what holds, and the next start goes on with the
-change where it was cut off.  What was there before is kept until the next time.
+Once the new directory has a file ``COMPLETE`` it is the valid one, and the next start completes a
+change that was cut off.  The state before stays until the next time.
 
 The beginning of a feed is a snapshot without stores.
 
-Each such change is a *generation* of the feed.  Trainers of an earlier one are not let in again:
-what they did since the snapshot is undone.
+Each such change is a *generation* of the feed.  Trainers of an earlier generation are not let in:
+their work since the snapshot is undone.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ..core.rewinding import BEGINNING
 from ..files.durable_file import sync_directory, write_durably, writing
 from ..process.config import FeedConfig
 from .omissions import Omissions
+from .snapshots import BESIDE, sync_file
 from .statedir import STATES, StateDirectory, described
 
 __all__ = ["Resumption", "finish", "prepare", "resumption", "take_back"]
@@ -37,7 +38,6 @@ logger = logging.getLogger("headrace.server")
 _COMPLETE = "COMPLETE"
 _FLIGHT = "flight"
 _GENERATION = "generation.json"
-_BESIDE = ("feed.json", "functions.json", "quarantine.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Resumption:
 
 
 def resumption(state: Path, feed: str) -> Resumption:
-    """What is noted of a feed."""
+    """Read the generation of a feed."""
     file = state / "feeds" / feed / _GENERATION
     try:
         plain = json.loads(file.read_text())
@@ -72,10 +72,9 @@ def prepare(
     snapshot: str,
     allow_change: bool = False,
 ) -> None:
-    """Bring the snapshot that lies in ``source`` to where it can take the place of a feed's state.
+    """Copy the snapshot in ``source`` to a new directory beside a feed's state.
 
-    None stands for the beginning.
-    ConfigChanged where the feed is not what the snapshot is of.
+    None stands for the beginning.  ConfigChanged where the feed differs from that of the snapshot.
     """
     feeds = state.path / "feeds"
     before = resumption(state.path, feed.name)
@@ -85,10 +84,10 @@ def prepare(
         new.mkdir(parents=True)
     if source is not None:
         for path in sorted(source.iterdir()):
-            if path.suffix in STATES or path.name in _BESIDE:
+            if path.suffix in STATES or path.name in BESIDE:
                 with writing(new / path.name, path.stat().st_size):
                     shutil.copyfile(path, new / path.name)
-                    _sync(new / path.name)
+                    sync_file(new / path.name)
         _follow_files(new / "feed.json", feed)
     state.check_feed(feed, allow_change, new)
     plain: dict[str, Any] = {"generation": before.generation + 1, "snapshot": snapshot}
@@ -98,7 +97,7 @@ def prepare(
 
 
 def take_back(state: StateDirectory, feed: str) -> None:
-    """Have what was prepared take its place.  Nobody may have the feed's stores open."""
+    """Replace a feed's state by the prepared one.  No process may have its stores open."""
     feeds = state.path / "feeds"
     new = feeds / f".{feed}.new"
     _keep_quarantine(feeds / feed / "quarantine.json", new / "quarantine.json")
@@ -108,7 +107,7 @@ def take_back(state: StateDirectory, feed: str) -> None:
 
 
 def finish(state: Path) -> None:
-    """Go on with changes that an end has cut off; what had not come to hold is removed."""
+    """Complete changes that a crash has cut off, and remove those that were not valid yet."""
     feeds = state / "feeds"
     for new in sorted(feeds.glob(".*.new")):
         name = new.name[1 : -len(".new")]
@@ -129,13 +128,8 @@ def finish(state: Path) -> None:
             done.unlink()
 
 
-def _sync(path: Path) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-
-
 def _follow_files(file: Path, feed: FeedConfig) -> None:
-    """The same files may lie elsewhere on another machine, with other times."""
+    """Accept the same files at other places and with other times, as on another machine."""
     try:
         known = json.loads(file.read_text())
         names, now = _names(known["files"]), described(feed)
@@ -143,7 +137,7 @@ def _follow_files(file: Path, feed: FeedConfig) -> None:
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ServerError(f"{file} of the snapshot is damaged: {error!r:.200}") from None
     if known["files"] == now["files"] or names != _names(now["files"]):
-        return  # the same, or other files: who opens the state looks at it
+        return  # the same, or other files, which ``check_feed`` refuses
     logger.warning(
         "feed %r: files of the same names and sizes as in the snapshot are taken for the same, "
         "though they lie elsewhere or were written at another time",
@@ -159,7 +153,7 @@ def _names(files: list[Any]) -> list[tuple[str, int]]:
 
 
 def _keep_quarantine(known: Path, new: Path) -> None:
-    """Rows that were found to kill or were left out since are left out now too."""
+    """Leave rows out, too, that were quarantined or skipped since the snapshot."""
     rows = Omissions.read(new)
     rows.add(Omissions.read(known))
     if rows.deadly or rows.skipped:

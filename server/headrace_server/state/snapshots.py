@@ -1,13 +1,13 @@
-"""Snapshots of feeds: copies of all that a feed's state is, each as of one moment.
+"""Snapshots of feeds: copies of a feed's whole state, each as of one moment.
 
-    state directory: snapshots/FEED/ID/     snapshot.json   what it is, and checksums of the others
-                                            feed.json       what the feed was declared as
+    state directory: snapshots/FEED/ID/     snapshot.json   feed, term, checksums of the others
+                                            feed.json       the declaration of the feed
                                             K.journal       partition K
                                             quarantine.json rows that are left out, if any
     anywhere else:   URL/FEED/ID/           the same, where copies are wanted
 
-A snapshot that is being made lies in ``ID.part``: one that has its name is whole.  At a URL it is
-whole once its ``snapshot.json`` is there, which comes last.
+A snapshot that is being made lies in ``ID.part``; the final name means that it is whole.  At a URL
+a snapshot is whole once its ``snapshot.json`` is there, which is written last.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from headrace_proto.token import SNAPSHOT, Token
 from ..files.durable_file import sync_directory, write_durably, writing
 from ..files.extras import PackageMissing, require
 
-__all__ = ["Shelf", "SnapshotDamaged", "Stored"]
+__all__ = ["BESIDE", "Shelf", "SnapshotDamaged", "Stored", "sync_file"]
 
 _FORMAT = 1
 _LEAF = "snapshot.json"
-_BESIDE = ("feed.json", "functions.json", "quarantine.json")
+BESIDE = ("feed.json", "functions.json", "quarantine.json")
 _PART = ".part"
 _REMEDY = "make room there, or keep fewer snapshots (keep_snapshots)"
 _STAMP = "%Y%m%dT%H%M%SZ"
@@ -42,12 +42,12 @@ _READ_BYTES = 1 << 20
 
 
 class SnapshotDamaged(ServerError):
-    """A snapshot is not what was stored."""
+    """A snapshot differs from the one that was stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A snapshot that is there: its name, when it was made (UTC), its bytes."""
+    """A stored snapshot: its name, when it was made (UTC), its bytes."""
 
     snapshot: str
     made: str
@@ -72,14 +72,14 @@ class Shelf:
         return self._far is not None
 
     def sweep(self) -> None:
-        """Remove what an earlier server has begun and not finished."""
+        """Remove snapshots that an earlier server did not finish."""
         for part in self._root.glob(f"*/*{_PART}"):
             shutil.rmtree(part, ignore_errors=True)
 
     # Making one
 
     def begin(self, feed: str) -> tuple[str, Path]:
-        """The name of a new snapshot, and the directory that its stores are to be copied into."""
+        """Begin a snapshot: return its name, and the directory for the copies of its stores."""
         stamp = datetime.now(UTC).strftime(_STAMP)
         name = f"{stamp}-{secrets.token_hex(6)}"
         part = self._root / feed / f"{name}{_PART}"
@@ -88,19 +88,19 @@ class Shelf:
         return name, part
 
     def finish(self, feed: str, name: str, term: int) -> Token:
-        """All stores are there: the snapshot is whole, and stays so after a power cut.
+        """Complete a snapshot whose stores are copied; it is whole also after a power cut.
 
-        ``term`` is the server's: tokens in the stores are not of a later one.
+        ``term`` is the server's: the stores have no tokens of a later one.
         """
         part = self._root / feed / f"{name}{_PART}"
-        for beside in _BESIDE:
+        for beside in BESIDE:
             source = self._state / "feeds" / feed / beside
             if source.exists():
                 with writing(part / beside, source.stat().st_size, _REMEDY):
                     shutil.copyfile(source, part / beside)
         files = {}
         for path in sorted(part.iterdir()):
-            _sync(path)
+            sync_file(path)
             files[path.name] = _sum(path)
         leaf: dict[str, Any] = {
             "format": _FORMAT,
@@ -122,7 +122,7 @@ class Shelf:
         return Token(feed, name, "" if self._far is None else self._far.url)
 
     def abandon(self, feed: str, name: str) -> None:
-        """It can not be made."""
+        """Remove a snapshot that can not be made."""
         shutil.rmtree(self._root / feed / f"{name}{_PART}", ignore_errors=True)
 
     def _forget_old(self, feed: str) -> None:
@@ -135,7 +135,7 @@ class Shelf:
     # Finding one
 
     def stored(self, feed: str) -> list[Stored]:
-        """The feed's snapshots in the state directory, the oldest first."""
+        """Return the feed's snapshots in the state directory, the oldest first."""
         found = []
         for path in sorted((self._root / feed).glob("*")):
             if SNAPSHOT.fullmatch(path.name) and (path / _LEAF).exists():
@@ -146,9 +146,9 @@ class Shelf:
         return found
 
     def fetch(self, feed: str, name: str) -> tuple[Path, int]:
-        """The directory of a snapshot, whole and checked, and the term that it was made in.
+        """Return the directory of a snapshot, after a check, and the term that it was made in.
 
-        It is brought from the URL where it must be.
+        Where the state directory lacks it, it is fetched from the URL.
         """
         if not SNAPSHOT.fullmatch(name):
             raise ServerError(f"{name!r:.80} is not the name of a snapshot")
@@ -178,7 +178,7 @@ class Shelf:
 
 
 def _check(directory: Path, feed: str, name: str) -> int:
-    """Whether a snapshot is what was stored; its term."""
+    """Check a snapshot against its checksums; return its term."""
     try:
         leaf = json.loads((directory / _LEAF).read_text())
         made_by, files = leaf["format"], dict(leaf["files"])
@@ -216,7 +216,7 @@ def _sum(path: Path) -> list[Any]:
     return [path.stat().st_size, digest.hexdigest()]
 
 
-def _sync(path: Path) -> None:
+def sync_file(path: Path) -> None:
     with open(path, "rb") as file:
         os.fsync(file.fileno())
 
@@ -229,7 +229,7 @@ class _Far:
         fsspec = require("fsspec", "remote", url)
         try:
             self._system, self._path = fsspec.core.url_to_fs(self.url)
-        except ImportError as error:  # fsspec knows the protocol and lacks its package
+        except ImportError as error:  # fsspec lacks the package for this protocol
             raise PackageMissing(f"snapshots={url!r}: {error}") from None
         except ValueError as error:
             raise ValueError(f"snapshots={url!r}: {error}") from None
@@ -240,7 +240,7 @@ class _Far:
             yield
         except ServerError:
             raise
-        except Exception as error:  # each file system has errors of its own
+        except Exception as error:  # each file system raises its own errors
             raise ServerError(f"{what} {self.url}: {type(error).__name__}: {error}") from error
 
     def put(self, feed: str, name: str, directory: Path, files: list[str]) -> None:
@@ -251,7 +251,7 @@ class _Far:
                 self._system.put_file(str(directory / file), f"{place}/{file}")
 
     def get(self, feed: str, name: str, directory: Path) -> bool:
-        """Bring a snapshot.  False where there is none."""
+        """Fetch a snapshot.  False where there is none."""
         place = f"{self._path}/{feed}/{name}"
         with self._named("a snapshot could not be brought from"):
             if not self._system.exists(f"{place}/{_LEAF}"):

@@ -1,16 +1,16 @@
-"""The state directory: what a server finds again when it is started anew.
+"""The state directory: files that outlive a server, for its next start.
 
-LOCK                          flock while a server lives: a second one is refused
+LOCK                          held by flock while a server runs: a second one is refused
 epoch                         term of the last start (fences off earlier tokens), the terms before
                               it, and how many there were
 index/                        indexes of record files
-feeds/NAME/feed.json          what the feed was declared as, its files, its partitions
-feeds/NAME/functions.json     what its functions did, see functions.py
-feeds/NAME/quarantine.json    examples that are left out: they killed their workers, or on purpose
-feeds/NAME/flight/            which rows went to whom, see flight.py
+feeds/NAME/feed.json          the declaration of the feed, its files, its partitions
+feeds/NAME/functions.json     digests of its functions, see functions.py
+feeds/NAME/quarantine.json    left-out examples: they killed workers, or an operator skipped them
+feeds/NAME/flight/            the flight record, see flight/files.py
 feeds/NAME/K.lock             POSIX lock of the worker that has partition K
 feeds/NAME/K.journal          partition K, see store.py
-feeds/NAME/generation.json    to which snapshot it was taken back last, see restoring.py
+feeds/NAME/generation.json    the snapshot that it was taken back to last, see restoring.py
 snapshots/NAME/ID/            copies of all that, see snapshots.py
 """
 
@@ -46,7 +46,7 @@ __all__ = [
 
 #: Suffix of a partition's file.
 SUFFIX = ".journal"
-#: … and what it may be instead, until it is opened.
+#: … or that of an earlier release, until the store is opened.
 STATES = frozenset({SUFFIX, OLD_SUFFIX})
 _FORMAT = 1
 _FIELDS = frozenset({"format", "partitions", "pipeline", "files"})
@@ -54,11 +54,11 @@ _FIELDS = frozenset({"format", "partitions", "pipeline", "files"})
 _TERM_FILE = "epoch"
 #: Tokens carry the term above 32 bits, and are below 2**63.
 _MOST_TERMS = 2**31 - 1
-#: A clock that is wrong may not use them up.
+#: A wrong clock must not use them up.
 _MOST_BY_CLOCK = _MOST_TERMS - 2**24
-#: Twice, so that a wrong digit does not become another number.
+#: The number stands twice, so that a wrong digit does not become another number.
 _TERM = re.compile(r"([0-9]{1,10}) \1\s*")
-#: The last starts, which are noted in a line that is there twice, too.
+#: The last terms, in a line that stands twice, too.
 _STARTS = re.compile(r"[0-9]{1,10}( [0-9]{1,10})*")
 _MOST_STARTS = 1000
 _NEXT = "Resume from a snapshot, or move the state directory away to begin anew"
@@ -69,7 +69,7 @@ class ConfigChanged(ServerError, ValueError):
 
 
 def partition_path(directory: str | Path, feed: str, partition: int) -> Path:
-    """The file of one partition's state."""
+    """Return the path of one partition's state."""
     return Path(directory) / "feeds" / feed / f"{partition}{SUFFIX}"
 
 
@@ -82,10 +82,10 @@ class StateDirectory:
     """A state directory that this process holds."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """ServerError when another server holds it."""
+        """Hold the directory; ServerError where another server holds it."""
         self.path = Path(path).absolute()
         self.starts: tuple[int, ...] = ()  # the last terms, this start's at the end
-        self.count = 0  # of all starts, this one included
+        self.count = 0  # number of all starts, this one included
         try:
             with writing(self.path):
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -141,9 +141,10 @@ class StateDirectory:
     def check_feed(
         self, feed: FeedConfig, allow_change: bool = False, directory: Path | None = None
     ) -> None:
-        """Compare a feed with what its state is of, or note it where there is none.
+        """Compare a feed with the one of its state, or note it where there is no state.
 
-        ``directory`` is where that lies, if not in its place.  ConfigChanged says what differs.
+        ``directory``: the directory of the state, if not in its place.  ConfigChanged lists the
+        differences.
         """
         file = (directory or self.path / "feeds" / feed.name) / "feed.json"
         if compare_feed(self.path, feed, file, allow_change):
@@ -154,9 +155,9 @@ class StateDirectory:
         write_durably(file, json.dumps(now, indent=1, sort_keys=True))
 
     def with_partitions(self, feed: FeedConfig, directory: Path | None = None) -> FeedConfig:
-        """The feed with as many partitions as its state has, where there is one.
+        """Return the feed with as many partitions as its state has, where there is one.
 
-        ``directory`` is where that lies, if not in its place.
+        ``directory``: the directory of the state, if not in its place.
         """
         known = _known((directory or self.path / "feeds" / feed.name) / "feed.json")
         if known is None:
@@ -170,7 +171,7 @@ class StateDirectory:
 
 
 def _starts(lines: list[str], last: int) -> tuple[int, ...]:
-    """The starts before this one; only the last where the file does not tell of others."""
+    """Return the terms before this one; only the last where the file lists no others."""
     if len(lines) == 2 and lines[0] == lines[1] and _STARTS.fullmatch(lines[0]):
         starts = tuple(map(int, lines[0].split()))
         if starts[-1] == last:
@@ -179,7 +180,7 @@ def _starts(lines: list[str], last: int) -> tuple[int, ...]:
 
 
 def compare_feed(state: Path, feed: FeedConfig, file: Path, allow_change: bool) -> bool:
-    """Whether a feed is what ``file`` says that its state is of; ConfigChanged says what differs.
+    """Whether a feed is the one that ``file`` notes; ConfigChanged lists the differences.
 
     False where nothing is noted, or where a change was allowed.
     """
@@ -204,9 +205,9 @@ def compare_feed(state: Path, feed: FeedConfig, file: Path, allow_change: bool) 
 
 
 def described(feed: FeedConfig) -> dict[str, Any]:
-    """What the state of a feed depends on, as JSON data.
+    """Return the parts of a feed that its state depends on, as JSON data.
 
-    What is done about bad examples is not of it: they are never part of a state.
+    The policy for bad examples is left out: these are never part of a state.
     """
     declared = feed.declaration
     plain = declared.to_plain()
@@ -227,7 +228,7 @@ def described(feed: FeedConfig) -> dict[str, Any]:
 
 
 def _known(file: Path) -> dict[str, Any] | None:
-    """What a state is of, as it was noted; None where there is none."""
+    """Read the feed that a state was noted for; None where there is none."""
     try:
         known = json.loads(file.read_text())
     except FileNotFoundError:
@@ -247,7 +248,7 @@ def _known(file: Path) -> dict[str, Any] | None:
 
 
 def _never(old: dict[str, Any], new: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Changes with which stored states and positions would be taken for what they are not."""
+    """Yield changes under which stored states and positions would get another meaning."""
     for change in _differences(old["partitions"], new["partitions"], "partitions"):
         yield change, "positions and states belong to partitions"
     before, now = (tree["pipeline"]["shape"] for tree in (old, new))
@@ -268,7 +269,7 @@ def _unlike(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
 
 
 def _files_unlike(old: list[Any], new: list[Any]) -> Iterator[str]:
-    """In words, what differs between two lists of path, size and stamp."""
+    """Yield the differences of two lists of path, size and stamp, for people."""
     before, now = ({path: rest for path, *rest in files} for files in (old, new))
     for path, (size, stamp) in before.items():
         if path not in now:
@@ -283,7 +284,7 @@ def _files_unlike(old: list[Any], new: list[Any]) -> Iterator[str]:
 
 
 def _differences(old: Any, new: Any, where: str) -> Iterator[str]:
-    """In words, what differs between two trees of JSON data."""
+    """Yield the differences of two trees of JSON data, for people."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
             yield from _differences(old.get(key), new.get(key), f"{where}.{key}")

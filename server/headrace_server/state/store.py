@@ -2,19 +2,19 @@
 
     submit(change, ticket) ─► [ all that has gathered ─► one record ] ─► take_done()
 
-A ticket is done when its change is committed, which is when a trainer may be told.  While one
-record is written the next gathers, so the disk sets the delay and not the rate.  A full disk
-is waited out: nothing is told to be committed meanwhile, and nothing that was is lost.
+A ticket is done when its change is committed; only then is a trainer answered.  While the store
+writes one record the next gathers, so the disk sets the delay and not the rate.  The store waits
+while a disk is full: it acknowledges no change meanwhile, and loses none that it acknowledged.
 
-    durability "power"    a record is on the disk before it is told
+    durability "power"    a record is on the disk before it is acknowledged
                "process"  outlives any process; power loss may take the last seconds back.  A write
                           only fills memory then, so write() needs no thread while that has nothing
                           to do; the thread begins laps, and waits for room
                "worker"   the same for a file in shared memory, which is kept smaller
 
-Each record has a checksum, and a file is looked through whenever it is opened.  One that is empty,
-not ours or damaged is refused and left as it is.  Damage to the very last record can not be told
-from a commit that the end cut short: that one is as if it had not been.
+Each record has a checksum, and the store reads the whole file when it opens it.  A file that is
+empty, not a journal or damaged is refused and stays as it is.  Damage to the very last record looks
+like a commit that a crash cut short: the store ignores that record.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ __all__ = ["DURABILITIES", "TOKENS", "WORKER", "Store", "StoreDamaged"]
 logger = logging.getLogger("headrace.store")
 
 DURABILITIES = ("power", "process")
-#: Of a journal in shared memory, which ends with its server.
+#: Durability of a journal in shared memory, which ends with its server.
 WORKER = "worker"
-#: Tokens of the last commits, by which a trainer that asks again is answered as before.
+#: Number of tokens to remember, so that a commit which comes again is answered as before.
 TOKENS = 65_536
-#: Of a journal in shared memory, where every partition of every feed has one.
+#: The same in shared memory, where every partition of every feed has a journal.
 TOKENS_IN_MEMORY = 4096
 _RETRY_S = 0.25
 _CLOSE_S = 10.0
-#: Errors that pass by themselves, or when somebody makes room.
+#: Errors that pass by themselves, or when an operator makes room.
 _PASSING = frozenset(
     (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE)
 )
 
 
 class StoreDamaged(ServerError):
-    """A file of states can not be trusted."""
+    """The file of a partition's state can not be trusted."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +73,7 @@ class _Copy:
 
 
 class Store:
-    """One partition's file."""
+    """The store of one partition."""
 
     def __init__(self, path: Path, durability: str, wake_fd: int = -1, begun: bool = False) -> None:
         """Open the file, or make it.  StoreDamaged where it had ``begun`` and is gone."""
@@ -86,9 +86,9 @@ class Store:
         self._done: list[Any] = []
         self._changed = threading.Condition()
         self._closing = False
-        self._working = False  # whether the thread has the file
+        self._working = False  # whether the thread uses the file
         self._used = False
-        self.fault = ""  # why nothing is committed at the moment
+        self.fault = ""  # why changes wait at the moment
         self.commits = 0  # transactions of this life …
         self.committed_at = 0.0  # … and when the last one was done
         self._failure: BaseException | None = None
@@ -104,16 +104,16 @@ class Store:
         old = self.path.with_suffix(OLD_SUFFIX)
         with _named(self.path, self.in_memory):
             if not self.path.exists():
-                if begun:  # an old store beside it would be of before
+                if begun:  # an old store beside it would hold an earlier state
                     raise ValueError("it is gone, and commits were stored in it")
                 if old.exists():
                     parts = encoded(read_old(old))
                     create(self.path, [parts], record_bytes(sum(map(len, parts))))
                 else:
                     create(self.path, [], in_memory=self.in_memory)
-            for one in old.parent.glob(f"{old.name}*"):  # with what SQLite keeps beside it
+            for one in old.parent.glob(f"{old.name}*"):  # with SQLite's own files
                 one.unlink()
-            new.unlink(missing_ok=True)  # of a lap that an end cut short
+            new.unlink(missing_ok=True)  # from a lap that a crash cut short
             journal = Journal(self.path, durable, self.in_memory)
             try:
                 read = journal.views()
@@ -126,9 +126,9 @@ class Store:
         return journal
 
     def load(self) -> Saved:
-        """What is there: examples by insertion index, tokens as they came.
+        """Return the stored state: examples by insertion index, tokens as they came.
 
-        To be asked for before anything is submitted.
+        Call it before the first ``submit``.
         """
         if self._used:
             raise ValueError("load() comes before the first submit()")
@@ -145,7 +145,7 @@ class Store:
     def write(self, changes: Sequence[Change]) -> bool:
         """Commit changes at once, as one record.
 
-        False where that is for the thread to do, or to fail with: submit them then.
+        False where only the thread can do that, or has to report why not: then submit them.
         """
         with self._changed:
             self._begin()
@@ -153,7 +153,7 @@ class Store:
 
     @property
     def settled(self) -> bool:
-        """Whether all that was submitted is committed, and every ticket taken."""
+        """Whether all submitted changes are committed, and all tickets taken."""
         with self._changed:
             return not (self._working or self._gathered or self._done)
 
@@ -170,7 +170,7 @@ class Store:
         return True
 
     def take_done(self) -> list[Any]:
-        """Tickets whose changes are committed, in the order of their submission."""
+        """Return the tickets whose changes are committed, in the order of their submission."""
         with self._changed:
             done, self._done = self._done, []
         if not done:
@@ -178,10 +178,10 @@ class Store:
         return done
 
     def copy_to(self, target: Path) -> None:
-        """A consistent copy of what is committed, at least all that was submitted before.
+        """Write a consistent copy of the committed state, with all changes submitted before.
 
-        Nothing is committed while it is made.  ServerError, and no file, when it can not be made
-        or commits wait for a disk.
+        The store commits nothing meanwhile.  ServerError, and no file, where the copy can not be
+        made or commits wait for a disk.
         """
         copy = _Copy(target)
         with self._changed:
@@ -200,14 +200,14 @@ class Store:
             raise ServerError(f"{target}: {error}") from error
 
     def take_failure(self) -> None:
-        """ServerError when the thread has ended for a reason that does not pass."""
+        """Raise ServerError where the thread has ended for a reason that does not pass."""
         if self._failure is not None:
             raise ServerError(f"{self.path}: {self._failure}") from self._failure
 
     def close(self) -> None:
-        """Commit what has gathered and close the file.
+        """Commit the gathered changes and close the file.
 
-        While a disk is full one more attempt is made; what fails then was told to nobody.
+        While a disk is full it tries once more; a change that fails then was never acknowledged.
         """
         with self._changed:
             self._closing = True
@@ -288,7 +288,7 @@ class Store:
         self._wake()
 
     def _write(self, changes: Sequence[Change]) -> None:
-        """Append what has gathered, in the next lap where this one is full."""
+        """Append the gathered changes, in the next lap where this one is full."""
         if changes:
             try:
                 self._append(changes)
@@ -329,12 +329,12 @@ class Store:
 
 
 class _Passing(ServerError):
-    """What is over when somebody makes room."""
+    """An error that is over when an operator makes room."""
 
 
 @contextlib.contextmanager
 def _named(path: Path, in_memory: bool) -> Iterator[None]:
-    """Errors with the file's name and what can be done."""
+    """Give errors the file's name and a remedy."""
     try:
         yield
     except OSError as error:
