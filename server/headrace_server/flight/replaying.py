@@ -35,7 +35,6 @@ from ..making.segment_maker import SegmentMaker
 from ..making.segment_memory import closing
 from ..making.sequencing import Offer, Sequencing, State
 from ..making.slab import Slab
-from ..making.state_table import StateTable
 from ..pipeline.declaration import Declaration, Shape
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
@@ -281,16 +280,12 @@ class _Segments(SegmentMaker):
         self, batch: Segments, offers: Mapping[int, Offer]
     ) -> tuple[Segments, dict[str, Any], int]:
         """Every row from its initial states."""
-        at_trainer = self.cutting.at_trainer
-        if at_trainer:
+        if self.cutting.at_trainer:
             batch = replace(batch, starts=np.arange(len(batch), dtype=np.int64))
         fresh = replace(batch, segments=np.zeros_like(batch.segments))
-        if at_trainer:
-            return batch, *self.kept.columns(fresh, offers)
-        table = StateTable(self.cutting.states)
-        table.grow(len(batch))
-        table.begin(fresh, offers)
-        return batch, table.columns(batch.slots), len(batch)
+        self.states.grow(len(batch))
+        self.states.begin(fresh, offers)
+        return batch, *self.states.columns(fresh, offers)
 
     def made(self, plan: Plan, written: Any, memory: np.ndarray) -> tuple[Mapping[str, Any], None]:
         return _marked(self._script.made(plan.number)), None

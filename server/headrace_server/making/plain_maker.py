@@ -20,10 +20,10 @@ from ..pipeline.declaration import Shape
 from ..pipeline.selectors import RESERVED
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
+from ..reading.sampling import Stratified
 from ..reading.trace import NO_TRACING, NoTracing, Trace
 from .assemble import Assembly, Rows, batch_schema
 from .leaving_out import LeftOut
-from .run import Target
 from .shaping import Shaping, with_facts
 
 __all__ = ["Held", "PlainMaker"]
@@ -84,7 +84,10 @@ class PlainMaker:
     # Chunks
 
     def read(self, read: Read, before: Any, chunk: Chunk) -> tuple[Chunk, dict[str, Any]]:
-        """Hold a chunk; its rows that can be batched, and the facts that the machine needs."""
+        """Hold a chunk; its rows that can be batched, and the facts that the machine needs.
+
+        ``before`` is the memory of the stages before the read.
+        """
         chunk, facts = self.shaped(chunk)
         out = self.left_out.mask(chunk.ordinals, read.epoch, later=True)
         without = np.unique(chunk.ordinals[out]).tolist()
@@ -137,7 +140,7 @@ class PlainMaker:
         return [(self.held[part.chunk].chunk, part.rows) for part in plan.draft.parts]
 
     def made(
-        self, plan: Plan, written: Assembly, memory: np.ndarray
+        self, plan: Plan, written: Any, memory: np.ndarray
     ) -> tuple[Mapping[str, Any], Trace | None]:
         """Count a batch that lies in its block; its description and trace."""
         meta = plan.draft.meta
@@ -155,7 +158,8 @@ class PlainMaker:
         """False: plain batches are made as soon as they can be."""
         return False
 
-    def targets(self) -> list[Target]:
+    def targets(self) -> list[Stratified | Shaping]:
+        """Stages and shapes that draw classes in proportions that can be changed."""
         return [*self._intake.stratified, *self.shaping.retargetable()]
 
     def stats(self, of_stages: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -168,4 +172,5 @@ class PlainMaker:
         return stats or None
 
     def progress(self) -> dict[str, Any]:
+        """Nothing: there is no more to tell than how far reading is."""
         return {}

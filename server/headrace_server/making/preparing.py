@@ -10,17 +10,17 @@ none is made for 2**n batches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from headrace_proto.dtypes import BYTES
 
 from ..core.arena import Block
 from ..core.slots import Segments
-from .segment_block import BlockLayout, SegmentBlock
-from .sequencing import Offer, Sequencing
+from .segment_block import SegmentBlock
 from .slab import Slab
-from .state_table import KeptStates, StateTable
+
+if TYPE_CHECKING:
+    from .segment_maker import SegmentMaker
 
 __all__ = ["Preparing"]
 
@@ -29,27 +29,15 @@ _MOST_WRONG = 6
 
 
 class Preparing:
-    """At most one batch of one partition.  ``offers`` are those of its chunks in memory."""
+    """At most one batch of one partition."""
 
-    def __init__(
-        self,
-        slab: Slab,
-        layout: BlockLayout,
-        cutting: Sequencing,
-        offers: Mapping[int, Offer],
-        table: StateTable,
-        kept: KeptStates,
-    ) -> None:
+    def __init__(self, slab: Slab, maker: SegmentMaker) -> None:
         self._slab = slab
-        self._layout = layout
-        self._machine = cutting.machine
-        self._at_trainer = cutting.at_trainer
-        self._offers = offers
-        self._table = table
-        self._kept = kept
+        self._maker = maker
         # Where strings are states, places in the block are known when the states are.
+        cutting = maker.cutting
         texts = any(state.field.dtype == BYTES for state in cutting.states)
-        self._possible = self._at_trainer or not texts
+        self._possible = cutting.at_trainer or not texts
         self._ready: tuple[SegmentBlock, Block] | None = None
         self._wrong = 0  # guesses in a row
         self._pause = 0  # batches for which none is made
@@ -58,24 +46,18 @@ class Preparing:
         """Write the examples of the batch that is expected; False where there is nothing to do."""
         if not self._possible or self._ready is not None or self._pause:
             return False
-        batch = self._machine.expected()
-        if batch is None or not self._offers.keys() >= set(batch.chunks.tolist()):
+        maker = self._maker
+        batch = maker.cutting.machine.expected()
+        if batch is None or not maker.offers.keys() >= set(batch.of_chunks()):
             return False
-        extra: dict[str, Any] = {}
-        states = len(batch)
-        if self._at_trainer:
-            if batch.segments[batch.starts].any():  # from a state that may still be flushed
-                return False
-            extra, states = self._kept.columns(batch, self._offers)
-        assembly = SegmentBlock(self._layout, batch, self._offers, extra, states)
-        block = self._slab.lend(assembly.nbytes)
+        if maker.cutting.at_trainer and batch.segments[batch.starts].any():
+            return False  # they start from states that may still be flushed
+        written = maker.written(batch)
+        block = self._slab.lend(written.nbytes)
         if block is None:
             return False
-        if not self._at_trainer:  # their slots are nobody's before their first segment is taken
-            self._table.grow(self._machine.slots)
-            self._table.begin(batch, self._offers)
-        assembly.fill_examples(self._slab.memory(block))
-        self._ready = assembly, block
+        written.fill_examples(self._slab.memory(block))
+        self._ready = written, block
         return True
 
     def take(self, batch: Segments) -> tuple[SegmentBlock, Block] | None:
@@ -86,10 +68,10 @@ class Preparing:
         if self._ready is None:
             self._pause = max(0, self._pause - 1)
             return None
-        (assembly, block), self._ready = self._ready, None
-        if assembly.batch.same(batch):
+        (written, block), self._ready = self._ready, None
+        if written.batch.same(batch):
             self._wrong = 0
-            return (assembly, block) if self._slab.keep(block) else None
+            return (written, block) if self._slab.keep(block) else None
         self._slab.give_back(block)
         self._wrong = min(self._wrong + 1, _MOST_WRONG)
         self._pause = 2**self._wrong

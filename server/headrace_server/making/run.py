@@ -26,9 +26,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
-
-import numpy as np
+from typing import Any, Final
 
 from headrace_proto.layout import Slot
 from headrace_proto.schema import Field
@@ -39,7 +37,13 @@ from ..core.partition import Partition, Rest
 from ..core.plan import Plan, Read
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
+from ..reading.sampling import Stratified
 from ..reading.trace import Trace
+from .assemble import Assembly
+from .plain_maker import PlainMaker
+from .segment_block import SegmentBlock
+from .segment_maker import SegmentMaker
+from .shaping import Shaping
 from .slab import Slab
 
 __all__ = [
@@ -87,56 +91,9 @@ class MadeBatch:
     trace: Trace | None = None  # where its rows came from, where that is recorded
 
 
-class Written(Protocol):
-    """A batch about to be written into a block of at least ``nbytes``."""
-
-    rows: int
-    nbytes: int
-    slots: list[Slot]
-
-    def fill(self, block: np.ndarray) -> None: ...
-
-
-class Target(Protocol):
-    """A stage or a shape that draws classes in proportions that can be changed."""
-
-    def set_target(self, probs: list[float], number: int) -> int: ...
-
-
-class Maker(Protocol):
-    """Holds the rows of chunks that batches to come need, and writes these batches."""
-
-    made_ahead: bool  # whether batches are made before trainers want them
-    capacity: int | None  # batches that may be made ahead, where the pipeline bounds it
-    most_rows: int | None  # bound on the rows of one read
-    properties: Mapping[str, Any]  # for trainers, beside the schema
-
-    @property
-    def schema(self) -> Mapping[str, Field]: ...
-
-    def read(self, read: Read, before: Any, chunk: Chunk) -> tuple[Chunk, dict[str, Any]]:
-        """Hold a chunk; its rows that can be batched, and the facts that the machine needs.
-
-        ``before`` is the memory of the stages before the read.
-        """
-
-    def begin(self, plan: Plan) -> tuple[Written, Block | None]:
-        """The batch of a plan, and its block where it was written ahead."""
-
-    def made(
-        self, plan: Plan, written: Any, memory: np.ndarray
-    ) -> tuple[Mapping[str, Any], Trace | None]:
-        """The description and the trace of a batch that now lies in its block."""
-
-    def prepare(self) -> bool:
-        """Write ahead what is known of the batch to be wanted next; whether there was any."""
-
-    def targets(self) -> list[Target]:
-        """Stages and shapes that draw classes in proportions that can be changed."""
-
-    def stats(self, of_stages: list[dict[str, Any]]) -> dict[str, Any] | None: ...
-
-    def progress(self) -> dict[str, Any]: ...
+Maker = PlainMaker | SegmentMaker
+Written = Assembly | SegmentBlock
+Target = Stratified | Shaping
 
 
 class Memory(ABC):

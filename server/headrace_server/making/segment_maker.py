@@ -8,7 +8,7 @@ A batch may need a chunk that an earlier process read: it is read again, as it w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,10 @@ from ..core.plan import Plan, Read
 from ..core.slots import Segments
 from ..reading.chunk import Chunk, Origin
 from ..reading.intake import Intake
+from ..reading.sampling import Stratified
 from ..reading.trace import NO_TRACING, NoTracing, Trace
 from .keeper import Keeper
 from .preparing import Preparing
-from .run import Target
 from .segment_block import BlockLayout, SegmentBlock
 from .sequencing import Offer, Sequencing
 from .slab import Slab
@@ -53,17 +53,20 @@ class SegmentMaker:
         self.properties: Mapping[str, Any] = cutting.properties()
         self.layout = BlockLayout(self.schema, cutting.num_unroll)
         self.offers: dict[int, Offer] = {}
-        self.table = StateTable(cutting.states)
-        self.kept = KeptStates(cutting.states)
+        self.states = (KeptStates if cutting.at_trainer else StateTable)(cutting.states)
         self._origins: dict[int, Origin] = {}
         self._intake = intake
         self._keeper = keeper
         self._tracing = tracing
-        self._preparing = Preparing(slab, self.layout, cutting, self.offers, self.table, self.kept)
+        self._preparing = Preparing(slab, self)
 
     # Chunks
 
     def read(self, read: Read, before: Any, chunk: Chunk) -> tuple[Chunk, dict[str, Any]]:
+        """Hold a chunk; its examples that can be cut, and the facts that the machine needs.
+
+        ``before`` is the memory of the stages before the read.
+        """
         chunk, offer = self._hold(read, before, chunk)
         return chunk, {"key": [(read.epoch, key) for key in offer.keys], "count": offer.counts}
 
@@ -108,31 +111,38 @@ class SegmentMaker:
     # Batches
 
     def begin(self, plan: Plan) -> tuple[SegmentBlock, Block | None]:
+        """The batch of a plan, and its block where it was written ahead."""
         batch: Segments = plan.draft
         for chunk in batch.of_chunks():
             if chunk not in self.offers:
                 self.read_again(chunk)
         self._tracing.begin(batch)
         prepared = self._preparing.take(batch)
-        if self.cutting.at_trainer:
-            if prepared is not None:
-                return prepared
-            extra, states = self.kept.columns(batch, self.offers)
-        else:
-            self.table.grow(self.cutting.machine.slots)
-            if prepared is not None:
-                prepared[0].extra = self.table.columns(batch.slots)
-                return prepared
-            self.table.begin(batch, self.offers)
-            extra, states = self.table.columns(batch.slots), len(batch)
-        return SegmentBlock(self.layout, batch, self.offers, extra, states), None
+        if prepared is None:
+            return self.written(batch), None
+        if not self.cutting.at_trainer:
+            self.states.grow(self.cutting.machine.slots)
+            prepared[0].extra = self.states.columns(batch, self.offers)[0]
+        return prepared
+
+    def written(self, batch: Segments) -> SegmentBlock:
+        """A batch about to be written.
+
+        Where it is only expected that changes nothing: its slots are nobody's before.
+        """
+        self.states.grow(self.cutting.machine.slots)
+        self.states.begin(batch, self.offers)
+        extra, states = self.states.columns(batch, self.offers)
+        return SegmentBlock(self.layout, batch, self.offers, extra, states)
 
     def prepare(self) -> bool:
+        """Write ahead what is known of the batch that is expected next; whether there was any."""
         return self._preparing.prepare()
 
     def made(
-        self, plan: Plan, written: SegmentBlock, memory: np.ndarray
+        self, plan: Plan, written: Any, memory: np.ndarray
     ) -> tuple[Mapping[str, Any], Trace | None]:
+        """The description and the trace of a batch that now lies in its block."""
         batch: Segments = plan.draft
         meta = {"stripe": batch.stripe} if self.cutting.lanes else {}
         states = written.states(memory) if self._tracing.states else None
@@ -140,8 +150,9 @@ class SegmentMaker:
 
     # What is known
 
-    def targets(self) -> list[Target]:
-        return [*self._intake.stratified]
+    def targets(self) -> Sequence[Stratified]:
+        """Stages that draw classes in proportions that can be changed."""
+        return self._intake.stratified
 
     def stats(self, of_stages: list[dict[str, Any]]) -> dict[str, Any]:
         """Counters by class, where there are classes, and of segments."""
@@ -150,4 +161,5 @@ class SegmentMaker:
         return {**(of_stages[-1] if of_stages else {}), "segments": segments}
 
     def progress(self) -> dict[str, Any]:
+        """Segments by what they wait for."""
         return {"segments": self.cutting.machine.standing()}

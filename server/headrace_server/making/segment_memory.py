@@ -88,7 +88,7 @@ class SegmentMemory(Memory):
         if self._machine.refused:
             self._report_refused()
         if self._machine.through:
-            self._maker.kept.forget(self._machine.take_through())
+            self._maker.states.forget(self._machine.take_through())
         if self._maker.forget():
             self._partition.forget_reads()
 
@@ -124,7 +124,7 @@ class SegmentMemory(Memory):
         if len(rows):
             # Those that have ended too: nothing reads their slots before they begin anew.
             arrays = arrays_of(self._cutting.states, block, columns)
-            self._maker.table.put(batch.slots, arrays)
+            self._maker.states.put(batch.slots, arrays)
         self._saved.append((batch, rows, keys, arrays))
         return "", ""
 
@@ -136,10 +136,11 @@ class SegmentMemory(Memory):
                 places = {row: i for i, row in enumerate(rows)}
                 kept = self._machine.keep(batch, np.array(sorted(places), np.int64))
                 at = np.array([places[row] for row in kept.tolist()], np.int64)
-                self._maker.kept.put(batch.slots[kept], arrays, at)
                 if len(kept):
+                    states = [array[at] for array in arrays]
+                    self._maker.states.put(batch.slots[kept], states)
                     self._settle()
-                    keys, states = self._keys(batch.slots[kept]), [array[at] for array in arrays]
+                    keys = self._keys(batch.slots[kept])
                     change = self._keeper.flushed(batch, kept, keys, state_columns(states))
                     self._changes.append(change)
 
@@ -163,7 +164,7 @@ class SegmentMemory(Memory):
         batch = self._machine.claim(slots, np.frombuffer(segments, np.int32, rows, 8 * rows))
         if batch is None:
             return None
-        self._maker.table.grow(self._machine.slots)  # its states may come before the next batch
+        self._maker.states.grow(self._machine.slots)  # its states may come before the next batch
         taken = self._partition.take_number()
         self._out[taken] = batch
         return taken
@@ -220,11 +221,8 @@ class SegmentMemory(Memory):
             begun, examples = begun.take(still), examples.take(still)
         slots = self._machine.resume(begun)
         states = stored_states(self._cutting.states, examples)
-        if self._cutting.at_trainer:
-            self._maker.kept.put(slots, states, np.arange(len(slots)))
-        else:
-            self._maker.table.grow(self._machine.slots)
-            self._maker.table.put(slots, states)
+        self._maker.states.grow(self._machine.slots)
+        self._maker.states.put(slots, states)
 
     # What is known
 

@@ -27,7 +27,7 @@ from ..pipeline.sequences import fitted
 from ..reading.chunk import Chunk
 from ..reading.columns import Column, Ragged, RaggedStrings, Strings
 from ..reading.reader import BadRecords
-from ..reading.values import Values, as_int64
+from ..reading.values import Values, as_int64, is_integer
 
 __all__ = ["Offer", "Sequencing", "State"]
 
@@ -184,7 +184,7 @@ class Sequencing:
         totals: np.ndarray | None = None
         if self._lengths is not None and len(chunk):
             chunk, lengths = self._lengths.sound(
-                chunk, bad, "a length is an integer", _whole, "wrong_type"
+                chunk, bad, "a length is an integer", is_integer, "wrong_type"
             )
             chunk = chunk.with_fact("total", as_int64(lengths))
         sequences = {name: _ragged(chunk.columns[name]) for name in self.sequences}
@@ -232,45 +232,27 @@ class Sequencing:
         totals: np.ndarray | None,
     ) -> Iterator[tuple[int, str, str]]:
         """Row, text and reason of everything that breaks a rule."""
-        names = list(sequences)
-        for name in names[1:]:
-            others = sequences[name].extents[:, 0]
+        first, unroll = next(iter(sequences)), self.num_unroll
+        for name, column in sequences.items():
+            others = column.extents[:, 0]
             for row in np.flatnonzero(others != steps).tolist():
-                yield (
-                    row,
-                    (
-                        f"sequences have unequal lengths: {names[0]!r} has {steps[row]} steps, "
-                        f"{name!r} has {others[row]}"
-                    ),
-                    "unequal_lengths",
-                )
+                text = f"{first!r} has {steps[row]} steps, {name!r} has {others[row]}"
+                yield row, f"sequences have unequal lengths: {text}", "unequal_lengths"
         for row in np.flatnonzero(steps == 0).tolist():
-            yield row, f"column {names[0]!r} has no steps (T = 0): nothing can be cut", "no_steps"
+            yield row, f"column {first!r} has no steps (T = 0): nothing can be cut", "no_steps"
         for row in np.flatnonzero(steps > _MOST_STEPS).tolist():
-            yield row, f"column {names[0]!r} has {steps[row]} steps; {_MOST_STEPS} at most", "long"
-        unroll = self.num_unroll
+            yield row, f"column {first!r} has {steps[row]} steps; {_MOST_STEPS} at most", "long"
         if not self._pad:
             for row in np.flatnonzero(steps % unroll).tolist():
-                yield (
-                    row,
-                    (
-                        f"column {names[0]!r} has {steps[row]} steps, which is no multiple of "
-                        f"num_unroll={unroll}: declare pad=True to fill it up"
-                    ),
-                    "no_multiple",
-                )
+                text = f"column {first!r} has {steps[row]} steps, which is no multiple of "
+                remedy = f"num_unroll={unroll}: declare pad=True to fill it up"
+                yield row, text + remedy, "no_multiple"
         if totals is not None:
             what = f"input_length ({selector_text(self._length)})"
             padded = -(-steps // unroll) * unroll
             for row in np.flatnonzero(totals > padded).tolist():
-                yield (
-                    row,
-                    (
-                        f"{what} is {totals[row]}, past the {padded[row]} steps that "
-                        f"{names[0]!r} has with padding"
-                    ),
-                    "length_past_end",
-                )
+                text = f"past the {padded[row]} steps that {first!r} has with padding"
+                yield row, f"{what} is {totals[row]}, {text}", "length_past_end"
             for row in np.flatnonzero(totals < -_MOST_STEPS).tolist():
                 yield row, f"{what} is {totals[row]}; {-_MOST_STEPS} at least", "length_too_small"
 
@@ -290,10 +272,3 @@ def _ragged(column: Column) -> Ragged | RaggedStrings:
     each = values.dtype.itemsize * int(np.prod([steps, *inner], dtype=np.int64))
     starts = np.arange(n, dtype=np.int64) * each
     return Ragged(values.reshape(-1).view(np.uint8), values.dtype, starts, extents, tuple(inner))
-
-
-def _whole(values: np.ndarray) -> np.ndarray:
-    if values.dtype.kind != "f":
-        return np.ones(len(values), bool)
-    whole: np.ndarray = np.isfinite(values) & (values == np.floor(values))
-    return whole

@@ -27,7 +27,7 @@ from ..pipeline.selectors import RESERVED
 from ..reading.chunk import Chunk
 from ..reading.reader import BadRecords
 from ..reading.sampling import changes_sent
-from ..reading.values import Values, as_int64
+from ..reading.values import Values, as_int64, is_integer
 
 __all__ = ["Shaping", "with_facts"]
 
@@ -139,7 +139,7 @@ class Shaping:
         facts: dict[str, np.ndarray] = {}
         if self._length is not None:
             chunk, lengths = self._length.sound(
-                chunk, bad, "a length is an integer", _is_integer, "wrong_type"
+                chunk, bad, "a length is an integer", is_integer, "wrong_type"
             )
             facts["length"] = as_int64(lengths)
             told = np.clip(facts["length"], -(2**31), 2**31 - 1).astype(np.int32)
@@ -170,20 +170,13 @@ class Shaping:
             chunk.with_fact("row", rows),
             bad,
             f"it must be an integer in 0 … {count - 1}",
-            lambda v: _is_integer(v) & (v >= 0) & (v < count),
+            lambda v: is_integer(v) & (v >= 0) & (v < count),
             f"{name}_out_of_range",
         )
         rows = kept.facts["row"]
         placed = {key: fact[rows] for key, fact in facts.items()}
         placed[name] = numbers.astype(np.int64)
         return kept.without_fact("row"), placed
-
-
-def _is_integer(values: np.ndarray) -> np.ndarray:
-    if values.dtype.kind != "f":
-        return np.ones(len(values), bool)
-    whole: np.ndarray = np.isfinite(values) & (values == np.floor(values))
-    return whole
 
 
 def with_facts(chunk: Chunk) -> Chunk:

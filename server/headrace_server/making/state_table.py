@@ -108,7 +108,7 @@ class StateTable:
         self._tables = [state.blank(0) for state in states]
 
     def grow(self, slots: int) -> None:
-        """Make room for so many slots."""
+        """Make room for this many slots."""
         for i, table in enumerate(self._tables):
             if len(table) < slots:
                 grown = self._states[i].blank(slots)
@@ -116,7 +116,7 @@ class StateTable:
                 self._tables[i] = grown
 
     def begin(self, batch: Segments, offers: Mapping[int, Offer]) -> None:
-        """Examples whose first segment is taken have their initial states."""
+        """Give examples of which the first segment is taken their initial states."""
         first = (batch.segments == 0).nonzero()[0]
         if not len(first):
             return
@@ -130,16 +130,19 @@ class StateTable:
             else:
                 table[slots] = b"" if table.dtype == object else 0
 
-    def columns(self, slots: np.ndarray) -> dict[str, Any]:
-        """The states of a batch's rows, as columns of it: a table and the rows of it to take."""
-        return {
-            "state:" + s.name: (t, slots) for s, t in zip(self._states, self._tables, strict=True)
-        }
+    def columns(self, batch: Segments, offers: Any) -> tuple[dict[str, Any], int]:
+        """The states of a batch as columns of it, each a table and rows of it; how many rows."""
+        tables = zip(self._states, self._tables, strict=True)
+        slots = batch.slots
+        return {"state:" + state.name: (table, slots) for state, table in tables}, len(batch)
 
     def put(self, slots: np.ndarray, arrays: Iterable[np.ndarray]) -> None:
-        """Save states under these slots, a row each."""
+        """Store states under these slots, a row each."""
         for table, array in zip(self._tables, arrays, strict=True):
             table[slots] = array
+
+    def forget(self, slots: Iterable[int]) -> None:
+        """Nothing: the next example in a slot overwrites its states."""
 
 
 class KeptStates:
@@ -151,11 +154,19 @@ class KeptStates:
         self._blank = [state.blank(0) for state in states]
         self._zeros = all(s.column is None and s.constant is None for s in states)
 
-    def put(self, slots: np.ndarray, arrays: Sequence[np.ndarray], rows: np.ndarray) -> None:
-        for slot, row in zip(slots.tolist(), rows.tolist(), strict=True):
+    def grow(self, slots: int) -> None:
+        """Nothing: only slots with states take room."""
+
+    def begin(self, batch: Segments, offers: Mapping[int, Offer]) -> None:
+        """Nothing: ``columns`` has the initial states."""
+
+    def put(self, slots: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
+        """Store states under these slots, a row each."""
+        for row, slot in enumerate(slots.tolist()):
             self._kept[slot] = [array[row : row + 1].copy() for array in arrays]
 
     def forget(self, slots: Iterable[int]) -> None:
+        """Drop the states under these slots."""
         for slot in slots:
             self._kept.pop(slot, None)
 

@@ -19,7 +19,7 @@ from .columns import Ragged, RaggedStrings, Strings
 from .reader import BadRecords
 from .user_columns import columns_of, user_function
 
-__all__ = ["Values", "as_int64"]
+__all__ = ["Values", "as_int64", "is_integer"]
 
 
 class Values:
@@ -105,6 +105,14 @@ class Values:
             bad.report(error, reason)
         rows = np.flatnonzero(fine)
         return chunk.take(rows), values[rows]
+
+
+def is_integer(values: np.ndarray) -> np.ndarray:
+    """Which of these numbers are whole."""
+    if values.dtype.kind != "f":
+        return np.ones(len(values), bool)
+    whole: np.ndarray = np.isfinite(values) & (values == np.floor(values))
+    return whole
 
 
 def as_int64(values: np.ndarray) -> np.ndarray:

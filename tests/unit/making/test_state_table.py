@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_server import pipeline as hs
 from headrace_server.core.changes import Examples
+from headrace_server.core.slots import Slots
 from headrace_server.making.run import Done, Resting
 from headrace_server.making.sequencing import State
 from headrace_server.making.state_table import KeptStates, StateTable, state_columns, stored_states
@@ -308,7 +309,7 @@ def test_another_trainer_goes_on_from_what_was_flushed_and_from_the_start_else(t
         rest.append(taken.rows)
         other.save(taken)
     assert taken is Done and rest[-1] == [(b"k1", 8, 9)]
-    assert player.feed.maker.kept._kept == {}, "what is through is kept no longer"
+    assert player.feed.maker.states._kept == {}, "what is through is kept no longer"
 
 
 def test_flushes_that_are_too_old_or_of_rows_that_are_none_change_nothing(tmp_path: Path):
@@ -325,9 +326,9 @@ def test_flushes_that_are_too_old_or_of_rows_that_are_none_change_nothing(tmp_pa
     flush(second.number, [0, 3], {n: a[:2] for n, a in states.items()})
     flush(second.number, [-1], {n: a[:1] for n, a in states.items()})
     flush(second.number, [], {n: a[:0] for n, a in states.items()})
-    assert player.feed.maker.kept._kept == {}
+    assert player.feed.maker.states._kept == {}
     trainer.flush()
-    assert len(player.feed.maker.kept._kept) == 2
+    assert len(player.feed.maker.states._kept) == 2
     player.feed.leave(0)
     flush(second.number, [0], {n: a[:1] for n, a in states.items()})  # its trainer is gone
     other = LaneTrainer(player, 1, list(INITIAL))
@@ -352,12 +353,12 @@ def test_the_states_of_an_example_that_ends_are_not_kept(tmp_path: Path):
     trainer = LaneTrainer(player, 0, list(INITIAL))
     trainer.save(trainer.take())
     trainer.flush()
-    assert len(player.feed.maker.kept._kept) == 1
+    assert len(player.feed.maker.states._kept) == 1
     trainer.save(trainer.take())
     trainer.flush()
     trainer.save(trainer.take())
     assert trainer.take() is Done
-    assert player.feed.maker.kept._kept == {} and player.feed.take_dry() == [0]
+    assert player.feed.maker.states._kept == {} and player.feed.take_dry() == [0]
     assert player.feed.memory._after == {} == player.feed.memory._out
 
 
@@ -405,7 +406,7 @@ def test_trainers_that_come_flush_and_leave_see_right_states_and_every_segment(
             trainers[end.meta["stripe"]].receive(end)
             out[end.meta["stripe"]].append(end)
     assert saved == {(b"k%d" % i, s) for i, t in enumerate(steps) for s in range(t)}
-    assert player.feed.maker.kept._kept == {} == player.feed.maker.offers
+    assert player.feed.maker.states._kept == {} == player.feed.maker.offers
     assert player.feed.dropped() == {} and player.feed.stats()["segments"]["in_flight"] == 0
 
 
@@ -431,8 +432,10 @@ def test_a_table_grows_and_never_shrinks():
     table.put(np.array([1, 3]), [np.array([7, 9], np.int16)])
     for size in (9, 2):
         table.grow(size)
-        column, rows = table.columns(np.array([3, 0, 1]))["state:n"]
-        assert len(column) == max(size, 9) and column[rows].tolist() == [9, 0, 7]
+        batch = Slots(4).segments(np.array([3, 0, 1]))
+        columns, states = table.columns(batch, {})
+        column, rows = columns["state:n"]
+        assert states == 3 and len(column) == max(size, 9) and column[rows].tolist() == [9, 0, 7]
 
 
 @pytest.mark.parametrize("texts", [False, True])
@@ -461,7 +464,7 @@ def test_states_are_stored_and_read_back_whole_or_some_of_them(texts: bool):
 def test_what_is_kept_does_not_hold_on_to_the_block_that_it_came_in():
     kept = KeptStates([plain("n", "zeros", "int16", [2], None)])
     array = np.array([[1, 2], [3, 4]], np.int16)
-    kept.put(np.array([5]), [array], np.array([1]))
+    kept.put(np.array([5]), [array[1:]])
     array[:] = 0
     ((only,),) = kept._kept.values()
     assert only.tolist() == [[3, 4]] and only.base is None
