@@ -82,7 +82,7 @@ class Keeper:
         """A batch is done, once; ``rows`` of it go on, with these keys and states."""
         change, closed = Change(), list[int]()
         self._put(change, batch, rows, keys, states, closed)
-        for place in np.flatnonzero(batch.last).tolist():
+        for place in batch.last.nonzero()[0].tolist():
             self._end(change, int(batch.lines[place]), int(batch.chunks[place]), closed)
         self._close(change, closed)
         return change
@@ -114,9 +114,9 @@ class Keeper:
         if len(rows) < len(batch):
             numbers = numbers[:, rows]
         numbers[4] += 1
-        ended = np.flatnonzero(numbers[4] == numbers[5])
-        if len(ended):
-            key = keys[ended[0]][1]
+        ended = numbers[4] == numbers[5]
+        if ended.any():
+            key = keys[int(ended.argmax())][1]
             raise ValueError(f"example {key!r:.80} has ended: it has no state to keep")
         change.put = Examples(numbers, keys, states)
         lines, kept = numbers[0].tolist(), self._kept
