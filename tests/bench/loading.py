@@ -1,6 +1,6 @@
 """Loading of many states: ``python -m tests.bench.loading NAME DIRECTORY``.
 
-    1,000,000 examples of 2 kB, written as a journal ─► store ─► keeper, slots, table of states
+    1,000,000 examples of 2 kB, written as a journal ─► store ─► lines, slots, table of states
 
 What is timed is what a worker does with a journal before it serves: the file is looked through,
 and every example is where its next segment is made from.
@@ -22,7 +22,7 @@ import numpy as np
 from headrace_proto.schema import Field
 from headrace_server.core.changes import Change, Examples
 from headrace_server.core.slots import Slots
-from headrace_server.making.keeper import Keeper
+from headrace_server.making.line_record import LineRecord
 from headrace_server.making.sequencing import State
 from headrace_server.making.state_table import StateTable, stored_states
 from headrace_server.state.journal import create, record_bytes
@@ -80,7 +80,7 @@ def _measured(path: Path, examples: int) -> dict[str, Any]:
     store = Store(path, "power")
     saved = store.load()
     of_store = perf_counter() - began
-    begun = Keeper().resume(saved)[1]
+    begun = LineRecord().resume(saved)[1]
     slots = Slots(0).resume(begun)
     table = StateTable([state])
     table.grow(len(slots))

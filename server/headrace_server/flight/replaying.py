@@ -26,7 +26,7 @@ from ..core.plan import Draft, Plan, Read, stored
 from ..core.slots import Segments
 from ..making.assemble import Rows
 from ..making.compose import segmented
-from ..making.keeper import Keeper
+from ..making.line_record import LineRecord
 from ..making.plain_maker import PlainMaker
 from ..making.plain_memory import PlainMemory
 from ..making.run import Memory, Run
@@ -250,7 +250,7 @@ class _Segments(SegmentMaker):
         slab: Slab,
         initial: bool,
     ) -> None:
-        super().__init__(intakes[0], cutting, Keeper(), slab)
+        super().__init__(intakes[0], cutting, LineRecord(), slab)
         self._script = script
         bad = intakes[0].bad
         self._chunks = _Chunks(intakes, lambda read, rows: cutting.offer(rows, bad, read.epoch))

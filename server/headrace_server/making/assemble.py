@@ -2,8 +2,8 @@
 
     Assembly(parts, fields, pad) ── shapes, layout, size ──► a block is found ──► fill(block)
 
-Whether the rows fit together is settled before a block is asked for, so a bad batch costs no
-memory.  Padding is 0, False and the empty string, on the right of each dimension that varies.
+An assembly checks that the rows fit together before it asks for a block, so a bad batch costs no
+memory.  Padding is 0, False or the empty string, on the right of each dimension that varies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Parts = Sequence[tuple[Chunk, Rows]]
 
 
 def batch_schema(fields: Mapping[str, Field], batch_size: int | None) -> dict[str, Field]:
-    """The schema of a batch: one more dimension, None where smaller batches may come."""
+    """Schema of a batch: one more dimension, which is None if batches differ in size."""
     return {name: Field(f.dtype, (batch_size, *f.shape)) for name, f in fields.items()}
 
 
@@ -73,7 +73,7 @@ class Assembly:
         return (*largest, *first.inner)
 
     def unpadded(self) -> list[int]:
-        """Elements of each column before they are padded."""
+        """Number of elements of each column before padding."""
         return [
             sum(map(_elements, columns)) if _varies(columns[0]) else prod(slot.shape)
             for columns, slot in zip(self._columns, self.slots, strict=True)
@@ -113,7 +113,7 @@ def _count(rows: Rows) -> int:
 
 
 def _light_take(column: Column, rows: Rows) -> Column:
-    """Rows of a column where that copies no payload; dense columns are taken when written."""
+    """Rows of a column if that copies no payload; a dense column is copied when written."""
     return column if isinstance(column, np.ndarray) else take(column, rows)
 
 
@@ -123,7 +123,7 @@ def _arranged(specs: tuple[tuple[str, tuple[int, ...], int], ...]) -> tuple[list
 
 
 def _within(column: Ragged | RaggedStrings, shape: tuple[int, ...]) -> np.ndarray:
-    """Which elements of padded rows of this shape are real."""
+    """Mask of the real elements in rows padded to this shape."""
     inside = np.ones((len(column), *shape), bool)
     for k in range(column.extents.shape[1]):
         places = np.arange(shape[k]) < column.extents[:, k, None]

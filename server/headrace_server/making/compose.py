@@ -11,8 +11,8 @@ from ..pipeline.steps import SEQUENCES
 from ..reading.intake import Intake
 from ..reading.reader import BadRecords, Reader
 from ..reading.trace import NO_TRACING, NoTracing
-from .keeper import Keeper
 from .leaving_out import LeftOut
+from .line_record import LineRecord
 from .plain_maker import PlainMaker
 from .plain_memory import PlainMemory
 from .run import Run
@@ -54,8 +54,8 @@ def compose(
     cutting = Sequencing(declaration.shape, intake.fields, partition)
     if max_state_bytes is not None:
         cutting.check_state_bytes(max_state_bytes)
-    keeper = Keeper()
-    segment_maker = SegmentMaker(intake, cutting, keeper, slab, tracing)
+    lines = LineRecord()
+    segment_maker = SegmentMaker(intake, cutting, lines, slab, tracing)
     machine = Partition(cast(Shaper, cutting.machine), intake.start(), epochs)
-    memory = SegmentMemory(intake, machine, segment_maker, keeper, left_out)
+    memory = SegmentMemory(intake, machine, segment_maker, lines, left_out)
     return Run(intake, machine, segment_maker, memory, slab)

@@ -1,14 +1,13 @@
-"""Rows that an operator has left out, and what that may change of what is read already.
+"""Rows that an operator has left out, and how batches come without them.
 
-    rows of examples, each with the epoch from which on it is out
-        of the epoch in which it was named    a batch of which all rows are out is passed over
-        of later epochs                       it is taken out of chunks before they are shaped
+    a row, with the epoch from which on it is out
+        in the epoch in which it was named    a batch whose rows are all out is passed over
+        in later epochs                       the row is taken out of its chunk before the shape
 
-Positions that are stored speak of rows by their place in a chunk and of batches by their number.
-So nothing is taken out of chunks that were read before the row was named, and batches keep their
-numbers and their rows: a batch is passed over whole or not at all.  What was taken out of a chunk
-travels with its cursor.  Examples of segments are lines: those that are out are dealt with as if
-they had ended, and take an insertion index as before.
+Stored positions name rows by their place in a chunk, and batches by their number.  So a row is not
+taken out of a chunk that was read before the row was named, and batches keep their numbers and
+rows: a batch is passed over whole or not at all.  A cursor lists the rows that were taken out of
+its chunks.  An example of segments that is out counts as ended, and takes an insertion index.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from ..core.changes import Change
 from ..core.plan import Read
 from ..core.sequences import BEGUN
 from ..core.slots import Begun
-from .keeper import Keeper
+from .line_record import LineRecord
 
 __all__ = ["EndedLines", "LeftOut"]
 
 
 class LeftOut:
-    """The rows that are out, by the reader's numbers of examples."""
+    """Rows that are left out, by the number that the reader gives to an example."""
 
     def __init__(self, rows: Iterable[tuple[int, int]] = ()) -> None:
         """``rows``: number of the example, and the epoch from which on it is out."""
@@ -39,7 +38,7 @@ class LeftOut:
         return len(self._rows)
 
     def mask(self, ordinals: np.ndarray, epoch: int, later: bool = False) -> np.ndarray:
-        """Which of these rows are out in this epoch; ``later``: those of earlier epochs only."""
+        """Mask of the rows that are out in this epoch; with ``later`` only if named before it."""
         if not len(self._rows) or not len(ordinals):
             return np.zeros(len(ordinals), bool)
         places = np.minimum(np.searchsorted(self._rows, ordinals), len(self._rows) - 1)
@@ -50,16 +49,16 @@ class LeftOut:
 
 
 class EndedLines:
-    """Examples of segments that are out, and what that changes in what is stored."""
+    """Examples of segments that are left out, and the changes that record it."""
 
-    def __init__(self, rows: LeftOut, keeper: Keeper) -> None:
+    def __init__(self, rows: LeftOut, lines: LineRecord) -> None:
         self._rows = rows
-        self._keeper = keeper
+        self._lines = lines
 
     def of_a_chunk(
         self, read: Read, ordinals: np.ndarray, known: np.ndarray | None
     ) -> tuple[np.ndarray | None, list[Change]]:
-        """Marks of a chunk's rows (as ``known``) with those that are out, and a change for each."""
+        """Marks of a chunk's rows, with those that are out, and a change for each of these."""
         out = self._rows.mask(ordinals, read.epoch)
         if not out.any():
             return known, []
@@ -67,12 +66,12 @@ class EndedLines:
             known = np.zeros(len(ordinals), np.int8)
         rows = np.flatnonzero(out & (known == 0))
         known[rows] = BEGUN
-        return known, [self._keeper.passed_over(read.chunk, row) for row in rows.tolist()]
+        return known, [self._lines.passed_over(read.chunk, row) for row in rows.tolist()]
 
     def of_begun(
         self, begun: Begun, ordinals_of: Callable[[int], np.ndarray]
     ) -> tuple[np.ndarray, list[Change]]:
-        """Places of examples that have begun and go on, and a change for each of the others.
+        """Places of begun examples that are not out, and a change for each of the others.
 
         ``ordinals_of`` reads a chunk again.
         """
@@ -80,6 +79,6 @@ class EndedLines:
         for chunk in np.unique(begun.chunks).tolist() if self._rows else ():
             here = np.flatnonzero(begun.chunks == chunk)
             ordinals = ordinals_of(chunk)[begun.rows[here]]
-            out[here] = self._rows.mask(ordinals, self._keeper.reread(chunk)[0].epoch)
+            out[here] = self._rows.mask(ordinals, self._lines.reread(chunk)[0].epoch)
         gone = zip(begun.lines[out].tolist(), begun.chunks[out].tolist(), strict=True)
-        return np.flatnonzero(~out), [self._keeper.ended(line, chunk) for line, chunk in gone]
+        return np.flatnonzero(~out), [self._lines.ended(line, chunk) for line, chunk in gone]

@@ -39,7 +39,7 @@ class Held:
 
 
 class PlainMaker:
-    """The maker of one partition."""
+    """The maker of one partition.  ``held`` are its chunks in memory."""
 
     made_ahead = True
     properties: Mapping[str, Any] = MappingProxyType({})
@@ -71,7 +71,7 @@ class PlainMaker:
 
     @property
     def _fields(self) -> Mapping[str, Field]:
-        """Columns of a batch, with the facts that travel as columns."""
+        """Fields of one row of a batch, facts included."""
         if self._known_fields is None:
             known = self._intake.fields
             if known is None:
@@ -172,5 +172,5 @@ class PlainMaker:
         return stats or None
 
     def progress(self) -> dict[str, Any]:
-        """Nothing: there is no more to tell than how far reading is."""
+        """Nothing beyond the progress of the intake."""
         return {}

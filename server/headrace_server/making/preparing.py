@@ -1,11 +1,11 @@
-"""The batch that is expected next, written before it is wanted: all of it but its states.
+"""The expected next batch, written before trainers want it: all of it but its states.
 
     expected batch ─► lent block, examples written ─► the batch that is wanted ─┬─► the same one
                                                                                 └─► another: dropped
 
-The machine decides a batch when it is wanted, as if nothing had been prepared, and only then the
-two are compared: a wrong guess costs time, and changes nothing.  After n wrong guesses in a row,
-none is made for 2**n batches.
+The machine decides the batch when it is wanted, as if nothing had been prepared, and only then the
+maker compares the two.  So a wrong guess costs time and changes nothing.  After n wrong guesses in
+a row it makes none for 2**n batches.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _MOST_WRONG = 6
 
 
 class Preparing:
-    """At most one batch of one partition."""
+    """At most one prepared batch of one partition."""
 
     def __init__(self, slab: Slab, maker: SegmentMaker) -> None:
         self._slab = slab
         self._maker = maker
-        # Where strings are states, places in the block are known when the states are.
+        # States with strings decide where columns lie in the block, so they must be known.
         cutting = maker.cutting
         texts = any(state.field.dtype == BYTES for state in cutting.states)
         self._possible = cutting.at_trainer or not texts
@@ -43,7 +43,7 @@ class Preparing:
         self._pause = 0  # batches for which none is made
 
     def prepare(self) -> bool:
-        """Write the examples of the batch that is expected; False where there is nothing to do."""
+        """Write the examples of the expected batch; False if there is nothing to do."""
         if not self._possible or self._ready is not None or self._pause:
             return False
         maker = self._maker
@@ -61,9 +61,9 @@ class Preparing:
         return True
 
     def take(self, batch: Segments) -> tuple[SegmentBlock, Block] | None:
-        """What was written of this batch, which is the one that is wanted, and where.
+        """The prepared batch and its block if it is this one; else None.
 
-        States lack that are in the table, where examples that begin have theirs already.
+        The states of the table are still to be written; examples that begin have theirs in it.
         """
         if self._ready is None:
             self._pause = max(0, self._pause - 1)
@@ -71,7 +71,7 @@ class Preparing:
         (written, block), self._ready = self._ready, None
         if written.batch.same(batch):
             self._wrong = 0
-            return (written, block) if self._slab.keep(block) else None
+            return (written, block) if self._slab.use(block) else None
         self._slab.give_back(block)
         self._wrong = min(self._wrong + 1, _MOST_WRONG)
         self._pause = 2**self._wrong

@@ -2,8 +2,8 @@
 
     Segments + Offers of their chunks + states ─► SegmentBlock ─► fill(block)
 
-Places of columns depend on nothing but the fields, counts of rows and sizes of strings, so they are
-reckoned once for each of these.
+Offsets of columns depend only on the fields, the counts of rows and the sizes of strings, so the
+layout computes them once for each combination.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _Array = tuple[tuple[int, ...], np.dtype, int]  # shape, dtype, offset
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    """Where the columns of numbers lie in batches of the same counts, and where they end."""
+    """Offsets of the numeric columns of batches with the same counts, and their end."""
 
     slots: Mapping[str, Slot]
     nbytes: int
@@ -53,7 +53,7 @@ class _Numbers:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where every column lies in batches of the same sizes."""
+    """Offsets of all columns of batches with the same sizes."""
 
     slots: list[Slot]  # in the order of the fields
     nbytes: int
@@ -74,12 +74,12 @@ _OF_BATCH = {
     "@lane": "lanes",
     "@starts": "starts",
 }
-#: Batches of so many different sizes have their places remembered.
+#: Maximum number of combinations of sizes whose offsets are cached.
 _MOST_KNOWN = 256
 
 
 class BlockLayout:
-    """Where the columns of a feed's batches lie, and where each of them is taken from."""
+    """Offsets of the columns of a feed's batches, and the origin of each column."""
 
     def __init__(self, fields: Mapping[str, Field], num_unroll: int) -> None:
         self.fields = dict(fields)
@@ -96,7 +96,7 @@ class BlockLayout:
         self._known: dict[tuple[int, ...], _Places] = {}
 
     def places(self, rows: int, starts: int, states: int, texts: Sequence[int]) -> _Places:
-        """Those of a batch of so many rows; ``texts``: bytes of its strings by column."""
+        """Offsets for these counts of rows; ``texts`` are the bytes of each column of strings."""
         key = rows, starts, states, *texts
         known = self._known.get(key)
         if known is None:
@@ -106,7 +106,7 @@ class BlockLayout:
         return known
 
     def _placed(self, counts: tuple[int, int, int], texts: Sequence[int]) -> _Places:
-        """Numbers have the same places whatever the strings, which come after them."""
+        """Numeric columns come first, so their offsets do not depend on the strings."""
         numbers = self._of_numbers.get(counts)
         if numbers is None:
             if len(self._of_numbers) > _MOST_KNOWN:
@@ -144,8 +144,8 @@ class BlockLayout:
 class SegmentBlock:
     """One batch about to be written.
 
-    ``extra`` are its columns beside those of the examples: arrays, or a table and rows of it.
-    Those that are numbers may come later than the others.
+    ``extra`` has the columns that do not come from examples: arrays, or a table and rows of it.
+    Numeric ones may be set later than the others.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class SegmentBlock:
                 out[...] = column
 
     def fill_examples(self, block: np.ndarray) -> None:
-        """Write all but the states, if they are numbers; ``fill`` then writes these only."""
+        """Write all but numeric states, so that ``fill`` has only these left to write."""
         self._written = True
         batch, layout, places = self.batch, self._layout, self._places
         for texts, slot in zip(self._texts, places.strings.values(), strict=True):
@@ -202,7 +202,7 @@ class SegmentBlock:
                     _windows(block, offset, self.rows, window, column, at, rows, begins)
 
     def states(self, block: np.ndarray) -> States:
-        """The states of a batch that was written, and which of its rows they are of."""
+        """States of a written batch, and the rows that each belongs to."""
         slots = dict(zip(self._layout.fields, self.slots, strict=True))
         return {
             name: (slot.shape, block[slot.offset : slot.offset + slot.nbytes].tobytes())
@@ -227,7 +227,7 @@ class SegmentBlock:
         return fact
 
     def _strings(self, name: str) -> list[bytes]:
-        """The strings of a column, in C order."""
+        """Strings of a column, in C order."""
         extra = self.extra.get(name)
         if extra is not None:
             array = extra[0][extra[1]] if isinstance(extra, tuple) else extra
@@ -262,7 +262,7 @@ class SegmentBlock:
 
 
 def groups(chunks: np.ndarray, rows: np.ndarray, offers: Mapping[int, Offer]) -> list[_Group]:
-    """Rows of some chunks by the chunk that they lie in."""
+    """Rows grouped by their chunk."""
     numbers = set(chunks.tolist())
     if len(numbers) == 1:
         return [(offers[numbers.pop()], slice(None), rows)]
@@ -273,7 +273,7 @@ def groups(chunks: np.ndarray, rows: np.ndarray, offers: Mapping[int, Offer]) ->
     return found
 
 
-#: Bytes per window from which copying one by one beats an index, which copies them twice.
+#: Bytes per window above which copying windows singly beats an index, which copies twice.
 _LONG_WINDOW = 8192
 
 
@@ -287,7 +287,7 @@ def _windows(
     rows: np.ndarray,
     begins: np.ndarray,
 ) -> None:
-    """Copy a window of each row to its place among ``count`` of them, zeros after its end."""
+    """Copy a window of each row to its place in the column, with zeros after its end."""
     item, raw = column.item_bytes, column.raw
     starts = column.starts[rows] + begins * item
     sizes = (column.extents[rows, 0] - begins) * item
@@ -296,7 +296,7 @@ def _windows(
         alone = np.arange(len(rows))
     else:
         whole = starts.copy()
-        whole[alone] = 0  # any bytes: these are written once more, one by one
+        whole[alone] = 0  # any bytes: the loop below writes these again, singly
         every = windows_of(raw, window)
         out = np.ndarray((count,), every.dtype, block, offset)
         out[places] = every[whole]
@@ -313,7 +313,7 @@ def _windows(
 
 
 def write_strings(block: np.ndarray, slot: Slot, texts: list[bytes]) -> None:
-    """Offsets, then the strings back to back."""
+    """Write offsets, then the strings back to back."""
     count = len(texts)
     offsets = np.ndarray((count + 1,), np.int64, block, slot.offset)
     lengths = list(map(len, texts))
@@ -329,12 +329,12 @@ def write_strings(block: np.ndarray, slot: Slot, texts: list[bytes]) -> None:
 
 @lru_cache(maxsize=64)
 def _even_offsets(count: int, length: int) -> np.ndarray:
-    """Where strings of one length start and end."""
+    """Offsets of strings that all have one length."""
     return np.arange(count + 1) * length
 
 
 def state_array(column: Column, rows: np.ndarray) -> np.ndarray:
-    """Rows of a column as an array, of objects where they are strings."""
+    """Rows of a column as an array; strings become objects."""
     if isinstance(column, Strings):
         return column.take(rows).to_objects()
     assert isinstance(column, np.ndarray)
@@ -343,7 +343,7 @@ def state_array(column: Column, rows: np.ndarray) -> np.ndarray:
 
 
 def identity_in(block: np.ndarray, names: Sequence[str], columns: Sequence[Any]) -> bytes:
-    """Which segments a batch has: insertion indices (int64), then their numbers (int32)."""
+    """Identity of a batch: insertion indices (int64), then numbers of segments (int32)."""
     places = dict(zip(names, columns, strict=True))
     told = b""
     for name, dtype in (("@insertion_index", "int64"), ("@sequence", "int32")):

@@ -3,7 +3,7 @@
     chunk ─► examples that can be cut ─► offers ─┐
     states at the server, or handed over ────────┴─► SegmentBlock of a plan
 
-A batch may need a chunk that an earlier process read: it is read again, as it was.
+A batch may need a chunk that an earlier process read.  The maker reads it again, as it was.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from ..reading.chunk import Chunk, Origin
 from ..reading.intake import Intake
 from ..reading.sampling import Stratified
 from ..reading.trace import NO_TRACING, NoTracing, Trace
-from .keeper import Keeper
+from .line_record import LineRecord
 from .preparing import Preparing
 from .segment_block import BlockLayout, SegmentBlock
 from .sequencing import Offer, Sequencing
 from .slab import Slab
-from .state_table import KeptStates, StateTable
+from .state_table import HandedStates, StateTable
 
 __all__ = ["SegmentMaker"]
 
 
 class SegmentMaker:
-    """The maker of one partition."""
+    """The maker of one partition.  ``offers`` are its chunks in memory."""
 
     made_ahead = False
     capacity: int | None = None
@@ -43,7 +43,7 @@ class SegmentMaker:
         self,
         intake: Intake,
         cutting: Sequencing,
-        keeper: Keeper,
+        lines: LineRecord,
         slab: Slab,
         tracing: NoTracing = NO_TRACING,
     ) -> None:
@@ -53,10 +53,10 @@ class SegmentMaker:
         self.properties: Mapping[str, Any] = cutting.properties()
         self.layout = BlockLayout(self.schema, cutting.num_unroll)
         self.offers: dict[int, Offer] = {}
-        self.states = (KeptStates if cutting.at_trainer else StateTable)(cutting.states)
+        self.states = (HandedStates if cutting.at_trainer else StateTable)(cutting.states)
         self._origins: dict[int, Origin] = {}
         self._intake = intake
-        self._keeper = keeper
+        self._lines = lines
         self._tracing = tracing
         self._preparing = Preparing(slab, self)
 
@@ -79,7 +79,7 @@ class SegmentMaker:
 
     def read_again(self, chunk: int) -> np.ndarray:
         """Hold a chunk that an earlier process read; the numbers of its rows."""
-        read, before = self._keeper.reread(chunk)
+        read, before = self._lines.reread(chunk)
         now = self._intake.state()
         dropped = dict(self._intake.dropped)
         self._intake.restore_stages(before)
@@ -95,7 +95,7 @@ class SegmentMaker:
         for number in gone:
             del self.offers[number], self._origins[number]
             self._tracing.forget(number)
-            self._keeper.forget(number)
+            self._lines.forget(number)
         return bool(gone)
 
     def refuse(self, chunk: int, row: int) -> None:
@@ -126,9 +126,9 @@ class SegmentMaker:
         return prepared
 
     def written(self, batch: Segments) -> SegmentBlock:
-        """A batch about to be written.
+        """A batch about to be written, with initial states for examples that begin.
 
-        Where it is only expected that changes nothing: its slots are nobody's before.
+        That is harmless for a batch that is only expected: nothing else uses these slots yet.
         """
         self.states.grow(self.cutting.machine.slots)
         self.states.begin(batch, self.offers)

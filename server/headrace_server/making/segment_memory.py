@@ -1,6 +1,6 @@
 """Batches of segments that trainers have, their states, and what outlives the process.
 
-    planned() ─► out ─► saved() ─► machine, states ─► Keeper ─► Change ─► store    resume() ◄─ Saved
+    planned() ─► out ─► saved() ─► machine, states ─► LineRecord ─► Change ─► store
                   └───► leave(), release(): back to the machine
 
 A commit takes effect at once, so that the trainer's next batch can be made; its change is put
@@ -20,8 +20,8 @@ from ..core.plan import Plan, Read
 from ..core.slots import Segments
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
-from .keeper import Keeper
 from .leaving_out import EndedLines, LeftOut
+from .line_record import LineRecord
 from .run import UNREAD, Memory, Target
 from .segment_maker import SegmentMaker
 from .state_table import arrays_of, state_columns, stored_states
@@ -42,7 +42,7 @@ class SegmentMemory(Memory):
         intake: Intake,
         partition: Partition,
         maker: SegmentMaker,
-        keeper: Keeper,
+        lines: LineRecord,
         left_out: LeftOut | None = None,
     ) -> None:
         self._intake = intake
@@ -50,8 +50,8 @@ class SegmentMemory(Memory):
         self._maker = maker
         self._cutting = maker.cutting
         self._machine = self._cutting.machine
-        self._keeper = keeper
-        self._ended = EndedLines(left_out or LeftOut(), keeper)
+        self._lines = lines
+        self._ended = EndedLines(left_out or LeftOut(), lines)
         self._out: dict[int, Segments] = {}  # by number
         self._after: dict[int, tuple[int, Segments]] = {}  # by stripe: the last one that was saved
         self._saved: list[tuple[Segments, np.ndarray, list[Key], list[np.ndarray]]] = []
@@ -67,14 +67,14 @@ class SegmentMemory(Memory):
         return True
 
     def read(self, read: Read, before: Any, chunk: Chunk, facts: dict[str, Any]) -> None:
-        """Add the first line of a chunk, and marks of rows that are dealt with."""
+        """Record a chunk; add its first line and the marks of its rows to the facts."""
         cursor = {
             "input": self._partition.reading(),
             "index": self._machine.next_index,
             "dropped": dict(self._intake.dropped),
         }
         self._settle()
-        line, known = self._keeper.read(read, len(chunk), before, cursor)
+        line, known = self._lines.read(read, len(chunk), before, cursor)
         known, ended = self._ended.of_a_chunk(read, chunk.ordinals, known)
         self._add_ended(ended)
         facts["line"], facts["known"] = line, known
@@ -96,7 +96,7 @@ class SegmentMemory(Memory):
         self._settle()
         for chunk, row in self._machine.take_refused():
             self._maker.refuse(chunk, row)
-            self._changes.append(self._keeper.refused(chunk, row))
+            self._changes.append(self._lines.refused(chunk, row))
         self._intake.count_dropped()
         self._intake.check_bad()
 
@@ -122,14 +122,14 @@ class SegmentMemory(Memory):
             rows = rows[:0]
         arrays: list[np.ndarray] = []
         if len(rows):
-            # Those that have ended too: nothing reads their slots before they begin anew.
+            # Ended examples too: nothing reads their slots before other examples begin there.
             arrays = arrays_of(self._cutting.states, block, columns)
             self._maker.states.put(batch.slots, arrays)
         self._saved.append((batch, rows, keys, arrays))
         return "", ""
 
     def flushed(self, number: int, rows: list[int], block: Any, columns: Sequence[Any]) -> None:
-        """Take states of lanes after a batch.  Those that are too old to be of use are dropped."""
+        """Take states of lanes after a batch; states that are too old are dropped."""
         for last, batch in self._after.values():
             if last == number and rows and min(rows) >= 0 and max(rows) < len(batch):
                 arrays = arrays_of(self._cutting.states, block, columns)
@@ -141,7 +141,7 @@ class SegmentMemory(Memory):
                     self._maker.states.put(batch.slots[kept], states)
                     self._settle()
                     keys = self._keys(batch.slots[kept])
-                    change = self._keeper.flushed(batch, kept, keys, state_columns(states))
+                    change = self._lines.flushed(batch, kept, keys, state_columns(states))
                     self._changes.append(change)
 
     def leave(self, stripe: int) -> None:
@@ -164,7 +164,8 @@ class SegmentMemory(Memory):
         batch = self._machine.claim(slots, np.frombuffer(segments, np.int32, rows, 8 * rows))
         if batch is None:
             return None
-        self._maker.states.grow(self._machine.slots)  # its states may come before the next batch
+        # The trainer may save its states before another batch is made.
+        self._maker.states.grow(self._machine.slots)
         taken = self._partition.take_number()
         self._out[taken] = batch
         return taken
@@ -179,7 +180,7 @@ class SegmentMemory(Memory):
         self._changes.append(closing(cancel))
 
     def set_target(self, target: Target, probs: list[float]) -> int:
-        """Later processes number their batches on, so the number is beyond all that was named."""
+        """Draw in other proportions from now on; number of the next batch."""
         return int(target.set_target(probs, self._partition.next_number))
 
     # The store
@@ -190,13 +191,13 @@ class SegmentMemory(Memory):
         return changes
 
     def _settle(self) -> None:
-        """Put together the changes of commits, later than the trainer's next batch."""
+        """Build the changes of commits, after the trainer's next batch was made."""
         for batch, rows, keys, arrays in self._saved:
             if len(rows) < len(batch):
                 keys = [keys[row] for row in rows.tolist()]
                 arrays = [array[rows] for array in arrays]
             states = state_columns(arrays) if len(rows) else []
-            self._changes.append(self._keeper.saved(batch, rows, keys, states))
+            self._changes.append(self._lines.saved(batch, rows, keys, states))
         self._saved.clear()
 
     def _keys(self, slots: np.ndarray) -> list[Key]:
@@ -209,7 +210,7 @@ class SegmentMemory(Memory):
             self._partition.close(saved.meta["closing"] == b"cancel")
 
     def _go_on(self, saved: Saved) -> None:
-        cursor, begun = self._keeper.resume(saved)
+        cursor, begun = self._lines.resume(saved)
         place, examples = cursor["input"], saved.examples
         self._partition.resume_reading(place, max([cursor["chunk"], *saved.chunks]) + 1)
         self._intake.restore_stages(cursor["stages"])

@@ -1,9 +1,9 @@
-"""From a chunk of examples to what the machine of segments decides by, and back to wire columns.
+"""Cut a chunk of examples: the facts that the machine of segments needs, and the wire columns.
 
     chunk ─► sound rows: key, steps, total length, count of segments, initial states ─► Offer
 
 An example that breaks a rule (sequences of unequal length, no step, a length past the end …) is
-reported with file, record, column and value, whole, before anything of it is kept.
+reported with file, record, column and value, and dropped as a whole.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from ..reading.values import Values, as_int64, is_integer
 
 __all__ = ["Offer", "Sequencing", "State"]
 
-#: What is appended to a key to make it unique is below this, as it was in TensorFlow.
+#: Bound on the number appended to a key to make it unique, the same as in TensorFlow.
 _UNIQUE = 10**8
 _MOST_STEPS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """The sound examples of a chunk.  Sequences are ragged columns whatever they were."""
+    """The sound examples of a chunk.  All sequences are ragged columns."""
 
     keys: list[bytes]
-    steps: np.ndarray  # int64 [n], of the sequences as they are
-    totals: np.ndarray  # int32 [n], as the user says
+    steps: np.ndarray  # int64 [n], real length of the sequences
+    totals: np.ndarray  # int32 [n], length that the user declares
     counts: np.ndarray  # int64 [n], segments
     sequences: Mapping[str, Ragged | RaggedStrings]
     context: Mapping[str, Column]
@@ -55,7 +55,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One state: its field, and where its first value comes from."""
+    """One state: its field, and the source of its first value."""
 
     name: str
     field: Field  # of one example: a fixed shape
@@ -79,7 +79,7 @@ class State:
         return cls(name, field, constant=constant.reshape(shape))
 
     def blank(self, n: int) -> np.ndarray:
-        """Memory for n values, all zero."""
+        """An array of n values, all zero or empty."""
         shape = (n, *(d or 0 for d in self.field.shape))
         if self.field.dtype == BYTES:
             texts: np.ndarray = np.full(shape, b"", object)
@@ -124,9 +124,9 @@ class Sequencing:
         )
 
     def check_state_bytes(self, most: int) -> None:
-        """LimitExceeded when the states of one example are too large to be with the server.
+        """Raise LimitExceeded if the states of one example are too large for the server.
 
-        Strings count as they are saved.
+        Strings have no fixed size, and are checked when they are saved.
         """
         sizes = {s.name: 0 if s.field.dtype == BYTES else s.blank(1).nbytes for s in self.states}
         total = sum(sizes.values())
@@ -139,7 +139,7 @@ class Sequencing:
             )
 
     def fields(self, facts: Mapping[str, Field]) -> dict[str, Field]:
-        """The wire columns of a batch, given the facts that stages tell of rows."""
+        """Wire columns of a batch; ``facts`` are those that stages add to rows."""
         rows = None if self.small else self.batch_size
         fields = {
             "@key": Field(BYTES, (rows,)),
@@ -167,7 +167,7 @@ class Sequencing:
         return fields
 
     def properties(self) -> dict[str, Any]:
-        """What a trainer is told of the feed beside its schema."""
+        """Description of the feed for trainers, beside its schema."""
         return {
             "shape": "sequences",
             "num_unroll": self.num_unroll,
@@ -180,7 +180,7 @@ class Sequencing:
     # Chunks
 
     def offer(self, chunk: Chunk, bad: BadRecords, epoch: int) -> tuple[Chunk, Offer]:
-        """The examples of a chunk that can be cut."""
+        """The examples of a chunk that can be cut; the others are reported."""
         totals: np.ndarray | None = None
         if self._lengths is not None and len(chunk):
             chunk, lengths = self._lengths.sound(
@@ -202,7 +202,7 @@ class Sequencing:
             sequences = {name: column.take(rows) for name, column in sequences.items()}
             steps = steps[rows]
             totals = None if totals is None else totals[rows]
-        told = {name: fact for name, fact in chunk.facts.items() if name != "total"}
+        facts = {name: fact for name, fact in chunk.facts.items() if name != "total"}
         return chunk, Offer(
             self._keys(chunk, epoch),
             steps,
@@ -211,7 +211,7 @@ class Sequencing:
             sequences,
             {name: chunk.columns[name] for name in self.context},
             {s.name: chunk.columns[s.column] for s in self.states if s.column is not None},
-            told,
+            facts,
         )
 
     def _keys(self, chunk: Chunk, epoch: int) -> list[bytes]:
@@ -231,7 +231,7 @@ class Sequencing:
         steps: np.ndarray,
         totals: np.ndarray | None,
     ) -> Iterator[tuple[int, str, str]]:
-        """Row, text and reason of everything that breaks a rule."""
+        """Row, text and reason of each broken rule."""
         first, unroll = next(iter(sequences)), self.num_unroll
         for name, column in sequences.items():
             others = column.extents[:, 0]
@@ -258,7 +258,7 @@ class Sequencing:
 
 
 def _ragged(column: Column) -> Ragged | RaggedStrings:
-    """A sequence as a ragged column, whatever it was."""
+    """A sequence as a ragged column."""
     if isinstance(column, (Ragged, RaggedStrings)):
         return column
     n, steps, *inner = column.shape

@@ -1,11 +1,11 @@
-"""From a declared shape to its machine, and from a chunk to the facts that the machine decides by.
+"""A declared shape: its machine, and the facts of a chunk that the machine decides by.
 
     batch                            no facts
     bucket, …_by_sequence_length     bucket, and length where it was declared
     stratified_sample_unknown_dist   label
 
-What a batch tells of its rows beside the columns (length, label, rate) travels as columns whose
-names start with ``@``.
+Facts of rows that go to trainers (length, label, rate) travel as columns whose names start with
+``@``.
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ class Shaping:
 
     @property
     def capacity(self) -> int | None:
-        """Batches that may be made ahead of the trainers, where the shape says it."""
+        """Batches that may be made ahead of trainers, if the shape bounds them."""
         return self._options.get("capacity")
 
     def stats(self) -> list[dict[str, Any]]:
-        """Rows that wait by class, where the shape keeps classes apart."""
+        """Waiting rows by class, if the shape has queues of classes; one item or none."""
         if not isinstance(self.machine, ClassQueues):
             return []
         last = changes_sent(self.machine.num_classes)
@@ -102,31 +102,31 @@ class Shaping:
         return [{"waiting": self.machine.waiting_by_class(), "changes": changes}]
 
     def retargetable(self) -> list[Shaping]:
-        """Itself, where it draws from proportions that can be changed."""
+        """Itself, if it draws from proportions that can be changed."""
         return [self] if isinstance(self.machine, ClassQueues) else []
 
     def ready(self) -> int:
-        """Batches of which all rows are there, where rows before the shape can be re-targeted."""
+        """Batches whose rows are all there, so that stages before the shape change them no more."""
         return self.machine.ready() if isinstance(self.machine, (PlainBatches, Buckets)) else 0
 
     def first_not_formed(self) -> int:
-        """The next batch whose rows are not chosen, where the shape itself draws by class."""
+        """Number of the first batch whose rows are not drawn yet, if the shape draws by class."""
         assert isinstance(self.machine, ClassQueues)
         return self.machine.first_not_formed
 
     def waits_for(self) -> str:
-        """What the next batch lacks, where that can be said."""
+        """What the next batch lacks, or an empty text."""
         return self.machine.waits_for() if isinstance(self.machine, ClassQueues) else ""
 
     def set_target(self, probs: list[float], number: int) -> int:
-        """Other proportions; the number of the first batch that is drawn from them."""
+        """Change the proportions; number of the first batch drawn from them."""
         assert isinstance(self.machine, ClassQueues)
-        if probs == self.machine.probs.tolist():  # told again, after the worker was replaced
+        if probs == self.machine.probs.tolist():  # repeated after the worker was replaced
             return number
         return self.machine.set_probs(probs)
 
     def fields_after(self, facts: Mapping[str, Field]) -> dict[str, Field]:
-        """The facts of a batch's rows, given those that stages made."""
+        """Facts of a batch's rows; ``facts`` are those that stages add."""
         fields = dict(facts)
         if self._length is not None:
             fields["length"] = Field("int32")
@@ -135,15 +135,15 @@ class Shaping:
         return fields
 
     def facts(self, chunk: Chunk, bad: BadRecords) -> tuple[Chunk, Mapping[str, np.ndarray]]:
-        """The rows that can be placed, with what the machine needs to know of them."""
+        """The rows that the shape can place, and their facts; others are reported."""
         facts: dict[str, np.ndarray] = {}
         if self._length is not None:
             chunk, lengths = self._length.sound(
                 chunk, bad, "a length is an integer", is_integer, "wrong_type"
             )
             facts["length"] = as_int64(lengths)
-            told = np.clip(facts["length"], -(2**31), 2**31 - 1).astype(np.int32)
-            chunk = chunk.with_fact("length", told)
+            bounded = np.clip(facts["length"], -(2**31), 2**31 - 1).astype(np.int32)
+            chunk = chunk.with_fact("length", bounded)
         if self._boundaries is not None:
             facts["bucket"] = np.searchsorted(self._boundaries, facts["length"], side="right")
         elif self._bucket is not None:
@@ -164,7 +164,7 @@ class Shaping:
         count: int,
         bad: BadRecords,
     ) -> tuple[Chunk, dict[str, np.ndarray]]:
-        """A number in 0 … count-1 for each row."""
+        """Add a fact to each row: a number in 0 … count-1."""
         rows = np.arange(len(chunk))
         kept, numbers = values.sound(
             chunk.with_fact("row", rows),
@@ -180,7 +180,7 @@ class Shaping:
 
 
 def with_facts(chunk: Chunk) -> Chunk:
-    """The chunk with its facts as columns, which is how they travel."""
+    """The chunk with its facts as columns, as they travel."""
     if not chunk.facts:
         return chunk
     named = {RESERVED + name: fact for name, fact in chunk.facts.items()}

@@ -1,9 +1,8 @@
 """A worker's slab: segments of shared memory in which batches are assembled.
 
-The arena decides where a block lies; here its segments are made, mapped and removed.  A segment's
-pages are taken when it is made, so a full /dev/shm is an error that can be told, at a moment
-when nothing is half written, and not a SIGBUS later.  A segment that could not be made is tried
-again when the next block would lie in it.
+The arena decides where a block lies; the slab creates, maps and removes the segments.  It allocates
+all pages of a segment at once, so a full /dev/shm is an error before anything is written, and not
+a SIGBUS later.  A segment that could not be created is tried again when a block needs it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ __all__ = ["Slab", "map_segment", "segment_name"]
 
 logger = logging.getLogger("headrace.worker")
 
-#: Part of the slab that is in use, from which on nothing is lent: it would be taken back soon.
+#: Fraction of the slab in use above which no block is lent, since it would soon be taken back.
 _LENDING_ENDS = 0.5
 
 
@@ -43,7 +42,7 @@ def map_segment(path: Path) -> np.ndarray:
 
 
 class Slab:
-    """Segments in a directory, named for the worker and its life."""
+    """Segments in a directory, named by the worker and its life."""
 
     def __init__(
         self, directory: Path, worker: int, life: int, slab_bytes: int, segment_bytes: int
@@ -53,9 +52,9 @@ class Slab:
         self._life = life
         self._arena = Arena(slab_bytes, segment_bytes)
         self._memory: dict[int, np.ndarray] = {}
-        self._unmade: dict[int, int] = {}  # size by number: what the arena counts on, and is not
-        self._lent: dict[int, Block] = {}  # by id: an equal block may be lent once more later
-        self._told_full = False
+        self._unmade: dict[int, int] = {}  # size by number: of the arena, not created yet
+        self._lent: dict[int, Block] = {}  # by id: an equal block may be lent again later
+        self._logged_full = False
         self.removed: list[str] = []  # names of segments that others may unmap
 
     @property
@@ -64,17 +63,17 @@ class Slab:
 
     @property
     def used_bytes(self) -> int:
-        """What blocks occupy, without those that are lent."""
+        """Bytes of all blocks that are not lent."""
         return self._arena.used_bytes - sum(block.nbytes for block in self._lent.values())
 
     def name_of(self, block: Block) -> str:
         return segment_name(self._worker, self._life, block.segment)
 
     def allocate(self, nbytes: int) -> Block | None:
-        """A block, or None when there is no room until some are freed.
+        """A block, or None if there is no room until others are freed.
 
-        LimitExceeded when it can never fit, or when the machine has no more shared memory and
-        nothing is in use that could be freed.
+        LimitExceeded if it can never fit, or if the machine has no more shared memory and no
+        block is in use that could be freed.
         """
         block = self._allocated(nbytes)
         if block is None and self._lent:
@@ -84,7 +83,7 @@ class Slab:
         return block
 
     def lend(self, nbytes: int) -> Block | None:
-        """A block that is taken back when another needs its room; None where little is free."""
+        """A block that the slab takes back if it needs the room; None if little is free."""
         if self._arena.fraction_used > _LENDING_ENDS:
             return None
         block = self._arena.allocate(nbytes, grow=False)
@@ -96,13 +95,13 @@ class Slab:
             return None
         return block
 
-    def keep(self, block: Block) -> bool:
-        """A block that was lent is in use from now on; False when it was taken back."""
+    def use(self, block: Block) -> bool:
+        """Put a lent block to use for good; False if it was taken back."""
         return self._lent.pop(id(block), None) is not None
 
     def give_back(self, block: Block) -> None:
-        """A block that was lent is needed no more."""
-        if self.keep(block):
+        """Return a lent block."""
+        if self.use(block):
             self._arena.free(block)
 
     def _allocated(self, nbytes: int) -> Block | None:
@@ -125,15 +124,15 @@ class Slab:
             )
             if not self._arena.used_bytes:
                 raise LimitExceeded(remedy) from None
-            if not self._told_full:
-                self._told_full = True
+            if not self._logged_full:
+                self._logged_full = True
                 logger.warning("%s. Until then work waits for blocks that are freed", remedy)
             return None
         del self._unmade[block.segment]
         return block
 
     def memory(self, block: Block) -> np.ndarray:
-        """The bytes of a block, writable."""
+        """The memory of a block, writable."""
         return self._memory[block.segment][block.offset : block.offset + block.nbytes]
 
     def free(self, block: Block) -> None:

@@ -1,7 +1,7 @@
 """The states of examples between two of their segments.
 
-StateTable   states at the server: an array per state, a row per slot
-KeptStates   states at the trainers: only what they have handed over, by slot
+StateTable     states at the server: an array per state, a row per slot
+HandedStates   states at trainers: only those that they handed over, by slot
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ..core.slots import Segments
 from .segment_block import groups, state_array
 from .sequencing import Offer, State
 
-__all__ = ["KeptStates", "StateTable", "arrays_of", "state_columns", "stored_states"]
+__all__ = ["HandedStates", "StateTable", "arrays_of", "state_columns", "stored_states"]
 
 
 def arrays_of(states: Sequence[State], block: Any, columns: Sequence[Any]) -> list[np.ndarray]:
-    """The arrays in a block of states; its columns were checked when it came."""
+    """Arrays of a block of states, whose columns were checked on arrival."""
     memory = np.frombuffer(block, np.uint8)
     arrays = []
     for state, (offset, nbytes, shape) in zip(states, columns, strict=True):
@@ -39,7 +39,7 @@ def arrays_of(states: Sequence[State], block: Any, columns: Sequence[Any]) -> li
 
 
 def state_columns(arrays: Sequence[np.ndarray]) -> list[Column]:
-    """All states of some examples, to be stored: the arrays themselves unless they have strings."""
+    """States of some examples as columns to store: the arrays themselves unless strings occur."""
     if any(array.dtype == object for array in arrays):
         plain = [
             [a[row].tolist() if a.dtype == object and a.ndim > 1 else _raw(a[row]) for a in arrays]
@@ -54,7 +54,7 @@ def _raw(value: Any) -> bytes:
 
 
 def stored_states(states: Sequence[State], examples: Examples) -> list[np.ndarray]:
-    """The states of examples, an array of each; ValueError where they do not fit."""
+    """Stored states as arrays, one for each state; ValueError if their sizes do not fit."""
     views = _viewed(states, examples)
     if views is not None:
         return views
@@ -68,7 +68,7 @@ def stored_states(states: Sequence[State], examples: Examples) -> list[np.ndarra
                     array[row] = np.frombuffer(value, array.dtype).reshape(array.shape[1:])
         return arrays
     if len(examples):
-        # They may have been stored as one column: what counts is their bytes in a row.
+        # They may be stored as one column, so only the bytes of a whole row count.
         whole = np.concatenate([_bytes_in_rows(column) for column in examples.states], axis=1)
         at = 0
         for array in arrays:
@@ -82,7 +82,7 @@ def stored_states(states: Sequence[State], examples: Examples) -> list[np.ndarra
 
 
 def _viewed(states: Sequence[State], examples: Examples) -> list[np.ndarray] | None:
-    """States that are stored as they are, a column of bytes each, without a copy."""
+    """Stored states as views, if each is a column of bytes of the right width; else None."""
     arrays = [state.blank(0) for state in states]
     columns = [column for column in examples.states if not isinstance(column, list)]
     widths = [a.itemsize * math.prod(a.shape[1:]) * (a.dtype != object) for a in arrays]
@@ -145,12 +145,12 @@ class StateTable:
         """Nothing: the next example in a slot overwrites its states."""
 
 
-class KeptStates:
-    """States that trainers have handed over, for when another goes on."""
+class HandedStates:
+    """States that trainers handed over, for the trainers that go on from them."""
 
     def __init__(self, states: Sequence[State]) -> None:
         self._states = states
-        self._kept: dict[int, list[np.ndarray]] = {}
+        self._handed: dict[int, list[np.ndarray]] = {}
         self._blank = [state.blank(0) for state in states]
         self._zeros = all(s.column is None and s.constant is None for s in states)
 
@@ -163,23 +163,23 @@ class KeptStates:
     def put(self, slots: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
         """Store states under these slots, a row each."""
         for row, slot in enumerate(slots.tolist()):
-            self._kept[slot] = [array[row : row + 1].copy() for array in arrays]
+            self._handed[slot] = [array[row : row + 1].copy() for array in arrays]
 
     def forget(self, slots: Iterable[int]) -> None:
         """Drop the states under these slots."""
         for slot in slots:
-            self._kept.pop(slot, None)
+            self._handed.pop(slot, None)
 
     def columns(self, batch: Segments, offers: Any) -> tuple[dict[str, Any], int]:
-        """``@state_of`` and the states that rows start from, each different one once."""
+        """``@state_of`` and the states that rows start from, without repeats; how many."""
         which: list[int] = []
         parts: list[list[np.ndarray]] = []
-        shared = -1  # where the constants are, once they are needed
+        shared = -1  # row of the constants, once one is needed
         own = any(state.column is not None for state in self._states)
         segments = batch.segments[batch.starts].tolist()
         for place, segment in zip(batch.starts.tolist(), segments, strict=True):
             if segment:
-                parts.append(self._kept[int(batch.slots[place])])
+                parts.append(self._handed[int(batch.slots[place])])
             elif self._zeros:
                 which.append(-1)
                 continue
@@ -201,7 +201,7 @@ class KeptStates:
         return columns, len(parts)
 
     def _initial(self, offer: Offer | None, rows: np.ndarray) -> list[np.ndarray]:
-        """What one row starts from, as arrays of one row."""
+        """The initial states of one row, as arrays of one row."""
         values = []
         for state in self._states:
             if state.column is not None:

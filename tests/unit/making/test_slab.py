@@ -162,10 +162,10 @@ def test_a_lent_block_counts_for_nothing_and_goes_to_whoever_needs_its_room(tmp_
     assert kept is not None and one is not None and other is not None
     assert s.used_bytes == PAGE and s.fraction_used == 1 / 4
     assert s.lend(1) is None, "little is free"
-    assert s.keep(one) and s.used_bytes == 2 * PAGE
+    assert s.use(one) and s.used_bytes == 2 * PAGE
     last = s.allocate(2 * PAGE)
     assert last is not None and s.fraction_used == 1.0
-    assert not s.keep(other) and not s.keep(one)
+    assert not s.use(other) and not s.use(one)
     s.give_back(other)
     for block in (kept, one, last):
         s.free(block)
@@ -182,4 +182,4 @@ def test_a_block_that_was_taken_back_is_not_the_equal_one_that_is_lent_later(tmp
     s.free(large)
     second = s.lend(PAGE)
     assert second == first
-    assert not s.keep(first) and second is not None and s.keep(second)
+    assert not s.use(first) and second is not None and s.use(second)

@@ -20,7 +20,12 @@ from headrace_server.core.changes import Examples
 from headrace_server.core.slots import Slots
 from headrace_server.making.run import Done, Resting
 from headrace_server.making.sequencing import State
-from headrace_server.making.state_table import KeptStates, StateTable, state_columns, stored_states
+from headrace_server.making.state_table import (
+    HandedStates,
+    StateTable,
+    state_columns,
+    stored_states,
+)
 from headrace_server.pipeline.builder import Pipeline
 from tests.examples import some
 from tests.unit.segment_player import Player, Taken, no_states
@@ -309,7 +314,7 @@ def test_another_trainer_goes_on_from_what_was_flushed_and_from_the_start_else(t
         rest.append(taken.rows)
         other.save(taken)
     assert taken is Done and rest[-1] == [(b"k1", 8, 9)]
-    assert player.feed.maker.states._kept == {}, "what is through is kept no longer"
+    assert player.feed.maker.states._handed == {}, "what is through is kept no longer"
 
 
 def test_flushes_that_are_too_old_or_of_rows_that_are_none_change_nothing(tmp_path: Path):
@@ -326,9 +331,9 @@ def test_flushes_that_are_too_old_or_of_rows_that_are_none_change_nothing(tmp_pa
     flush(second.number, [0, 3], {n: a[:2] for n, a in states.items()})
     flush(second.number, [-1], {n: a[:1] for n, a in states.items()})
     flush(second.number, [], {n: a[:0] for n, a in states.items()})
-    assert player.feed.maker.states._kept == {}
+    assert player.feed.maker.states._handed == {}
     trainer.flush()
-    assert len(player.feed.maker.states._kept) == 2
+    assert len(player.feed.maker.states._handed) == 2
     player.feed.leave(0)
     flush(second.number, [0], {n: a[:1] for n, a in states.items()})  # its trainer is gone
     other = LaneTrainer(player, 1, list(INITIAL))
@@ -353,12 +358,12 @@ def test_the_states_of_an_example_that_ends_are_not_kept(tmp_path: Path):
     trainer = LaneTrainer(player, 0, list(INITIAL))
     trainer.save(trainer.take())
     trainer.flush()
-    assert len(player.feed.maker.states._kept) == 1
+    assert len(player.feed.maker.states._handed) == 1
     trainer.save(trainer.take())
     trainer.flush()
     trainer.save(trainer.take())
     assert trainer.take() is Done
-    assert player.feed.maker.states._kept == {} and player.feed.take_dry() == [0]
+    assert player.feed.maker.states._handed == {} and player.feed.take_dry() == [0]
     assert player.feed.memory._after == {} == player.feed.memory._out
 
 
@@ -406,7 +411,7 @@ def test_trainers_that_come_flush_and_leave_see_right_states_and_every_segment(
             trainers[end.meta["stripe"]].receive(end)
             out[end.meta["stripe"]].append(end)
     assert saved == {(b"k%d" % i, s) for i, t in enumerate(steps) for s in range(t)}
-    assert player.feed.maker.states._kept == {} == player.feed.maker.offers
+    assert player.feed.maker.states._handed == {} == player.feed.maker.offers
     assert player.feed.dropped() == {} and player.feed.stats()["segments"]["in_flight"] == 0
 
 
@@ -462,11 +467,11 @@ def test_states_are_stored_and_read_back_whole_or_some_of_them(texts: bool):
 
 
 def test_what_is_kept_does_not_hold_on_to_the_block_that_it_came_in():
-    kept = KeptStates([plain("n", "zeros", "int16", [2], None)])
+    kept = HandedStates([plain("n", "zeros", "int16", [2], None)])
     array = np.array([[1, 2], [3, 4]], np.int16)
     kept.put(np.array([5]), [array[1:]])
     array[:] = 0
-    ((only,),) = kept._kept.values()
+    ((only,),) = kept._handed.values()
     assert only.tolist() == [[3, 4]] and only.base is None
     kept.forget([5, 6])
-    assert kept._kept == {}
+    assert kept._handed == {}

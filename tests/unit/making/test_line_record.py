@@ -1,4 +1,4 @@
-"""Whenever a partition dies, what its keeper had stored is enough to go on exactly there."""
+"""Whenever a partition dies, what its record had stored is enough to go on exactly there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace_server.core.plan import Read
 from headrace_server.core.segments import SegmentQueue
 from headrace_server.core.sequences import FIRST_INDEX
 from headrace_server.core.slots import Segments
-from headrace_server.making.keeper import Keeper
+from headrace_server.making.line_record import LineRecord
 
 
 class Stored:
@@ -76,7 +76,7 @@ class World:
 
     def begin(self) -> None:
         """A life, from what is stored."""
-        self.keeper = Keeper()
+        self.record = LineRecord()
         self.machine = SegmentQueue(self.batch_size, self.capacity, True)
         self.out: list[Segments] = []
         self.position = self.chunk = 0
@@ -87,7 +87,7 @@ class World:
             assert not self.truth.segments and not self.truth.refused
             return
         saved = copy.deepcopy(self.stored.saved)
-        cursor, begun = self.keeper.resume(saved)
+        cursor, begun = self.record.resume(saved)
         self.position = cursor["position"]
         self.chunk = max([cursor["chunk"], *saved.chunks]) + 1
         assert cursor["stages"] == ["as of", cursor["line"]]
@@ -101,7 +101,7 @@ class World:
         assert list(begun.keys) == [(0, self.keys[line]) for line in order]
         assert saved.examples.packed() == [b"%d after %d" % (line, going[line]) for line in order]
         for chunk, row, line in zip(begun.chunks.tolist(), begun.rows.tolist(), order, strict=True):
-            read, stages = self.keeper.reread(chunk)
+            read, stages = self.record.reread(chunk)
             assert read == Read(chunk, 0, read.position, read.limit)
             assert read.position + row == line and row < read.limit
             assert stages == ["as of", read.position]
@@ -144,7 +144,7 @@ class World:
         done = self.seen.segments
         lines = (set(range(self.position)) | done.keys()) - self.seen.refused
         going = [n for n in lines if done.get(n, 0) < self.counts[n]]
-        reads = [self.keeper.reread(chunk)[0] for chunk in self.keeper._reads]
+        reads = [self.record.reread(chunk)[0] for chunk in self.record._reads]
         there = {n for r in reads for n in range(r.position, r.position + r.limit)}
         assert there >= set(going)
         assert len(reads) <= len(going)
@@ -158,7 +158,7 @@ class World:
         rows = 0 if self.chance.random() < 0.1 else min(limit, self.lines - self.position)
         read = Read(self.chunk, 0, self.position, limit)
         cursor = {"position": self.position, "index": self.machine.next_index}
-        line, marks = self.keeper.read(read, rows, ["as of", self.position], cursor)
+        line, marks = self.record.read(read, rows, ["as of", self.position], cursor)
         assert line == self.position
         lines = range(line, line + rows)
         for row, n in enumerate(lines):
@@ -179,7 +179,7 @@ class World:
     def refused(self) -> None:
         for chunk, row in self.machine.take_refused():
             self.seen.refused.add(self.firsts[chunk] + row)
-            self.submit(self.keeper.refused(chunk, row))
+            self.submit(self.record.refused(chunk, row))
 
     def save(self, batch: Segments) -> None:
         rows = self.machine.saved(batch)
@@ -193,13 +193,13 @@ class World:
         lines, segments = batch.lines[rows].tolist(), batch.segments[rows].tolist()
         keys = [(0, self.keys[line]) for line in lines]
         states = [b"%d after %d" % (n, s + 1) for n, s in zip(lines, segments, strict=True)]
-        self.submit(self.keeper.saved(batch, rows, keys, [states]))
+        self.submit(self.record.saved(batch, rows, keys, [states]))
         self.refused()
         self.forget()
 
     def forget(self) -> None:
-        for chunk in self.keeper._first.keys() - self.machine.chunks():
-            self.keeper.forget(chunk)
+        for chunk in self.record._first.keys() - self.machine.chunks():
+            self.record.forget(chunk)
 
 
 @pytest.mark.parametrize("seed", range(150))
@@ -230,9 +230,9 @@ def test_every_line_ends_once_however_often_the_partition_dies(seed: int):
     assert world.machine.done and world.machine.next_draft() is None
 
 
-def batch_of(machine: SegmentQueue, keeper: Keeper, rows: int, count: int) -> Segments:
+def batch_of(machine: SegmentQueue, record: LineRecord, rows: int, count: int) -> Segments:
     """The first batch of a chunk of examples."""
-    keeper.read(Read(3, 0, 0, rows), rows, None, {"position": 0})
+    record.read(Read(3, 0, 0, rows), rows, None, {"position": 0})
     facts: Any = {"key": list(range(rows)), "count": [count] * rows}
     machine.offer(3, rows, facts)
     machine.want(100)
@@ -242,11 +242,11 @@ def batch_of(machine: SegmentQueue, keeper: Keeper, rows: int, count: int) -> Se
 
 
 def test_states_that_come_by_themselves_end_nothing():
-    keeper, machine = Keeper(), SegmentQueue(2)
-    batch = batch_of(machine, keeper, 2, 2)
-    assert not len(keeper.saved(batch, np.array([], np.int64), [], []).put)
+    record, machine = LineRecord(), SegmentQueue(2)
+    batch = batch_of(machine, record, 2, 2)
+    assert not len(record.saved(batch, np.array([], np.int64), [], []).put)
     machine.saved(batch)
-    change = keeper.flushed(batch, np.array([0, 1]), [(0, b"a"), (0, b"b")], [[b"x", b"y"]])
+    change = record.flushed(batch, np.array([0, 1]), [(0, b"a"), (0, b"b")], [[b"x", b"y"]])
     assert [(e.line, e.segment, e.state) for e in change.put.listed()] == [
         (0, 1, b"x"),
         (1, 1, b"y"),
@@ -254,12 +254,12 @@ def test_states_that_come_by_themselves_end_nothing():
     last = machine.next_draft()
     assert last is not None and last.last.all()
     with pytest.raises(ValueError, match="has ended: it has no state to keep"):
-        keeper.flushed(last, np.array([0]), [(0, b"a")], [[b"x"]])
-    assert keeper.saved(last, np.array([], np.int64), [], []).drop == [0, 1]
+        record.flushed(last, np.array([0]), [(0, b"a")], [[b"x"]])
+    assert record.saved(last, np.array([], np.int64), [], []).drop == [0, 1]
 
 
 def test_a_chunk_without_lines_is_not_remembered():
-    keeper = Keeper()
+    record = LineRecord()
     for number in range(5):
-        keeper.read(Read(number, 0, number, 1), 0, None, {"position": number})
-    assert not keeper._reads and not keeper._first
+        record.read(Read(number, 0, number, 1), 0, None, {"position": number})
+    assert not record._reads and not record._first

@@ -1,14 +1,14 @@
-"""What of a partition of segments outlives its process: examples that have begun, and the rest of
-the input by where to read on.
+"""The record of a partition of segments that outlives its process, example by example.
 
     read() ─► chunks with their lines        saved() ─► Change ─► store        resume() ◄─ Saved
 
-An example that has begun is stored with its states and with the read that brought it.  All others
-are read again, from the oldest chunk that still has one that has neither begun nor ended.
+The record stores an example that has begun, with its states and the read that brought it.  A later
+process reads all others again, from the oldest chunk with an example that has neither begun nor
+ended.
 
-The caller submits changes in the order in which it gets them, and a refusal's before any batch of
-later lines: a line that was not refused takes an insertion index.  It begins a new life with chunk
-numbers above all stored ones and the cursor's.
+The caller stores changes in the order in which it gets them, and the change of a refusal before any
+batch of later lines, since a line that was not refused takes an insertion index.  After a restart
+it numbers chunks above all stored ones and that of the cursor.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from ..core.progress import Lines
 from ..core.sequences import BEGUN, REFUSED
 from ..core.slots import Begun, Segments
 
-__all__ = ["Keeper"]
+__all__ = ["LineRecord"]
 
 
-class Keeper:
-    """One partition's lines, and how its chunks are read again."""
+class LineRecord:
+    """The lines of one partition, and how to read its chunks again."""
 
     def __init__(self) -> None:
         self.lines = Lines()
         self._reads: dict[int, bytes] = {}  # of chunks with an open or a stored line
         self._first: dict[int, int] = {}  # lines of chunks in memory
         self._stored: dict[int, int] = {}  # chunk → examples of it in the store
-        self._kept: dict[int, int] = {}  # line → chunk of examples in the store
-        self._marks: dict[int, int] = {}  # lines that an earlier life has dealt with
+        self._begun: dict[int, int] = {}  # line → chunk of examples in the store
+        self._marks: dict[int, int] = {}  # lines that an earlier process began, ended or refused
         self._moved = False  # the base, since it was stored
 
     # Input
@@ -48,9 +48,9 @@ class Keeper:
     def read(
         self, read: Read, rows: int, stages: Any, cursor: dict[str, Any]
     ) -> tuple[int, np.ndarray | None]:
-        """A chunk was read; ``cursor`` is how all goes on from before it.
+        """Record a chunk; its first line, and marks of rows that an earlier process dealt with.
 
-        Its first line, and marks of rows that an earlier life has dealt with.
+        ``cursor`` describes the input before the chunk.
         """
         first = self.lines.next
         if rows:
@@ -62,15 +62,15 @@ class Keeper:
             return first, None
         marks = np.array([self._marks.pop(first + row, 0) for row in range(rows)], np.int8)
         self._moved |= self.lines.closed([read.chunk] * int(np.count_nonzero(marks)))
-        self._let_go([read.chunk])
+        self._forget_reads([read.chunk])
         return first, marks
 
     def forget(self, chunk: int) -> None:
-        """A chunk's payload is not needed now.  It can be read again while a line is not done."""
+        """Forget a chunk in memory.  It can be read again until all its lines are done."""
         self._first.pop(chunk, None)
 
     def reread(self, chunk: int) -> tuple[Read, Any]:
-        """How to read a chunk again that an earlier life has read, and what stages remembered."""
+        """The read of a chunk of an earlier process, and the memory of the stages before it."""
         place, stages = msgpack.unpackb(self._reads[chunk], strict_map_key=False)
         return Read(chunk, *place), stages
 
@@ -79,7 +79,7 @@ class Keeper:
     def saved(
         self, batch: Segments, rows: np.ndarray, keys: Sequence[Key], states: Sequence[Column]
     ) -> Change:
-        """A batch is done, once; ``rows`` of it go on, with these keys and states."""
+        """Record that a batch is done; ``rows`` of it go on, with these keys and states."""
         change, closed = Change(), list[int]()
         self._put(change, batch, rows, keys, states, closed)
         for place in batch.last.nonzero()[0].tolist():
@@ -90,7 +90,7 @@ class Keeper:
     def flushed(
         self, batch: Segments, rows: np.ndarray, keys: Sequence[Key], states: Sequence[Column]
     ) -> Change:
-        """States of ``rows`` after a batch came by themselves, the batch being done or not."""
+        """Record states of ``rows`` after a batch, whether that is done or not."""
         change, closed = Change(), list[int]()
         self._put(change, batch, rows, keys, states, closed)
         self._close(change, closed)
@@ -119,41 +119,41 @@ class Keeper:
             key = keys[int(ended.argmax())][1]
             raise ValueError(f"example {key!r:.80} has ended: it has no state to keep")
         change.put = Examples(numbers, keys, states)
-        lines, kept = numbers[0].tolist(), self._kept
-        for place in [place for place, line in enumerate(lines) if line not in kept]:
+        lines, begun = numbers[0].tolist(), self._begun
+        for place in [place for place, line in enumerate(lines) if line not in begun]:
             chunk = int(numbers[2, place])
-            self._keep(change, lines[place], chunk)
+            self._begin(change, lines[place], chunk)
             closed.append(chunk)
 
     def refused(self, chunk: int, row: int) -> Change:
-        """An example's key was in flight: it is passed over."""
+        """Record that an example was refused, since its key was in flight."""
         change = Change(done=[2 * (self._first[chunk] + row) + 1])
         self._close(change, [chunk])
         return change
 
     def passed_over(self, chunk: int, row: int) -> Change:
-        """An example that was just read is left out: later lives take it for one that has ended."""
+        """Record that an example just read is left out, as if it had ended."""
         change = Change(done=[2 * (self._first[chunk] + row)])
         self._close(change, [chunk])
         return change
 
     def ended(self, line: int, chunk: int) -> Change:
-        """An example that goes on from what is stored goes on no more."""
+        """Record that a stored example ended."""
         change, closed = Change(), list[int]()
         self._end(change, line, chunk, closed)
         self._close(change, closed)
         return change
 
-    def _keep(self, change: Change, line: int, chunk: int) -> None:
-        self._kept[line] = chunk
+    def _begin(self, change: Change, line: int, chunk: int) -> None:
+        self._begun[line] = chunk
         count = self._stored.get(chunk, 0)
         self._stored[chunk] = count + 1
         if not count:
             change.chunks[chunk] = self._reads[chunk]
 
     def _end(self, change: Change, line: int, chunk: int, closed: list[int]) -> None:
-        if line in self._kept:
-            del self._kept[line]
+        if line in self._begun:
+            del self._begun[line]
             change.drop.append(line)
             self._stored[chunk] -= 1
             if not self._stored[chunk]:
@@ -166,24 +166,21 @@ class Keeper:
 
     def _close(self, change: Change, closed: list[int]) -> None:
         self._moved |= self.lines.closed(closed)
-        self._let_go([*closed, *change.drop_chunks])
+        self._forget_reads([*closed, *change.drop_chunks])
         if self._moved:
             self._moved = False
             change.base = 2 * self.lines.base_line
             change.meta["base"] = self.lines.base_cursor
 
-    def _let_go(self, chunks: Iterable[int]) -> None:
+    def _forget_reads(self, chunks: Iterable[int]) -> None:
         for chunk in chunks:
             if chunk not in self._stored and not self.lines.is_open(chunk):
                 self._reads.pop(chunk, None)
 
-    # Another life
+    # After a restart
 
     def resume(self, saved: Saved) -> tuple[dict[str, Any], Begun]:
-        """Go on from what is stored: the cursor to read on from, and the examples that go on.
-
-        There is nothing to go on from while no ``base`` is stored.
-        """
+        """Go on from the store, which has a ``base``: its cursor, and the examples that go on."""
         cursor: dict[str, Any] = msgpack.unpackb(saved.meta["base"], strict_map_key=False)
         self.lines = Lines(cursor["line"])
         self._reads.update(saved.chunks)
@@ -191,7 +188,7 @@ class Keeper:
             self._marks[mark // 2] = REFUSED if mark % 2 else BEGUN
         examples = saved.examples
         lines, indices, chunks, rows, segments, counts = examples.numbers
-        self._kept.update(zip(lines.tolist(), chunks.tolist(), strict=True))
+        self._begun.update(zip(lines.tolist(), chunks.tolist(), strict=True))
         self._stored.update(Counter(chunks.tolist()))
         self._marks.update(dict.fromkeys(lines[lines >= cursor["line"]].tolist(), BEGUN))
         return cursor, Begun(chunks, rows, counts, segments, indices, lines, examples.keys)
