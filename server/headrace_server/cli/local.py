@@ -11,8 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 from math import prod
-from types import TracebackType
 from typing import Any, Final
 
 import numpy as np
@@ -71,7 +71,7 @@ class LocalFeed:
             self._slab = Slab(self._directory.path, 0, 0, _SLAB_BYTES, _SEGMENT_BYTES)
             self.run = compose(self.reader, declaration, 0, partitions, self._slab, bad)
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         self._elements: list[int] = []
         if isinstance(self.run.maker, PlainMaker):
@@ -82,20 +82,16 @@ class LocalFeed:
 
     def batches(self) -> Iterator[Sample]:
         """The batches of partition 0, from the first on."""
-        began = time.monotonic()
-        wanted = 1
-        self.run.want(wanted, 0)
-        while True:
-            step = self.run.advance()
-            if isinstance(step, MadeBatch):
-                yield self._sample(step, time.monotonic() - began)
-                self._commit(step)
-                wanted += 1
-                self.run.want(wanted, 0)
-                began = time.monotonic()
-            elif step is not Busy:
+        for wanted in count(1):
+            began = time.monotonic()
+            self.run.want(wanted, 0)
+            while (step := self.run.advance()) is Busy:
+                pass
+            if not isinstance(step, MadeBatch):
                 assert step in (Done, Resting), step  # all blocks are free: it is never Blocked
                 return
+            yield self._sample(step, time.monotonic() - began)
+            self._commit(step)
 
     def _sample(self, made: MadeBatch, seconds: float) -> Sample:
         block = self._slab.memory(made.block)
@@ -132,11 +128,6 @@ class LocalFeed:
     def __enter__(self) -> LocalFeed:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.reader.close()
         self._directory.close()

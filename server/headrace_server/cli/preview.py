@@ -111,14 +111,12 @@ def _waste(sample: Sample, names: list[str]) -> float:
 
 def _labels(sample: Sample, label: str | None) -> list[Any] | None:
     name = label or f"{RESERVED}label"
-    for column in (name, f"context:{name}"):
-        array = sample.columns.get(column)
-        if array is None:
-            continue
+    found = (sample.columns.get(column) for column in (name, f"context:{name}"))
+    array = next((array for array in found if array is not None), None)
+    if array is not None:
         if array.ndim != 1:
             raise ValueError(f"--label {label}: the column has {list(array.shape)} values a batch")
-        values: list[Any] = array.tolist()
-        return values
+        return list(array.tolist())
     if label is not None:
         names = [n for n in sample.columns if not n.startswith(RESERVED)]
         raise ValueError(f"--label {label}: there is no such column; there are {', '.join(names)}")

@@ -8,7 +8,8 @@ A finding that would stop the feed is a problem; the survey notes it, and goes o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
@@ -103,10 +104,11 @@ def survey(feed: str, declaration: Declaration, partitions: int, full: bool) -> 
         some = files if full else _few(declaration, files)
         with reporting_cache(some) as cache:
             open_reader(declaration.source, some, _Noted(), cache).close()
+        surveyor = _Surveyor(found, declaration, some, partitions, cache)
         if full:
-            _scan(found, declaration, files, cache)
+            surveyor.scan()
         if found.ok:
-            _look(found, declaration, partitions, some, cache)
+            surveyor.look()
     except SHOWN as error:
         found.problems.append(str(error))
     return found
@@ -119,77 +121,144 @@ def _few(declaration: Declaration, files: tuple[DataFile, ...]) -> tuple[DataFil
     return files
 
 
-# ── a look ───────────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True)
+class _Surveyor:
+    """Adds to the findings of one pipeline."""
 
+    found: Survey
+    declaration: Declaration
+    files: tuple[DataFile, ...]  # those that are opened
+    partitions: int
+    cache: IndexCache
 
-def _look(
-    found: Survey,
-    declaration: Declaration,
-    partitions: int,
-    files: tuple[DataFile, ...],
-    cache: IndexCache,
-) -> None:
-    """Find how it is read, and the size of the first batches."""
-    bad = BadRecords(declaration.policy.on_bad_example == "skip")
-    reader = open_reader(declaration.source, files, bad, cache)
-    try:
-        _reading(found, declaration, partitions, files, reader)
-        found.example_bytes = _weight(reader)
-    finally:
-        reader.close()
-    if not found.ok:
-        return
-    with LocalFeed(declaration, files, bad, cache, partitions) as local:
-        rows, heaviest, number = 0, 0, 0
-        for sample in islice(local.batches(), _BATCHES):
-            rows, number = rows + sample.rows, number + 1
-            heaviest = max(heaviest, sample.nbytes)
-        found.notes += _dropped(local.run.dropped())
-        if not number:
+    # A look
+
+    def look(self) -> None:
+        """Find how it is read, and the size of the first batches."""
+        found, declaration = self.found, self.declaration
+        bad = BadRecords(declaration.policy.on_bad_example == "skip")
+        with closing(open_reader(declaration.source, self.files, bad, self.cache)) as reader:
+            self._reading(reader)
+            found.example_bytes = _weight(reader)
+        if not found.ok:
+            return
+        with LocalFeed(declaration, self.files, bad, self.cache, self.partitions) as local:
+            first = [(one.rows, one.nbytes) for one in islice(local.batches(), _BATCHES)]
+            for reason, n in local.run.dropped().items():
+                text = f"among the examples of the first batches {n} are left out: {reason}"
+                found.notes.append(text)
+        if not first:
             found.problems.append("the first partition makes no batch: too few examples come in")
             return
-    found.batch_rows, found.batch_bytes = rows / number, heaviest
-    if not declaration.stages and not segmented(declaration) and found.examples:
-        found.batches_per_epoch = round(found.examples / found.batch_rows)
-    _memory(found, declaration)
+        rows, sizes = zip(*first, strict=True)
+        found.batch_rows, found.batch_bytes = sum(rows) / len(rows), max(sizes)
+        if not declaration.stages and not segmented(declaration) and found.examples:
+            found.batches_per_epoch = round(found.examples / found.batch_rows)
+        self._memory(found.batch_bytes)
 
+    def _reading(self, reader: Reader) -> None:
+        found, partitions, order = self.found, self.partitions, self.declaration.order
+        if order.seed is not None:
+            found.shuffle = "not possible"
+        found.indexed = isinstance(reader, IndexedReader)
+        if isinstance(reader, IndexedReader):
+            found.examples = found.partitions_possible = reader.length
+            read = sum(file.size for file in self.files)
+            if read != found.bytes:
+                found.examples = round(reader.length * found.bytes / max(1, read))
+                found.estimated = True
+                found.partitions_possible = found.examples
+            if not found.examples:
+                found.problems.append("the source has no example")
+        else:
+            found.streams = found.partitions_possible = reader.streams
+            if partitions > reader.streams:
+                found.notes.append(
+                    f"{partitions} partitions of {reader.streams} streams: each partition reads "
+                    "and parses all of the source and keeps its share; have as many files as "
+                    "partitions"
+                )
+            sampled = len(convertible(self.declaration.stages)[1])
+            found.examples = None if sampled else found.scanned
+        for partition in (0, partitions - 1):
+            share = PartitionReader(reader, order, partition, partitions)
+            if not found.estimated and (empty := share.empty_message()) is not None:
+                found.problems.append(empty)
+                break
+        if order.seed is not None:
+            found.shuffle = "exact" if order.window is None else f"within windows of {order.window}"
 
-def _reading(
-    found: Survey,
-    declaration: Declaration,
-    partitions: int,
-    files: tuple[DataFile, ...],
-    reader: Reader,
-) -> None:
-    order = declaration.order
-    if order.seed is not None:
-        found.shuffle = "not possible"
-    found.indexed = isinstance(reader, IndexedReader)
-    if isinstance(reader, IndexedReader):
-        found.examples = found.partitions_possible = reader.length
-        read = sum(file.size for file in files)
-        if read != found.bytes:
-            found.examples = round(reader.length * found.bytes / max(1, read))
-            found.estimated = True
-            found.partitions_possible = found.examples
-        if not found.examples:
-            found.problems.append("the source has no example")
-    else:
-        found.streams = found.partitions_possible = reader.streams
-        if partitions > reader.streams:
-            found.notes.append(
-                f"{partitions} partitions of {reader.streams} streams: each partition reads and "
-                "parses all of the source and keeps its share; have as many files as partitions"
+    def _memory(self, batch_bytes: int) -> None:
+        """Estimate the memory that it takes at most, from the first examples."""
+        found, options, run = self.found, self.declaration.shape.options, RunConfig((), "", ())
+        if segmented(self.declaration):
+            found.slab_bytes = 2 * batch_bytes  # made when wanted
+            found.waiting_examples = options["capacity"]
+            if options["state_placement"] != "trainer" and found.waiting_examples is not None:
+                states = (one for one in options["states"] if "dtype" in one and "shape" in one)
+                state_bytes = sum(State.of(one).blank(1).nbytes for one in states)
+                found.state_bytes = state_bytes * found.waiting_examples
+        else:
+            most, most_bytes = bounds(
+                options.get("capacity"), 1, run.max_ahead, run.max_ahead_bytes, run.slab_bytes
             )
-        sampled = len(convertible(declaration.stages)[1])
-        found.examples = None if sampled else found.scanned
-    for partition in (0, partitions - 1):
-        share = PartitionReader(reader, order, partition, partitions)
-        if not found.estimated and (empty := share.empty_message()) is not None:
-            found.problems.append(empty)
-            break
-    if order.seed is not None:
-        found.shuffle = "exact" if order.window is None else f"within windows of {order.window}"
+            ahead = max(2, min(most, -(-most_bytes // max(1, batch_bytes))))
+            found.slab_bytes = (ahead + 1) * batch_bytes
+            found.waiting_examples = _waiting(options)
+        window = self.declaration.order.window
+        if window is not None and not found.indexed:
+            found.waiting_examples = (found.waiting_examples or 0) + window
+        if found.waiting_examples is not None and found.example_bytes is not None:
+            found.waiting_bytes = found.waiting_examples * found.example_bytes
+
+    # All of it
+
+    def scan(self) -> None:
+        """Read every example, run the stages, and see whether the shape can place it."""
+        found, source, bad = self.found, self.declaration.source, _Noted()
+        if "verify" in source.options:
+            source = replace(source, options={**source.options, "verify": True})
+        whole = replace(self.declaration, source=source, order=Order(), policy=Policy("skip"))
+        with closing(open_reader(source, self.files, bad, self.cache)) as reader:
+            intake = Intake(reader, whole, 0, 1, bad)
+            place = _placing(whole, intake)
+            sums: dict[str, ColumnSum] = {}
+            position: Any = intake.start()
+            rows = found.scanned = 0
+            known = reader.length if isinstance(reader, IndexedReader) else None
+            with Progress("checking", known, "examples") as progress:
+                while position is not None:
+                    intake.begin()
+                    chunk, position = intake.chunk(Read(0, 0, position, _ROWS))
+                    place(chunk)
+                    for name, column in chunk.columns.items():
+                        sums.setdefault(name, ColumnSum()).add(flattened(column))
+                    intake.end()
+                    rows += len(chunk)
+                    if known is None:
+                        found.scanned = rows + sum(intake.dropped.values())
+                    else:
+                        found.scanned = known if position is None else position
+                    progress.to(found.scanned)
+        found.dropped = dict(intake.dropped)
+        found.checksums = {name: total.text for name, total in sums.items()}
+        self._judge(bad.texts)
+
+    def _judge(self, texts: list[str]) -> None:
+        """Note whether the feed would end by its bad examples."""
+        found, policy = self.found, self.declaration.policy
+        bad = {reason[4:]: n for reason, n in found.dropped.items() if reason.startswith("bad:")}
+        number = sum(bad.values())
+        if not number:
+            return
+        listed = ", ".join(f"{n} {reason}" for reason, n in sorted(bad.items()))
+        rule, most = f"{number} examples break a rule ({listed})", policy.max_bad_examples
+        if policy.on_bad_example == "fail":
+            found.problems += [rule, *texts]
+        elif most is not None and number > most:
+            found.problems += [f"{rule}, and max_bad_examples={most} are allowed", *texts]
+        else:
+            found.notes += [f"{rule} and are skipped", *texts]
 
 
 def _weight(reader: Reader) -> int | None:
@@ -203,28 +272,6 @@ def _weight(reader: Reader) -> int | None:
     return sum(flattened(column).nbytes for column in chunk.columns.values()) // len(chunk)
 
 
-def _memory(found: Survey, declaration: Declaration) -> None:
-    """Estimate the memory that it takes at most, from the first examples."""
-    assert found.batch_bytes is not None
-    options, run = declaration.shape.options, RunConfig((), "", ())
-    if segmented(declaration):
-        found.slab_bytes = 2 * found.batch_bytes  # made when wanted
-        found.waiting_examples = options["capacity"]
-        found.state_bytes = _state_bytes(found, declaration)
-    else:
-        most, most_bytes = bounds(
-            options.get("capacity"), 1, run.max_ahead, run.max_ahead_bytes, run.slab_bytes
-        )
-        ahead = max(2, min(most, -(-most_bytes // max(1, found.batch_bytes))))
-        found.slab_bytes = (ahead + 1) * found.batch_bytes
-        found.waiting_examples = _waiting(options)
-    window = declaration.order.window
-    if window is not None and not found.indexed:
-        found.waiting_examples = (found.waiting_examples or 0) + window
-    if found.waiting_examples is not None and found.example_bytes is not None:
-        found.waiting_bytes = found.waiting_examples * found.example_bytes
-
-
 def _waiting(options: Any) -> int | None:
     """Return how many rows may wait in a partition until a batch is full."""
     if options.get("max_examples_in_flight") is not None:
@@ -235,95 +282,13 @@ def _waiting(options: Any) -> int | None:
     return None if None in sizes else sum(sizes)
 
 
-def _state_bytes(found: Survey, declaration: Declaration) -> int | None:
-    options = declaration.shape.options
-    if options["state_placement"] == "trainer" or found.waiting_examples is None:
-        return None
-    states = (plain for plain in options["states"] if "dtype" in plain and "shape" in plain)
-    one = sum(State.of(plain).blank(1).nbytes for plain in states)
-    return one * found.waiting_examples
-
-
-def _dropped(counts: dict[str, int]) -> Iterator[str]:
-    for reason, n in counts.items():
-        yield f"among the examples of the first batches {n} are left out: {reason}"
-
-
-# ── all of it ────────────────────────────────────────────────────────────────────────────────────
-
-
-def _scan(
-    found: Survey, declaration: Declaration, files: tuple[DataFile, ...], cache: IndexCache
-) -> None:
-    """Read every example, run the stages, and see whether the shape can place it."""
-    source, policy = declaration.source, declaration.policy
-    if "verify" in source.options:
-        source = replace(source, options={**source.options, "verify": True})
-    bad = _Noted()
-    reader = open_reader(source, files, bad, cache)
-    whole = replace(declaration, source=source, order=Order(), policy=Policy("skip"))
-    try:
-        intake = Intake(reader, whole, 0, 1, bad)
-        place = _placing(whole, intake)
-        sums: dict[str, ColumnSum] = {}
-        position: Any = intake.start()
-        rows = found.scanned = 0
-        known = reader.length if isinstance(reader, IndexedReader) else None
-        with Progress("checking", known, "examples") as progress:
-            while position is not None:
-                intake.begin()
-                chunk, position = intake.chunk(Read(0, 0, position, _ROWS))
-                place(chunk)
-                for name, column in chunk.columns.items():
-                    sums.setdefault(name, ColumnSum()).add(flattened(column))
-                intake.end()
-                rows += len(chunk)
-                if known is None:
-                    found.scanned = rows + sum(intake.dropped.values())
-                else:
-                    found.scanned = known if position is None else position
-                progress.to(found.scanned)
-    finally:
-        reader.close()
-    found.dropped = dict(intake.dropped)
-    found.checksums = {name: total.text for name, total in sums.items()}
-    _judge(found, policy, bad.texts)
-
-
-def _placing(declaration: Declaration, intake: Intake) -> Callable[[Chunk], None]:
+def _placing(declaration: Declaration, intake: Intake) -> Callable[[Chunk], object]:
     """Return the check of a chunk by the shape."""
     if not segmented(declaration):
         shaping = Shaping(declaration.shape, 0)
-
-        def place(chunk: Chunk) -> None:
-            shaping.facts(chunk, intake.bad)
-
-        return place
+        return lambda chunk: shaping.facts(chunk, intake.bad)
     fields = intake.fields
     if fields is None:
         raise DataError("no example shows what map gives: declare it with map(…, schema=…)")
     cutting = Sequencing(declaration.shape, fields, 0)
-
-    def cut(chunk: Chunk) -> None:
-        cutting.offer(chunk, intake.bad, 0)
-
-    return cut
-
-
-def _judge(found: Survey, policy: Policy, texts: list[str]) -> None:
-    """Whether the feed would end by what was found."""
-    bad = {reason[4:]: n for reason, n in found.dropped.items() if reason.startswith("bad:")}
-    number = sum(bad.values())
-    if not number:
-        return
-    listed = ", ".join(f"{n} {reason}" for reason, n in sorted(bad.items()))
-    said = f"{number} examples break a rule ({listed})"
-    if policy.on_bad_example == "fail":
-        found.problems += [said, *texts]
-    elif policy.max_bad_examples is not None and number > policy.max_bad_examples:
-        found.problems += [
-            f"{said}, and max_bad_examples={policy.max_bad_examples} are allowed",
-            *texts,
-        ]
-    else:
-        found.notes += [f"{said} and are skipped", *texts]
+    return lambda chunk: cutting.offer(chunk, intake.bad, 0)
