@@ -11,10 +11,8 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import socket
-import urllib.error
-import urllib.request
 from argparse import Namespace
+from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -62,12 +60,10 @@ class Asker:
         self.url = url.rstrip("/")
         path = _set(options, TOKEN)
         self._token = None if path is None else read_token(path)
-        # No proxy of the environment stands between a server and its operator.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
 
     def get(self, path: str) -> Any:
         """Return the JSON at a path."""
-        return self._ask(path, None)
+        return self._ask("GET", path, TIMEOUT_S)
 
     def status(self) -> dict[str, Any]:
         """Return the status, as the page shows it."""
@@ -78,38 +74,42 @@ class Asker:
 
     def post(self, path: str, timeout_s: float = TIMEOUT_S) -> Any:
         """Post a request to change something; return its JSON."""
-        return self._ask(path, b"", timeout_s)
+        return self._ask("POST", path, timeout_s)
 
-    def _ask(self, path: str, data: bytes | None, timeout_s: float = TIMEOUT_S) -> Any:
+    def _ask(self, method: str, path: str, timeout_s: float) -> Any:
         headers = {HEADER: "1", "Accept": "application/json"}
-        if data is not None and self._token is not None:
+        if method == "POST" and self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
-        request = urllib.request.Request(f"{self.url}{path}", data, headers)
+        parts = urlsplit(self.url)
+        secure, plain = http.client.HTTPSConnection, http.client.HTTPConnection
+        kind = secure if parts.scheme == "https" else plain
+        # No proxy of the environment stands between a server and its operator, and a redirection is
+        # an answer like any other: nobody else gets the token.
+        connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
         try:
-            with self._opener.open(request, timeout=timeout_s) as answer:
-                said = answer.read(_MOST_BYTES)
-        except urllib.error.HTTPError as error:
-            with error:
-                if error.headers.get_content_type() != "text/plain":  # ours always is
-                    raise _Stranger(self.url, error.code) from None
-                text = shown(error.read(4096).decode(errors="replace")).strip()
-            if error.code == 400:
-                raise ValueError(text) from None
-            raise ServerError(f"{self.url} answers {error.code}: {text}") from None
+            with closing(connection):
+                connection.request(method, parts.path + path, headers=headers)
+                with connection.getresponse() as answer:
+                    body = answer.read(_MOST_BYTES)
         except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", error)
-            if isinstance(reason, (TimeoutError, socket.timeout)):
-                reason = f"no answer within {timeout_s:g} s"
-            elif isinstance(reason, OSError):
-                reason = paragraph(reason)
+            reason = f"no answer within {timeout_s:g} s"
+            if not isinstance(error, TimeoutError):
+                reason = paragraph(error)
             raise ConnectionLost(
                 f"no server answers at {self.url}: {reason}.  It serves HTTP where it was started "
                 "with --http HOST:PORT (http= of hs.run)"
             ) from None
-        try:
-            return json.loads(said)
-        except ValueError:
-            raise _Stranger(self.url, 200) from None
+        if answer.status == 200:
+            try:
+                return json.loads(body)
+            except ValueError:
+                raise _Stranger(self.url, 200) from None
+        if answer.headers.get_content_type() != "text/plain":  # ours always is
+            raise _Stranger(self.url, answer.status)
+        text = shown(body[:4096].decode(errors="replace")).strip()
+        if answer.status == 400:
+            raise ValueError(text)
+        raise ServerError(f"{self.url} answers {answer.status}: {text}")
 
 
 def _asks(url: str) -> bool:
@@ -134,13 +134,6 @@ def _set(options: Namespace, option: Option) -> str | None:
     """Return the value of an option, or of the environment variable that a server reads too."""
     given = getattr(options, option.name, None)
     return given if given is not None else os.environ.get(variable(option)) or None
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows no redirection: a headrace server sends none, and another must not get the token."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
 
 
 def shown(text: str) -> str:

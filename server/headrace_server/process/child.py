@@ -257,15 +257,13 @@ class Child:
     def words(self, lines: int = 25) -> str:
         """Return the last lines that it printed; of a crash, from the report of the crash on."""
         last = list(self.last_words)
-        for mark in ("Fatal Python error:", "Current thread "):
-            starts = [i for i, line in enumerate(last) if line.startswith(mark)]
-            if starts:
-                head, body = last[starts[-1]], last[starts[-1] + 1 :]
-                current = [i for i, line in enumerate(body) if line.startswith("Current thread ")]
-                return "\n".join([head, *body[current[-1] if current else 0 :]][:lines])
-        starts = [i for i, line in enumerate(last) if line.startswith("Traceback ")]
-        if starts:
-            last = last[starts[-1] :]
+        thread = "Current thread "
+        for mark in ("Fatal Python error:", thread):
+            if (at := _last(last, mark)) is not None:
+                head, body = last[at], last[at + 1 :]
+                return "\n".join([head, *body[_last(body, thread) or 0 :]][:lines])
+        if (at := _last(last, "Traceback ")) is not None:
+            last = last[at:]
             if len(last) > lines:  # its head shows that it is one, its end what was raised
                 last = [last[0], "  ...", *last[2 - lines :]]
         return "\n".join(last[-lines:])
@@ -305,6 +303,11 @@ class Child:
         self._process.stdout.close()
         self._process.stderr.close()
         os.close(self.pidfd)
+
+
+def _last(lines: Sequence[str], mark: str) -> int | None:
+    """Return the number of the last line that begins with a mark."""
+    return max((i for i, line in enumerate(lines) if line.startswith(mark)), default=None)
 
 
 def end(children: Sequence[Child], patience_s: float) -> None:
