@@ -60,7 +60,7 @@ class Intake:
             bad.counts.clear()  # the same rows are read again, and counted, in their turn
         # Rates are told for whole groups of the source, so a group is what is read at once.
         self._group = max((s.options.get("group") or 0 for s in declaration.stages), default=0)
-        self._most_bad = declaration.policy.max_bad_examples
+        self._policy = declaration.policy
         self.rows_read = 0  # by this life
         self._limit = _FIRST_CHUNK
         self._started = 0.0
@@ -131,11 +131,9 @@ class Intake:
 
     def check_bad(self) -> None:
         """No more bad examples than the feed allows; over all partitions the desk counts."""
-        limit = self._most_bad
         bad = {r[4:]: n for r, n in self.dropped.items() if r.startswith("bad:")}
-        if limit is not None and sum(bad.values()) > limit:
-            listed = ", ".join(f"{n} {reason}" for reason, n in sorted(bad.items()))
-            raise DataError(f"more than max_bad_examples={limit} bad examples: {listed}")
+        if text := self._policy.too_bad(bad):
+            raise DataError(text)
 
     def dropped_with(self, more: Any) -> dict[str, int]:
         """All rows dropped so far by reason, with those that a shape dropped."""

@@ -13,19 +13,20 @@ from headrace_server.reading.reader import BadRecords, Reader
 
 __all__ = ["open_reader"]
 
-#: Every kind of source: its module here, and whether it needs pyarrow.
-_KINDS: dict[str, tuple[str, bool]] = {
-    "tfrecord": ("tfrecord", False),
-    "arrow": ("arrow", True),
-    "parquet": ("parquet", True),
-    "jsonl": ("jsonl", False),
-    "csv": ("csv", False),
-    "npz": ("npz", False),
-    "tar": ("tar", False),
-    "function": ("function", False),
-    "examples": ("memory", False),
-    "memory": ("memory", False),
-}
+#: Every kind of source; but for ``examples`` the name of its module here, too.
+_KINDS = (
+    "tfrecord",
+    "arrow",
+    "parquet",
+    "jsonl",
+    "csv",
+    "npz",
+    "tar",
+    "function",
+    "examples",
+    "memory",
+)
+_WITH_ARROW = ("arrow", "parquet")
 
 
 def open_reader(
@@ -34,8 +35,8 @@ def open_reader(
     """The reader of a source.  PackageMissing (an ImportError) names what is to be installed."""
     if source.kind not in _KINDS:
         raise ValueError(f"source kind {source.kind!r} is none of {', '.join(_KINDS)}")
-    name, with_arrow = _KINDS[source.kind]
-    if with_arrow:
+    if source.kind in _WITH_ARROW:
         require("pyarrow", "arrow", f"a source of kind {source.kind!r}")
+    name = "memory" if source.kind == "examples" else source.kind
     module = import_module(f"{__name__}.{name}")
     return cast(Reader, module.open_reader(source, files, bad, cache))
