@@ -380,12 +380,12 @@ class Dispatcher(Standing):
                 if lease.seq > last_seq:
                     trainer.seq = max(trainer.seq, lease.seq)
                     self._hands.effects.append(Send(session, lease.seq, lease.token, lease.batch))
-            trainer.told, trainer.idle, trainer.passed, trainer.full = False, False, 0, None
+            trainer.knows_end, trainer.idle, trainer.passed, trainer.full = False, False, 0, None
             self._trainers.ask(session)
         self._resends.clear()
 
     def _tell_end(self) -> None:
         for trainer in self._trainers.present.values():
-            if not trainer.told:
-                trainer.told = True
+            if not trainer.knows_end:
+                trainer.knows_end = True
                 self._hands.effects.append(Finish(trainer.session))

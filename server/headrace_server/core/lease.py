@@ -153,11 +153,6 @@ class LeaseTable(Generic[B]):
         """Return the number of leases that are held."""
         return sum(map(len, self._by_session.values()))
 
-    @property
-    def saving(self) -> int:
-        """Number of commits that are being stored."""
-        return sum(self.unstored.values())
-
     def count(self, session: int) -> int:
         """Return how many leases a session holds."""
         return len(self._by_session.get(session, ()))

@@ -120,7 +120,7 @@ class PlainSupply(Supply):
 
     def rounds_dealt(self, partition: int) -> DealtRounds:
         next_round = self._rounds.next_round.get(partition, 0)
-        members = self._redealing.told(partition)
+        members = self._redealing.dealt_of(partition)
         return DealtRounds(self.world, self._run, next_round, members)
 
     # Claims

@@ -1,6 +1,6 @@
 """Rounds that were dealt to ranks, so that a later life deals them again as they were.
 
-    this life    dealt(members) ─► told() ─► stored, whole          settled(batch): told no more
+    this life    dealt(members) ─► dealt_of() ─► stored, whole      settled(batch): forgotten
     the next     load(…) ─► begin(run) ─► take(batch): its rank and round ─► waits_for(rank, round)
 
 All ranks get equally many batches only if each batch left of a dealt round goes to the rank that
@@ -64,7 +64,7 @@ class Redealing:
         self._dealt.pop(batch.order, None)
         self._placed.pop(batch.order, None)
 
-    def told(self, partition: int) -> list[list[int]]:
+    def dealt_of(self, partition: int) -> list[list[int]]:
         """Return number, round and rank of a partition's batches that are dealt and not done."""
         dealt = [
             [o[0], b.round, b.rank]

@@ -32,7 +32,7 @@ class Trainer:
     rank: int = -1
     window: int = 0
     seq: int = 0
-    told: bool = False  # whether it knows of the end
+    knows_end: bool = False  # of the feed
     passed: int = 0  # number of ended partitions that it knows of
     idle: bool = False  # whether it knows that it gets none before trainers act
     full: tuple[int, int] | None = None  # the next batch of this owner, as far as it knows

@@ -246,7 +246,7 @@ class Front:
             del self._owner_of[connection]
 
     def _known(self) -> Known:
-        return Known(self._gate.names, self._gate.told())
+        return Known(self._gate.names, self._gate.access())
 
     def _end_life(self, owner: FrontOwner) -> None:
         """End an owner's life, and all sessions with it."""

@@ -101,7 +101,7 @@ class Gate:
         """Return the name of a key; None where the key lets nobody in any more."""
         return "" if self._ring is None else self._ring.name_of(key)
 
-    def told(self) -> dict[str, object]:
+    def access(self) -> dict[str, object]:
         """Return whether there are keys, the names that they let in, and counts of refusals."""
         names = [] if self._ring is None else self._ring.names
         refused = dict(self.refusals.counts)
@@ -135,9 +135,9 @@ class Gate:
         self._zap.send_multipart([asker, empty, version, request, *status, b""])
         if not key:
             peer = address.decode("ascii", "replace")
-            told = _key_of(question)
-            text = f"refused a trainer at {peer}: its public key {told} is not in trainers/"
-            self.refusals.add("unknown_key", f"{peer} {told}", text, now)
+            unknown = _key_of(question)
+            text = f"refused a trainer at {peer}: its public key {unknown} is not in trainers/"
+            self.refusals.add("unknown_key", f"{peer} {unknown}", text, now)
 
     def tick(self, now: float) -> bool:
         """Count broken handshakes, and look at the keys; whether the set of keys has changed."""

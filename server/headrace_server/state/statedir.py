@@ -119,8 +119,8 @@ class StateDirectory:
             text = "" if any(map(has_states, self.path.glob("feeds/[!.]*"))) else "0 0"
         except ValueError:
             text = ""
-        first, *told = text.splitlines() or [""]
-        count = _TERM.fullmatch(told.pop()) if len(told) == 3 else None
+        first, *others = text.splitlines() or [""]
+        count = _TERM.fullmatch(others.pop()) if len(others) == 3 else None
         found = _TERM.fullmatch(first)
         before = max(int(found[1]), beyond) if found else _MOST_TERMS
         if before >= _MOST_TERMS:
@@ -132,7 +132,7 @@ class StateDirectory:
         number = before + 1
         if number < at_least <= _MOST_BY_CLOCK:
             number = at_least
-        self.starts = (*_starts(told, int(found[1]) if found else 0), number)[-_MOST_STARTS:]
+        self.starts = (*_starts(others, int(found[1]) if found else 0), number)[-_MOST_STARTS:]
         self.count = 1 + (int(count[1]) if count else int(found[1]) if found else 0)
         line = " ".join(map(str, self.starts)) + "\n"
         write_durably(file, f"{number} {number}\n{line}{line}{self.count} {self.count}\n")

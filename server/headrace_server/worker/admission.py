@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from headrace_proto import __version__, limits
 from headrace_proto.clock import AwakeClock
@@ -29,7 +28,7 @@ from ..core.handover import JoinRefused
 from ..core.rewinding import Member
 from ..process.config import RunConfig
 from ..process.descriptors import is_shortage
-from .desk import Desk
+from .desk import Desk, Usage
 from .outbox import Outbox
 from .rejoining import Later, wanted_by
 from .relay_door import RelayDoor
@@ -58,7 +57,7 @@ class Admission:
     outbox: Outbox
     channels: Path  # where trainers of this host connect
     clock: AwakeClock
-    leave: Callable[[Session, Desk], None]  # ends a session
+    end: Callable[[bytes], None]  # ends the session of a connection
 
     def hear(self, identity: bytes, hello: Hello, key: str) -> None:
         """Answer a greeting: by Welcome, Refused, or a Pulse with the reason to wait."""
@@ -94,7 +93,7 @@ class Admission:
                 resumed,
                 desk.properties,
                 str(self.channels),
-                None if resumed else self._usage_told(session, desk, hello),
+                None if resumed else self._used(session, desk, hello),
                 self.owner,
                 desk.owners,
                 desk.of_feed,
@@ -140,9 +139,7 @@ class Admission:
         )
         desk.rejoining.admit(hello, members, now)
         run = desk.run_of(hello, now)
-        other = self.sessions.of_connection(identity)
-        if other is not None:
-            self.leave(other, self.desks[other.feed])
+        self.end(identity)
         try:
             session = self.sessions.open(hello.nonce, desk.name, identity, key, name)
         except OSError as error:
@@ -169,18 +166,16 @@ class Admission:
             desk.flight.joined(session.number, hello)
         return session, False
 
-    def _usage_told(self, session: Session, desk: Desk, hello: Hello) -> tuple[Any, ...] | None:
+    def _used(self, session: Session, desk: Desk, hello: Hello) -> Usage | None:
         """Return how far others have used a feed, where a new trainer has to know."""
-        usage = desk.usage()
-        told = usage.finished, usage.batches, usage.since, usage.until
         if desk.failure is not None or hello.known:
             return None
+        usage = desk.usage()
         at_work = any(  # not an earlier cell of the same notebook
             s.uses and s.process != session.process for s in self.sessions.of_feed(desk.name)
         )
-        if usage.finished or (usage.batches and not wanted_by(hello) and not at_work):
-            return told
-        return None
+        begun = usage.batches and not wanted_by(hello) and not at_work
+        return usage if usage.finished or begun else None
 
     def _desk_of(self, name: str) -> Desk:
         if not name and len(self.desks) == 1:

@@ -27,15 +27,23 @@ _SECOND = 1.0
 
 
 class Conduct:
-    """All connections of one owner; ``send`` sends a message to one of them."""
+    """All connections of one owner.
+
+    ``send`` sends a message to one of them; ``end`` ends the session that it may have.
+    """
 
     def __init__(
-        self, max_messages_per_s: int, refusals: Refusals, send: Callable[[bytes, Any], bool]
+        self,
+        max_messages_per_s: int,
+        refusals: Refusals,
+        send: Callable[[bytes, Any], bool],
+        end: Callable[[bytes], None],
     ) -> None:
         self.muted: dict[bytes, None] = {}
         self._most = max_messages_per_s
         self._refusals = refusals
         self._send = send
+        self._end = end
         self._bad: dict[bytes, int] = {}
         self._strays: Counter[bytes] = Counter()
         self._second = 0.0
@@ -89,6 +97,7 @@ class Conduct:
         self._bad.pop(connection, None)
         self.muted[connection] = None
         _forget(self.muted)
+        self._end(connection)
 
 
 def _forget(entries: dict[bytes, int] | dict[bytes, None]) -> None:

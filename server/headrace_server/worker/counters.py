@@ -1,7 +1,7 @@
 """The counters of one feed, as plain data.
 
     dispatcher: batches, rows, expired …  ─────────────────┐
-    workers: rows dropped, padding, classes …; a total of  ├─► told(), dropped(), bad()
+    workers: rows dropped, padding, classes …; a total of  ├─► totals(), dropped(), bad()
              each partition, of which the last one counts  ┤
     each batch: its rows and bytes, added up ──────────────┘
     sent to a trainer, answered to it: its Tally
@@ -88,7 +88,7 @@ class Counters:
     def on_stats(self, partition: int, stats: dict[str, Any] | None) -> None:
         """Take the totals of a partition that has classes, segments or buckets."""
         if stats is not None:
-            self._stats[partition] = {n: told for n, told in stats.items() if n != "padding"}
+            self._stats[partition] = {n: counts for n, counts in stats.items() if n != "padding"}
             self._padding[partition] = stats.get("padding", [])
 
     def on_finished(self, message: Finished) -> None:
@@ -113,7 +113,7 @@ class Counters:
         """Return bad examples by fault."""
         return {r[4:]: n for r, n in self.dropped().items() if r.startswith("bad:")}
 
-    def told(self) -> dict[str, Any]:
+    def totals(self) -> dict[str, Any]:
         """Return all counters; keys as in ``Server.stats``."""
         classes = _added([self._stats[partition] for partition in sorted(self._stats)])
         segments = {"segments": classes.pop("segments")} if "segments" in classes else {}

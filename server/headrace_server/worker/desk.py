@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from dataclasses import dataclass
 from math import inf, isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace_proto.messages import Delivery, Hello
 from headrace_proto.schema import Field
@@ -63,8 +62,7 @@ def delivery_of(effect: Send, frame: int | None) -> Delivery:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """How far a feed was used: times are Unix times, 0 where nothing was committed."""
 
     finished: bool
@@ -319,20 +317,20 @@ class Desk:
             return "opening"
         return "closing" if self.closing is not None else "open"
 
-    def example_told(self, found: Any, now: float) -> dict[str, Any]:
+    def example_status(self, found: Any, now: float) -> dict[str, Any]:
         """Return where an example is, and which trainer has it."""
         partition, epoch, segment, segments, where, number = found
-        told = {"partition": partition, "epoch": epoch, "segment": segment, "segments": segments}
+        place = {"partition": partition, "epoch": epoch, "segment": segment, "segments": segments}
         if where != "out":
-            return {**told, "where": where}
+            return {**place, "where": where}
         holder = self.dispatcher.holder(partition, number)
         if holder is None:
-            return {**told, "where": "in a batch that nobody has", "batch": number}
+            return {**place, "where": "in a batch that nobody has", "batch": number}
         session, since = holder
         held = {"batch": number, "trainer": session, "since_s": round(now - since, 3)}
-        return {**told, "where": "leased", **held}
+        return {**place, "where": "leased", **held}
 
-    def partitions_told(self) -> list[dict[str, Any]]:
+    def partitions_status(self) -> list[dict[str, Any]]:
         """Return for each partition whether it is open or done, and what it waits for."""
         return [
             {

@@ -64,7 +64,7 @@ from .reception import Reception
 from .relay_door import RelayDoor
 from .requests import Requests
 from .sessions import SessionTable
-from .telling import feeds_told, users_told
+from .telling import feeds_status, users_of
 
 __all__ = ["House"]
 
@@ -154,8 +154,8 @@ class House:
             "pause": self._pause,
             "stats": self._answer_stats,
             "users": self._answer_users,
-            "inspect": lambda feed, **about: requests.inspect(desks[feed], **about),
-            "copy": lambda feed, **about: requests.copy(desks[feed], **about),
+            "inspect": lambda feed, **asked: requests.inspect(desks[feed], **asked),
+            "copy": lambda feed, **asked: requests.copy(desks[feed], **asked),
             "close": self._close,
             "snapshotted": lambda **answer: outbox.snapshotted(Answered(**answer)),
             "not_taken_back": self._refuse_rewind,
@@ -221,11 +221,11 @@ class House:
         self._pausing += [] if request is None else [request]
 
     def _answer_stats(self, request: int) -> None:
-        feeds = feeds_told(self.desks, self._sessions, self._clock())
-        self._answer(request, feeds=feeds, **self.reception.told())
+        feeds = feeds_status(self.desks, self._sessions, self._clock())
+        self._answer(request, feeds=feeds, **self.reception.access())
 
     def _answer_users(self, request: int, feed: str) -> None:
-        self._answer(request, users=users_told(self.desks[feed], self._sessions))
+        self._answer(request, users=users_of(self.desks[feed], self._sessions))
 
     def _close(self, request: int, feed: str, cancel: bool) -> None:
         self._requests.close(self.desks[feed], cancel, partial(self._answer, request))

@@ -93,8 +93,16 @@ class Owner:
         self._clock = AwakeClock(2 * _TICK_S)
         self._partitions = Partitions(life, self._hear_partition)
         self._house = House(
-            *(config, life.worker, self._partitions, pipe, self._clock, self._door),
-            *(sessions, near, self._outbox, self._do),
+            config=config,
+            worker=life.worker,
+            partitions=self._partitions,
+            pipe=pipe,
+            clock=self._clock,
+            door=self._door,
+            sessions=sessions,
+            near=near,
+            outbox=self._outbox,
+            do=self._do,
         )
         self._next_tick = 0.0
         self._numbers = near.fileno(), self._door.fileno(), pipe.fileno()

@@ -76,7 +76,10 @@ class Reception:
 
     def __post_init__(self) -> None:
         self._conduct = Conduct(
-            self.config.max_messages_per_s, self.door.refusals, self.outbox.send
+            max_messages_per_s=self.config.max_messages_per_s,
+            refusals=self.door.refusals,
+            send=self.outbox.send,
+            end=self._end,
         )
         self._handlers: dict[type, Callable[[Session, Desk, Any, list[bytes]], object]] = {
             Step: self._on_step,
@@ -94,7 +97,7 @@ class Reception:
             outbox=self.outbox,
             channels=self.near.path,
             clock=self.clock,
-            leave=self._leave,
+            end=self._end,
         )
 
     # In
@@ -119,8 +122,6 @@ class Reception:
             who = "a trainer" if session is None else session.who
             error = LimitExceeded("a trainer sends messages faster than they can be handled")
             self._conduct.silence("messages", identity, who, error, self.clock())
-            if session is not None:
-                self._leave(session, self.desks[session.feed])
 
     def hear_near(self) -> None:
         """Handle messages of trainers of this host, which came by their channels."""
@@ -147,8 +148,6 @@ class Reception:
         session = self.sessions.of_connection(identity)
         who = "a trainer" if session is None else session.who
         self._conduct.bad(identity, who, error, self.clock())
-        if session is not None and identity in self._conduct.muted:
-            self._leave(session, self.desks[session.feed])
 
     def _on_message(
         self, identity: bytes, message: Any, frames: list[bytes], key: str | None
@@ -156,7 +155,7 @@ class Reception:
         if isinstance(message, Hello):
             if key is None:
                 raise ProtocolError("a Hello comes by the public address, not by a channel")
-            if self._bears(identity):
+            if self._conduct.bears(identity, self.clock()):
                 self._admission.hear(identity, message, key)
             return
         session = self.sessions.find(message.session, identity)
@@ -164,13 +163,12 @@ class Reception:
             self._on_near(identity, message)
             return
         if session is None:
-            if self._bears(identity):
+            if self._conduct.bears(identity, self.clock()):
                 self.outbox.send(identity, Unknown(message.session))
             return
         session.messages += 1
         if session.messages > self.config.max_messages_per_s:
             self._conduct.is_too_much(session.messages, identity, session.who, self.clock())
-            self._leave(session, self.desks[session.feed])
             return
         desk = self.desks[session.feed]
         session.seen = now = self.clock()
@@ -197,30 +195,21 @@ class Reception:
 
     def _on_bye(self, session: Session, desk: Desk, bye: Bye, frames: list[bytes]) -> None:
         logger.info("%s left feed %r", session.who, desk.name)
-        self._leave(session, desk)
+        self._leave(session)
 
     def _on_near(self, identity: bytes, attach: Attach) -> None:
         """Reach a trainer of this host by a channel from now on."""
         session = None
-        if self._bears(identity):
+        if self._conduct.bears(identity, self.clock()):
             session = self.sessions.come_near(attach.session, attach.proof, identity)
         if session is None:  # it greets by the public address again
             self.near.drop(identity)
             return
         if not session.local:  # it has closed since, or shares no locks: it greets again
-            self._leave(session, self.desks[session.feed])
+            self._leave(session)
             return
         # The last messages by the public socket may arrive after the first ones by the channel.
         self.desks[session.feed].dispatcher.resend(session.number, attach.last_seq)
-
-    def _bears(self, identity: bytes) -> bool:
-        """Whether a connection may send another message outside of its session."""
-        if self._conduct.bears(identity, self.clock()):
-            return True
-        session = self.sessions.of_connection(identity)
-        if session is not None:
-            self._leave(session, self.desks[session.feed])
-        return False
 
     def _on_step(self, session: Session, desk: Desk, step: Step, frames: list[bytes]) -> None:
         dispatcher = desk.dispatcher
@@ -267,7 +256,14 @@ class Reception:
             session.mapped_bytes -= batch.body.nbytes
             desk.dispatcher.unpin(batch, (session.number, token))
 
-    def _leave(self, session: Session, desk: Desk) -> None:
+    def _end(self, identity: bytes) -> None:
+        """End the session of a connection, if it has one."""
+        session = self.sessions.of_connection(identity)
+        if session is not None:
+            self._leave(session)
+
+    def _leave(self, session: Session) -> None:
+        desk = self.desks[session.feed]
         self.sessions.leave(session)
         self.door.left(session.number, self.clock())
         self.near.drop(session.identity)
@@ -283,7 +279,7 @@ class Reception:
             text = f"commits of this trainer are not in the state of feed {session.feed!r}: "
             self.outbox.send(session.identity, Ended(number, "rewound", text + PUT_BACK))
             logger.warning("%s of %r: its commits are gone", session.who, session.feed)
-            self._leave(session, self.desks[session.feed])
+            self._leave(session)
 
     # Time
 
@@ -295,7 +291,7 @@ class Reception:
                 session = self.sessions.get(number)
                 if session is not None:
                     logger.warning("%s of %r is silent: given up", session.who, desk.name)
-                    self._leave(session, desk)
+                    self._leave(session)
         for session in self.sessions.present():
             # The lock of a local trainer shows its death; of others only the connection can.
             silent = now - session.seen > _SILENT * self.config.heartbeat_s
@@ -305,15 +301,14 @@ class Reception:
                 and not self.outbox.send(session.identity, Pulse(session.number))
             ):
                 logger.warning("%s of %r is gone", session.who, session.feed)
-                desk = self.desks[session.feed]
                 if not session.heard_end:
-                    desk.farewell.lost(session.nonce, session.seen)
-                self._leave(session, desk)
+                    self.desks[session.feed].farewell.lost(session.nonce, session.seen)
+                self._leave(session)
         for session in self.sessions.dead():
             desk = self.desks[session.feed]
             if session.present:
                 logger.warning("%s of %r died", session.who, session.feed)
-                self._leave(session, desk)
+                self._leave(session)
             for token in list(session.mapped):
                 self._unmap(session, desk, token)
 
@@ -323,10 +318,8 @@ class Reception:
         if self.door.tick(now):
             for session in self.sessions.present():
                 if self.door.name_of(session.key) is None:
-                    conduct.silence(
-                        "revoked", session.identity, session.who, NotAllowed(REVOKED), now
-                    )
-                    self._leave(session, self.desks[session.feed])
+                    error = NotAllowed(REVOKED)
+                    conduct.silence("revoked", session.identity, session.who, error, now)
         if conduct.second_is_over(now):
             for session in self.sessions.present():
                 session.messages = 0
@@ -338,10 +331,10 @@ class Reception:
         began_ended = desk.durable and not desk.dispatcher.counts["batches"]
         return desk.farewell.done(deaf, now, began_ended)
 
-    def told(self) -> dict[str, Any]:
+    def access(self) -> dict[str, Any]:
         """Return the keys, the trainers that are present, and counts of refusals."""
         present = Counter(session.name for session in self.sessions.present())
-        access = {**self.door.told(), "present": dict(present)}
+        access = {**self.door.access(), "present": dict(present)}
         return {"access": access, "refused_here": dict(self.door.refusals.counts)}
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from headrace_proto.channel import Channel
@@ -48,13 +49,6 @@ class FrontGone(ServerError):
     """The front has ended, and with it the server."""
 
 
-class _Tracker:
-    """Whether a block that the front sends is still being read."""
-
-    def __init__(self) -> None:
-        self.done = False
-
-
 class RelayDoor:
     """The queues of trainers' messages from the front, and the way back."""
 
@@ -67,7 +61,7 @@ class RelayDoor:
         self._access: dict[str, Any] = {"keys": False, "known": [], "refused": {}}
         self._changed = False
         self._refusals = Refusals()
-        self._trackers: dict[int, _Tracker] = {}
+        self._trackers: dict[int, SimpleNamespace] = {}
         self._blocks = 0
         self.unreachable: set[bytes] = set()
         self.all_back = False  # whether no trainer of the life before is still to greet
@@ -100,10 +94,10 @@ class RelayDoor:
         """Send a message to the front."""
         self._channel.send([FROM_OWNER.encode(message), *frames])
 
-    def send_block(self, connection: bytes, header: bytes, place: Place) -> _Tracker:
-        """Have the front send the bytes of a batch."""
+    def send_block(self, connection: bytes, header: bytes, place: Place) -> SimpleNamespace:
+        """Have the front send the bytes of a batch; the tracker is ``done`` when they are sent."""
         self._blocks += 1
-        tracker = self._trackers[self._blocks] = _Tracker()
+        tracker = self._trackers[self._blocks] = SimpleNamespace(done=False)
         block = Block(connection, self._blocks, place.segment, place.offset, place.nbytes)
         self.tell(block, [header])
         return tracker
@@ -162,7 +156,7 @@ class RelayDoor:
         """Return the name of a key; None where the key lets nobody in any more."""
         return "" if self._names is None else self._names.get(key)
 
-    def told(self) -> dict[str, object]:
+    def access(self) -> dict[str, object]:
         """Return the keys, and counts of refusals by front and owner."""
         refused = dict(self._access["refused"])
         for reason, count in self._refusals.counts.items():

@@ -89,8 +89,7 @@ class Requests:
         if failure is not None:
             self.outbox.snapshotted(Answered(session.number, request, None, *failure))
         else:
-            about = {"feed": desk.name, "session": session.number, "request": request}
-            self.pipe.tell("snapshot", **about)
+            self.pipe.tell("snapshot", feed=desk.name, session=session.number, request=request)
 
     def _drain(self, session: Session, desk: Desk, message: Drain, frames: list[bytes]) -> None:
         """Close the input of a feed for a trainer."""
@@ -102,10 +101,10 @@ class Requests:
     ) -> None:
         """Change the proportions of classes for a trainer."""
 
-        def answer(told: dict[int, Replied], unheard: list[int]) -> None:
+        def answer(answers: dict[int, Replied], unheard: list[int]) -> None:
             if desk.failure is None:  # else all trainers are told of the failure
-                since = [[p, one.value] for p, one in told.items() if one.value is not None]
-                fault = next((one.fault for one in told.values() if one.fault), "")
+                since = [[p, one.value] for p, one in answers.items() if one.value is not None]
+                fault = next((one.fault for one in answers.values() if one.fault), "")
                 fault = fault[:1000] if since else _TOO_LATE
                 code = "server" if fault else ""
                 request = message.request
@@ -127,23 +126,23 @@ class Requests:
     def copy(self, desk: Desk, request: int, directory: str) -> None:
         """Copy the stores of all partitions."""
 
-        def answer(told: dict[int, Replied], unheard: list[int]) -> None:
-            faults = [f"partition {p}: {one.fault}" for p, one in told.items() if one.fault]
+        def answer(answers: dict[int, Replied], unheard: list[int]) -> None:
+            faults = [f"partition {p}: {one.fault}" for p, one in answers.items() if one.fault]
             code, text = desk.failure or (("server", faults[0]) if faults else ("", ""))
             self.pipe.tell("answer", request=request, code=code, text=text)
 
         question = self._asking[desk.name].ask(desk.partitions, answer)
         for partition in desk.partitions:
-            about = desk.name, partition, question, directory
-            self._calls[desk.name].append(partial(self.partitions.copy, *about))
+            copy = partial(self.partitions.copy, desk.name, partition, question, directory)
+            self._calls[desk.name].append(copy)
 
     def inspect(self, desk: Desk, request: int, key: str) -> None:
         """Answer where the examples of a key (in hexadecimal) are, and which trainers have them."""
 
-        def answer(told: dict[int, list[Any]], unheard: list[int]) -> None:
+        def answer(answers: dict[int, list[Any]], unheard: list[int]) -> None:
             now = self.clock()
-            found = [example for examples in told.values() for example in examples]
-            found = [desk.example_told(example, now) for example in found[:MOST_FOUND]]
+            found = [example for examples in answers.values() for example in examples]
+            found = [desk.example_status(example, now) for example in found[:MOST_FOUND]]
             self.pipe.tell("answer", request=request, found=found, unheard=unheard)
 
         if desk.over:

@@ -1,7 +1,7 @@
 """The status of an owner's feeds as plain data, gathered when the supervisor asks.
 
     desk, its dispatcher, its counters ─┐
-    sessions of its trainers ───────────┴► feeds_told() ─► answer to the supervisor
+    sessions of its trainers ───────────┴► feeds_status() ─► answer to the supervisor
 
 Nothing here is kept up to date between two questions.
 """
@@ -15,21 +15,21 @@ from ..process.config import MOST_TRAINERS
 from .desk import Desk
 from .sessions import Session, SessionTable
 
-__all__ = ["feed_told", "feeds_told", "users_told"]
+__all__ = ["feed_status", "feeds_status", "users_of"]
 
 _LONGEST_TEXT = 1000
 
 
-def feed_told(desk: Desk, sessions: Iterable[Session], now: float) -> dict[str, Any]:
+def feed_status(desk: Desk, sessions: Iterable[Session], now: float) -> dict[str, Any]:
     """Return the status of one feed; keys as in ``Server.stats``."""
     mine = sorted((s for s in sessions if s.feed == desk.name), key=lambda s: s.number)
     return {
-        **desk.counters.told(),
+        **desk.counters.totals(),
         "state": desk.state(),
         "failure": list(desk.failure) if desk.failure is not None else None,
         "waiting": desk.describe(now)[:_LONGEST_TEXT],
         "standing": desk.dispatcher.standing(),
-        "partitions": desk.partitions_told(),
+        "partitions": desk.partitions_status(),
         "trainers": [_trainer(desk, session, now) for session in mine[:MOST_TRAINERS]],
         "trainers_more": len(mine[MOST_TRAINERS:]),
     }
@@ -56,14 +56,14 @@ def _trainer(desk: Desk, session: Session, now: float) -> dict[str, Any]:
     }
 
 
-def feeds_told(
+def feeds_status(
     desks: Mapping[str, Desk], sessions: SessionTable, now: float
 ) -> dict[str, dict[str, Any]]:
     """Return the status of all feeds by name."""
     present = sessions.present()
-    return {name: feed_told(desk, present, now) for name, desk in desks.items()}
+    return {name: feed_status(desk, present, now) for name, desk in desks.items()}
 
 
-def users_told(desk: Desk, sessions: SessionTable) -> list[str]:
+def users_of(desk: Desk, sessions: SessionTable) -> list[str]:
     """Return the trainers that use a feed, for people."""
     return [s.described for s in sessions.of_feed(desk.name) if s.uses and not desk.over]

@@ -22,19 +22,19 @@ def dealt(*orders: tuple[int, int]) -> list[Batch]:
 def test_what_is_dealt_and_not_done_is_told():
     one, members = Redealing(), dealt((0, 0), (1, 0), (2, 0))
     one.dealt(members)
-    assert one.told(0) == [[0, 0, 0], [1, 0, 1], [2, 0, 2]]
+    assert one.dealt_of(0) == [[0, 0, 0], [1, 0, 1], [2, 0, 2]]
     one.settled(members[0])
-    assert one.told(0) == [[1, 0, 1], [2, 0, 2]] and not one.told(1)
+    assert one.dealt_of(0) == [[1, 0, 1], [2, 0, 2]] and not one.dealt_of(1)
 
 
 def test_a_batch_that_is_made_again_has_its_round_and_rank_once():
     one = Redealing()
     one.load(0, DealtRounds(3, 1, 5, [[7, 4, 2]]))
-    assert one.begin(1, 3) == ({0: 5}, {(4, 0): 2}) and one.told(0) == [[7, 4, 2]]
+    assert one.begin(1, 3) == ({0: 5}, {(4, 0): 2}) and one.dealt_of(0) == [[7, 4, 2]]
     batch = Batch(0, 7, 4)
     assert one.take(batch) and (batch.round, batch.rank) == (4, 2)
     assert not one.take(Batch(0, 7, 4)) and not one.orders
-    assert one.told(0) == [[7, 4, 2]]
+    assert one.dealt_of(0) == [[7, 4, 2]]
 
 
 def test_a_rank_waits_for_what_it_had_in_earlier_rounds_and_for_nothing_else():

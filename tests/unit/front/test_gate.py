@@ -68,7 +68,7 @@ class House:
                 return key, frames
             if until():
                 return None
-        raise AssertionError(f"neither heard nor refused: {self.gate.told()}")
+        raise AssertionError(f"neither heard nor refused: {self.gate.access()}")
 
     def refuses(self, reason: str) -> bool:
         """Whether what comes next is a refusal for this reason, and no message."""
@@ -120,7 +120,7 @@ def test_who_has_a_key_is_heard_and_known(locked: House, keys: Path):
     assert heard is not None
     assert heard == (load_keys(keys).public, [b"hi"])
     assert locked.gate.name_of(heard[0]) == "alice"
-    assert locked.gate.told() == {"keys": True, "known": ["alice"], "refused": {}}
+    assert locked.gate.access() == {"keys": True, "known": ["alice"], "refused": {}}
 
 
 def test_without_keys_everybody_is_heard_and_nothing_is_asked(free: House):

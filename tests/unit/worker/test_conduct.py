@@ -17,7 +17,8 @@ class At:
     def __init__(self, most: int = 10) -> None:
         self.said: list[tuple[bytes, Any]] = []
         self.refusals = Refusals()
-        self.conduct = Conduct(most, self.refusals, self._say)
+        self.ended: list[bytes] = []  # connections whose sessions were ended
+        self.conduct = Conduct(most, self.refusals, self._say, self.ended.append)
 
     def _say(self, connection: bytes, message: Any) -> bool:
         self.said.append((connection, message))
@@ -35,7 +36,7 @@ def test_garbage_is_answered_once_per_connection_and_mute_after_a_hundred():
     refused = Refused("protocol", "no message")
     assert at.said == [(b"a", refused), (b"b", refused)] and not at.conduct.muted
     at.garbage(b"a", 1)
-    assert list(at.conduct.muted) == [b"a"]
+    assert list(at.conduct.muted) == at.ended == [b"a"]
     assert at.refusals.counts["garbage"] == 101
 
 
@@ -46,7 +47,8 @@ def test_messages_outside_of_a_session_are_bounded_per_second():
     ((connection, refused),) = at.said
     assert connection == b"a" and refused.code == "limit"
     assert "max_messages_per_s=3" in refused.text
-    assert list(at.conduct.muted) == [b"a"] and at.refusals.counts["messages"] == 1
+    assert list(at.conduct.muted) == at.ended == [b"a"]
+    assert at.refusals.counts["messages"] == 1
 
 
 def test_a_second_later_as_many_are_allowed_again():

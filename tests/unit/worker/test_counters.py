@@ -35,7 +35,7 @@ def test_what_was_dropped_is_the_sum_over_partitions_of_what_each_said_last(coun
 def test_what_the_dispatcher_counts_is_told_as_it_is_now():
     dispatcher = Dispatcher(range(1), 10.0)
     counters = Counters(dispatcher)
-    assert counters.told()["batches"] == 0
+    assert counters.totals()["batches"] == 0
     dispatcher.join(1, 0.0)
     dispatcher.window(1, 1)
     dispatcher.made(Batch(0, 0, 4))
@@ -43,7 +43,7 @@ def test_what_the_dispatcher_counts_is_told_as_it_is_now():
     dispatcher.commit(1, (1,))
     dispatcher.kept(0, 0)
     dispatcher.dropped["incomplete_round"] = 5
-    told = counters.told()
+    told = counters.totals()
     assert (told["batches"], told["rows"], told["dropped"]) == (1, 4, {"incomplete_round": 5})
 
 
@@ -51,7 +51,7 @@ def test_padding_is_added_up_by_bucket_over_partitions_whose_last_word_counts(co
     counters.on_made(made(0, stats={"padding": [[2, 10, 7]]}))
     counters.on_made(made(0, stats={"padding": [[2, 10, 7], [0, 4, 4]]}))
     counters.on_finished(Finished("default", 1, {}, {"padding": [[2, 6, 5]]}))
-    told = counters.told()
+    told = counters.totals()
     assert list(told["padding"].items()) == [("0", [4, 4]), ("2", [16, 12])]
     assert told["classes"] == {}
 
@@ -61,28 +61,28 @@ def test_classes_are_added_up_and_changes_of_targets_stay_each_partitions_own(co
     counters.on_made(made(0, stats={"accepted": [1, 2], "changes": [[0]]}))
     counters.on_finished(Finished("default", 1, {}, {"accepted": [10, 20], "changes": [[1]]}))
     counters.on_made(made(0))  # without a word of classes
-    assert counters.told()["classes"] == {"accepted": [11, 22], "changes": [[[0]], [[1]]]}
+    assert counters.totals()["classes"] == {"accepted": [11, 22], "changes": [[[0]], [[1]]]}
 
 
 def test_counters_of_segments_are_added_up_beside_the_classes(counters: Counters):
-    assert "segments" not in counters.told()
+    assert "segments" not in counters.totals()
     for partition in range(2):
         stats = {"segments": {"in_flight": 2 + partition, "rewound": 1}}
         counters.on_made(made(partition, stats=stats))
-    told = counters.told()
+    told = counters.totals()
     assert told["segments"] == {"in_flight": 5, "rewound": 2} and told["classes"] == {}
 
 
 def test_what_was_made_is_added_up(counters: Counters):
     counters.on_made(made(0))
     counters.on_made(made(1))
-    assert counters.told()["made"] == {"batches": 2, "rows": 8, "bytes": 64}
+    assert counters.totals()["made"] == {"batches": 2, "rows": 8, "bytes": 64}
 
 
 def test_saves_that_are_refused_are_counted_by_their_code(counters: Counters):
     faults = ((7, "state", "no"), (8, "state", "no"), (9, "cancelled", "late"))
     counters.on_answer(Answer(1, (1,), (2,), faults))
-    assert counters.told()["refused"] == {"state": 2, "cancelled": 1}
+    assert counters.totals()["refused"] == {"state": 2, "cancelled": 1}
 
 
 def test_a_tally_has_what_one_trainer_was_sent_and_what_it_was_answered():

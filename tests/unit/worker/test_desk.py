@@ -74,7 +74,7 @@ def test_the_desk_of_an_owner_has_the_partitions_of_its_worker_alone():
     assert not d.opened
     d.on_opened(Opened("default", 3, SCHEMA))
     assert d.opened
-    assert [told["partition"] for told in d.partitions_told()] == [1, 3]
+    assert [told["partition"] for told in d.partitions_status()] == [1, 3]
     for partition in (1, 3):
         d.on_finished(Finished("default", partition, {}))
     assert d.over
@@ -87,7 +87,7 @@ def test_batches_that_are_announced_together_are_as_many_single_ones():
     assert [send.batch.number for send in at.sends] == [0, 1, 2, 3]
     assert [send.batch.body.offset for send in at.sends] == [0, 4096, 8192, 12288]
     assert [send.batch.body.crowded for send in at.sends] == [False, True, True, True]
-    told = at.desk.counters.told()
+    told = at.desk.counters.totals()
     assert told["made"] == {"batches": 4, "rows": 16, "bytes": 128}
     assert told["dropped"] == {"filtered": 7}
 

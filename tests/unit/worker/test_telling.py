@@ -13,7 +13,7 @@ from headrace_server.process.config import MOST_TRAINERS, FeedConfig, RunConfig
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.events import Finished, Opened, Waiting
 from headrace_server.worker.sessions import Session
-from headrace_server.worker.telling import feed_told
+from headrace_server.worker.telling import feed_status
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_the_state_of_a_feed_goes_from_opening_to_its_end(desk: Desk):
         desk.on_finished(Finished("a", partition, {}))
     assert desk.state() == "ended"
     desk.fail("data", "it broke")
-    told = feed_told(desk, [], 10.0)
+    told = feed_status(desk, [], 10.0)
     assert (told["state"], told["failure"]) == ("failed", ["data", "it broke"])
 
 
@@ -52,7 +52,7 @@ def test_of_partitions_it_is_told_who_runs_them_and_what_they_lack(desk: Desk):
     opened(desk, 0)
     desk.on_waiting(Waiting("a", 0, "rows are rare"))
     desk.on_finished(Finished("a", 1, {}))
-    assert feed_told(desk, [], 10.0)["partitions"] == [
+    assert feed_status(desk, [], 10.0)["partitions"] == [
         {"partition": 0, "worker": 0, "open": True, "done": False, "waits": "rows are rare"},
         {"partition": 1, "worker": 0, "open": False, "done": True, "waits": ""},
     ]
@@ -67,7 +67,7 @@ def test_a_trainer_is_told_of_with_what_it_has_and_what_it_said(desk: Desk):
     one = session(3)
     one.tally.sent(4, 32)
     one.tally.blocked_s, one.tally.busy_s = 1.23456, 7.0
-    told = feed_told(desk, [session(9, "b"), one], 10.0)
+    told = feed_status(desk, [session(9, "b"), one], 10.0)
     (trainer,) = told["trainers"]
     expected: dict[str, Any] = {
         "trainer": 3,
@@ -84,7 +84,7 @@ def test_a_trainer_is_told_of_with_what_it_has_and_what_it_said(desk: Desk):
 
 
 def test_of_a_great_many_trainers_the_rest_is_only_counted(desk: Desk):
-    told = feed_told(desk, [session(n) for n in range(MOST_TRAINERS + 5, 0, -1)], 10.0)
+    told = feed_status(desk, [session(n) for n in range(MOST_TRAINERS + 5, 0, -1)], 10.0)
     assert [t["trainer"] for t in told["trainers"]] == list(range(1, MOST_TRAINERS + 1))
     assert told["trainers_more"] == 5
 
@@ -96,8 +96,8 @@ def test_an_example_that_is_out_is_told_with_its_holder(desk: Desk):
     desk.dispatcher.made(Batch(1, 0, 4))
     desk.dispatcher.take_effects()
     place = {"partition": 0, "epoch": 2, "segment": 1, "segments": 4}
-    assert desk.example_told([0, 2, 1, 4, "ready", -1], 9.0) == {**place, "where": "ready"}
+    assert desk.example_status([0, 2, 1, 4, "ready", -1], 9.0) == {**place, "where": "ready"}
     held = {"where": "leased", "batch": 0, "trainer": 3, "since_s": 4.0}
-    assert desk.example_told([0, 2, 1, 4, "out", 0], 9.0) == {**place, **held}
-    unheld = desk.example_told([1, 2, 1, 4, "out", 0], 9.0)
+    assert desk.example_status([0, 2, 1, 4, "out", 0], 9.0) == {**place, **held}
+    unheld = desk.example_status([1, 2, 1, 4, "out", 0], 9.0)
     assert unheld["where"] == "in a batch that nobody has" and "trainer" not in unheld
