@@ -87,8 +87,8 @@ class Server:
             f"{name!r}" + ("" if name not in over else " failed" if over[name][0] else " ended")
             for name in supervisor.feeds
         ]
-        told = f"{'closed' if supervisor.stopped else state}; feeds: {', '.join(feeds)}"
-        return f"<headrace_server.Server at {self.address}: {told}>"
+        description = f"{'closed' if supervisor.stopped else state}; feeds: {', '.join(feeds)}"
+        return f"<headrace_server.Server at {self.address}: {description}>"
 
     @property
     def address(self) -> str:

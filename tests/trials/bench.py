@@ -83,7 +83,7 @@ class _Pipe:
     def fileno(self) -> int:
         return -1
 
-    def tell(self, event: str, **values: Any) -> None:
+    def report(self, event: str, **values: Any) -> None:
         pass
 
 

@@ -73,7 +73,7 @@ def _convert(options: Namespace) -> int:
             progress.start(before.read)
             for done in conversion.steps():
                 progress.to(done.read)
-        told: dict[str, Any] = {
+        result: dict[str, Any] = {
             "directory": options.directory,
             "pattern": str(Path(options.directory) / "part-*.arrow"),
             "rows": conversion.done.rows,
@@ -89,7 +89,7 @@ def _convert(options: Namespace) -> int:
         }
     finally:
         conversion.close()
-    print(json.dumps(told) if options.json else _text(told))
+    print(json.dumps(result) if options.json else _text(result))
     return exits.WELL
 
 
@@ -102,22 +102,22 @@ def _whole(pipeline: Pipeline) -> Pipeline:
     return pipeline
 
 
-def _text(told: dict[str, Any]) -> str:
-    checked = "read back and compared" if told["verified"] else "not read back"
-    files = f"{told['files']} file{'s' * (told['files'] > 1)}"
-    amount = f"{count(told['rows'])} rows, {size(told['bytes'])} in {files}"
-    lines = [f"{amount}, {checked}: {told['pattern']}"]
-    if told["rows_before"]:
-        lines.append(f"{count(told['rows_before'])} of them were there from an earlier run")
-    lines += [f"{count(n)} examples left out: {reason}" for reason, n in told["dropped"].items()]
-    if told["applied"]:
-        lines.append(f"these stages are in the files: {', '.join(told['applied'])}")
-    if told["left"]:
-        lines.append(f"these stages stay with the pipeline: {', '.join(told['left'])}")
-    if told["decoded"]:
-        names = ", ".join(told["decoded"])
+def _text(result: dict[str, Any]) -> str:
+    checked = "read back and compared" if result["verified"] else "not read back"
+    files = f"{result['files']} file{'s' * (result['files'] > 1)}"
+    amount = f"{count(result['rows'])} rows, {size(result['bytes'])} in {files}"
+    lines = [f"{amount}, {checked}: {result['pattern']}"]
+    if result["rows_before"]:
+        lines.append(f"{count(result['rows_before'])} of them were there from an earlier run")
+    lines += [f"{count(n)} examples left out: {reason}" for reason, n in result["dropped"].items()]
+    if result["applied"]:
+        lines.append(f"these stages are in the files: {', '.join(result['applied'])}")
+    if result["left"]:
+        lines.append(f"these stages stay with the pipeline: {', '.join(result['left'])}")
+    if result["decoded"]:
+        names = ", ".join(result["decoded"])
         lines.append(f"lists of bool are decoded as they are read, and not mapped: {names}")
-    lines.append(f"read them with hs.read_arrow({told['pattern']!r})")
+    lines.append(f"read them with hs.read_arrow({result['pattern']!r})")
     return "\n".join(lines)
 
 

@@ -18,8 +18,8 @@ def reporting_cache(files: Sequence[DataFile]) -> Iterator[IndexCache]:
     with Progress("indexing", sum(file.size for file in files), "bytes") as progress:
         done: dict[str, int] = {}
 
-        def told(file: DataFile, upto: int) -> None:
+        def note(file: DataFile, upto: int) -> None:
             done[file.path] = upto
             progress.to(sum(done.values()))
 
-        yield IndexCache(None, told)
+        yield IndexCache(None, note)

@@ -28,28 +28,28 @@ def _inspect(options: Namespace) -> int:
     path = f"/inspect?key={quote(key)}"
     if options.feed is not None:
         path += f"&feed={quote(options.feed)}"
-    told = Asker(options).get(path)
-    print(json.dumps(told) if options.json else "\n".join(_lines(told)))
-    return exits.WELL if told["found"] else exits.FAILED
+    answer = Asker(options).get(path)
+    print(json.dumps(answer) if options.json else "\n".join(_lines(answer)))
+    return exits.WELL if answer["found"] else exits.FAILED
 
 
-def _lines(told: Any) -> list[str]:
-    found = [_example(told, example) for example in told["found"]]
-    if told["unheard"]:
-        listed = ", ".join(map(str, told["unheard"]))
+def _lines(answer: Any) -> list[str]:
+    found = [_example(answer, example) for example in answer["found"]]
+    if answer["unheard"]:
+        listed = ", ".join(map(str, answer["unheard"]))
         found.append(f"partitions {listed} have not answered: their workers are busy, or dead")
     elif not found:
         found.append(
-            f"{shown(told['key'])} is not on its way in feed {told['feed']!r}: it has not been "
+            f"{shown(answer['key'])} is not on its way in feed {answer['feed']!r}: it has not been "
             "read yet, has ended, or is no key of this feed"
         )
     return found
 
 
-def _example(told: Any, example: Any) -> str:
+def _example(answer: Any, example: Any) -> str:
     """One line; an example is there once for each epoch that it is on its way in."""
     head = (
-        f"{shown(told['key'])}: partition {example['partition']}, epoch {example['epoch'] + 1}, "
+        f"{shown(answer['key'])}: partition {example['partition']}, epoch {example['epoch'] + 1}, "
         f"segment {example['segment']} of {example['segments']}"
     )
     # As many of its states were saved as segments are done.

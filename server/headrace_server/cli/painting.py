@@ -25,17 +25,17 @@ _LONGEST_TEXT = 400
 
 def lines(status: Mapping[str, Any], color: bool = False) -> list[str]:
     """Return the lines of a status."""
-    told = [_head(status)]
+    painted = [_head(status)]
     if status["why"]:
-        told += ["", shown(status["why"])]
+        painted += ["", shown(status["why"])]
     for name, feed in status["feeds"].items():
-        told += ["", *_feed(name, feed, color)]
+        painted += ["", *_feed(name, feed, color)]
     if status["workers"]:
-        told += ["", *_workers(status["workers"][:_MOST_WORKERS])]
+        painted += ["", *_workers(status["workers"][:_MOST_WORKERS])]
     for event in status["events"][:3]:
         first = event["text"].split("\n")[0]
-        told += ["", f"{event['kind']}: {shown(first)[:_LONGEST_TEXT]}"]
-    return told
+        painted += ["", f"{event['kind']}: {shown(first)[:_LONGEST_TEXT]}"]
+    return painted
 
 
 def _head(status: Mapping[str, Any]) -> str:
@@ -51,14 +51,14 @@ def _feed(name: str, feed: Mapping[str, Any], color: bool) -> list[str]:
     dot = f"\x1b[{_COLORS[verdict['level']]}m●\x1b[0m" if color else f"[{verdict['level']}]"
     text = " ".join(shown(verdict["text"]).split())[:_LONGEST_TEXT]
     bold = f"\x1b[1m{shown(name)}\x1b[0m" if color else shown(name)
-    told = [f"{bold}  {feed['state']}  {dot} {text}", f"  {_flow(feed, rates)}"]
+    painted = [f"{bold}  {feed['state']}  {dot} {text}", f"  {_flow(feed, rates)}"]
     batches = f"batches: {count(feed['batches'])} done, {standing['ready'] + standing['returned']} "
     batches += f"ready, {standing['leased']} leased, {standing['saving']} saving"
-    told.append(f"  {batches}{_troubles(feed)}")
+    painted.append(f"  {batches}{_troubles(feed)}")
     if feed["trainers"]:
-        told += table(_TRAINER_HEADS, [_trainer(t) for t in feed["trainers"][:_MOST_TRAINERS]])
+        painted += table(_TRAINER_HEADS, [_trainer(t) for t in feed["trainers"][:_MOST_TRAINERS]])
     more = len(feed["trainers"][_MOST_TRAINERS:]) + feed["trainers_more"]
-    return [*told, f"  and {more} more trainers"] if more else told
+    return [*painted, f"  and {more} more trainers"] if more else painted
 
 
 def _flow(feed: Mapping[str, Any], rates: Mapping[str, Any]) -> str:

@@ -56,10 +56,10 @@ def settled(
     options: tuple[Option, ...], given: Namespace, environment: Mapping[str, str]
 ) -> Namespace:
     """Return all options by name.  ValueError or TypeError names the place of a fault."""
-    told = _from_environment(options, environment)
-    told |= on_line(options, given)
-    file = told.get(CONFIG.name)
-    values = with_defaults(options, ({} if file is None else _from_file(options, file)) | told)
+    nearer = _from_environment(options, environment) | on_line(options, given)
+    file = nearer.get(CONFIG.name)
+    in_file = {} if file is None else _from_file(options, file)
+    values = with_defaults(options, in_file | nearer)
     for option in options:
         if option.positional and not getattr(values, option.name):
             raise ValueError(

@@ -58,17 +58,17 @@ def _preview(options: Namespace) -> int:
         local = LocalFeed(declaration, files, bad, cache, options.partitions)
     with local:
         known = local.reader.length if isinstance(local.reader, IndexedReader) else None
-        told = {"feed": name, "source": declaration.source.kind, "files": len(files)}
-        told |= {"examples": known, "indexed": known is not None}
-        shown = [_told(s, options.label) for s in islice(local.batches(), options.batches)]
-        told |= {"batches": shown, "dropped": local.run.dropped()}
-    print(json.dumps(told) if options.json else "\n".join(_text(told)))
+        plain = {"feed": name, "source": declaration.source.kind, "files": len(files)}
+        plain |= {"examples": known, "indexed": known is not None}
+        shown = [_batch(s, options.label) for s in islice(local.batches(), options.batches)]
+        plain |= {"batches": shown, "dropped": local.run.dropped()}
+    print(json.dumps(plain) if options.json else "\n".join(_text(plain)))
     return exits.WELL
 
 
-def _told(sample: Sample, label: str | None) -> dict[str, Any]:
+def _batch(sample: Sample, label: str | None) -> dict[str, Any]:
     """Return a batch as plain data."""
-    told: dict[str, Any] = {
+    plain: dict[str, Any] = {
         "number": sample.number,
         "rows": sample.rows,
         "bytes": sample.nbytes,
@@ -76,13 +76,13 @@ def _told(sample: Sample, label: str | None) -> dict[str, Any]:
         "padding": _waste(sample, list(sample.columns)),
     }
     if "bucket" in sample.meta:
-        told["bucket"] = int(sample.meta["bucket"])
+        plain["bucket"] = int(sample.meta["bucket"])
     if "@key" in sample.columns:
-        told["keys"] = [_plain(key) for key in sample.columns["@key"][:_FIRST].tolist()]
+        plain["keys"] = [_plain(key) for key in sample.columns["@key"][:_FIRST].tolist()]
     labels = _labels(sample, label)
     if labels is not None:
-        told["classes"] = {str(_plain(k)): n for k, n in sorted(Counter(labels).items())}
-    told["columns"] = [
+        plain["classes"] = {str(_plain(k)): n for k, n in sorted(Counter(labels).items())}
+    plain["columns"] = [
         {
             "name": name,
             "dtype": sample.schema[name].dtype,
@@ -94,12 +94,12 @@ def _told(sample: Sample, label: str | None) -> dict[str, Any]:
     ]
     if "@length" in sample.columns:
         lengths = sample.columns["@length"]
-        told["length"] = {
+        plain["length"] = {
             "least": int(lengths.min()),
             "mean": round(float(lengths.mean()), 1),
             "most": int(lengths.max()),
         }
-    return told
+    return plain
 
 
 def _waste(sample: Sample, names: list[str]) -> float:
@@ -134,17 +134,17 @@ def _plain(value: Any) -> Any:
     return value if not isinstance(value, float) or np.isfinite(value) else str(value)
 
 
-def _text(told: dict[str, Any]) -> list[str]:
-    examples = "any number of" if told["examples"] is None else count(told["examples"])
-    how = "read by number" if told["indexed"] else "read forward"
-    number = told["files"]
+def _text(plain: dict[str, Any]) -> list[str]:
+    examples = "any number of" if plain["examples"] is None else count(plain["examples"])
+    how = "read by number" if plain["indexed"] else "read forward"
+    number = plain["files"]
     files = f"{count(number)} file{'s' * (number > 1)}, " if number else ""
-    lines = [f"{told['feed']}: {told['source']}, {files}{examples} examples, {how}"]
-    for batch in told["batches"]:
+    lines = [f"{plain['feed']}: {plain['source']}, {files}{examples} examples, {how}"]
+    for batch in plain["batches"]:
         lines += ["", *_batch_text(batch)]
-    if not told["batches"]:
+    if not plain["batches"]:
         lines.append("it makes no batch")
-    lines += [f"dropped so far: {count(n)} {reason}" for reason, n in told["dropped"].items()]
+    lines += [f"dropped so far: {count(n)} {reason}" for reason, n in plain["dropped"].items()]
     return lines
 
 

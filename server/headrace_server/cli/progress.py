@@ -66,7 +66,7 @@ class Progress:
         self._bar = self._out.isatty()
         self._clock = clock
         self._every_s = 0.1 if self._bar else line_every_s
-        self._began = self._told = clock()
+        self._began = self._shown_at = clock()
         self._first = 0
         self._done = 0
         self._shown = False
@@ -82,9 +82,9 @@ class Progress:
         """Note how much is done now."""
         self._done = done
         now = self._clock()
-        if now - self._told < self._every_s:
+        if now - self._shown_at < self._every_s:
             return
-        self._told = now
+        self._shown_at = now
         if self._bar:
             width = shutil.get_terminal_size().columns - 1
             self._out.write("\r" + self.text(now)[:width].ljust(width))

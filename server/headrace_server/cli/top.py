@@ -51,7 +51,7 @@ def _top(options: Namespace) -> int:
         return exits.WELL
     with _signals() as heard, _other_screen():
         look = _Look(asker)
-        told: list[str] = []
+        painted: list[str] = []
         size: os.terminal_size | None = None
         due = 0.0
         while not heard.intersection(_ENDING):
@@ -59,13 +59,13 @@ def _top(options: Namespace) -> int:
                 heard.discard(signal.SIGTSTP)
                 _pause()
                 size = None
-            if look.said is not None:
-                told, look.said, size = look.said, None, None
+            if look.lines is not None:
+                painted, look.lines, size = look.lines, None, None
                 due = time.monotonic() + options.every
             elif not look.alive() and time.monotonic() >= due:
                 look = _Look(asker)
             if size != (size := _size()):
-                sys.stdout.write(screen(told, size))
+                sys.stdout.write(screen(painted, size))
                 sys.stdout.flush()
             time.sleep(_LOOK_S)
     return exits.WELL
@@ -81,7 +81,7 @@ class _Look:
     """One question, asked beside."""
 
     def __init__(self, asker: Asker) -> None:
-        self.said: list[str] | None = None
+        self.lines: list[str] | None = None
         self._asker = asker
         self._thread = threading.Thread(target=self._run, name="headrace-look", daemon=True)
         self._thread.start()
@@ -91,9 +91,9 @@ class _Look:
 
     def _run(self) -> None:
         try:
-            self.said = lines(self._asker.status(), color=True)
+            self.lines = lines(self._asker.status(), color=True)
         except (HeadraceError, ValueError) as error:
-            self.said = textwrap.wrap(str(error), _size().columns)  # it may come back
+            self.lines = textwrap.wrap(str(error), _size().columns)  # it may come back
 
 
 @contextmanager
@@ -133,23 +133,23 @@ def _pause() -> None:
     sys.stdout.write(_ENTER)
 
 
-def screen(told: list[str], size: os.terminal_size) -> str:
+def screen(painted: list[str], size: os.terminal_size) -> str:
     """Return the text that makes a terminal of a size show these lines, and nothing else.
 
     A line is emptied before it is written: emptying it afterwards would take the last character of
     a line that reaches the edge.
     """
-    if len(told) > size.lines:
-        more = len(told) - size.lines + 1
-        told = [*told[: size.lines - 1], f"… {more} more lines: a higher window shows them"]
-    rows = [f"{_TO_LINE_END}{row}" for row in fitted(told, size.columns)]
+    if len(painted) > size.lines:
+        more = len(painted) - size.lines + 1
+        painted = [*painted[: size.lines - 1], f"… {more} more lines: a higher window shows them"]
+    rows = [f"{_TO_LINE_END}{row}" for row in fitted(painted, size.columns)]
     after = f"\r\n{_TO_END}" if len(rows) < size.lines else ""
     return _HOME + "\r\n".join(rows) + after
 
 
-def fitted(told: Iterable[str], width: int) -> list[str]:
-    """Lines cut to a width; what colors them takes none."""
-    return [_cut(line, width) for line in told]
+def fitted(painted: Iterable[str], width: int) -> list[str]:
+    """Cut lines to a width, of which colors take none."""
+    return [_cut(line, width) for line in painted]
 
 
 def _cut(line: str, width: int) -> str:

@@ -14,7 +14,7 @@ one owner as they come, and those of several in the order of the feed: by number
 which it asks of one owner after the other, by time.
 
 A life of an owner that dies records no end of what is out then.  The next one hands nothing out
-before trainers that still live have told it what they have (HELD): all else is lost, or, of
+before trainers that still live have reported what they have (HELD): all else is lost, or, of
 segments, void, or its trainer has left.
 """
 
@@ -29,14 +29,14 @@ from pathlib import Path
 from typing import Any
 
 from .files import SUFFIX, content
-from .recorder import Entry
+from .recorder import LeasesEntry
 from .rows import BatchId
 
 __all__ = ["Event", "Lease", "Leases", "Trainer"]
 
 #: Ends of batches that the trainer has not used.
 _UNUSED = ("lost", "returned")
-_FATES = {Entry.COMMITTED: "committed", Entry.STALE: "stale"}
+_FATES = {LeasesEntry.COMMITTED: "committed", LeasesEntry.STALE: "stale"}
 #: A session by the life of its owner and its number.
 _Session = tuple[int, int]
 
@@ -133,21 +133,21 @@ class Leases:
             self._of_nonce[nonce][life, session] = None
 
     def _add(self, life: int, when: float, kind: int, *about: Any) -> None:
-        if kind == Entry.SENT:
+        if kind == LeasesEntry.SENT:
             token, partition, number, rows, session, seq = about
             trainer = self._trainers.get((life, session), Trainer(life, session))
             batch = BatchId(life, partition, number)
             self._found[token] = Lease(token, batch, rows, trainer, seq, when)
-        elif kind == Entry.JOINED:
+        elif kind == LeasesEntry.JOINED:
             self._join(life, *about)
-        elif kind == Entry.HELD:
+        elif kind == LeasesEntry.HELD:
             self._held[about[0]] = life
         elif kind in _FATES:
             for token in about:
                 self._happened(token, Event(when, _FATES[kind]))
-        elif kind == Entry.REFUSED:
+        elif kind == LeasesEntry.REFUSED:
             self._happened(about[0], Event(when, "refused", ": ".join(about[1:])))
-        elif kind == Entry.ENDED:
+        elif kind == LeasesEntry.ENDED:
             self._happened(about[0], Event(when, about[1]))
 
     def _happened(self, token: int, event: Event) -> None:

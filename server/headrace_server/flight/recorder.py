@@ -33,7 +33,7 @@ from ..process.config import RunConfig
 from ..reading.trace import Source, Trace
 from .files import FORMAT, FlightFile, frame, packed
 
-__all__ = ["Entry", "Frame", "LeaseRecorder", "RowsRecorder", "flight_directory"]
+__all__ = ["LeaseRecorder", "LeasesEntry", "RowsFrame", "RowsRecorder", "flight_directory"]
 
 logger = logging.getLogger("headrace.flight")
 
@@ -41,13 +41,13 @@ logger = logging.getLogger("headrace.flight")
 _PAUSE_S: Final = 10.0
 
 
-class Frame:
+class RowsFrame:
     """Kinds of frames of rows."""
 
     FILE, SOURCE, PARTS, SEGMENTS = range(4)
 
 
-class Entry:
+class LeasesEntry:
     """Kinds of entries of leases."""
 
     SENT, COMMITTED, STALE, REFUSED, ENDED, JOINED, HELD = range(7)
@@ -127,22 +127,22 @@ class RowsRecorder(_Recorder):
                 yield from self._source(partition, chunk, source)
         batch, meta = [partition, number, rows], dict(trace.meta)
         if trace.segments is None:
-            yield frame([Frame.PARTS, *batch, [_part(part) for part in trace.parts], meta])
+            yield frame([RowsFrame.PARTS, *batch, [_part(part) for part in trace.parts], meta])
         else:
             states = None if trace.states is None else dict(trace.states)
-            yield frame([Frame.SEGMENTS, *batch, _segments(trace.segments), meta, states])
+            yield frame([RowsFrame.SEGMENTS, *batch, _segments(trace.segments), meta, states])
 
     def _source(self, partition: int, chunk: int, source: Source) -> Iterator[bytes]:
         origin, read = source.origin, source.read
         for name in origin.files:
             if name not in self._names:
                 self._names[name] = len(self._names)
-                yield frame([Frame.FILE, self._names[name], name])
+                yield frame([RowsFrame.FILE, self._names[name], name])
         files = [self._names[name] for name in origin.files]
         offset = None if origin.offset is None else packed(origin.offset)
         rows = [packed(source.ordinals), files, packed(origin.file), packed(origin.record), offset]
         how = [read.epoch, read.position, read.limit, source.stages]
-        yield frame([Frame.SOURCE, partition, chunk, how, rows, list(source.keys)])
+        yield frame([RowsFrame.SOURCE, partition, chunk, how, rows, list(source.keys)])
 
 
 def _part(part: Part) -> list[Any]:
@@ -178,7 +178,7 @@ class LeaseRecorder(_Recorder):
         """Record with the next round that a trainer has a session."""
         about = [session, hello.host, hello.rank, hello.world_size, hello.process, hello.nonce]
         self._trainers[session] = about
-        self._joined.append([Entry.JOINED, *about])
+        self._joined.append([LeasesEntry.JOINED, *about])
 
     def left(self, session: int) -> None:
         """Forget a session: files that begin from now on do not list it."""
@@ -193,17 +193,17 @@ class LeaseRecorder(_Recorder):
                     self._last_token = effect.token
                     batch = effect.batch
                     place = [effect.token, batch.partition, batch.number, batch.rows]
-                    entries.append([Entry.SENT, *place, effect.session, effect.seq])
+                    entries.append([LeasesEntry.SENT, *place, effect.session, effect.seq])
             elif isinstance(effect, Answer):
                 if effect.committed:
-                    entries.append([Entry.COMMITTED, *effect.committed])
+                    entries.append([LeasesEntry.COMMITTED, *effect.committed])
                 if effect.stale:
-                    entries.append([Entry.STALE, *effect.stale])
-                entries += [[Entry.REFUSED, *fault] for fault in effect.faults]
+                    entries.append([LeasesEntry.STALE, *effect.stale])
+                entries += [[LeasesEntry.REFUSED, *fault] for fault in effect.faults]
             elif isinstance(effect, Returned):
-                entries.append([Entry.ENDED, effect.token, effect.why])
+                entries.append([LeasesEntry.ENDED, effect.token, effect.why])
             elif isinstance(effect, Reclaimed):
-                entries.append([Entry.HELD, effect.token])
+                entries.append([LeasesEntry.HELD, effect.token])
         if entries:
             self._joined = []
             self._write(lambda: frame([time.time(), entries]))

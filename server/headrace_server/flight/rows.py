@@ -17,7 +17,7 @@ from ..core.plan import Part, Read
 from ..core.slots import Segments
 from ..reading.chunk import Origin
 from .files import SUFFIX, content, frame_at, unpacked
-from .recorder import Frame
+from .recorder import RowsFrame
 
 __all__ = ["BatchId", "Made", "Recorded", "Row", "StoredSource"]
 
@@ -180,12 +180,12 @@ class _RowsFile:
     def scan(self) -> Iterator[tuple[int, BatchId, bool]]:
         """Find names and sources once; give where batches lie, and whether with states."""
         for at, (kind, *plain) in islice(content(self.path), 1, None):
-            if kind == Frame.FILE:
+            if kind == RowsFrame.FILE:
                 self._names.append(plain[1])
-            elif kind == Frame.SOURCE:
+            elif kind == RowsFrame.SOURCE:
                 self._sources[plain[0], plain[1]] = at
             else:
-                has_states = kind == Frame.SEGMENTS and plain[5] is not None
+                has_states = kind == RowsFrame.SEGMENTS and plain[5] is not None
                 yield at, BatchId(self.life, plain[0], plain[1]), has_states
 
     def _source(self, partition: int, chunk: int) -> StoredSource:
@@ -206,7 +206,7 @@ class _RowsFile:
             return None
         kind, partition, number, rows, plain, meta, *states = frame
         made = Made(BatchId(self.life, partition, number), rows, meta=meta)
-        if kind == Frame.PARTS:
+        if kind == RowsFrame.PARTS:
             made.parts = [_part(*part) for part in plain]
             chunks = {part.chunk for part in made.parts}
         else:

@@ -316,7 +316,7 @@ class Front:
 
     def _answer_stats(self, request: int) -> None:
         """Show that the front lives; owners describe the trainers."""
-        self._pipe.tell("answer", request=request)
+        self._pipe.report("answer", request=request)
 
     def _stop(self, unheard: list[int]) -> None:
         """End, and tell trainers of owners that could not tell them (``unheard``)."""
@@ -340,7 +340,7 @@ class Front:
 
 def _serve(config: RunConfig, pipe: ParentPipe) -> None:
     front = Front(config, pipe)
-    pipe.tell("ready", addresses=front.bind())
+    pipe.report("ready", addresses=front.bind())
     try:
         front.run()
     finally:
@@ -355,7 +355,7 @@ def main() -> None:
     try:
         _serve(config, pipe)
     except BaseException as error:
-        pipe.tell("dying", text=f"{error}")
+        pipe.report("dying", text=f"{error}")
         if not isinstance(error, CanNotBind):
             traceback.print_exc()
         sys.exit(1)

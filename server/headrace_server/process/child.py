@@ -84,7 +84,7 @@ class ParentPipe:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         self._rest = b""
-        self._telling = threading.Lock()
+        self._reporting = threading.Lock()
 
     def read_config(self) -> Any:
         (length,) = struct.unpack("<Q", self._read_exactly(8))
@@ -138,9 +138,9 @@ class ParentPipe:
 
         threading.Thread(target=wait, name="headrace-lifeline", daemon=True).start()
 
-    def tell(self, event: str, **values: Any) -> None:
+    def report(self, event: str, **values: Any) -> None:
         line = json.dumps({"event": event, **values}) + "\n"
-        with self._telling, contextlib.suppress(BrokenPipeError, ValueError):
+        with self._reporting, contextlib.suppress(BrokenPipeError, ValueError):
             self._out.write(line)
 
 
@@ -160,7 +160,7 @@ class Child:
         arguments: Sequence[str] = (),
     ) -> None:
         self.name = name
-        self.said = ""  # why it is dying, as it reported
+        self.reason = ""  # why it is dying, as it reported
         self.last_words: collections.deque[str] = collections.deque(maxlen=_LAST_WORDS)
         # A child inherits the mask of signals: Ctrl-C waits until the child ignores it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -238,7 +238,7 @@ class Child:
             except ValueError:  # the child died while it wrote this
                 continue
             if event["event"] == "dying":
-                self.said = event["text"]
+                self.reason = event["text"]
                 continue
             try:
                 self._on_event(self, event)

@@ -258,7 +258,7 @@ def taking(settings: Callable[P, S]) -> Callable[[Callable[[S], R]], Callable[P,
     lines = (
         f"* ``{one.argument}``{one.metavar and f' ({one.metavar})'}: {one.text}" for one in listed
     )
-    told = "\n".join(textwrap.fill(line, 96, subsequent_indent="  ") for line in lines)
+    listing = "\n".join(textwrap.fill(line, 96, subsequent_indent="  ") for line in lines)
 
     def decorated(function: Callable[[S], R]) -> Callable[P, R]:
         @functools.wraps(function)
@@ -271,7 +271,7 @@ def taking(settings: Callable[P, S]) -> Callable[[Callable[[S], R]], Callable[P,
 
         gives = inspect.signature(function).return_annotation
         vars(call)["__signature__"] = signature.replace(return_annotation=gives)
-        call.__doc__ = f"{inspect.getdoc(function)}\n\n{told}"
+        call.__doc__ = f"{inspect.getdoc(function)}\n\n{listing}"
         return call
 
     return decorated

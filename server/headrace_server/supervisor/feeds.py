@@ -269,9 +269,9 @@ class Feeds:
     def lasting(self, owner: int, answer: Mapping[str, Any]) -> dict[str, Any]:
         """Return an owner's status with its last counts while its next life opens the feeds."""
         feeds = {}
-        for name, told in answer["feeds"].items():
+        for name, status in answer["feeds"].items():
             counts = self._feeds[name].counts
-            if told["state"] != "opening":
-                counts[owner] = {n: told[n] for n in _LASTING if n in told}
-            feeds[name] = {**told, **counts.get(owner, {})}
+            if status["state"] != "opening":
+                counts[owner] = {n: status[n] for n in _LASTING if n in status}
+            feeds[name] = {**status, **counts.get(owner, {})}
         return {**answer, "feeds": feeds}

@@ -161,8 +161,8 @@ def end_of(code: int | None) -> str:
 def obituary(child: Child, end: str) -> str:
     """Describe how a child ended, with its dying report or else its last printed lines."""
     text = f"{child.name} {end}"
-    if child.said:
-        return f"{text}: {child.said}"
+    if child.reason:
+        return f"{text}: {child.reason}"
     last = child.words()
     return f"{text}; its last words were:\n{last}" if last else text
 

@@ -300,9 +300,9 @@ class Supervisor:
 
     def _stats(self, timeout_s: float = 10.0) -> dict[str, Any]:
         """Return the status of owners; the front is asked too, which shows whether it lives."""
-        told = self._asks.ask(range(FRONT, self._config.workers), "stats", timeout_s)
-        told.pop(FRONT)
-        return gathered("stats", [self._feeds.lasting(n, one) for n, one in told.items()])
+        answers = self._asks.ask(range(FRONT, self._config.workers), "stats", timeout_s)
+        answers.pop(FRONT)
+        return gathered("stats", [self._feeds.lasting(n, one) for n, one in answers.items()])
 
     def look(self, timeout_s: float = 10.0) -> dict[str, Any]:
         """Return the status of the whole server, as of now."""

@@ -157,7 +157,7 @@ class Answers:
             raise _Wrong(f"key is a key of 1 to {_LONGEST_KEY} bytes, percent-encoded")
         feeds = self._watch.status()["feeds"]
         feed = query.get("feed")
-        keyed = [n for n, told in feeds.items() if told["pipeline"]["shape"] == "sequences"]
+        keyed = [n for n, feed in feeds.items() if feed["pipeline"]["shape"] == "sequences"]
         if feed is None and len(keyed) == 1:
             feed = keyed[0]
         if feed is None or feed not in feeds:

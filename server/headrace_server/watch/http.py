@@ -61,8 +61,8 @@ class HttpService:
             text = (error.strerror or str(error)).partition(" (while ")[0]
             raise ServerError(f"http={f'{host}:{port}'!r}: {text}") from None
         bound = self._socket.getsockname()
-        told = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
-        self.address = f"http://{told}:{bound[1]}"
+        host = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
+        self.address = f"http://{host}:{bound[1]}"
         self._watch = Watch()
         local = bound[0].startswith("127.") or bound[0] == "::1"
         self._answers = Answers(self._watch, local, token)

@@ -82,9 +82,11 @@ def _numbered(counts: Sequence[float] | None) -> dict[str, float]:
     return _bounded({str(i): n for i, n in enumerate(counts or ())})
 
 
-def _refused(told: Mapping[str, Any]) -> dict[str, float]:
-    stale = told["stale"] + told["refused"].get("stale", 0)
-    return _bounded({"stale": stale, **{c: n for c, n in told["refused"].items() if c != "stale"}})
+def _refused(counts: Mapping[str, Any]) -> dict[str, float]:
+    stale = counts["stale"] + counts["refused"].get("stale", 0)
+    return _bounded(
+        {"stale": stale, **{c: n for c, n in counts["refused"].items() if c != "stale"}}
+    )
 
 
 def _server(status: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -207,7 +207,7 @@ class House:
         perform(self._orders, order)
 
     def _answer(self, request: int, **values: Any) -> None:
-        self._pipe.tell("answer", request=request, **values)
+        self._pipe.report("answer", request=request, **values)
 
     def _fail(self, code: str, text: str, feed: str | None = None) -> None:
         for desk in self.desks.values():
@@ -291,14 +291,14 @@ class House:
     def _tell_news(self, desk: Desk) -> None:
         """Send the supervisor the reports and requests of a feed."""
         if desk.bad_news is not None:
-            self._pipe.tell("bad", feed=desk.name, bad=desk.bad_news)
+            self._pipe.report("bad", feed=desk.name, bad=desk.bad_news)
             desk.bad_news = None
         for snapshot in desk.rejoining.asks:
             generation = desk.rejoining.generation
-            self._pipe.tell("take_back", feed=desk.name, snapshot=snapshot, generation=generation)
+            self._pipe.report("take_back", feed=desk.name, snapshot=snapshot, generation=generation)
         desk.rejoining.asks.clear()
         for news in desk.rejoining.news if desk.owners > 1 else ():
-            self._pipe.tell(news, feed=desk.name, generation=desk.rejoining.generation)
+            self._pipe.report(news, feed=desk.name, generation=desk.rejoining.generation)
         desk.rejoining.news.clear()
 
     def _act_on_end(self, desk: Desk) -> None:
@@ -315,7 +315,7 @@ class House:
         if desk.name not in self._told_over and self._has_said_goodbye(desk):
             self._told_over.add(desk.name)
             code, text = desk.failure or ("", "")
-            self._pipe.tell(
+            self._pipe.report(
                 "over", feed=desk.name, code=code, text=text, dropped=desk.counters.dropped()
             )
 
@@ -329,8 +329,8 @@ class House:
             self._door.tell(Ready())  # before anybody learns the address
             desks = self.desks.items()
             before = {n: [[p, *of] for p, of in d.counters.before.items()] for n, d in desks}
-            self._pipe.tell("open", before=before)
+            self._pipe.report("open", before=before)
         if self._pausing and not any(d.dispatcher.leased for d in self.desks.values()):
             for request in self._pausing:
-                self._pipe.tell("answer", request=request)
+                self._pipe.report("answer", request=request)
             self._pausing.clear()

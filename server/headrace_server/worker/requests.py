@@ -89,7 +89,7 @@ class Requests:
         if failure is not None:
             self.outbox.snapshotted(Answered(session.number, request, None, *failure))
         else:
-            self.pipe.tell("snapshot", feed=desk.name, session=session.number, request=request)
+            self.pipe.report("snapshot", feed=desk.name, session=session.number, request=request)
 
     def _drain(self, session: Session, desk: Desk, message: Drain, frames: list[bytes]) -> None:
         """Close the input of a feed for a trainer."""
@@ -129,7 +129,7 @@ class Requests:
         def answer(answers: dict[int, Replied], unheard: list[int]) -> None:
             faults = [f"partition {p}: {one.fault}" for p, one in answers.items() if one.fault]
             code, text = desk.failure or (("server", faults[0]) if faults else ("", ""))
-            self.pipe.tell("answer", request=request, code=code, text=text)
+            self.pipe.report("answer", request=request, code=code, text=text)
 
         question = self._asking[desk.name].ask(desk.partitions, answer)
         for partition in desk.partitions:
@@ -143,7 +143,7 @@ class Requests:
             now = self.clock()
             found = [example for examples in answers.values() for example in examples]
             found = [desk.example_status(example, now) for example in found[:MOST_FOUND]]
-            self.pipe.tell("answer", request=request, found=found, unheard=unheard)
+            self.pipe.report("answer", request=request, found=found, unheard=unheard)
 
         if desk.over:
             answer({}, [])

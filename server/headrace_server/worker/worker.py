@@ -48,10 +48,10 @@ def main() -> None:
     _bound_memory(limit)
 
     def passed(feed: str, rows: list[int]) -> None:
-        pipe.tell("passed", feed=feed, rows=rows)
+        pipe.report("passed", feed=feed, rows=rows)
 
     def functions(feed: str, found: Any) -> None:
-        pipe.tell("functions", feed=feed, functions=found)
+        pipe.report("functions", feed=feed, functions=found)
 
     try:
         life = Life(
@@ -74,7 +74,7 @@ def main() -> None:
         text = f"{type(error).__name__}: {error}"
         if isinstance(error, MemoryError):
             text = f"it ran out of memory (worker_memory_bytes={limit or 'unbounded'}): {text}"
-        pipe.tell("dying", text=text)
+        pipe.report("dying", text=text)
         traceback.print_exc()
         sys.exit(1)
 

@@ -34,19 +34,19 @@ def talk(pipe, config):
     print('{"event": "forged"}', flush=True)
     os.write(1, b'{"event": "forged"}')
     subprocess.run(["echo", '{"event": "forged"}'])
-    pipe.tell("told", config=repr(config))
+    pipe.report("told", config=repr(config))
 
 
 def echo(pipe, config):
-    pipe.tell("ready")
+    pipe.report("ready")
     while True:
         for order in pipe.read_orders():
-            pipe.tell("heard", **order)
+            pipe.report("heard", **order)
 
 
 def watch(pipe, config):
     pipe.watch()
-    pipe.tell("ready", made=ParentPipe.made)
+    pipe.report("ready", made=ParentPipe.made)
     time.sleep(600)
 
 
@@ -56,7 +56,7 @@ def orphan(pipe, config):
 
 
 def measure(pipe, config):
-    pipe.tell("told", size=len(config), digest=hashlib.blake2b(config).hexdigest())
+    pipe.report("told", size=len(config), digest=hashlib.blake2b(config).hexdigest())
 
 
 def crash(pipe, config):
@@ -81,7 +81,7 @@ def chatter(pipe, config):
         print("line", i, "x" * 80)
     sys.stdout.write("\\rprogress" * 100_000)
     sys.stdout.flush()
-    pipe.tell("told")
+    pipe.report("told")
 
 
 def leave_others(pipe, config):
@@ -90,7 +90,7 @@ def leave_others(pipe, config):
     forked = os.fork()
     if not forked:
         time.sleep(600)
-    pipe.tell("told", others=[started.pid, forked])
+    pipe.report("told", others=[started.pid, forked])
     print("before the end", file=sys.stderr, flush=True)
     time.sleep(600)
 
@@ -98,7 +98,7 @@ def leave_others(pipe, config):
 def interrupted(pipe, config):
     os.kill(os.getpid(), signal.SIGINT)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    pipe.tell("told", blocked=sorted(blocked), pending=sorted(signal.sigpending()))
+    pipe.report("told", blocked=sorted(blocked), pending=sorted(signal.sigpending()))
 
 
 if __name__ == "__main__":

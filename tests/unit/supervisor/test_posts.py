@@ -195,7 +195,7 @@ def test_an_obituary_has_what_a_child_said_or_else_what_it_printed_last(tmp_path
     assert obituary(child, end) == "c ended with exit code 1; its last words were:\nthe last line"
     child.last_words.clear()
     assert obituary(child, end) == "c ended with exit code 1"
-    child.said = "it hurts"
+    child.reason = "it hurts"
     assert obituary(child, end) == "c ended with exit code 1: it hurts"
 
 

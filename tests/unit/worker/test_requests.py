@@ -99,7 +99,7 @@ def test_a_feed_that_fails_answers_the_supervisor_and_no_trainer(owner: Owner):
     owner.desk.fail("data", "it broke")
     owner.act()
     failed = {"request": 3, "code": "data", "text": "it broke"}
-    assert owner.outbox.made == [] and owner.pipe.made == [("tell", "answer", failed)]
+    assert owner.outbox.made == [] and owner.pipe.made == [("report", "answer", failed)]
     assert owner.answer(Replied("f", 0, 1, 5), Replied("f", 1, 1, 5)) == []
 
 
@@ -114,7 +114,7 @@ def test_a_copy_is_answered_when_all_stores_are_copied(
     assert owner.pipe.made == []
     owner.answer(Replied("f", 0, 1))
     text = text and f"partition 1: {text}"
-    assert owner.pipe.made == [("tell", "answer", {"request": 3, "code": code, "text": text})]
+    assert owner.pipe.made == [("report", "answer", {"request": 3, "code": code, "text": text})]
 
 
 def test_a_drain_is_answered_when_partitions_have_been_told_and_they_are_told_once(owner: Owner):
@@ -130,7 +130,7 @@ def test_a_snapshot_is_the_supervisors_and_one_that_asks_again_is_answered_again
     owner.say(Snapshot(7, 4))
     owner.say(Snapshot(7, 4))
     told = {"feed": "f", "session": 7, "request": 4}
-    assert owner.pipe.made == [("tell", "snapshot", told)] and owner.outbox.made == []
+    assert owner.pipe.made == [("report", "snapshot", told)] and owner.outbox.made == []
     owner.session.snapshotted = SimpleNamespace()
     owner.say(Snapshot(7, 4))
     assert owner.outbox.made == [("send", b"i", owner.session.snapshotted)]
@@ -156,7 +156,7 @@ def test_partitions_that_say_nothing_of_a_key_in_time_are_told_as_unheard(owner:
     owner.now = 3.0
     owner.act()
     assert owner.pipe.made[1:] == [
-        ("tell", "answer", {"request": 9, "found": [], "unheard": [0, 1]})
+        ("report", "answer", {"request": 9, "found": [], "unheard": [0, 1]})
     ]
     late[0]()
     owner.act()
