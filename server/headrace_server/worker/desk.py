@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from ..process.config import FeedConfig, RunConfig
 from ..process.relay import Place
 from .counters import Counters
 from .events import Finished, Flush, Kept, Made, Opened, Waiting
-from .rejoining import Later, Rejoining
+from .rejoining import Later, Rejoining, Reports
 from .state_blocks import StateBlocks
 
 __all__ = ["Desk", "Usage", "delivery_of"]
@@ -71,6 +72,16 @@ class Usage(NamedTuple):
     until: float
 
 
+@dataclass(slots=True)
+class _Partition:
+    """What a partition has reported."""
+
+    open: bool = False
+    done: bool = False  # whether it has made all its batches
+    waits: str = ""  # for its next batch …
+    waits_on: int = -1  # … or on the trainer of this one
+
+
 def _known(at: float) -> float:
     return at if isfinite(at) else 0.0
 
@@ -81,7 +92,7 @@ class Desk:
     def __init__(self, config: FeedConfig, run: RunConfig, owner: int = 0) -> None:
         """``owner``: the worker whose partitions these are."""
         self.name = config.name
-        self.partitions = run.partitions_of(config, owner)
+        self.partitions = {number: _Partition() for number in run.partitions_of(config, owner)}
         self.owners = run.owners_of(config)
         self.of_feed = config.partitions  # partitions at all owners
         # It tells tokens of this server from those of an earlier one at the same address.
@@ -91,7 +102,7 @@ class Desk:
         if order and run.replay is not None:  # in the order of hand-out
             order = "arrival"
         self.dispatcher = Dispatcher(
-            self.partitions,
+            [*self.partitions],
             run.lease_ttl_s,
             run.max_credits,
             term,
@@ -102,32 +113,26 @@ class Desk:
         self.properties: Any = {}  # sent to trainers beside the schema
         self.states = StateBlocks([], run.max_state_bytes)
         self.states_stay = False  # whether states stay with the trainers
-        self._waits_on: dict[int, int] = {}  # partition → number of the batch that it waits for
         self.failure: tuple[str, str] | None = None
-        self.closing: bool | None = (
-            None  # the input is closed; whether rows that are read are dropped
-        )
-        self.rejoining = Rejoining(config, self.durable, run.starts, self.owners == 1)
+        self.closing: bool | None = None  # None: the input is open; else whether to drop rows
+        self.reports: Reports = []  # for the supervisor
+        self.rejoining = Rejoining(config, self.durable, run.starts, self.owners == 1, self.reports)
         self.farewell = Farewell(run.lease_ttl_s)
         self.counters = Counters(self.dispatcher)
-        self._bad: dict[str, int] = {}  # bad examples, as the supervisor knows them …
-        self.bad_news: dict[str, int] | None = None  # … and as it does not yet
+        self._bad: dict[str, int] = {}  # bad examples, as the supervisor knows
         self._policy = config.declaration.policy
         self.flight: LeaseRecorder | None = None
         if run.record != "off":
             self.flight = LeaseRecorder(run, config.name, owner, not config.stateful)
         self._run = run
         self.runs = Runs(term)
-        self._opened: set[int] = set()
         self._usages: list[tuple[int, float, float]] = []  # of earlier servers, by partition
         self._used_from, self._used_upto = inf, -inf  # when, by this one (Unix time)
-        self._finished: set[int] = set()
-        self._waits: dict[int, str] = {}  # by partition: what its next batch waits for
 
     @property
     def opened(self) -> bool:
         """Whether all partitions are open (or done, or the feed has failed)."""
-        return self.failure is not None or len(self._opened) == len(self.partitions)
+        return self.failure is not None or all(one.open for one in self.partitions.values())
 
     @property
     def over(self) -> bool:
@@ -150,8 +155,9 @@ class Desk:
         # States that trainers hand over are stored however large they are: the server promised it.
         most = sys.maxsize if self.states_stay else self._run.max_state_bytes
         self.states = StateBlocks(fields, most)
-        if message.partition not in self._opened:
-            self._opened.add(message.partition)
+        here = self.partitions[message.partition]
+        if not here.open:
+            here.open = True
             # A partition does not make again the batches that an earlier server has seen done.
             self.dispatcher.started(message.partition, message.next)
             self._load_rounds(message)
@@ -161,7 +167,7 @@ class Desk:
                 self._usages.append((before, since, until))
                 if not self.durable:  # under an earlier owner of this server
                     self.rejoining.touched()
-            if len(self._opened) == len(self.partitions):
+            if self.opened:
                 self.rejoining.opened(bool(self._usages))
 
     def _load_rounds(self, message: Opened) -> None:
@@ -186,7 +192,7 @@ class Desk:
         return Usage(ended, sum(batches), _known(min(since)), _known(max(until)))
 
     def on_made(self, message: Made) -> None:
-        self._waits.pop(message.partition, None)
+        self.partitions[message.partition].waits = ""
         self.counters.on_made(message)
         self._check_bad()
         crowded = message.crowded
@@ -195,18 +201,18 @@ class Desk:
             self.dispatcher.made(Batch(message.partition, made.number, made.rows, place, made.meta))
 
     def on_finished(self, message: Finished) -> None:
-        self._finished.add(message.partition)
-        self._waits.pop(message.partition, None)
+        here = self.partitions[message.partition]
+        here.done, here.waits = True, ""
         self.counters.on_finished(message)
         self._check_bad()
         self.dispatcher.partition_ended(message.partition)
 
     def on_waiting(self, message: Waiting) -> None:
-        self._waits[message.partition] = message.text
-        self._waits_on[message.partition] = message.batch
+        here = self.partitions[message.partition]
+        here.waits, here.waits_on = message.text, message.batch
 
     def on_kept(self, message: Kept) -> None:
-        self._waits.pop(message.partition, None)
+        self.partitions[message.partition].waits = ""
         for number, code, text in message.batches:
             self.dispatcher.kept(message.partition, number, code, text)
 
@@ -277,8 +283,10 @@ class Desk:
     def describe(self, now: float) -> str:
         """Return what a trainer waits for, for the text of its deadline error."""
         waits = []
-        for partition, text in sorted(self._waits.items())[:3]:
-            holder = self.dispatcher.holder(partition, self._waits_on.get(partition, -1))
+        waiting = [(number, one) for number, one in self.partitions.items() if one.waits]
+        for partition, one in waiting[:3]:
+            text = one.waits
+            holder = self.dispatcher.holder(partition, one.waits_on)
             if holder is not None:
                 session, since = holder
                 text += f", leased to trainer {session} for {now - since:.0f} s"
@@ -305,7 +313,8 @@ class Desk:
         if text := self._policy.too_bad(bad):
             self.fail("data", text)
         elif self.owners > 1 and bad != self._bad:
-            self._bad = self.bad_news = bad
+            self._bad = bad
+            self.reports.append(("bad", {"bad": bad}))
 
     def state(self) -> str:
         """Return its state in one word."""
@@ -336,9 +345,9 @@ class Desk:
             {
                 "partition": partition,
                 "worker": self._run.worker_of(partition),
-                "open": partition in self._opened,
-                "done": partition in self._finished,
-                "waits": self._waits.get(partition, ""),
+                "open": one.open,
+                "done": one.done,
+                "waits": one.waits,
             }
-            for partition in self.partitions
+            for partition, one in self.partitions.items()
         ]

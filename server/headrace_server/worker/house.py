@@ -258,7 +258,7 @@ class House:
             desk.flight.note(effects)
         if not effects:
             self._requests.act(desk)
-            self._tell_news(desk)
+            self._report_on(desk)
             self._act_on_end(desk)
             return False
         handlers = self._effects
@@ -288,18 +288,11 @@ class House:
         else:
             self._do(partitions.done, *name, batch.rows, effect.token)
 
-    def _tell_news(self, desk: Desk) -> None:
+    def _report_on(self, desk: Desk) -> None:
         """Send the supervisor the reports and requests of a feed."""
-        if desk.bad_news is not None:
-            self._pipe.report("bad", feed=desk.name, bad=desk.bad_news)
-            desk.bad_news = None
-        for snapshot in desk.rejoining.asks:
-            generation = desk.rejoining.generation
-            self._pipe.report("take_back", feed=desk.name, snapshot=snapshot, generation=generation)
-        desk.rejoining.asks.clear()
-        for news in desk.rejoining.news if desk.owners > 1 else ():
-            self._pipe.report(news, feed=desk.name, generation=desk.rejoining.generation)
-        desk.rejoining.news.clear()
+        for kind, values in desk.reports:
+            self._pipe.report(kind, feed=desk.name, **values)
+        desk.reports.clear()
 
     def _act_on_end(self, desk: Desk) -> None:
         """Tell trainers and the supervisor of the end of a feed."""

@@ -4,14 +4,15 @@
                       ─► Later(why)           asked again with its next Hello
                       ─► FeedRewound, FeedInUse, ServerError
 
-The supervisor takes a feed back: it ends all processes and starts them again.  Requests to it wait
-in ``asks``.  An owner judges no token before it knows from the supervisor what the other owners of
-the feed have.
+The supervisor takes a feed back: it ends all processes and starts them again.  Reports to it wait
+in ``reports``.  An owner judges no token before it knows from the supervisor what the other owners
+of the feed have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from headrace_proto.errors import (
     FeedRewound,
@@ -24,13 +25,17 @@ from headrace_proto.messages import Hello
 from ..core.rewinding import BEGINNING, TOUCHED, USED, Judgement, Member, Rewinding, in_use
 from ..process.config import FeedConfig
 
-__all__ = ["PUT_BACK", "Later", "Rejoining", "wanted_by"]
+__all__ = ["PUT_BACK", "Later", "Rejoining", "Reports", "wanted_by"]
 
 PUT_BACK = (
     "the state directory is another one, or was put back to an earlier state (a backup, a copy).  "
     "What this trainer did since is undone, and its rows go out again.  Begin anew from a model of "
     "that state, or connect again to go on with the feed as it is"
 )
+
+
+#: Reports to the supervisor: the kind, and its values beside the feed.
+Reports = list[tuple[str, dict[str, Any]]]
 
 
 class Later(Exception):
@@ -46,11 +51,16 @@ class Rejoining:
     """The judge of one feed's greetings."""
 
     def __init__(
-        self, feed: FeedConfig, durable: bool, starts: tuple[int, ...] = (), alone: bool = True
+        self,
+        feed: FeedConfig,
+        durable: bool,
+        starts: tuple[int, ...] = (),
+        alone: bool = True,
+        reports: Reports | None = None,
     ) -> None:
-        """``alone``: no other process has partitions of this feed."""
+        """``alone``: no other owner has partitions of this feed; ``reports``: where they gather."""
         self._feed = feed.name
-        self._knows_others = alone
+        self._alone = self._knows_others = alone
         self._told: set[str] = set()
         self._durable = durable
         untouched = feed.untouched or not durable
@@ -58,8 +68,7 @@ class Rejoining:
         self._machine = Rewinding(feed.generation, feed.snapshot, untouched, known)
         self._asked = ""  # the snapshot that the supervisor was asked for
         self._refused: dict[str, HeadraceError] = {}  # by snapshot
-        self.asks: list[str] = []
-        self.news: list[str] = []  # reports for other owners: USED, TOUCHED
+        self.reports: Reports = [] if reports is None else reports
 
     @property
     def generation(self) -> int:
@@ -103,7 +112,8 @@ class Rejoining:
     def _tell(self, news: str) -> None:
         if news not in self._told:
             self._told.add(news)
-            self.news.append(news)
+            if not self._alone:
+                self.reports.append((news, {"generation": self.generation}))
 
     def admit(self, hello: Hello, members: Iterable[Member], now: float) -> None:
         """Let a trainer without a session in, or raise the reason against it."""
@@ -144,7 +154,8 @@ class Rejoining:
         if judgement is Judgement.TAKE_BACK:
             if self._asked != wanted:
                 self._asked = wanted
-                self.asks.append(wanted)
+                values = {"snapshot": wanted, "generation": self.generation}
+                self.reports.append(("take_back", values))
             if wanted == BEGINNING:
                 raise Later("the feed is being started from its beginning")
             raise Later(f"the feed is being taken back to snapshot {wanted}")

@@ -54,7 +54,7 @@ def test_a_trainer_of_a_start_that_the_state_does_not_know_is_told_that_its_work
 def test_a_trainer_that_reconnects_does_not_ask_again():
     desk = Rejoining(feed(1, S), durable=True)
     desk.admit(hello(S, generation=1), [], 1.0)
-    assert desk.asks == []
+    assert desk.reports == []
 
 
 def test_the_supervisor_is_asked_once_and_its_refusal_is_told():
@@ -62,7 +62,7 @@ def test_the_supervisor_is_asked_once_and_its_refusal_is_told():
     for nonce in (b"a", b"b"):
         with pytest.raises(Later, match="is being taken back"):
             desk.admit(hello(S, nonce=nonce), [], 1.0)
-    assert desk.asks == [S]
+    assert desk.reports == [("take_back", {"snapshot": S, "generation": 0})]
     desk.refuse(S, "server", "there is no such snapshot")
     with pytest.raises(ServerError, match="there is no such snapshot"):
         desk.admit(hello(S), [], 2.0)
@@ -99,7 +99,8 @@ def test_a_feed_is_started_from_its_beginning_unless_others_use_it(durable: bool
         desk.admit(restarting(), [Member(b"q", "", 2.9)], 3.0)
     with pytest.raises(Later, match="is being started from its beginning"):
         desk.admit(restarting(), [], 4.0)
-    assert desk.asks == [BEGINNING]
+    asked = ("take_back", {"snapshot": BEGINNING, "generation": 0})
+    assert desk.reports == [asked]
     desk.admit(restarting(generation=0), [Member(b"q", "", 2.9)], 5.0)  # it reconnects
 
 
@@ -136,4 +137,4 @@ def test_an_owner_tells_once_that_something_was_done():
     desk.opened(used=True)
     desk.touched()
     desk.touched()
-    assert desk.news == [USED, TOUCHED]
+    assert desk.reports == [(news, {"generation": 0}) for news in (USED, TOUCHED)]
