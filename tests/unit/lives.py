@@ -30,7 +30,7 @@ class Keeping:
         assert self.stores.write() == []
         while len(self.sent) < n:
             self.wait()
-            assert self.stores.tell_committed() == []
+            assert self.stores.send_committed() == []
         assert len(self.sent) == n
         return self.sent
 

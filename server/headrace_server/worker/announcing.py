@@ -1,6 +1,6 @@
-"""Batches of a moment, announced together: what a worker has made since it last spoke.
+"""Announcements of the batches that a worker makes within a moment.
 
-add(partition, batch) … ─► tell() ─► Made, one for each partition
+add(partition, batch) … ─► announce() ─► Made, one for each partition
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from .events import Made, Placed, Removed
 
 __all__ = ["Announcer"]
 
-#: When a slab is this full, trainers are asked to copy batches out instead of holding them.
+#: Fraction of the slab in use above which trainers copy batches out instead of holding them.
 _CROWDED = 0.5
-#: So many batches are announced, however recent they are.
+#: Number of batches that are announced at once, however recent they are.
 _BATCHES = 16
-#: A description with more columns is checked against the limit of a message's header.
+#: Number of columns above which a description is checked against the limit of a header.
 _MANY_COLUMNS = 64
-#: Lists of slots whose columns are remembered: most batches of a feed have one of a few.
+#: Maximum number of cached lists of columns: most batches of a feed share a few.
 _MOST_KNOWN = 64
 
 _Name = tuple[str, int]
@@ -41,7 +41,7 @@ class Announcer:
         self._known: dict[int, tuple[list[Slot], list[Any]]] = {}  # columns by identity of slots
 
     def add(self, name: _Name, run: Run, made: MadeBatch) -> None:
-        """A partition has made a batch."""
+        """Add a batch that a partition has made."""
         if name not in self._ready:
             self._ready[name] = run, []
         self._ready[name][1].append(made)
@@ -49,11 +49,11 @@ class Announcer:
 
     @property
     def full(self) -> bool:
-        """Whether it is time to tell, however recent all is."""
+        """Whether to announce now, however recent the batches are."""
         return self._batches >= _BATCHES
 
-    def tell(self) -> list[tuple[_Name, ProtocolError]]:
-        """Announce all; the partitions whose batches fit no message to a trainer, and why."""
+    def announce(self) -> list[tuple[_Name, ProtocolError]]:
+        """Announce all batches; the partitions whose batches fit no message, and why."""
         if not self._ready:
             return []
         ready, self._ready = self._ready, {}
@@ -64,7 +64,7 @@ class Announcer:
                 message = self._message(name, run, batches)
                 run.announced()
                 self._send(message)
-            except ProtocolError as error:  # of a great many columns, say
+            except ProtocolError as error:  # for example, too many columns
                 failed.append((name, error))
         if self._slab.removed:
             self._send(Removed(tuple(self._slab.removed)))
@@ -87,7 +87,7 @@ class Announcer:
         return Placed(made.number, made.rows, *place, columns, dict(made.meta))
 
     def _columns_of(self, slots: list[Slot]) -> list[Any]:
-        """Slots as a message has them: of the same list of slots it is the same list again."""
+        """The columns of a message: the same list for the same list of slots."""
         known = self._known.get(id(slots))
         if known is None or known[0] is not slots:
             known = slots, [[slot.offset, slot.nbytes, list(slot.shape)] for slot in slots]

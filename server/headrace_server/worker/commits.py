@@ -1,6 +1,6 @@
-"""What trainers bring back to one worker's partitions, and when they are told that it is kept.
+"""Commits and states that trainers send to one worker's partitions, and their answers.
 
-saves ─► partition ─► its store has written it, or there is none ─► Kept
+save ─► partition ─► its store has written it, or there is none ─► Kept
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Name = tuple[str, int]
 
 
 class Commits:
-    """Saves of one worker's partitions, and those that are to be answered."""
+    """The commits of one worker's partitions."""
 
     def __init__(self, stores: Stores, send: Callable[[object], None]) -> None:
         self._stores = stores
@@ -34,24 +34,24 @@ class Commits:
         columns: Any,
         states: bytes,
     ) -> None:
-        """A trainer is done with a batch of segments, and these are its states."""
+        """Take the commit of a batch of segments, with its states; answer it once it is stored."""
         code, text = "", ""
         if not self._stores.knows(name, token):
             code, text = run.saved(number, states, columns)
-            self._stores.keep(name, run, () if code else (token,))
-        self._stores.tell(name, Kept(*name, [[number, code, text]]))
+            self._stores.submit(name, run, () if code else (token,))
+        self._stores.answer(name, Kept(*name, [[number, code, text]]))
 
     def add(self, name: _Name, number: int, rows: int, token: int) -> None:
-        """A trainer is done with a batch without states; ``take_done`` has what has gathered."""
+        """Note the commit of a batch without states, for ``take_done``."""
         self._done.setdefault(name, []).append((number, rows, token))
 
     def take_done(self) -> dict[_Name, list[tuple[int, int, int]]]:
-        """Numbers, rows and tokens of what has gathered, by partition."""
+        """Numbers, rows and tokens of the noted commits, by partition."""
         done, self._done = self._done, {}
         return done
 
     def done(self, name: _Name, run: Run, batches: Iterable[tuple[int, int, int]]) -> None:
-        """Store that batches without states are done, as one change, and have it told."""
+        """Take commits of batches without states as one change; answer them once it is stored."""
         tokens: list[int] = []
         kept: list[list[Any]] = []
         of_all = 0
@@ -61,8 +61,8 @@ class Commits:
                 tokens.append(token)
                 of_all += rows
             kept.append([number, "", ""])
-        self._stores.keep(name, run, tokens, of_all)
-        self._stores.tell(name, Kept(*name, kept))
+        self._stores.submit(name, run, tokens, of_all)
+        self._stores.answer(name, Kept(*name, kept))
 
     def flush(
         self,
@@ -71,9 +71,9 @@ class Commits:
         flush: Flush,
         states: bytes,
     ) -> None:
-        """States of lanes whose trainer lets go of them; the last message of them is answered."""
+        """Take states of lanes whose trainer lets go of them; answer the last such message."""
         if run is not None and flush.rows:
             run.flushed(flush.number, list(flush.rows), states, flush.columns)
-            self._stores.keep(name, run)
+            self._stores.submit(name, run)
         if not flush.more:
-            self._stores.tell(name, Flushed(name[0], flush.session, flush.request))
+            self._stores.answer(name, Flushed(name[0], flush.session, flush.request))

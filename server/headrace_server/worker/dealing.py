@@ -2,9 +2,9 @@
 
     Dealt ─► stored with its partition …
     Send  ─► … is it?  yes ─► outbox
-                       no  ─► waits, and what comes after it waits, too
+                       no  ─► waits, and all later batches of the feed wait, too
 
-So a life after this one deals the same rounds to the same ranks.
+So a later process deals the same rounds to the same ranks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Dealing"]
 
 
 class Dealing:
-    """The hand-out of all feeds of an owner."""
+    """The batches and rounds of all feeds of an owner, on their way to the outbox."""
 
     def __init__(self, stores: Stores, outbox: Outbox) -> None:
         self._stores = stores
@@ -31,10 +31,10 @@ class Dealing:
         self._waiting: dict[Desk, deque[Send]] = {}  # … and the batches that wait for it
 
     def dealt(self, desk: Desk, effect: Dealt) -> None:
-        """Rounds of some partitions were dealt."""
+        """Have the rounds of some partitions stored."""
         for partition in effect.partitions:
             name = desk.name, partition
-            # It may be used while partitions work.
+            # This may run while a partition works.
             self._stores.note(
                 name, "dealt", pack(desk.dispatcher.rounds_dealt(partition).to_plain())
             )
@@ -42,7 +42,7 @@ class Dealing:
                 self._unstored.add(name)
 
     def deliver(self, desk: Desk, effect: Send) -> None:
-        """Hand a batch to its trainer, when the round that it is of is stored."""
+        """Send a batch once its round is stored."""
         waiting = self._waiting.get(desk)
         if waiting:  # a trainer gets its batches in order
             waiting.append(effect)
@@ -52,7 +52,7 @@ class Dealing:
             self._waiting[desk] = deque([effect])
 
     def deliver_stored(self) -> None:
-        """Hand out batches that waited for their rounds to be stored."""
+        """Send batches whose rounds are stored by now."""
         for desk, waiting in list(self._waiting.items()):
             while waiting and self._is_stored(desk, waiting[0].batch.partition):
                 effect = waiting.popleft()
@@ -62,7 +62,7 @@ class Dealing:
                 del self._waiting[desk]
 
     def _is_stored(self, desk: Desk, partition: int) -> bool:
-        """Whether all rounds that were dealt of a partition are stored."""
+        """Whether all rounds dealt of a partition are stored."""
         name = desk.name, partition
         if name in self._unstored and self._stores.settled(name):
             self._unstored.discard(name)

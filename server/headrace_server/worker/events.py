@@ -1,18 +1,17 @@
-"""Partitions of a worker tell its desks these events: plain data, handed over by a call.
+"""Events from the partitions of a worker to its desks: plain data, handed over by a call.
 
-Opened            a partition's source is open, and what an earlier life has left of it
+Opened            a partition is open, as the last process left it
 Made              batches lie in the slab
 Finished, Failed  a partition has made all its batches, or can not go on
-Waiting           a partition reads on and on and can make no batch
-Starved, Dry      what is wanted can not be made now, or no more
-Kept, Flushed     what trainers brought is kept, or why it is not
-Claimed           whether what a trainer has of an earlier life is still its own
-Replied           the answer to a question: from which batch on other proportions of classes show;
-                  a store was copied
-Removed           segments of the slab are gone
+Waiting           a partition makes no batch, and lacks something
+Starved, Dry      wanted batches can not be made now, or no more
+Kept, Flushed     commits or states of trainers are stored, or refused
+Claimed           whether a trainer still has a batch from before a restart
+Replied           the answer to a question: the first batch of other proportions of classes, or
+                  that a store was copied
+Removed           segments of the slab were removed
 
-What a store has to write first is told when it is written, so an event may come later than what
-it tells of.
+An event that depends on the store is sent once the store has written it.
 """
 
 from __future__ import annotations
@@ -41,21 +40,21 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A partition's source is open: the schema of its batches."""
+    """A partition is open: the schema of its batches, and how far it is."""
 
     feed: str
     partition: int
     schema: Any
-    properties: dict[str, Any] = field(default_factory=dict)  # what trainers are told beside it
-    next: int = 0  # the first batch that an earlier life did not see done
-    used: Any = None  # batches that earlier lives saw done, since when and until when, rows
-    rounds: Any = None  # what an earlier life has dealt of it to ranks
-    done: Iterable[int] = ()  # batches from ``next`` on that were done before
+    properties: dict[str, Any] = field(default_factory=dict)  # for trainers, beside the schema
+    next: int = 0  # the first batch that is not done
+    used: Any = None  # number of commits so far, time of the first and the last, rows
+    rounds: Any = None  # rounds that an earlier owner dealt to ranks
+    done: Iterable[int] = ()  # batches from ``next`` on that are done
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A batch, and where its bytes lie."""
+    """A batch, and the place of its bytes."""
 
     number: int
     rows: int
@@ -68,7 +67,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """Batches of one partition, in order.  All else is as of the last of them."""
+    """Batches of one partition, in order; the totals include the last of them."""
 
     feed: str
     partition: int
@@ -100,16 +99,16 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Segments that the slab needs no more."""
+    """Names of segments that the slab has removed."""
 
     segments: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Replied:
-    """The answer of a partition to a question that all are asked, or why it has none.
+    """The answer of a partition to a question to all of them, or the reason for none.
 
-    ``value``: the first batch that other proportions reach, None where all were made before.
+    ``value``: the first batch that other proportions reach; None if all batches were made before.
     """
 
     feed: str
@@ -117,22 +116,22 @@ class Replied:
     question: int
     value: int | None = None
     fault: str = ""
-    stats: dict[str, Any] | None = None  # as in Made: a change is among them already
+    stats: dict[str, Any] | None = None  # as in Made, the change included
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A partition reads on and on and can make no batch: what it lacks."""
+    """A partition makes no batch: what it lacks."""
 
     feed: str
     partition: int
     text: str
-    batch: int = -1  # whose states it waits for
+    batch: int = -1  # the one whose states it waits for
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The partition has kept commits of batches, or refuses them by an error's code and text."""
+    """The partition has stored commits of batches, or refuses them by an error's code and text."""
 
     feed: str
     partition: int
@@ -152,7 +151,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Starved:
-    """A partition waits for trainers: for states, or, of a plain feed, for room in the slab."""
+    """A partition waits for trainers: for states, or for room in the slab."""
 
     feed: str
     partition: int
@@ -168,7 +167,7 @@ class Dry:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """To a partition: states of some rows of a batch; it is answered after the last one."""
+    """To a partition: states of some rows of a batch; the last of several is answered."""
 
     number: int
     session: int
@@ -180,7 +179,7 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """The states of a flush are kept."""
+    """The states of a flush are stored."""
 
     feed: str
     session: int

@@ -1,9 +1,9 @@
-"""A reader that notes what it reads, leaves out what kills, and tries suspects alone.
+"""A reader that records its reads, leaves out rows that kill, and tries suspects alone.
 
     read ─► rows that are out: bad examples ─► suspects, alone: a rehearsal ─► diary ─► reader
 
-A rehearsal takes one row through every function of the user's, alone, and throws the result away:
-a row that kills then does so with its own name in the diary.  The stages see the same rows in the
+A rehearsal takes one row alone through every function of the user and discards the result, so a row
+that kills the worker does so with its own name in the diary.  The stages see the same rows in the
 same chunks as without a guard, less those that are out.
 """
 
@@ -34,7 +34,7 @@ Passed = Callable[[str, list[int]], None]
 
 
 class Rehearsal:
-    """Every function of a pipeline, for one row at a time."""
+    """Calls every function of a pipeline with one row."""
 
     def __init__(self, declaration: Declaration, fields: Mapping[str, Field]) -> None:
         self._shape = declaration.shape
@@ -42,7 +42,7 @@ class Rehearsal:
         before: list[Any] = []
         ways = []
         for stage in declaration.stages:
-            if stage.kind in SAMPLERS:  # what it would drop by chance is to come to the others too
+            if stage.kind in SAMPLERS:  # the others are to see rows that it would drop by chance
                 ways.append((*before, stage))
             else:
                 before.append(stage)
@@ -52,7 +52,7 @@ class Rehearsal:
                 sampler.announces = False
 
     def row(self, chunk: Chunk) -> None:
-        """Take a chunk of one row through them.  What they raise is told when it is in earnest."""
+        """Call them with a chunk of one row; errors are left for the real call to report."""
         for number, way in enumerate(self._ways):
             try:
                 after = way.apply(chunk, self._quiet)
@@ -71,7 +71,7 @@ class Rehearsal:
 
 
 class Guard:
-    """The reading of one feed in one life of a worker."""
+    """The guard of one feed in one life of a worker."""
 
     def __init__(
         self,
@@ -97,15 +97,15 @@ class Guard:
         self._partition = 0
         self._opening = False
         self._touched: set[int] = set()
-        self._windowed = False  # whether rows stay in hand for steps that read nothing
+        self._windowed = False  # whether rows of a window stay for steps that read nothing
         self._in_window: dict[int, tuple[np.ndarray, str]] = {}  # by partition
-        self.needed = False  # whether what is read now was read before, and is counted on
+        self.needed = False  # whether stored positions rely on the rows read now
         self._step = _Step(self)
         paths = declaration.source.paths
         self.source = paths[0] if len(paths) == 1 else f"the source ({declaration.source.kind})"
 
     def around(self, reader: Reader) -> Reader:
-        """The same reader, guarded."""
+        """The reader, guarded."""
         if isinstance(reader, IndexedReader):
             return _Indexed(reader, self)
         few = reader.streams < self._partitions
@@ -113,7 +113,7 @@ class Guard:
         return _Streamed(reader, self)
 
     def step(self, partition: int, opening: bool = False) -> _Step:
-        """A step of work.  One that raises has not passed, and stays in the diary."""
+        """The context of a step of work; a step that raises stays in the diary."""
         self._partition, self._opening, self.needed = partition, opening, False
         self.diary.begin(self._feed, partition, opening)
         if partition in self._in_window:
@@ -122,26 +122,26 @@ class Guard:
         return self._step
 
     def step_passed(self) -> None:
-        """It is over, and went well."""
+        """End a step that raised nothing."""
         self.needed = False
         if self._touched and not self._windowed:
-            self._tell()
+            self._pass_touched()
         self.diary.idle()
 
     @property
     def _moves(self) -> bool:
-        """Whether leaving out a row would move others: a shuffled window of a stream."""
+        """Whether leaving a row out would move others: a shuffled window of a stream."""
         return self.needed or (self._windowed and self._declaration.order.seed is not None)
 
-    def _tell(self) -> None:
-        if not self._opening:  # which takes rows through some of the functions only
+    def _pass_touched(self) -> None:
+        if not self._opening:  # an opening calls only some of the functions
             self._passed(self._feed, sorted(self._touched))
             self._watched -= self._touched
             self._suspect -= self._touched
         self._touched = set()
 
     def kept(self, rows: np.ndarray) -> np.ndarray | None:
-        """Which of the rows are not out, as a mask; None: all.  The others are bad examples."""
+        """Mask of the rows that are not out, or None for all; report the others as bad."""
         if not self._out:
             return None
         out = np.isin(rows, np.fromiter(self._out, np.int64))
@@ -152,18 +152,18 @@ class Guard:
         return ~out
 
     def suspects(self, rows: np.ndarray) -> Iterator[tuple[int, int]]:
-        """Place and number of those rows that are to be tried alone."""
+        """Place and number of each row that is to be tried alone."""
         if self._suspect:
             for place in np.flatnonzero(np.isin(rows, np.fromiter(self._suspect, np.int64))):
                 yield int(place), int(rows[place])
 
     def alone(self, row: int, where: str = "", upto: int = 0) -> None:
-        """One row is tried."""
+        """Record that one row is tried alone."""
         text = where or f"{self.source}, example {row}"
         self.diary.reading(np.array([row]), text, alone=True, needed=self._moves, upto=upto)
 
     def rehearse(self, chunk: Chunk, fields: Mapping[str, Field]) -> None:
-        """Take the row that is tried through all functions."""
+        """Call all functions with the row that is tried."""
         if not len(chunk):
             return
         self.diary.at(chunk.origin.describe(0))
@@ -172,18 +172,18 @@ class Guard:
         self._rehearsal.row(chunk)
 
     def reading(self, rows: np.ndarray, where: str = "", upto: int = 0) -> None:
-        """These rows are taken together; of a stream it is read up to this number of its rows."""
+        """Record rows that are read together; ``upto`` bounds the rows read of a stream."""
         if not where and len(rows):
             where = f"{self.source}, {len(rows)} examples from {rows[0]} on"
         self.diary.reading(rows, where, needed=self._moves, upto=upto)
         if self._windowed and self._touched:
-            self._tell()  # the window before is done with
+            self._pass_touched()  # the steps of the window before are over
         if self._watched:
             touched = self._watched.intersection(rows.tolist())
-            self._touched |= {row for row in touched if row >= 0}  # of streams see stream_passed
+            self._touched |= {row for row in touched if row >= 0}  # stream_passed handles streams
 
     def read(self, rows: np.ndarray, chunk: Chunk) -> None:
-        """They were read; the stages come next."""
+        """Record that rows were read; the stages come next."""
         if len(chunk):
             where = chunk.origin.describe(0)
             if len(chunk) > 1:
@@ -196,9 +196,9 @@ class Guard:
         return row in self._suspect
 
     def stream_passed(self, row: int, reached: int) -> None:
-        """A stream could be read on: so many rows are read.
+        """Record that a stream was read up to ``reached`` rows.
 
-        A life that goes on from earlier rows has passed once it is beyond the reads that killed.
+        It has passed once that is beyond the reads that killed earlier lives.
         """
         beyond = reached >= self._reached.get(row, 0)
         if row in self._watched and not self._opening and beyond:
@@ -208,7 +208,7 @@ class Guard:
 
 
 class _Step:
-    """The context of a step: a class, for there is one with every batch."""
+    """The context of a step: a class, since a generator would cost more with every batch."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
@@ -269,7 +269,7 @@ class _Streamed:
 
     def __init__(self, reader: StreamReader, guard: Guard) -> None:
         self._reader, self._guard = reader, guard
-        self._at: dict[int, int] = {}  # rows of each stream that this life has read
+        self._at: dict[int, int] = {}  # rows of each stream that this process has read
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -305,7 +305,7 @@ class _Streamed:
     def _slowly(
         self, stream: int, position: bytes, limit: int, where: str
     ) -> tuple[Chunk, bytes | None]:
-        """The same, one by one: so that the one that can not be read is known."""
+        """Read rows one by one, so that the diary names the one that can not be read."""
         parts: list[Chunk] = []
         at: bytes | None = position
         while at is not None and len(parts) < limit:

@@ -1,9 +1,9 @@
-"""How a worker opens its partitions: one guarded reader a feed, each partition as it was left.
+"""A worker opens its partitions: one guarded reader for each feed, each partition as it was left.
 
     reader of the feed, guarded ─► partition ─► what its store holds
 
-A large file is indexed for minutes.  How far that is stands in the diary, whose beats say that the
-worker lives, and in the log.
+Indexing a large file takes minutes.  Its progress goes to the diary, whose beats show that the
+worker lives, and to the log.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ __all__ = ["Life", "Opener"]
 
 logger = logging.getLogger("headrace.data")
 
-#: Seconds between two lines of the log on how far an index is.
+#: Seconds between two lines of the log on the progress of an index.
 _LOG_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One life of a worker, as the supervisor begins it."""
+    """The parameters of one life of a worker, from the supervisor."""
 
     config: RunConfig
     worker: int
@@ -56,7 +56,7 @@ class Life:
 
 
 class Opener:
-    """The readers of one worker, and the way to a partition."""
+    """The readers of one worker; opens partitions with them."""
 
     def __init__(self, begun: Life, slab: Slab, stores: Stores) -> None:
         config = begun.config
@@ -74,9 +74,9 @@ class Opener:
         self.guards: dict[str, Guard] = {}
 
     def open(self, config: FeedConfig, partition: int) -> Run:
-        """A partition, as it was left by an earlier life."""
+        """A partition, as the last process left it."""
         reader = self._reader(config)
-        if partition:  # damage that shows when a file is opened is partition 0's to count
+        if partition:  # partition 0 counts damage that shows when a file is opened
             self._bad[config.name].counts.clear()
         elif isinstance(reader, IndexedReader) and not reader.length:
             logger.warning("feed %r: the source has no example", config.name)
@@ -85,7 +85,7 @@ class Opener:
                 return self._run_of(config, partition, reader)
             except HeadraceError:
                 raise
-            except ImportError as error:  # a function that is named and is not there
+            except ImportError as error:  # a named function does not exist
                 raise ServerError(str(error)) from error
 
     def _indexed(self, file: DataFile, done: int) -> None:
@@ -116,7 +116,7 @@ class Opener:
                 opened = open_reader(source, config.files, bad, self._cache)
             except HeadraceError:
                 raise
-            except (ValueError, OSError) as error:  # the words of a source for a wrong declaration
+            except (ValueError, OSError) as error:  # a source refuses its declaration
                 raise ServerError(str(error)) from error
             reader = guard.around(opened)
             self.guards[config.name] = guard
@@ -125,13 +125,13 @@ class Opener:
         return reader
 
     def _check_functions(self, config: FeedConfig) -> None:
-        """ConfigChanged where they are not those of the feed's state."""
-        if self._functions is None:  # of all feeds: none has run yet and changed a value of theirs
+        """Raise ConfigChanged if functions differ from those that made the feed's state."""
+        if self._functions is None:  # of all feeds, before any runs and changes a value
             every = self._begun.config.feeds
             self._functions = {one.name: fingerprints(one.declaration) for one in every}
         functions = self._functions[config.name]
         if functions:
-            if not self._begun.number:  # the supervisor compares those of later lives
+            if not self._begun.number:  # the supervisor compares functions of later lives
                 check_functions(config.name, config.functions, functions, config.may_change)
             self._begun.functions(config.name, functions)
 
@@ -152,7 +152,7 @@ class Opener:
                 left_out=LeftOut(map(tuple, skipped)),
                 max_state_bytes=self._begun.config.max_state_bytes,
             )
-        self.guards[config.name].needed = True  # what is read from here on was read before
+        self.guards[config.name].needed = True  # the rows read from here on were read before
         run.resume(self._stores.open((config.name, partition)))
         return run
 

@@ -146,14 +146,14 @@ class Owner:
                     events = partitions.rest(rest, min(_TICK_S, self._outbox.due_in_s))
                 ready = {fileno for fileno, _ in events}
                 if stores in ready:
-                    partitions.tell_committed()
+                    partitions.send_committed()
                 self._hear(ready)
                 name = partitions.turn()
                 busy = name is not None or self._door.waits() or self._near.waits
                 if name is None:
-                    partitions.tell_of_rest()
+                    partitions.report_rest()
                 else:
-                    if partitions.takes_long(name):
+                    if partitions.reads_next(name):
                         self._send_out()
                     self._step(partitions.work, name)
                     house.act()
@@ -164,7 +164,7 @@ class Owner:
         house = self._house
         house.dealing.deliver_stored()
         self._outbox.flush()
-        self._partitions.keep()
+        self._partitions.submit_done()
         if self._partitions.store():
             house.act()
             house.dealing.deliver_stored()

@@ -1,10 +1,10 @@
-"""The partitions of one worker at work: each step makes a batch, or says what it lacks.
+"""The partitions of one worker at work: each step makes a batch, reads, or finds what it lacks.
 
-    calls ─► [ the partition whose turn it is: a step ] × n ─► events
+    calls ─► [ one step of the partition whose turn it is ] × n ─► events
 
-How a partition comes to be is in ``opening.py``, whose turn it is in ``core/ahead.py``, how its
-batches are told in ``announcing.py``, what its trainers bring back in ``commits.py``, and what
-outlives the worker in ``stores.py``.
+``opening.py`` opens partitions, ``core/ahead.py`` gives turns, ``announcing.py`` announces batches,
+``lacks.py`` reports what is lacking, ``commits.py`` takes commits and states, and ``stores.py``
+writes what outlives the worker.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ __all__ = ["Partitions"]
 
 logger = logging.getLogger("headrace.worker")
 
-#: A batch that is ready waits no longer than this for others that are announced with it.
+#: Seconds that a batch waits at most for others to be announced with it.
 _GATHER_S = 0.001
 
 _Name = tuple[str, int]
 
 
 class Partitions:
-    """Those of one life of one worker."""
+    """All partitions of one life of one worker."""
 
     def __init__(self, begun: Life, send: Callable[[Any], None]) -> None:
-        """``send`` takes events to the desks."""
+        """``send`` hands events to the desks."""
         config, worker, life, diary = begun.config, begun.worker, begun.number, begun.diary
         self._diary = diary
         self._send = send
@@ -69,7 +69,7 @@ class Partitions:
         self._running: dict[_Name, Run] = {}
         self._resting: set[_Name] = set()  # those that wait for trainers
         self._failed: set[str] = set()
-        self._made: dict[_Name, Run] = {}  # those that make no more
+        self._made: dict[_Name, Run] = {}  # those that have ended
         self._full = False  # whether the slab has no room for the next batch
         self._blocks: dict[tuple[str, int, int], Block] = {}
         bounds = config.max_ahead, config.max_ahead_bytes, config.slab_bytes
@@ -81,30 +81,32 @@ class Partitions:
         return self._stores
 
     def turn(self) -> _Name | None:
-        """The partition that makes the next batch; None where the worker has to wait."""
+        """The partition that makes the next batch; None if the worker has to wait."""
         self._diary.idle()
         name = None if self._full else self._ahead.turn(self._running, self._resting)
         self._reporter.look(self._running, self._made)
         return name
 
     def rest(self, poll: Callable[[float], Any], at_most_s: float) -> Any:
-        """Do what can be done ahead, wait by ``poll``, and note what for; what that returns."""
+        """Work ahead, then wait by ``poll`` and record the reason; the result of ``poll``."""
         for name in self._resting:
-            if self._running[name].prepare() and (heard := poll(0)):  # others can be prepared later
-                return heard
-        what_for = "slab" if self._full else "states" if self._lacks.starved else "trainers"
+            if self._running[name].prepare() and (
+                events := poll(0)
+            ):  # others can be prepared later
+                return events
+        reason = "slab" if self._full else "states" if self._lacks.starved else "trainers"
         self._full = False
-        return self._reporter.rest(what_for, poll, at_most_s)
+        return self._reporter.rest(reason, poll, at_most_s)
 
-    def tell_committed(self) -> None:
-        """Tell what the stores have written."""
-        for failed, error in self._stores.tell_committed():
+    def send_committed(self) -> None:
+        """Send the messages that waited for the stores."""
+        for failed, error in self._stores.send_committed():
             self._fail(*failed, error)
 
     def store(self) -> bool:
-        """Store what trainers have done, and tell that it is; whether there was anything.
+        """Write what has gathered and answer it; whether there was anything.
 
-        To be called when what they wait for is sent.
+        The owner calls this after it has sent the batches that trainers wait for.
         """
         if not self._stores.gathers:
             return False
@@ -112,8 +114,8 @@ class Partitions:
             self._fail(*failed, error)
         return True
 
-    def takes_long(self, name: _Name) -> bool:
-        """Whether the next step of a partition may read, or call a function of the user."""
+    def reads_next(self, name: _Name) -> bool:
+        """Whether the next step of a partition reads, and may call functions of the user."""
         return self._running[name].reads_next
 
     def work(self, name: _Name) -> None:
@@ -133,14 +135,14 @@ class Partitions:
         self._announce()
 
     def _step(self, name: _Name) -> MadeBatch | None:
-        """One step of a partition, and the batch that it has made."""
+        """Take one step of a partition; the batch that it made."""
         feed, partition = name
         run = self._running[name]
         try:
             with self._guards[feed].step(partition):
                 step = run.advance()
         except MemoryError:
-            raise  # the next life has all of it again, and it is known what was read
+            raise  # the next life repeats the step, and the diary has the rows
         except Exception as error:
             self._announce()
             self._fail(feed, partition, error)
@@ -155,14 +157,14 @@ class Partitions:
         if isinstance(step, MadeBatch):
             return step
         self._announce()
-        if name not in self._running:  # what was announced did not fit, and its feed has failed
+        if name not in self._running:  # an announced batch fitted no message, and its feed failed
             return None
         if step is Busy:
             self._lacks.wait(name, run)
         elif step is Done:
             self._made[name] = self._running.pop(name)
-            self._stores.keep(name, run)
-            self._stores.tell(name, Finished(feed, partition, run.dropped(), run.stats()))
+            self._stores.submit(name, run)
+            self._stores.answer(name, Finished(feed, partition, run.dropped(), run.stats()))
         elif step is Blocked:
             used = self._slab.used_bytes
             text = f"the slab of worker {self._worker} is full: {used} bytes wait for trainers "
@@ -171,13 +173,13 @@ class Partitions:
             self._lacks.full(self._running)
         return None
 
-    def tell_of_rest(self) -> None:
-        """Report what partitions lack that wait for trainers."""
+    def report_rest(self) -> None:
+        """Report what the partitions lack that wait for trainers."""
         for name in self._resting:
             self._lacks.wait(name, self._running[name])
 
     def _note_made(self, name: _Name, run: Run, made: MadeBatch) -> None:
-        """It is to be announced."""
+        """Record a batch, and have it announced."""
         feed, partition = name
         if made.trace is not None:
             self._flight[feed].made(partition, made.number, made.rows, made.trace)
@@ -187,14 +189,14 @@ class Partitions:
         self._announcer.add(name, run, made)
 
     def _announce(self) -> None:
-        """Tell of all batches that are ready."""
-        for name, error in self._announcer.tell():
+        """Announce all batches that are ready."""
+        for name, error in self._announcer.announce():
             self._fail(*name, error)
 
-    # The desks
+    # Calls of the desks
 
     def open(self, feed: str, partition: int) -> None:
-        """Open a partition as an earlier life has left it."""
+        """Open a partition as the last process left it."""
         if feed in self._failed:
             return
         name = feed, partition
@@ -221,19 +223,19 @@ class Partitions:
         self._running[name] = run
 
     def taken(self, feed: str, taken: int) -> None:
-        """So many batches of a feed were taken in this life."""
+        """Trainers have taken ``taken`` batches of a feed in this life."""
         self._ahead.taken(feed, taken)
 
     def free(self, feed: str, partition: int, number: int) -> None:
-        """Nobody needs the bytes of a batch any more."""
+        """Free the block of a batch."""
         self._slab.free(self._blocks.pop((feed, partition, number)))
 
     def done(self, feed: str, partition: int, number: int, rows: int, token: int) -> None:
-        """A trainer is done with a batch without states; ``keep`` has it stored."""
+        """Note the commit of a batch without states, for ``submit_done``."""
         self._commits.add((feed, partition), number, rows, token)
 
-    def keep(self) -> None:
-        """Store which batches are done since this was called, one record for each partition."""
+    def submit_done(self) -> None:
+        """Have the commits since the last call stored, as one change for each partition."""
         for name, batches in self._commits.take_done().items():
             run = self._running.get(name) or self._made.get(name)
             if run is not None:
@@ -242,7 +244,7 @@ class Partitions:
     def save(
         self, feed: str, partition: int, number: int, token: int, columns: Any, states: bytes
     ) -> None:
-        """A trainer is done with a batch of segments."""
+        """Take the commit of a batch of segments, with its states."""
         name = feed, partition
         run = self._running.get(name) or self._made.get(name)
         if run is not None:
@@ -250,7 +252,7 @@ class Partitions:
             self._resting.discard(name)
 
     def flush(self, feed: str, partition: int, flush: Flush, states: bytes) -> None:
-        """A trainer lets go of lanes."""
+        """Take states of lanes from a trainer that lets go of them."""
         name = feed, partition
         self._commits.flush(name, self._running.get(name), flush, states)
 
@@ -270,14 +272,14 @@ class Partitions:
             run.release(number)
 
     def _called(self, name: _Name) -> Run | None:
-        """A run that a call may give something to do, unless it has ended."""
+        """The run of a call, which may now have work to do; None if it has ended."""
         self._resting.discard(name)
         return self._running.get(name)
 
     def claim(self, feed: str, partition: int, place: Any) -> None:
-        """Say whether a trainer still has a batch of an earlier life.
+        """Judge whether a trainer still has a batch from before a restart.
 
-        Where the number of its place is -1 the trainer has committed it.
+        If the number of its place is -1 the trainer has committed it.
         """
         name, token = (feed, partition), place.token
         run = self._running.get(name) or self._made.get(name)
@@ -296,16 +298,16 @@ class Partitions:
         self._send(Claimed(*name, token, verdict, known or 0))
 
     def close(self, feed: str, cancel: bool) -> None:
-        """Read no more for a feed: give out what was read, or with ``cancel`` drop it."""
+        """End the input of a feed: make batches of what was read, or with ``cancel`` drop it."""
         for name, run in self._running.items():
             if name[0] == feed:
                 run.close(cancel)
-                self._stores.keep(name, run)
+                self._stores.submit(name, run)
         self.store()
         self._resting = {name for name in self._resting if name[0] != feed}
 
     def abandon(self, feed: str) -> None:
-        """Make nothing more of a feed, which has failed."""
+        """Stop all partitions of a feed, which has failed."""
         self._failed.add(feed)
         for name in [name for name in self._running if name[0] == feed]:
             del self._running[name]
@@ -322,14 +324,14 @@ class Partitions:
             fault = ""
             try:
                 since = run.set_target_probs(list(probs))
-                self._stores.keep((feed, partition), run)
+                self._stores.submit((feed, partition), run)
                 self.store()
-            except Exception as error:  # whatever a trainer's numbers bring out
+            except Exception as error:  # the numbers come from a trainer
                 since, fault = 0, str(error)
             self._send(Replied(feed, partition, question, since, fault, run.stats()))
 
     def seek(self, feed: str, key: bytes) -> list[list[Any]]:
-        """Where examples of a key are: [partition, epoch, segment, of how many, where, batch]."""
+        """Examples of a key: [partition, epoch, segment, number of segments, where, batch]."""
         return [
             [partition, *example]
             for (of, partition), run in {**self._running, **self._made}.items()
@@ -338,11 +340,11 @@ class Partitions:
         ]
 
     def copy(self, feed: str, partition: int, question: int, directory: str) -> None:
-        """Copy a partition's store, with all that was kept so far; its end is told."""
+        """Copy a partition's store, with all that has gathered; a reply follows."""
         self._stores.copy((feed, partition), question, directory)
 
     def _fail(self, feed: str, partition: int, error: Exception) -> None:
-        """A feed can not go on.  Only what nobody foresaw brings its traceback along."""
+        """Report that a feed can not go on; the traceback of an unforeseen error is logged."""
         text = str(error)
         if not isinstance(error, HeadraceError):
             text = f"{type(error).__name__}: {text}"

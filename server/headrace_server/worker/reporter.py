@@ -3,8 +3,8 @@
     rest("trainers" | "states" | "slab") ── a wait of the worker ──► seconds, by what was waited for
     look() ── a moment later ──► [ the report in the diary ]
 
-Looking takes a clock and no more until it is time again, and that is bounded so that writing takes
-a hundredth of the worker's time at most, however many partitions it has.
+``look()`` only reads the clock until the next report is due.  Reports take at most a hundredth of the
+worker's time, however many partitions it has.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ..process.diary import Diary
 __all__ = ["Reporter"]
 
 _EVERY_S = 0.25
-#: The part of a worker's time that may go into telling of it, inverted.
+#: Inverse of the fraction of a worker's time that reports may take.
 _PART = 100
 
 _Name = tuple[str, int]
 
 
 class Reporter:
-    """Of one life of one worker."""
+    """The reports of one life of one worker."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Reporter:
         self._rests = {"trainers": 0.0, "states": 0.0, "slab": 0.0}
 
     def look(self, *runs: Mapping[_Name, Run]) -> None:
-        """Tell how things are, where it is time."""
+        """Write a report if one is due."""
         now = time.monotonic()
         if now >= self._due:
             self._write(runs, now)
@@ -50,7 +50,7 @@ class Reporter:
             self._due = now + max(_EVERY_S, _PART * spent)
 
     def rest(self, what_for: str, poll: Callable[[float], Any], at_most_s: float) -> Any:
-        """Wait for something, and note for how long."""
+        """Wait by ``poll`` and add the seconds to this reason; the result of ``poll``."""
         begun = time.monotonic()
         heard = poll(at_most_s)
         self._rests[what_for] += time.monotonic() - begun

@@ -1,11 +1,11 @@
-"""The stores of one worker's partitions: what waits for a commit is told after it.
+"""The stores of one worker's partitions, and the answers that wait for them.
 
-    open(partition) ─► its file is ours ─► what earlier lives have stored
-    keep(partition, changes) ─┐               ┌► written at once ─────────────────────┐
-    tell(partition, message) ─┴► write() ─► [ Store ] ─► fileno() ─► tell_committed() ┴► desk
+    open(partition) ─► lock of its file ─► what earlier processes stored
+    submit(partition, run) ───┐               ┌► written at once ─────────────────────┐
+    answer(partition, message)┴► write() ─► [ Store ] ─► fileno() ─► send_committed() ┴► desk
 
-A message that is to be told follows everything that was kept of its partition before.  So what is
-kept may gather for a moment: whoever is told nothing of it loses nothing.
+An answer is sent after everything that was submitted of its partition before.  So changes may
+gather for a moment: nobody relies on a change before its answer.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ _Name = tuple[str, int]
 
 @dataclass(slots=True)
 class _Gathered:
-    """All that waits to be written of a partition."""
+    """Everything of one partition that waits to be written."""
 
     run: Run | None = None
     tokens: list[int] = field(default_factory=list)  # of commits …
     rows: int = 0  # … and their rows
     notes: dict[str, bytes] = field(default_factory=dict)
-    messages: list[object] = field(default_factory=list)  # to be told once it is written
+    messages: list[object] = field(default_factory=list)  # to be sent once it is written
 
 
 class Stores:
-    """The stores that are open, and what trainers had done in earlier lives."""
+    """The open stores, and the commits that earlier processes stored."""
 
     def __init__(
         self, directory: str, durability: str, send: Callable[[object], None], term: int = 0
@@ -66,17 +66,19 @@ class Stores:
         self._locks: list[int] = []  # of their files, for as long as this process lives
         self._used: dict[_Name, list[float]] = {}
         self._rounds: dict[_Name, list[Any]] = {}
-        self._tokens: dict[_Name, set[int]] = {}  # of commits of what earlier lives handed out
+        self._tokens: dict[
+            _Name, set[int]
+        ] = {}  # of commits of batches that earlier processes handed out
         self._gathered: dict[_Name, _Gathered] = {}  # since the last write()
         self._copied: deque[Replied] = deque()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
-        """Readable when something can be told."""
+        """A file that is readable when ``send_committed`` has something to send."""
         return self._wake_fd
 
     def open(self, name: _Name) -> Saved:
-        """Take over a partition's store, and what is in it."""
+        """Take over a partition's store; its content."""
         path = partition_path(self._directory, *name)
         with writing(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +87,7 @@ class Stores:
         begun = os.fstat(lock).st_size > 0
         store = self._stores[name] = Store(path, self._durability, self._wake_fd, begun)
         saved = store.load()
-        os.ftruncate(lock, 1)  # from now on a journal that is gone was there
+        os.ftruncate(lock, 1)  # from now on a missing journal was lost
         self._tokens[name] = set(saved.tokens)
         if "dealt" in saved.meta:
             self._rounds[name] = msgpack.unpackb(saved.meta["dealt"])
@@ -94,35 +96,35 @@ class Stores:
         return saved
 
     def used(self, name: _Name) -> list[float] | None:
-        """Commits of all lives, when the first and the last were, and rows; None if none."""
+        """Number of all commits, time of the first and the last, and rows; None if none."""
         return self._used.get(name)
 
     def rounds(self, name: _Name) -> list[Any] | None:
-        """What an earlier owner has dealt of this partition to ranks."""
+        """The rounds that an earlier owner dealt to ranks, once."""
         return self._rounds.pop(name, None)
 
     def progress(self, name: _Name) -> list[Any] | None:
-        """Transactions of this life, when the last one was, and what keeps others from being."""
+        """Number of records that this process wrote, time of the last, and the fault, if any."""
         store = self._stores.get(name)
         if store is None or store.in_memory:
             return None
         return [store.commits, store.committed_at, store.fault[:500]]
 
     def knows(self, name: _Name, token: int) -> bool:
-        """Whether this commit of what an earlier life handed out is kept already."""
+        """Whether this commit of a batch of an earlier process is stored."""
         return token in self._tokens.get(name, ())
 
     def lacks(self, name: _Name, token: int) -> bool:
-        """Whether this commit never was kept.  Of many commits the first ones are forgotten."""
+        """Whether this commit was never stored; the oldest of many commits are forgotten."""
         tokens = self._tokens.get(name, set())
         if token in tokens:
             return False
         return len(tokens) < self._stores[name].tokens or token > max(tokens)
 
-    def keep(self, name: _Name, run: Run, tokens: Sequence[int] = (), rows: int = 0) -> None:
-        """Have stored what has changed of a partition, by these commits of so many rows.
+    def submit(self, name: _Name, run: Run, tokens: Sequence[int] = (), rows: int = 0) -> None:
+        """Have the changes of a run stored, and these commits of so many rows.
 
-        Their tokens are stored with the last change, and not before.
+        The tokens are stored with the last change, and not before.
         """
         gathered = self._of(name)
         gathered.run = run
@@ -136,14 +138,14 @@ class Stores:
         return found
 
     def _count(self, name: _Name, commits: int, rows: int) -> bytes:
-        """So many more commits, at this time."""
+        """Count more commits at this time; the packed totals."""
         now = time.time()
         count, since, _, *before = self._used.get(name, (0, now, now, 0))
         self._used[name] = [count + commits, since, now, sum(before) + rows]
         return bytes(msgpack.packb(self._used[name]))
 
     def note(self, name: _Name, key: str, value: bytes) -> None:
-        """Keep one value of a partition beside its examples."""
+        """Have a value stored beside the examples of a partition."""
         if name in self._stores:
             self._of(name).notes[key] = value
 
@@ -153,7 +155,7 @@ class Stores:
         return bool(self._gathered)
 
     def write(self) -> list[tuple[_Name, Exception]]:
-        """Have written what has gathered; what is written at once is told at once.
+        """Write what has gathered, and send the answers of what is written at once.
 
         Returns the partitions that can not go on, and why.
         """
@@ -186,24 +188,24 @@ class Stores:
         return changes
 
     def settled(self, name: _Name) -> bool:
-        """Whether everything kept before is committed and told, or the store is not open."""
+        """Whether everything submitted is written and answered, or the store is not open."""
         store = self._stores.get(name)
         return store is None or (store.settled and name not in self._gathered)
 
     @property
     def writing(self) -> bool:
-        """Whether anything that was kept is not committed and told yet."""
+        """Whether a store still has something to write or to answer."""
         return not all(store.settled for store in self._stores.values())
 
-    def tell(self, name: _Name, message: object) -> None:
-        """Send a message when everything kept before is committed."""
+    def answer(self, name: _Name, message: object) -> None:
+        """Send a message once everything submitted before is written."""
         if self.settled(name):
             self._send(message)
         else:
             self._of(name).messages.append(message)
 
     def copy(self, name: _Name, question: int, directory: str) -> None:
-        """Copy a partition's store, with all that was kept so far; its end is told."""
+        """Copy a partition's store in a thread, with all that has gathered; a reply follows."""
         self.write()
         about = name, question, Path(directory, f"{name[1]}{SUFFIX}")
         threading.Thread(target=self._copy, args=about, name="headrace-copy", daemon=True).start()
@@ -213,7 +215,7 @@ class Stores:
         try:
             if name not in self._stores:
                 raise ServerError("it is not open")
-            target.unlink(missing_ok=True)  # what an earlier life began
+            target.unlink(missing_ok=True)  # an unfinished copy
             self._stores[name].copy_to(target)
         except Exception as error:
             fault = str(error)[:1000] or type(error).__name__
@@ -221,8 +223,8 @@ class Stores:
         with contextlib.suppress(OSError):  # closed meanwhile
             os.eventfd_write(self._wake_fd, 1)
 
-    def tell_committed(self) -> list[tuple[_Name, Exception]]:
-        """Send what waited for commits that are there now.
+    def send_committed(self) -> list[tuple[_Name, Exception]]:
+        """Send the answers of what is written by now, and the ends of copies.
 
         Returns the partitions that can not go on, and why.
         """
@@ -242,7 +244,7 @@ class Stores:
         return failed
 
     def close(self) -> None:
-        """Commit what has gathered, and leave the files to others."""
+        """Write what has gathered, and release the files."""
         self.write()
         for store in self._stores.values():
             store.close()
@@ -253,10 +255,10 @@ class Stores:
 
 
 def _owned(path: Path) -> int:
-    """The lock of a store, when nobody else has it.
+    """Lock a store, after any other process has released it.
 
-    A worker that was asleep when its server was killed may write its last once it wakes, after
-    another server has begun.  A lock of this kind is no child's, whatever user code forks.
+    A worker that was suspended while its server was killed may still write when it wakes, after
+    another server has begun.  Children do not inherit a lock of this kind, so user code may fork.
     """
     with writing(path.with_suffix(".lock")):
         lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

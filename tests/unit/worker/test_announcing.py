@@ -65,7 +65,7 @@ def bench(tmp_path: Path) -> Bench:
 def test_each_partition_tells_all_it_has_made_at_once_and_notes_it(bench: Bench):
     for partition in (0, 1, 0, 0):
         bench.make(partition)
-    assert bench.announcer.tell() == []
+    assert bench.announcer.announce() == []
     first, second = bench.told()
     assert isinstance(first, Made) and first.partition == 0 and second.partition == 1
     assert [batch.number for batch in first.batches] == [0, 1, 2]
@@ -90,9 +90,9 @@ def test_columns_are_those_of_their_batch_whichever_were_told_before(bench: Benc
 
 def test_what_was_told_is_not_told_again(bench: Bench):
     bench.make()
-    bench.announcer.tell()
+    bench.announcer.announce()
     assert len(bench.told()) == 1
-    assert bench.announcer.tell() == [] and bench.told() == []
+    assert bench.announcer.announce() == [] and bench.told() == []
 
 
 def test_it_is_full_with_many_batches(bench: Bench):
@@ -101,14 +101,14 @@ def test_it_is_full_with_many_batches(bench: Bench):
         assert not bench.announcer.full
     bench.slab.free(bench.make().block)
     assert bench.announcer.full
-    bench.announcer.tell()
+    bench.announcer.announce()
     assert not bench.announcer.full
 
 
 def test_a_batch_that_fits_no_message_is_told_of_and_the_others_go_out(bench: Bench):
     bench.make(0, columns=8000)
     bench.make(1)
-    ((name, error),) = bench.announcer.tell()
+    ((name, error),) = bench.announcer.announce()
     assert name == ("f", 0) and "limit" in str(error)
     (message,) = bench.told()
     assert message.partition == 1
@@ -116,12 +116,12 @@ def test_a_batch_that_fits_no_message_is_told_of_and_the_others_go_out(bench: Be
 
 def test_a_slab_that_is_short_of_room_and_segments_that_went_are_told_along(bench: Bench):
     small = [bench.make() for _ in range(4)]
-    bench.announcer.tell()
+    bench.announcer.announce()
     assert bench.told()[0].crowded is False
     for made in small:
         bench.slab.free(made.block)
     bench.make(pages=8)
-    bench.announcer.tell()
+    bench.announcer.announce()
     made, removed = bench.told()
     assert made.crowded is True
     assert removed == Removed(("slab-0-0-0",))

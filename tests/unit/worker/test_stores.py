@@ -54,7 +54,7 @@ def test_of_a_partition_that_is_not_open_nothing_is_kept_and_a_message_is_told_a
 ):
     one = keeping(tmp_path)
     one.stores.note(A, "closing", b"close")
-    one.stores.tell(A, "message")
+    one.stores.answer(A, "message")
     assert one.sent == ["message"] and not one.stores.knows(A, 7)
     assert not list(tmp_path.iterdir())
 
@@ -62,20 +62,20 @@ def test_of_a_partition_that_is_not_open_nothing_is_kept_and_a_message_is_told_a
 def test_a_write_that_is_made_at_once_is_told_at_once(tmp_path: Path, keeping: Open):
     one = keeping(tmp_path, "process")
     one.stores.open(A)
-    one.stores.keep(A, Changed(Change(done=[1])), [70])
-    one.stores.tell(A, "first")
+    one.stores.submit(A, Changed(Change(done=[1])), [70])
+    one.stores.answer(A, "first")
     assert one.sent == [] and one.stores.gathers and not one.stores.settled(A)
     assert one.stores.write() == [] and one.sent == ["first"]
     assert not one.stores.writing and not one.stores.gathers and one.stores.settled(A)
     large = Examples.of(Example(n, n, 0, 0, 0, 1, (0, b""), bytes(9000)) for n in range(400))
-    one.stores.keep(A, Changed(Change(put=large)))  # the thread makes the file larger
-    one.stores.tell(A, "second")
+    one.stores.submit(A, Changed(Change(put=large)))  # the thread makes the file larger
+    one.stores.answer(A, "second")
     assert one.stores.write() == [] and one.sent == ["first"]
-    one.stores.keep(A, Changed(Change(done=[2])), [71])
-    one.stores.tell(A, "third")
+    one.stores.submit(A, Changed(Change(done=[2])), [71])
+    one.stores.answer(A, "third")
     assert one.until_sent(3) == ["first", "second", "third"]
-    one.stores.keep(A, Changed(Change(done=[3])))
-    one.stores.tell(A, "fourth")
+    one.stores.submit(A, Changed(Change(done=[3])))
+    one.stores.answer(A, "fourth")
     assert one.until_sent(4)[3] == "fourth"
     one.stores.close()
     saved = keeping(tmp_path, "process").stores.open(A)
@@ -89,12 +89,12 @@ def test_a_message_is_told_when_all_that_was_kept_before_it_is_committed(
     for name in (A, B):
         saved = one.stores.open(name)
         assert (saved.done, saved.tokens, saved.meta) == ([], [], {})
-    one.stores.keep(A, Changed(Change(done=[1]), Change(done=[2])), [70])
-    one.stores.tell(A, "first")
+    one.stores.submit(A, Changed(Change(done=[1]), Change(done=[2])), [70])
+    one.stores.answer(A, "first")
     assert one.stores.write() == []
-    one.stores.keep(A, Changed(Change(done=[4])))
+    one.stores.submit(A, Changed(Change(done=[4])))
     one.stores.note(A, "closing", b"cancel")
-    one.stores.tell(A, "second")
+    one.stores.answer(A, "second")
     assert one.stores.write() == [] and one.sent == [] and one.stores.writing
     assert one.until_sent(2) == ["first", "second"]
     one.stores.close()
@@ -114,14 +114,14 @@ def test_commits_are_counted_over_all_lives_and_times_tell_since_when(
     one.stores.open(A)
     assert one.stores.used(A) is None
     began = time.time()
-    one.stores.keep(A, Changed(Change(done=[1])), [70])
+    one.stores.submit(A, Changed(Change(done=[1])), [70])
     assert one.stores.write() == []
-    one.stores.keep(A, Changed(Change(done=[2])))
+    one.stores.submit(A, Changed(Change(done=[2])))
     one.stores.close()
     two = keeping(tmp_path)
     two.stores.open(A)
     assert two.stores.used(A)[0] == 1
-    two.stores.keep(A, Changed(Change(done=[3])), [71])
+    two.stores.submit(A, Changed(Change(done=[3])), [71])
     assert two.stores.write() == []
     count, since, until, _ = two.stores.used(A)
     assert count == 2 and began <= since < until <= time.time()
@@ -134,7 +134,7 @@ def test_a_commit_of_what_an_earlier_life_handed_out_is_known_to_this_one(
     one = keeping(tmp_path, "process")
     one.stores.open(A)
     earlier, own = 70 | 1 << 32, 1
-    one.stores.keep(A, Changed(Change(done=[1])), [earlier, own])
+    one.stores.submit(A, Changed(Change(done=[1])), [earlier, own])
     assert one.stores.write() == []
     assert one.stores.knows(A, earlier) and not one.stores.lacks(A, earlier)
     assert one.stores.lacks(A, earlier + 1) and not one.stores.knows(A, own)
@@ -143,8 +143,8 @@ def test_a_commit_of_what_an_earlier_life_handed_out_is_known_to_this_one(
 def test_a_commit_that_was_refused_leaves_no_token(tmp_path: Path, keeping: Open):
     one = keeping(tmp_path)
     one.stores.open(A)
-    one.stores.keep(A, Changed(), [70])
-    one.stores.tell(A, "told")
+    one.stores.submit(A, Changed(), [70])
+    one.stores.answer(A, "told")
     one.until_sent(1)
     one.stores.close()
     assert keeping(tmp_path).stores.open(A).tokens == []
@@ -186,20 +186,20 @@ def test_a_store_that_can_not_go_on_is_named_with_why_and_the_others_go_on(
         raise RuntimeError("a fault of ours")
 
     monkeypatch.setattr(one.stores._stores[A], "_write", broken)
-    one.stores.keep(A, Changed(Change(done=[1])))
-    one.stores.tell(A, "never")
+    one.stores.submit(A, Changed(Change(done=[1])))
+    one.stores.answer(A, "never")
     assert one.stores.write() == []
     told.set()
     one.wait()
-    [(name, error)] = one.stores.tell_committed()
+    [(name, error)] = one.stores.send_committed()
     assert name == A and isinstance(error, ServerError) and "a fault of ours" in str(error)
-    one.stores.keep(A, Changed(Change(done=[2])))
+    one.stores.submit(A, Changed(Change(done=[2])))
     assert [name for name, _ in one.stores.write()] == [A]
-    one.stores.keep(B, Changed(Change(done=[1])))
-    one.stores.tell(B, "well")
+    one.stores.submit(B, Changed(Change(done=[1])))
+    one.stores.answer(B, "well")
     while not one.sent:
         one.wait()
-        assert [name for name, _ in one.stores.tell_committed()] == [A]
+        assert [name for name, _ in one.stores.send_committed()] == [A]
     assert one.sent == ["well"]
 
 
@@ -217,16 +217,16 @@ def test_a_disk_without_room_is_told_as_what_a_partition_waits_for(
         write(entry)
 
     monkeypatch.setattr(store, "_write", waits)
-    one.stores.keep(A, Changed(Change(done=[1])))
-    one.stores.tell(A, "told")
+    one.stores.submit(A, Changed(Change(done=[1])))
+    one.stores.answer(A, "told")
     one.wait()
-    assert one.stores.tell_committed() == [] and len(one.sent) == 1
+    assert one.stores.send_committed() == [] and len(one.sent) == 1
     text = f"nothing can be committed to {store.path}: the disk is full"
     assert one.sent[0] == Waiting(*A, text)
     room.set()
     while one.sent[-1] != "told":
         one.wait()
-        assert one.stores.tell_committed() == []
+        assert one.stores.send_committed() == []
 
 
 def test_a_store_belongs_to_one_process_and_the_next_waits_for_its_end(
@@ -269,7 +269,7 @@ def test_a_commit_that_is_older_than_those_that_are_remembered_may_have_been_kep
     one = keeping(tmp_path)
     one.stores.open(A)
     for token in (70, 74, 72, 75):
-        one.stores.keep(A, Changed(Change(done=[token])), [token])
+        one.stores.submit(A, Changed(Change(done=[token])), [token])
     one.stores.close()
     two = keeping(tmp_path)
     two.stores.open(A)
