@@ -1,15 +1,15 @@
-"""Where in shared memory a batch's bytes lie: page-aligned blocks in a growing set of segments.
+"""The allocator of shared memory for batches: page-aligned blocks in a growing set of segments.
 
     segment 0  [ block | free |  block  |      free      ]
     segment 1  [ block  | block |          free          ]
 
 The laws:
 
-* First fit at the lowest address (segment, then offset): memory that is warm is used again first.
+* First fit at the lowest address (segment, then offset), so warm memory is reused first.
 * Segments are added when nothing fits, while the sum of their sizes stays within the budget.
-* Segments go only when a request that fits the budget fits neither a free range nor what is left
-  of the budget, and only empty ones, newest first, no more than the request needs.  Nothing goes
-  because it is idle, so a steady load creates and removes nothing.
+* Segments are removed only when a request that fits the budget fits neither a free range nor the
+  rest of the budget: empty ones, newest first, no more than the request needs.  An idle segment
+  stays, so a steady load creates and removes nothing.
 * Hence an arena whose blocks are all free admits every request within the budget.
 
 The arena touches no memory.  After an ``allocate`` the shell removes the segments that
@@ -31,7 +31,7 @@ _PAGE: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A place in a segment.  ``nbytes`` is what it occupies: whole pages."""
+    """A place in a segment of ``nbytes``, which are whole pages."""
 
     segment: int
     offset: int
@@ -101,13 +101,13 @@ class Arena:
 
     @property
     def fraction_used(self) -> float:
-        """Occupied bytes as a part of the budget, 0 … 1."""
+        """Occupied bytes as a fraction of the budget, 0 … 1."""
         return self.used_bytes / self.budget_bytes
 
     def allocate(self, nbytes: int, grow: bool = True) -> Block | None:
-        """A block with room for ``nbytes`` (none: one page); None when there is no room now.
+        """A block with room for ``nbytes``, at least one page; None if there is no room now.
 
-        Without ``grow`` it lies in a segment that is there.
+        Without ``grow`` no segment is added for it.
         """
         if nbytes < 0:
             raise ValueError(f"a block of {nbytes} bytes was asked for")
@@ -128,7 +128,7 @@ class Arena:
         return self._occupied(number, 0, size)
 
     def free(self, block: Block) -> None:
-        """Give a block back.  ValueError, and nothing changes, for one that is not occupied."""
+        """Free a block; ValueError, and no change, if it is not occupied."""
         place = (block.segment, block.offset)
         if self._live.get(place) != block:
             raise ValueError(f"{block} is not occupied: freed before, or of another arena")
@@ -170,14 +170,14 @@ class Arena:
         for number in retire:
             self.reserved_bytes -= self._segments.pop(number).size
             created = [entry for entry in self._new if entry[0] != number]
-            # One that the shell has not heard of yet is not created at all.
+            # The shell need not create a segment that it has not seen yet.
             if len(created) == len(self._new):
                 self._retired.append(number)
             self._new = created
         return True
 
     def _add_segment(self, size: int) -> int:
-        """A segment of the usual size, larger for a larger request, smaller at the budget's end."""
+        """Add a segment of the usual size, a larger one if need be, or of all that is left."""
         number, self._next_number = self._next_number, self._next_number + 1
         size = min(max(size, self.segment_bytes), self.budget_bytes - self.reserved_bytes)
         self._segments[number] = _Segment(size, size, [0], [size])

@@ -1,6 +1,6 @@
-"""The change that a commit makes to the stored state of a partition, and that state, as plain data.
+"""The stored state of a partition, and the change that a commit makes to it, as plain data.
 
-Examples are columns: a commit of a whole batch is a few arrays, and nothing is made per example.
+Examples are columns: a commit of a whole batch is a few arrays, and has no object per example.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 __all__ = ["Change", "Column", "Example", "Examples", "Key", "Saved"]
 
 Key = tuple[int, bytes]  # epoch and key
-#: A state of each of some examples: rows of as many bytes (uint8), or bytes that differ in size.
+#: One state of some examples: rows of bytes (uint8), or bytes of different lengths.
 Column = np.ndarray | list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One example that has begun: where it lies, how far it is, and its states."""
+    """One begun example: its place, its progress and its states."""
 
     line: int  # number of the example as it was read
     index: int  # insertion index
@@ -29,7 +29,7 @@ class Example:
     segment: int  # the next
     count: int
     key: Key
-    state: bytes  # the bytes of all its states, one after the other
+    state: bytes  # all its states, concatenated
 
 
 def _no_numbers() -> np.ndarray:
@@ -38,7 +38,7 @@ def _no_numbers() -> np.ndarray:
 
 @dataclass(slots=True, eq=False)
 class Examples:
-    """Examples that have begun, by column."""
+    """Begun examples, as columns."""
 
     numbers: np.ndarray = field(default_factory=_no_numbers)  # int64, rows as in Example
     keys: Sequence[Key] = ()
@@ -46,7 +46,7 @@ class Examples:
 
     @classmethod
     def of(cls, examples: Iterable[Example]) -> Examples:
-        """Some examples as columns; their states are one column."""
+        """Examples as columns; their states become one column."""
         listed = list(examples)
         numbers = np.array(
             [(e.line, e.index, e.chunk, e.row, e.segment, e.count) for e in listed], np.int64
@@ -56,7 +56,7 @@ class Examples:
 
     @classmethod
     def joined(cls, parts: Sequence[Examples]) -> Examples:
-        """All of these, one after the other."""
+        """The concatenation of all parts."""
         parts = [part for part in parts if len(part)]
         if len(parts) < 2:
             return parts[0] if parts else cls()
@@ -72,7 +72,7 @@ class Examples:
 
     @classmethod
     def gathered(cls, parts: Sequence[tuple[Examples, np.ndarray]]) -> Examples:
-        """These rows of these, in the order in which they came; each state is copied once."""
+        """These rows of the parts, by insertion index; each state is copied once."""
         if len({part._form for part, _ in parts}) != 1:
             return cls.joined([part.take(rows) for part, rows in parts]).by_index()
         numbers = np.concatenate([part.numbers[:, rows] for part, rows in parts], axis=1)
@@ -104,22 +104,22 @@ class Examples:
         return tuple(-1 if isinstance(c, list) else c.shape[1] for c in self.states)
 
     def take(self, places: np.ndarray) -> Examples:
-        """Some of them."""
+        """Some of these examples."""
         rows = places.tolist()
         states = [[c[i] for i in rows] if isinstance(c, list) else c[places] for c in self.states]
         return Examples(self.numbers[:, places], [self.keys[i] for i in rows], states)
 
     def by_index(self) -> Examples:
-        """In the order in which they came."""
+        """The examples by insertion index."""
         return self.take(np.argsort(self.numbers[1], kind="stable"))
 
     def packed(self) -> list[bytes]:
-        """The bytes of all states of each."""
+        """All states of each example, concatenated."""
         columns = [c if isinstance(c, list) else [row.tobytes() for row in c] for c in self.states]
         return [b"".join(row) for row in zip(*columns, strict=True)]
 
     def listed(self) -> list[Example]:
-        """Each by itself."""
+        """Each example as an object."""
         rows = zip(*self.numbers.tolist(), self.keys, self.packed(), strict=True)
         return [Example(*row) for row in rows]
 
@@ -127,7 +127,7 @@ class Examples:
 def _gathered(
     parts: Sequence[tuple[Examples, np.ndarray]], number: int, places: np.ndarray
 ) -> Column:
-    """One state of these rows, each at its place."""
+    """One state of these rows, each row at its place."""
     first = parts[0][0].states[number]
     if isinstance(first, list):
         values = [part.states[number][row] for part, rows in parts for row in rows.tolist()]
@@ -142,7 +142,7 @@ def _gathered(
 
 
 def _span(rows: np.ndarray) -> slice | np.ndarray:
-    """Rows one after the other as a slice, which is read without a copy."""
+    """Consecutive rows as a slice, which numpy reads without a copy."""
     if len(rows) and (np.diff(rows) == 1).all():
         return slice(int(rows[0]), int(rows[-1]) + 1)
     return rows
@@ -158,7 +158,7 @@ def _concatenated(columns: Sequence[Column]) -> Column:
 
 @dataclass(slots=True)
 class Change:
-    """What one commit changes.  ``base``: what is done below it is not listed any more."""
+    """The change of one commit.  ``done`` below ``base`` is not listed any more."""
 
     put: Examples = field(default_factory=Examples)
     drop: list[int] = field(default_factory=list)  # lines of examples, after those that were put
@@ -177,7 +177,7 @@ class Change:
 
 @dataclass(slots=True)
 class Saved:
-    """All that is kept of a partition; examples by insertion index."""
+    """The whole stored state of a partition; examples by insertion index."""
 
     meta: dict[str, bytes]
     examples: Examples

@@ -4,16 +4,16 @@
           ▲                                                  │
           └──────────── leave(): back to what is kept ───────┘
 
-A *stripe* is the lanes of one trainer, ``batch_size`` of them.  An empty lane takes an example at
-the next draft: an orphan (whose trainer left) before a fresh one, the oldest first.  When there is
-none and none can come any more, the batch is smaller where that is allowed, and the stripe is dry
-when all its lanes are empty.  Where it is not allowed, a stripe that can not be filled takes
-nothing and is dry, and what no stripe could be filled with is dropped.
+A *stripe* is the ``batch_size`` lanes of one trainer.  An empty lane takes an example at the next
+draft: an orphan (whose trainer left) before a fresh one, the oldest first.  Once no example can
+come any more the batch is smaller, if that is allowed, and the stripe is dry when all its lanes are
+empty.  If it is not allowed, a stripe that can not be filled takes nothing and is dry, and the
+machine drops examples that can fill no stripe.
 
-A stripe that is dry or left is closed for good: its number never means anything again.
+A stripe that is dry or left is closed for good, and its number is not used again.
 
-With ``ahead`` the states stay with the trainer, and batches are drafted before those before them
-are done.  An example can go on elsewhere only from where its state was last *kept* here.
+With ``ahead`` the states stay with the trainer, and a batch is drafted before the one before it is
+done.  An example can go on in another lane only from its last state that is *kept* here.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class _Stripe:
     out: list[Segments] = field(default_factory=list)
     wanted: int = 0
     made: int = 0
-    over: bool = False  # nothing more is drafted
+    over: bool = False  # no further drafts
 
 
 class _LaneSlots(Slots):
     counters = (*Slots.counters, "done", "kept")
 
-    done: np.ndarray  # segments that a trainer is done with
-    kept: np.ndarray  # segments after which the state is here
+    done: np.ndarray  # number of segments that are done
+    kept: np.ndarray  # number of segments before the state that is kept here
 
 
 class Lanes(Sequences):
@@ -66,9 +66,9 @@ class Lanes(Sequences):
         self._orphans: list[tuple[int, int]] = []  # (insertion index, slot)
         self._dry: list[int] = []
         self.through: list[int] = []
-        self._crowded = False  # more examples have come back than there are places
+        self._crowded = False  # more examples came back than there are places
         self._gone: set[int] = set()  # stripes that were closed
-        self.rewound = 0  # segments that were done, and go out again
+        self.rewound = 0  # segments that were done, and are handed out again
 
     def _new_slots(self, size: int) -> _LaneSlots:
         return _LaneSlots(size)
@@ -80,9 +80,10 @@ class Lanes(Sequences):
 
     @property
     def _places(self) -> int | None:
-        """Once more came back than fit, lanes that were begun can be filled all the same.
+        """How many examples may be in flight.
 
-        Else all of them could wait for each other.
+        When more return than there are places, started stripes may be filled anyway; otherwise
+        they could wait for each other for ever.
         """
         if self.capacity is None or not self._crowded:
             return self.capacity
@@ -96,17 +97,17 @@ class Lanes(Sequences):
     # Stripes
 
     def want(self, upto: int, stripe: int = 0) -> None:
-        """A trainer's batches may be made until there have been so many.  Opens its stripe."""
+        """Allow a trainer's batches until there have been ``upto``; open its stripe."""
         known = self._stripes.get(stripe)
         if known is None:
-            if stripe in self._gone:  # it ran dry while this was on its way
+            if stripe in self._gone:  # it ran dry meanwhile
                 return
             empty = np.full(self.batch_size, -1, np.int64)
             known = self._stripes[stripe] = _Stripe(empty, np.zeros(self.batch_size, bool))
         known.wanted = max(known.wanted, upto)
 
     def leave(self, stripe: int) -> None:
-        """A trainer is gone: its examples go on with others, from where they are kept."""
+        """Close the stripe of a trainer: others go on with its examples, from their kept states."""
         gone = self._stripes.pop(stripe, None)
         self._gone.add(stripe)
         if gone is None:
@@ -129,26 +130,26 @@ class Lanes(Sequences):
         self._drop_leftovers()
 
     def _reenter(self, slots: np.ndarray) -> None:
-        """The last segments of these were taken, and have come back."""
+        """Take examples back into the capacity, whose last segments were handed out."""
         super()._reenter(slots)
         self._crowded = self._crowded or (
             self.capacity is not None and self.in_flight > self.capacity
         )
 
     def take_dry(self) -> list[int]:
-        """Stripes for which nothing is left.  They are closed; orphans may call for new ones."""
+        """Stripes that ran dry since the last call.  They are closed; orphans may need new ones."""
         dry, self._dry = self._dry, []
         return dry
 
     def take_through(self) -> list[int]:
-        """Slots of examples that are through or dropped: what is kept of them can go."""
+        """Slots of examples that ended or were dropped, whose kept states can be dropped."""
         through, self.through = self.through, []
         return through
 
     # Segments
 
     def next_draft(self) -> Segments | None:
-        """The next batch that is wanted and can be formed."""
+        """The next batch, if one is wanted and possible."""
         for number, stripe in list(self._stripes.items()):
             if stripe.over:
                 self._run_dry(number, stripe)
@@ -166,7 +167,7 @@ class Lanes(Sequences):
         return None
 
     def _fill(self, stripe: _Stripe) -> bool:
-        """Put examples in empty lanes; False when that has to wait for more input."""
+        """Put examples in empty lanes; False if that has to wait for more input."""
         empty = (stripe.lanes < 0).nonzero()[0]
         if not len(empty):
             return True
@@ -221,7 +222,7 @@ class Lanes(Sequences):
         self._drop_leftovers()
 
     def _drop_leftovers(self) -> None:
-        """No stripe can be filled any more, and no small batch is allowed."""
+        """Drop examples that can fill no stripe any more, if small batches are not allowed."""
         if self._closed and not self.allow_small and self._slots.live < self.batch_size:
             self._drop(self._fresh.get(len(self._fresh)), "remainder")
             self._drop_orphans("remainder")
@@ -232,9 +233,9 @@ class Lanes(Sequences):
         self._drop(orphans, reason)
 
     def saved(self, batch: Segments) -> np.ndarray | None:
-        """A trainer is done with a batch: places of rows whose states are wanted.
+        """Mark a batch as done: places of the rows whose states are wanted.
 
-        None when nothing can be saved any more: the feed was cancelled, or the stripe is gone.
+        None if nothing can be saved any more: the feed was cancelled, or the stripe is closed.
         """
         stripe = self._stripes.get(batch.stripe)
         if stripe is None:
@@ -253,7 +254,7 @@ class Lanes(Sequences):
             self._slots.kept[slots] = done
         through = self._slots.done[batch.slots] == batch.counts
         ended = batch.slots[through]
-        if turn or np.count_nonzero(through & going):  # out of turn: another may still speak of it
+        if turn or np.count_nonzero(through & going):  # out of turn: others may share examples
             for other in stripe.out:
                 ended = ended[~np.isin(ended, other.slots)]
         self._end(ended)
@@ -261,7 +262,7 @@ class Lanes(Sequences):
         return None if refused else rows
 
     def _end(self, slots: np.ndarray) -> None:
-        """All segments of these are done."""
+        """Free examples of which all segments are done."""
         self._need_no_payload(slots)
         self._free_slots(slots)
 
@@ -270,7 +271,7 @@ class Lanes(Sequences):
         self.through.extend(slots.tolist())
 
     def keep(self, batch: Segments, rows: np.ndarray) -> np.ndarray:
-        """The states of these rows after a batch are here: which of them are to be kept."""
+        """Note states of rows after a batch; the rows whose states are still of use."""
         if batch.stripe not in self._stripes:
             return rows[:0]
         slots = batch.slots[rows]

@@ -4,8 +4,8 @@
     restore(count)             ─► those that the cursor does not show are pending
     due(read, number)          ─► each at the place where it was given
 
-A later life makes batches again from an earlier cursor.  It makes the same ones only if every order
-takes effect after as many rows of the source and as many batches as in the life that got it.
+A later process makes batches again from an earlier cursor.  It makes the same ones only if every
+order takes effect after the same number of rows and of batches as when it was given.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 __all__ = ["Order", "Orders"]
 
-#: Orders that are stored; of proportions older ones are in the cursor long since.
+#: Maximum number of stored orders; the cursor includes the effect of older ones.
 _REMEMBERED = 64
 
 
@@ -24,9 +24,9 @@ _REMEMBERED = 64
 class Order:
     """``kind`` is "close", with whether to cancel, or "target", with proportions."""
 
-    count: int  # of the orders up to and with this one
-    read: int  # rows of the source that were read before
-    number: int  # of the first batch that was not planned before
+    count: int  # number of orders up to this one
+    read: int  # rows of the source read before it
+    number: int  # of the first batch planned after it
     kind: str
     what: Any
     since: int = 0  # the first batch that shows it
@@ -44,18 +44,18 @@ class Orders:
 
     @property
     def count(self) -> int:
-        """How many have taken effect."""
+        """Number of orders that have taken effect."""
         if self._pending:
             return self._pending[0].count - 1
         return self._given[-1].count if self._given else 0
 
     @property
     def waits(self) -> bool:
-        """Whether an order of an earlier life is pending."""
+        """Whether an order of an earlier process is pending."""
         return bool(self._pending)
 
     def given(self, read: int, number: int, kind: str, what: Any, since: int = 0) -> Order:
-        """An order has come.  While others are pending it takes effect right after them."""
+        """Add an order.  While others are pending it takes effect right after them."""
         if self._pending:
             last = self._pending[-1]
             read, number, since = last.read, last.number, max(since, last.since, last.number)
@@ -71,24 +71,24 @@ class Orders:
         return any((order.kind, order.what) == (kind, what) for order in self._given)
 
     def to_plain(self) -> list[Any]:
-        """All that is stored."""
+        """The orders as stored."""
         return [order.to_plain() for order in self._given]
 
     def load(self, plain: list[Any]) -> None:
-        """What an earlier life has stored."""
+        """Load the stored orders of an earlier process."""
         self._given = [Order(*one) for one in plain]
 
     def restore(self, count: int) -> None:
-        """Go on from a cursor at which so many had taken effect."""
+        """Go on from a cursor at which ``count`` orders had taken effect."""
         self._pending = deque(order for order in self._given if order.count > count)
 
     def limit(self, read: int, limit: int) -> int:
-        """How many rows may be read at once, so that none passes the place of an order."""
+        """Maximum number of rows of a read that does not pass the place of an order."""
         left = self._pending[0].read - read if self._pending else 0
         return min(limit, left) if left > 0 else limit
 
     def due(self, read: int, number: int) -> Order | None:
-        """The next pending order, where its place is reached."""
+        """Remove the next pending order if its place is reached."""
         if self._pending:
             order = self._pending[0]
             if read >= order.read and number >= order.number:

@@ -22,8 +22,8 @@ from .plan import Draft, Part, Plan, Position, Read, Shaper, stored
 __all__ = ["VERSION", "Partition", "Rest", "first_number"]
 
 VERSION = 1
-#: An epoch may come out empty by chance, when stages drop rows and a partition is small.  After so
-#: many empty ones in a row there is nothing that would ever come.
+#: Number of empty epochs in a row after which a partition ends.  A single epoch of a small
+#: partition may be empty by chance, if stages drop rows.
 _HOPELESS_EPOCHS = 1000
 _FIELDS: dict[str, type | tuple[type, ...]] = {
     "epoch": int,
@@ -39,11 +39,11 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
 
 
 class Rest:
-    """Nothing can be done until something is saved, wanted or closed."""
+    """Nothing can be done until trainers save or want something, or the input is closed."""
 
 
 class Partition:
-    """The machine of one partition.  ``epochs`` None goes round for ever."""
+    """The machine of one partition.  With ``epochs`` None it repeats the input for ever."""
 
     def __init__(self, shaper: Shaper, start: Position, epochs: int | None = 1) -> None:
         self._shaper = shaper
@@ -58,7 +58,7 @@ class Partition:
         self._reading: Read | None = None
         self._finished = False
         self._reads: dict[int, Read] = {}  # of chunks of which rows wait
-        self.held: Plan | None = None  # a plan without room for its batch, which is the next still
+        self.held: Plan | None = None  # a plan without room for its batch, still the next one
 
     @property
     def next_number(self) -> int:
@@ -67,11 +67,11 @@ class Partition:
 
     @property
     def first_number(self) -> int:
-        """Number of the next plan, be it new or held."""
+        """Number of the next plan, whether new or held."""
         return self._next_number if self.held is None else self.held.number
 
     def next_step(self, limit: int) -> Read | Plan | type[Rest] | None:
-        """What to do next; ``limit`` bounds a read, and changes nothing in what is planned."""
+        """The next step; ``limit`` bounds the rows of a read, and does not change any plan."""
         if self._reading is not None:
             raise ValueError(f"chunk {self._reading.chunk} is being read and has not arrived")
         if self.held is not None:
@@ -98,7 +98,7 @@ class Partition:
         next_position: Position | None,
         facts: Mapping[str, np.ndarray] | None = None,
     ) -> None:
-        """A read is done: its rows after the stages, and where the next read starts."""
+        """Take the result of a read: rows after the stages, and the position of the next read."""
         if read != self._reading:
             raise ValueError(f"chunk {read.chunk} was not being read")
         self._reading = None
@@ -112,7 +112,7 @@ class Partition:
             self._next_epoch()
 
     def failed(self) -> None:
-        """The read that is under way, if one is, brought nothing; it is the next one again."""
+        """Take a read back that failed, so that it is the next one again."""
         self._reading = None
 
     def close(self, cancel: bool = False) -> None:
@@ -151,7 +151,7 @@ class Partition:
         return self._shaper.dropped()
 
     def reading(self) -> dict[str, Any]:
-        """Where the input stands, before the read that is under way."""
+        """State of the input, before the current read."""
         return {
             "epoch": self._epoch,
             "epoch_rows": self._epoch_rows,
@@ -165,14 +165,14 @@ class Partition:
         return self._next_number - 1
 
     def next_read(self, limit: int) -> Read | None:
-        """Read on though nothing is wanted; None where nothing is left, or there is no room."""
+        """A read although no batch is wanted; None if nothing is left or there is no room."""
         if self._position is None or not self._shaper.hungry:
             return None
         self._reading = Read(self._next_chunk, self._epoch, self._position, limit)
         return self._reading
 
     def resume_reading(self, state: Mapping[str, Any], next_chunk: int) -> None:
-        """Go on with the input from there, in chunks of later numbers."""
+        """Go on from a state of the input, with chunks from this number on."""
         self._epoch, self._epoch_rows, self._empty_epochs, self._position = stored(
             state,
             "a partition's input",
@@ -181,12 +181,12 @@ class Partition:
         self._next_chunk = next_chunk
 
     def forget_reads(self) -> None:
-        """Forget reads that nothing refers to any more; cheap, to be called now and then."""
+        """Forget reads of chunks that are not needed any more."""
         needed = self.chunks()
         self._reads = {chunk: read for chunk, read in self._reads.items() if chunk in needed}
 
     def cursor(self) -> dict[str, Any]:
-        """Plain data from which another machine goes on; a read that has not arrived is repeated.
+        """Plain data from which another machine goes on; it repeats a read that has not arrived.
 
         ``uncommitted`` lists the plan that is held.
         """

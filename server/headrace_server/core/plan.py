@@ -1,4 +1,4 @@
-"""What the pure machines speak of: chunks to read and rows to batch, never payload."""
+"""The values of the pure machines: chunks to read and rows to batch, never payload."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
     "unpacked_integers",
 ]
 
-#: Where a read starts: a small value of the source's own (an integer, bytes, a short list).
+#: Start of a read: a small value that the source defines (an integer, bytes, a short list).
 Position = Any
 
 
@@ -40,7 +40,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """Rows of one chunk, in order: a slice where they are neighbours, else their numbers."""
+    """Rows of one chunk, in order: a slice if they are consecutive, else their numbers."""
 
     chunk: int
     rows: slice | np.ndarray
@@ -64,7 +64,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """A batch that a shaper has decided: its rows in order, and what it tells of itself."""
+    """A batch that a shaper has decided: its rows in order, and its description."""
 
     parts: tuple[Part, ...]
     meta: Mapping[str, Any] = field(default_factory=dict)
@@ -83,18 +83,18 @@ class Plan:
     """A draft with its number in the partition: batches of a partition are 0, 1, 2 …"""
 
     number: int
-    draft: Any  # a Draft, or what else the shaper of the partition gives
+    draft: Any  # a Draft, or Segments
 
 
 def packed_integers(values: np.ndarray) -> bytes:
-    """Integers from 0 on as plain data: the bytes of one, then all of them in so few."""
+    """Integers from 0 on as plain data: their width in bytes, then each in that width."""
     most = int(values.max()) if len(values) else 0
     width = 2 if most < 1 << 16 else 4 if most < 1 << 32 else 8
     return b"%d" % width + values.astype(f"<u{width}").tobytes()
 
 
 def unpacked_integers(plain: bytes | list[int]) -> np.ndarray:
-    """What was packed, or a list of integers, as earlier releases stored them."""
+    """The packed integers, or those of a list, as earlier releases stored them."""
     if isinstance(plain, list):
         return np.array(plain, np.int64)
     width = plain[:1].decode() if isinstance(plain, bytes) else ""
@@ -129,7 +129,7 @@ def stored(
 
 
 class Shaper(Protocol):
-    """Decides which rows go together.  Sees columns of facts about rows, never payload."""
+    """Decides which rows make a batch.  Sees columns of facts about rows, never payload."""
 
     kind: str
 
@@ -139,23 +139,23 @@ class Shaper(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether no draft will come any more, once the input has ended and there is none."""
+        """Whether no draft can come any more, once the input has ended and there is none."""
 
     def offer(self, chunk: int, rows: int, facts: Mapping[str, np.ndarray]) -> None:
-        """A chunk's rows, in order, with the facts (length, label …) that this shape asks for."""
+        """Take a chunk's rows, in order, with the facts (length, label …) that this shape needs."""
 
     def finish(self, drop: bool = False) -> None:
-        """The input has ended: what remains is given out or dropped, as the shape says.
+        """End the input; the shape drafts or drops the remaining rows, as declared.
 
-        With ``drop`` all rows that wait are dropped, counted as cancelled, also when the input
+        With ``drop`` all waiting rows are dropped and counted as cancelled, even if the input
         had ended before.
         """
 
     def next_draft(self) -> Any:
-        """The next batch that can be formed now, or None."""
+        """The next batch that is possible now, or None."""
 
     def chunks(self) -> set[int]:
-        """Chunks of which rows are still waiting."""
+        """Chunks with waiting rows."""
 
     def dropped(self) -> Mapping[str, int]:
         """Rows dropped so far, by reason."""
@@ -163,4 +163,4 @@ class Shaper(Protocol):
     def snapshot(self) -> dict[str, Any]: ...
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Become what a snapshot says; ValueError names the field that does not fit."""
+        """Go on from a snapshot; ValueError names the field that does not fit."""

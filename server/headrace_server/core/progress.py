@@ -1,15 +1,14 @@
-"""How far examples are, so that a later life can go on: from where to read, and what to pass over.
+"""The progress of a partition: from where a later process reads on, and what it passes over.
 
-    Lines      of a feed of segments.  Examples are numbered as they are read (their *lines*); each
-               is open until it has begun, and been stored, or ended.  Reading goes on from the
-               oldest chunk with an open line; lines after that which are not open are listed
-    Numbers    of other feeds.  Batches are numbered; reading goes on from the cursor of the last
-               batch before which all are done; those after it which are done are listed
+    Lines      for segments.  Examples are numbered as they are read (their *lines*); a line is
+               open until its example has begun and is stored, or has ended.  Reading goes on from
+               the oldest chunk with an open line; closed lines after that are listed
+    Numbers    for plain batches.  Reading goes on from the cursor of the last batch before which
+               all are done; done batches after it are listed
 
-Both are asked after each commit what has changed, and say what is not needed any more.  In memory
 Lines holds the chunks with an open line and the newest one, Numbers one cursor for each batch from
-the oldest that is not done.  The lists of what is passed over grow for as long as the oldest stays
-open, by what is done above it and by nothing else.
+the oldest that is not done.  The lists of what is passed over grow while the oldest stays open, by
+what is done above it and by nothing else.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ __all__ = ["Lines", "Numbers"]
 @dataclass(slots=True)
 class _Chunk:
     first: int  # its first line
-    cursor: bytes  # how to read it again, and on from there
-    unsettled: int  # lines that are open
+    cursor: bytes  # for reading on from this chunk
+    unsettled: int  # number of open lines
 
 
 class Lines:
@@ -33,12 +32,12 @@ class Lines:
 
     def __init__(self, first: int = 0) -> None:
         self.next = first
-        self.base = -1  # the chunk from which reading goes on; -1: none was read yet
+        self.base = -1  # the chunk from which reading goes on; -1 before the first
         self.base_line = first
         self._chunks: OrderedDict[int, _Chunk] = OrderedDict()  # only the newest has no open line
 
     def read(self, chunk: int, rows: int, cursor: bytes) -> bool:
-        """A chunk was read.  Whether reading goes on from it, which is to be noted."""
+        """Add a chunk; whether reading now goes on from another one, which is to be stored."""
         newest = next(reversed(self._chunks), None)
         if newest is not None and not self._chunks[newest].unsettled:
             del self._chunks[newest]
@@ -47,7 +46,7 @@ class Lines:
         return self._advance()
 
     def closed(self, chunks: Iterable[int]) -> bool:
-        """One line of each of these chunks is open no more.  Whether the base has moved."""
+        """Close a line of each of these chunks; whether the base has moved."""
         for number in chunks:
             chunk = self._chunks.get(number)
             if chunk is None or not chunk.unsettled:
@@ -75,28 +74,28 @@ class Lines:
 
 
 class Numbers:
-    """The batches of one partition.  ``base`` is the first from which they are made again."""
+    """The batches of one partition.  ``base`` is the first that a later process makes again."""
 
     def __init__(self, base: int = 0, done: Iterable[int] = ()) -> None:
         self.base = base
         self._done = {number for number in done if number >= base}
-        self._cursors: dict[int, bytes] = {}  # after the batch of that number
+        self._cursors: dict[int, bytes] = {}  # after the batch of this number
 
     def made(self, number: int, cursor: bytes) -> None:
-        """A batch was made; from its cursor the one after it is made."""
+        """Add a batch with the cursor after it."""
         if number >= self.base:
             self._cursors[number] = cursor
 
     @property
     def above(self) -> list[int]:
-        """What is done from the base on."""
+        """Done batches from the base on."""
         return sorted(self._done)
 
     def is_done(self, number: int) -> bool:
         return number < self.base or number in self._done
 
     def done(self, number: int) -> tuple[int, bytes] | None:
-        """A batch is done.  The new base with its cursor, when there is one."""
+        """Mark a batch as done; the new base and its cursor, if that has moved."""
         if self.is_done(number):
             return None
         self._done.add(number)

@@ -1,8 +1,8 @@
-"""Where an example is that somebody asks for by its key.
+"""The state of an example, found by its key.
 
 ready          its next segment waits for a batch
-not begun      the same, and it is the first; or it waits for a place of the capacity
-out            in a batch that was made and is not saved
+not begun      its first segment waits for a batch, or for a place of the capacity
+out            it is in a batch that was made and is not saved
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Found", "found_in"]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One example: ``segment`` is the next, or that which is out, of ``segments``."""
+    """One example: ``segment``, of ``segments``, is the next or is out."""
 
     epoch: int
     segments: int
@@ -26,14 +26,14 @@ class Found:
 
     @property
     def where(self) -> str:
-        """In words."""
+        """The state as a text."""
         if self.out is not None:
             return "out"
         return "ready" if self.segment else "not begun"
 
 
 def found_in(slots: Slots, key: Hashable, out: Iterable[Segments]) -> Iterator[Found]:
-    """Examples of a key that have a slot.  ``out`` are batches, the oldest first."""
+    """Examples of a key that have a slot; ``out`` are the batches that are out, oldest first."""
     batches = list(out)
     for slot, epoch in slots.of_name(key):
         count, segment = int(slots.count[slot]), int(slots.segment[slot])

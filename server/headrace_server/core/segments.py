@@ -4,13 +4,13 @@
             ├─► next_draft() ─► out ┤
     back ───┘                      └─► saved(): back, for its next segment
 
-A draft takes the ready segments with the smallest insertion indices.  Examples are begun in the
-order of their indices, so those that came *back* are all older than those that are *fresh*, and
-the order is: back by index, then fresh.  In a later life some that are fresh may be older, for
-those of another trainer were stored and theirs were not: of these the rows of a draft are sorted.
+A draft takes the ready segments with the smallest insertion indices.  Examples begin in the order
+of their indices, so those that came *back* are older than *fresh* ones, and the order is: back by
+index, then fresh.  After a restart a fresh example may be older, if the states of another trainer
+were stored and its own were not; then the draft sorts its rows.
 
-After the end of the input small batches are given at once where they are allowed; where they are
-not, the end comes as soon as fewer than a batch of examples are unfinished.
+After the end of the input small batches are drafted at once if they are allowed.  If not, the
+machine drops the rest as soon as fewer than a batch of examples are unfinished.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ __all__ = ["SegmentQueue"]
 class _Returned:
     """Slots that came back, the smallest insertion index first.
 
-    They lie in a few sorted runs, a later one less than half as long as the one before when it was
-    put there: what a batch costs grows with the logarithm of what is here.
+    They are a few sorted runs, each less than half as long as the one before when it was added.  So
+    the cost of a batch grows with the logarithm of their number.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class _Returned:
         return self._count
 
     def put(self, indices: np.ndarray, slots: np.ndarray) -> None:
-        """More of them; their indices ascend."""
+        """Add slots with ascending indices."""
         if not len(slots):
             return
         self._count += len(slots)
@@ -50,7 +50,7 @@ class _Returned:
         self._runs.append(run)
 
     def get(self, n: int) -> np.ndarray:
-        """The first ``n``; there must be so many."""
+        """Remove the first ``n``, which must be there."""
         self._count -= n
         if len(self._runs) == 1 and self._runs[0].shape[1] == n:
             whole: np.ndarray = self._runs.pop()[1]
@@ -70,7 +70,7 @@ class _Returned:
         return slots
 
     def first(self, n: int) -> np.ndarray:
-        """Indices and slots among which the first ``n`` are, in no order; they stay."""
+        """Indices and slots that include the first ``n``, unsorted; they stay."""
         if not self._runs:
             return np.empty((2, 0), np.int64)
         return np.concatenate([run[:, :n] for run in self._runs], axis=1)
@@ -93,24 +93,24 @@ class SegmentQueue(Sequences):
         self._returning = 0  # rows in them that will come back
         self._wanted = 0
         self._made = 0
-        self._claimed: set[int] = set()  # batches in _out that an earlier life has made
+        self._claimed: set[int] = set()  # batches in _out from before a restart
 
     def want(self, upto: int, stripe: int = 0) -> None:
-        """Batches may be made until there have been so many."""
+        """Allow batches until there have been ``upto``."""
         self._wanted = max(self._wanted, upto)
 
     @property
     def starved(self) -> bool:
-        """Whether a batch is wanted that can not be formed now, but for what trainers have."""
+        """Whether a batch is wanted that needs states which trainers have."""
         return self._made < self._wanted and not self.hungry and bool(self._out)
 
     @property
     def ready(self) -> int:
-        """Segments that could be taken now."""
+        """Number of segments that could be taken now."""
         return len(self._back) + len(self._fresh)
 
     def next_draft(self) -> Segments | None:
-        """The next batch, if one is wanted and can be formed."""
+        """The next batch, if one is wanted and possible."""
         if self._made >= self._wanted:
             return None
         n = min(self.batch_size, self.ready)
@@ -129,7 +129,7 @@ class SegmentQueue(Sequences):
         return batch
 
     def _joined(self, back: np.ndarray, fresh: np.ndarray) -> np.ndarray:
-        """Rows that came back and fresh ones, by insertion index."""
+        """Returned and fresh slots together, by insertion index."""
         slots, index = np.concatenate([back, fresh]), self._slots.index
         if len(back) and index[back[-1]] > index[fresh[0]]:
             slots = slots[index[slots].argsort()]
@@ -152,9 +152,9 @@ class SegmentQueue(Sequences):
         return self._slots.segments(slots, further=further)
 
     def saved(self, batch: Segments) -> np.ndarray | None:
-        """The states after a batch are there: places of rows whose states are wanted.
+        """Mark a batch as done: places of the rows whose states are wanted.
 
-        None when the feed was cancelled and nothing can be saved any more.
+        None if the feed was cancelled, so that nothing can be saved any more.
         """
         self._take_back(batch)
         ended = batch.slots[batch.last]
@@ -177,10 +177,10 @@ class SegmentQueue(Sequences):
         self._back.put(self._slots.index[slots], slots)
 
     def claim(self, slots: np.ndarray, segments: np.ndarray) -> Segments | None:
-        """These segments are out after all: a trainer has them from an earlier life.
+        """Make the batch again that a trainer has from before a restart.
 
-        None when one of them is not the next of its example, or was handed out again, and when
-        their insertion indices do not ascend, as those of every batch do.
+        None if a segment is not the next of its example, or was handed out again, or if the
+        insertion indices do not ascend, as those of every batch do.
         """
         if (slots < 0).any() or (np.diff(self._slots.index[slots]) <= 0).any():
             return None
@@ -204,7 +204,7 @@ class SegmentQueue(Sequences):
         return batch
 
     def release(self, batch: Segments) -> None:
-        """What was claimed is ready again."""
+        """Take a claimed batch back: its segments are ready again."""
         self._take_back(batch)
         self._claimed.discard(id(batch))
         last = batch.slots[batch.last]
@@ -214,7 +214,7 @@ class SegmentQueue(Sequences):
         self._drop_leftovers()
 
     def _drop_leftovers(self) -> None:
-        """No full batch can be formed any more, and no small one is allowed."""
+        """Drop what is ready if it can not fill a batch any more and must not be smaller."""
         coming = 0 if self._cancelled else self._returning
         if self._closed and not self.allow_small and self.ready + coming < self.batch_size:
             self._drop(self._back.get(len(self._back)), "remainder")

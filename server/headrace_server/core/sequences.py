@@ -2,10 +2,10 @@
 
     offer ─► waiting ──capacity──► fresh ──first taken──► started ──last one done──► finished
 
-An example that is admitted gets a *slot*, the row of all tables that speak of it (slots.py), and
-the next insertion index; its key is then in flight.  Its place in ``capacity`` is free when its
-last segment is taken, its slot when that segment is done.  What is taken when is decided by the
-classes that build on this one: `SegmentQueue` (order of arrival) and `Lanes`.
+An admitted example gets a *slot*, its row in all tables (slots.py), and the next insertion index;
+its key is then in flight.  Its place in ``capacity`` is free when its last segment is taken, its
+slot when that segment is done.  Subclasses decide which segments are taken when: `SegmentQueue`
+(order of arrival) and `Lanes`.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from .slots import Begun, Segments, Slots
 
 __all__ = ["BEGUN", "FIRST_INDEX", "PARTITION_BITS", "REFUSED", "Sequences"]
 
-#: Insertion indices start here, as they did in TensorFlow …
+#: First insertion index, as in TensorFlow …
 FIRST_INDEX = -(2**63)
-#: … and carry the partition in the bits after the sign.
+#: … with the partition in these bits after the sign.
 PARTITION_BITS = 12
-#: Examples that are admitted and not begun, beyond which nothing is read ahead.
+#: Number of examples admitted and not begun above which nothing is read ahead.
 _READ_AHEAD = 1024
 _NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class _Offered:
-    """What is known of a chunk's examples while some of them wait."""
+    """Facts of a chunk's examples while some of them wait."""
 
     keys: Sequence[Hashable]
     counts: np.ndarray
-    columns: np.ndarray  # of the tables
+    columns: np.ndarray  # for the tables
     line: int  # of its first example
     known: np.ndarray | None  # per row: one of the marks below; None: all are new
 
     def seek(self, key: Hashable, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Epoch and number of segments of the examples with this key."""
+        """Epoch and number of segments of each example with this key."""
         for row in range(start, stop):
             epoch, name = cast("tuple[int, Hashable]", self.keys[row])
             if name == key and (self.known is None or not self.known[row]):
                 yield epoch, int(self.counts[row])
 
 
-#: An example that an earlier life has begun or ended, and one whose key it has refused.
+#: Marks of an example that an earlier process began or ended, and of one that it refused.
 BEGUN, REFUSED = 1, 2
 
 
@@ -69,7 +69,7 @@ class _Fifo:
         self._count += len(slots)
 
     def get(self, n: int) -> np.ndarray:
-        """The first ``n`` of them; there must be so many."""
+        """Remove the first ``n``, which must be there."""
         self._count -= n
         taken = []
         while n:
@@ -82,7 +82,7 @@ class _Fifo:
         return taken[0] if len(taken) == 1 else np.concatenate([_NONE, *taken])
 
     def first(self, n: int) -> np.ndarray:
-        """The first ``n`` of them, which stay."""
+        """The first ``n``, which stay."""
         slots = self.get(n)
         if n:
             self._parts.appendleft(slots)
@@ -91,13 +91,13 @@ class _Fifo:
 
 
 class Sequences(ABC):
-    """What both orders have in common: admission, capacity, counts.
+    """The common part of both orders: admission, capacity, counts.
 
     ``capacity`` None is unbounded.  A shaper whose drafts are Segments; see ``plan.Shaper``.
     """
 
     kind = "sequences"
-    rewound = 0  # segments that were done, and go out again
+    rewound = 0  # segments that were done, and are handed out again
     through: Sequence[int] = ()  # see ``take_through``
     _slots: Slots
 
@@ -141,9 +141,9 @@ class Sequences(ABC):
         return room and not ahead and not self._finished
 
     def offer(self, chunk: int, rows: int, facts: Mapping[str, Any]) -> None:
-        """A chunk's examples, in order: the ``key`` of each and its ``count`` of segments.
+        """Take a chunk's examples, in order: the ``key`` of each and its ``count`` of segments.
 
-        ``line`` is the number of the first, and ``known`` marks those that an earlier life has
+        ``line`` is the number of the first, and ``known`` marks those that an earlier process
         dealt with: they are not admitted, and have had their insertion index.
         """
         if self._finished:
@@ -157,7 +157,7 @@ class Sequences(ABC):
             self._admit()
 
     def finish(self, drop: bool = False) -> None:
-        """The input has ended.  With ``drop`` what is not begun or ready now never will be."""
+        """End the input.  With ``drop`` waiting examples are dropped."""
         self._finished = True
         if drop:
             self._cancelled = True
@@ -168,7 +168,7 @@ class Sequences(ABC):
             self._offered.clear()
 
     def take_refused(self) -> list[tuple[int, int]]:
-        """Chunk and row of examples whose key was in flight already.  They were not admitted."""
+        """Chunk and row of examples that were not admitted, since their key was in flight."""
         refused, self.refused = self.refused, []
         return refused
 
@@ -187,7 +187,7 @@ class Sequences(ABC):
         return self._finished and not self._waiting
 
     def _admit(self) -> None:
-        """Let examples in, in their order, as far as there is room."""
+        """Admit examples in order, while there is room."""
         while self._waiting:
             chunk, start, stop = self._waiting[0]
             end = stop
@@ -212,7 +212,7 @@ class Sequences(ABC):
     def _let_in(
         self, chunk: int, offered: _Offered, start: int, end: int
     ) -> tuple[list[int], list[int]]:
-        """Of these rows those that are admitted, and their insertion indices."""
+        """The rows that are admitted out of a range, and their insertion indices."""
         keys, known, reserve = offered.keys, offered.known, self._slots.reserve
         rows, indices = [], []
         for row in range(start, end):
@@ -230,7 +230,7 @@ class Sequences(ABC):
         return rows, indices
 
     def resume(self, begun: Begun) -> np.ndarray:
-        """Examples that an earlier life has begun go on; their slots."""
+        """Go on with examples that an earlier process began; their slots."""
         slots = self._slots.resume(begun)
         self.in_flight += len(slots)
         for chunk, uses in Counter(begun.chunks.tolist()).items():
@@ -239,7 +239,7 @@ class Sequences(ABC):
         return slots
 
     def start_from(self, index: int) -> None:
-        """The insertion index of the next example that is offered."""
+        """Set the insertion index of the next example."""
         self._next_index = index
 
     @property
@@ -247,12 +247,12 @@ class Sequences(ABC):
         return self._next_index
 
     def find(self, indices: np.ndarray) -> np.ndarray:
-        """The slots of examples by insertion index; -1 where one is not there."""
+        """Slots of examples by insertion index; -1 for one that is not there."""
         return self._slots.find(indices)
 
     @abstractmethod
     def _come_back(self, slots: np.ndarray) -> None:
-        """The next segments of these, by ascending index, are ready."""
+        """Make the next segments of these examples ready; indices ascend."""
 
     @property
     def slots(self) -> int:
@@ -267,42 +267,42 @@ class Sequences(ABC):
 
     @abstractmethod
     def saved(self, batch: Segments) -> np.ndarray | None:
-        """A batch is done: places of the rows whose states are wanted.
+        """Mark a batch as done: places of the rows whose states are wanted.
 
-        None when nothing can be saved any more.
+        None if nothing can be saved any more.
         """
 
     @property
     def starved(self) -> bool:
-        """Whether a batch is wanted that can not be formed now, but for states to come."""
+        """Whether a batch is wanted that needs states which trainers have."""
         return False
 
     def claim(self, slots: np.ndarray, segments: np.ndarray) -> Segments | None:
-        """The batch of these segments, which a trainer has; None where it is not its own."""
+        """Make the batch again that a trainer has from before a restart; None if not its own."""
         return None
 
     def release(self, batch: Segments) -> None:
-        """What was claimed is ready again."""
+        """Take a claimed batch back: its segments are ready again."""
         return
 
     def leave(self, stripe: int) -> None:
-        """The trainer of a stripe of lanes left."""
+        """Close the stripe of a trainer that left."""
         return
 
     def keep(self, batch: Segments, rows: np.ndarray) -> np.ndarray:
-        """Which of these rows' states after a batch are to be kept."""
+        """Note states of rows after a batch; the rows whose states are still of use."""
         return rows[:0]
 
     def take_dry(self) -> list[int]:
-        """Stripes of lanes for which nothing is left, once each."""
+        """Stripes of lanes that ran dry since the last call."""
         return []
 
     def take_through(self) -> list[int]:
-        """Slots of examples in lanes that are through or dropped, once each."""
+        """Slots of examples in lanes that ended or were dropped since the last call."""
         return []
 
     def _hand_out(self, batch: Segments) -> None:
-        """A batch goes to a trainer: places of examples that end with it are free."""
+        """Hand a batch out; free the places of examples that end with it."""
         self._out[id(batch)] = batch
         self._leave_capacity(batch.slots[batch.last])
         self._admit()
@@ -312,17 +312,17 @@ class Sequences(ABC):
             raise ValueError("a batch is saved that is not out: it was saved before")
 
     def _leave_capacity(self, slots: np.ndarray) -> None:
-        """The last segments of these were taken: others may come in."""
+        """Free the places of examples whose last segments are taken."""
         self.in_flight -= len(slots)
         self._slots.land(slots)
 
     def _reenter(self, slots: np.ndarray) -> None:
-        """The last segments of these were taken, and have come back."""
+        """Take examples back into the capacity, whose last segments were handed out."""
         self.in_flight += len(slots)
         self._slots.reenter(slots)
 
     def _free_slots(self, slots: np.ndarray) -> None:
-        """These examples are through, or dropped."""
+        """Free the slots of examples that ended or were dropped."""
         self._slots.free(slots)
 
     def _need_no_payload(self, slots: np.ndarray) -> None:
@@ -342,7 +342,7 @@ class Sequences(ABC):
             self._dropped[reason] = self._dropped.get(reason, 0) + segments
 
     def _drop(self, slots: np.ndarray, reason: str) -> None:
-        """Examples that are in flight go as they are; their segments to come are counted."""
+        """Drop examples in flight, and count the segments that they had left."""
         left = self._slots.count[slots] - self._slots.segment[slots]
         self._note_dropped(reason, int(left.sum()))
         self._leave_capacity(slots)
@@ -351,7 +351,7 @@ class Sequences(ABC):
 
     @abstractmethod
     def expected(self) -> Segments | None:
-        """A guess at the next batch, if it will be a full one: the oldest one is saved before."""
+        """The next full batch, if the oldest one out is saved before it; None if unknown."""
 
     # What is known
 
@@ -364,10 +364,10 @@ class Sequences(ABC):
         return self._dropped
 
     def standing(self) -> dict[str, int]:
-        """Segments by what they wait for; of those that are ``full`` one for each example.
+        """Number of segments by what they wait for.
 
-        ``ready`` wait for nothing, ``leased`` for the states of a trainer, and examples that were
-        read are kept out while the capacity is ``full``.
+        ``ready`` wait for nothing, ``leased`` for the states of a trainer; ``full`` counts examples
+        that wait for a place of the capacity.
         """
         return {
             "ready": self.ready,
@@ -378,10 +378,10 @@ class Sequences(ABC):
     @property
     @abstractmethod
     def ready(self) -> int:
-        """Segments that could be taken now."""
+        """Number of segments that could be taken now."""
 
     def seek(self, key: Hashable) -> list[Found]:
-        """What is known of the examples of a key, each in its epoch."""
+        """The examples of a key, each in its epoch."""
         waiting = ((self._offered[chunk], start, stop) for chunk, start, stop in self._waiting)
         return [
             *found_in(self._slots, key, self._out.values()),
@@ -393,14 +393,14 @@ class Sequences(ABC):
         return next(iter(self._out.values()), None)
 
     def key_of(self, slot: int) -> Hashable:
-        """The key of an example that is not through."""
+        """Key of an example that has not ended."""
         return self._slots.key_of(slot)
 
     def keys_of(self, slots: np.ndarray) -> list[Hashable]:
-        """The keys of examples that are not through."""
+        """Keys of examples that have not ended."""
         return self._slots.keys_of(slots)
 
     @property
     def done(self) -> bool:
-        """Whether everything was handed out and is through."""
+        """Whether all examples have ended and no more can come."""
         return self._closed and not self._slots.live

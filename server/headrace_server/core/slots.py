@@ -1,11 +1,11 @@
-"""Slots of examples that are on their way: the rows of all tables that speak of them.
+"""Slots of examples: their rows in all tables while segments of them are handed out.
 
     reserve(key) ─► enter(), resume() ─► a slot, its key in flight ─► land() ─► free()
                                                          ▲              │
                                                          └── reenter() ◄┘
 
-A key is in flight from before its example has a slot until its last segment is taken; the slot is
-used again when that segment is done.  Tables only grow, and a slot stays where it is.
+A key is in flight from before its example has a slot until its last segment is taken.  The slot is
+reused when that segment is done.  Tables only grow, and an example stays in its slot.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _OF_EXAMPLES = ("chunk", "row", "count", "index", "line")
 
 @dataclass(slots=True, eq=False)
 class Segments:
-    """A batch: one segment of each of some examples.  Nobody changes it once it is made."""
+    """A batch: one segment of each of some examples; never changed."""
 
     slots: np.ndarray
     chunks: np.ndarray
     rows: np.ndarray  # in their chunks
-    segments: np.ndarray  # which one of the example's
-    counts: np.ndarray  # of how many
+    segments: np.ndarray  # number of the segment in its example
+    counts: np.ndarray  # number of segments of the example
     indices: np.ndarray  # insertion index
     lines: np.ndarray  # number of the example as it was read
     stripe: int  # of lanes
     lanes: np.ndarray
-    starts: np.ndarray  # places in the batch whose lane got another example
-    last: np.ndarray = field(init=False)  # which rows are their example's last
+    starts: np.ndarray  # places in the batch where a lane has a new example
+    last: np.ndarray = field(init=False)  # mask of the last segments of their examples
 
     def __post_init__(self) -> None:
         self.last = self.segments + 1 == self.counts
@@ -49,7 +49,7 @@ class Segments:
         return set(self.chunks.tolist())
 
     def same(self, other: Segments) -> bool:
-        """Whether these are the same segments in the same places of the same partition."""
+        """Whether this batch has the same segments in the same places."""
         return (
             self.stripe == other.stripe
             and self.indices.tobytes() == other.indices.tobytes()
@@ -61,18 +61,18 @@ class Segments:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Begun:
-    """Examples of which segments are done, as an earlier life has left them, by index."""
+    """Examples that an earlier process began, by index."""
 
     chunks: np.ndarray
     rows: np.ndarray
     counts: np.ndarray
-    segments: np.ndarray  # the next of each
+    segments: np.ndarray  # the next one
     indices: np.ndarray
     lines: np.ndarray
     keys: Sequence[Hashable]
 
     def take(self, places: np.ndarray) -> Begun:
-        """Some of them."""
+        """Some of these examples."""
         return Begun(
             *(self.chunks[places], self.rows[places], self.counts[places], self.segments[places]),
             *(self.indices[places], self.lines[places]),
@@ -83,7 +83,7 @@ class Begun:
 class Slots:
     """The tables, indexed by slot, and the keys."""
 
-    #: Tables that begin at 0 for each example; a subclass may have more.
+    #: Tables that start at 0 for each example; a subclass may have more.
     counters: tuple[str, ...] = ("segment",)
 
     chunk: np.ndarray
@@ -91,12 +91,12 @@ class Slots:
     count: np.ndarray
     index: np.ndarray
     line: np.ndarray
-    segment: np.ndarray  # the one that is taken next
+    segment: np.ndarray  # the next one
 
     def __init__(self, size: int) -> None:
         self.live = 0  # in use
         self._names = (*_OF_EXAMPLES, *self.counters)
-        self._resumed = False  # whether some were begun in an earlier life
+        self._resumed = False  # whether some were begun by an earlier process
         self._key_of: dict[int, Hashable] = {}
         self._slot_of: dict[Hashable, int] = {}  # of keys in flight; -1 before there is one
         self._free: list[int] = []
@@ -119,9 +119,9 @@ class Slots:
     # Examples come
 
     def reserve(self, key: Hashable, line: int) -> bool:
-        """The key is in flight; False when an example that came before has it in flight.
+        """Put a key in flight; False if an earlier example has it in flight.
 
-        One that comes after it can be there too, when an earlier life has begun it.
+        A later example may have it too, if an earlier process began that one.
         """
         slot = self._slot_of.get(key)
         if slot is not None and not (self._resumed and slot >= 0 and self.line[slot] > line):
@@ -130,7 +130,7 @@ class Slots:
         return True
 
     def columns(self, chunk: int, counts: np.ndarray, line: int) -> np.ndarray:
-        """What the tables are to have of all examples of a chunk, but their indices."""
+        """Columns for the tables of all examples of a chunk, but for their indices."""
         columns = np.zeros((len(self._names), len(counts)), np.int64)
         place, rows = self._names.index, np.arange(len(counts))
         columns[place("chunk")] = chunk
@@ -142,7 +142,7 @@ class Slots:
     def enter(
         self, columns: np.ndarray, indices: Sequence[int], keys: Sequence[Hashable]
     ) -> np.ndarray:
-        """Examples of one chunk whose keys are reserved; their slots."""
+        """Add examples of one chunk whose keys are reserved; their slots."""
         slots = self._take(len(keys))
         self._tables[:, slots] = columns
         self.index[slots] = indices
@@ -150,7 +150,7 @@ class Slots:
         return slots
 
     def resume(self, begun: Begun) -> np.ndarray:
-        """Examples that an earlier life has begun; their slots."""
+        """Add examples that an earlier process began; their slots."""
         self._resumed = True
         slots = self._take(len(begun.keys))
         self.chunk[slots] = begun.chunks
@@ -178,19 +178,19 @@ class Slots:
     # Examples go
 
     def land(self, slots: np.ndarray) -> None:
-        """The keys of these are in flight no more."""
+        """End the flight of these examples' keys."""
         for slot in slots.tolist():
             key = self._key_of[slot]
             if self._slot_of.get(key) == slot:
                 del self._slot_of[key]
 
     def reenter(self, slots: np.ndarray) -> None:
-        """The keys of these are in flight again, as far as no other example has them."""
+        """Put the keys of these examples in flight again, if no other example has them."""
         for slot in slots.tolist():
             self._slot_of.setdefault(self._key_of[slot], slot)
 
     def free(self, slots: np.ndarray) -> None:
-        """The examples of these are through, or dropped."""
+        """Free the slots of examples that ended or were dropped."""
         numbers = slots.tolist()
         for slot in numbers:
             del self._key_of[slot]
@@ -200,21 +200,21 @@ class Slots:
     # What is known
 
     def key_of(self, slot: int) -> Hashable:
-        """The key of an example that is not through."""
+        """Key of an example that has not ended."""
         return self._key_of[slot]
 
     def keys_of(self, slots: np.ndarray) -> list[Hashable]:
-        """The keys of examples that are not through."""
+        """Keys of examples that have not ended."""
         keys = self._key_of
         return [keys[slot] for slot in slots.tolist()]
 
     def of_name(self, name: Hashable) -> list[tuple[int, int]]:
-        """Slot and epoch of the examples whose key is (epoch, name)."""
+        """Slot and epoch of each example whose key is (epoch, name)."""
         keys = ((slot, cast("tuple[int, Hashable]", key)) for slot, key in self._key_of.items())
         return [(slot, key[0]) for slot, key in keys if key[1] == name]
 
     def find(self, indices: np.ndarray) -> np.ndarray:
-        """Slots by insertion index; -1 where no such example is here."""
+        """Slots by insertion index; -1 for an example that is not here."""
         there = {int(self.index[slot]): slot for slot in self._key_of}
         return np.array([there.get(index, -1) for index in indices.tolist()], np.int64)
 
@@ -226,7 +226,7 @@ class Slots:
         starts: np.ndarray = _NONE,
         further: np.ndarray | None = None,
     ) -> Segments:
-        """The next segments of these, as a batch; ``further`` on by so many."""
+        """The next segments of examples as a batch; ``further`` is added to their numbers."""
         segments = self.segment[slots]
         if further is not None:
             segments = segments + further

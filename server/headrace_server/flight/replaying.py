@@ -1,10 +1,10 @@
-"""Batches that are made once more, from the record of how their rows were read.
+"""Replay: makes batches again from the record of how their rows were read.
 
     script: which batches, in which order ─► Made ─► its chunks, read again ─► the same block
                                                           └ examples compared with the record
 
-A chunk is read as it was, from its position and with what the stages remembered, so a batch needs
-no other batch to be made before it.  One partition of the replay gives all batches of the script.
+A chunk is read again from its position and with the memory of the stages before it, so no other
+batch has to be made first.  One partition of the replay makes all batches of the script.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from .rows import BatchId, Made, Recorded, StoredSource
 
 __all__ = ["Replay", "Script", "replayed"]
 
-#: Chunks that are held, as others may need them again.
+#: Maximum number of chunks in memory, for batches that share them.
 _CHUNKS = 64
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What is served again: batches of a feed's record, in order."""
+    """The parameters of a replay: recorded batches of a feed, in order."""
 
     state: str
     feed: str
@@ -75,7 +75,7 @@ class Replay:
 
 
 class _Chunks(Generic[T]):
-    """Chunks that were read again with what a shape makes of them; the oldest are dropped."""
+    """Chunks that were read again, each with its part of the shape; the oldest are dropped."""
 
     def __init__(
         self, intakes: Mapping[int, Intake], shaped: Callable[[Read, Chunk], tuple[Chunk, T]]
@@ -85,7 +85,7 @@ class _Chunks(Generic[T]):
         self._held: dict[tuple[int, StoredSource], tuple[Chunk, T, np.ndarray]] = {}
 
     def get(self, partition: int, source: StoredSource) -> tuple[Chunk, T, np.ndarray]:
-        """The chunk, the shape's part, and where each recorded row of it is; see ``_places``."""
+        """The chunk, the part of the shape, and the place of each recorded row; see ``_places``."""
         name = partition, source
         if name not in self._held:
             if len(self._held) >= _CHUNKS:
@@ -133,7 +133,7 @@ class Script:
         self.made = lru_cache(maxsize=2)(self._made)
 
     def _made(self, number: int) -> Made:
-        """The record of a batch.  DataError where it is deleted."""
+        """The record of a batch; DataError if it was deleted."""
         batch = self._script[number]
         made = self._recorded.get(batch)
         if made is None:
@@ -279,7 +279,7 @@ class _Segments(SegmentMaker):
     def _begun(
         self, batch: Segments, offers: Mapping[int, Offer]
     ) -> tuple[Segments, dict[str, Any], int]:
-        """Every row from its initial states."""
+        """The batch with the initial states of all rows, as columns and their number."""
         if self.cutting.at_trainer:
             batch = replace(batch, starts=np.arange(len(batch), dtype=np.int64))
         fresh = replace(batch, segments=np.zeros_like(batch.segments))
@@ -292,13 +292,13 @@ class _Segments(SegmentMaker):
 
 
 def _marked(made: Made) -> dict[str, Any]:
-    """What a batch tells of itself, and that it is a replay."""
+    """The description of a batch, marked as a replay."""
     batch = made.id
     return {**made.meta, "replayed": [batch.life, batch.partition, batch.number]}
 
 
 def _places(source: StoredSource, chunk: Chunk) -> np.ndarray:
-    """Where each recorded row of a chunk is in what was read now; -1 where it is not."""
+    """Place of each recorded row in the chunk as read now; -1 for a missing row."""
     was, now = source.ordinals, chunk.ordinals
     if np.array_equal(was, now):
         return np.arange(len(was))
@@ -312,7 +312,7 @@ def _places(source: StoredSource, chunk: Chunk) -> np.ndarray:
 def _found(
     source: StoredSource, chunk: Chunk, where: np.ndarray, recorded: np.ndarray
 ) -> np.ndarray:
-    """Rows of a chunk by their recorded places; DataError where they are not the same now."""
+    """Rows of a chunk by their recorded places; DataError if they have changed."""
     rows: np.ndarray = where[recorded]
     if (rows < 0).any():
         gone = source.row(int(recorded[int(np.argmax(rows < 0))]))
@@ -331,7 +331,7 @@ def _found(
 
 
 def _brought(states: list[State], made: Made) -> tuple[dict[str, Any], int]:
-    """The states that went out with a batch, as columns of it."""
+    """The recorded states of a batch, as columns and their number."""
     if made.states is None:
         raise DataError(f"the states of batch {made.id} were not recorded (record='states')")
     kinds = {"state:" + state.name: state.field.dtype for state in states} | {"@state_of": "int32"}

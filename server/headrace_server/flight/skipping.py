@@ -1,11 +1,11 @@
-"""Examples of recorded batches, left out from now on: what an operator does to a poisoned step.
+"""Leaves the examples of recorded batches out from now on, for an operator with a poisoned step.
 
-    flight ─► rows of the batches that are meant ─► quarantine.json ─► LeftOut in the next server
+    flight ─► rows of the chosen batches ─► quarantine.json ─► LeftOut in the next server
 
-Nothing that is stored is moved: see ``making/leaving_out.py``.  So a batch that is not committed is
-passed over whole, and one that is committed stays so; its examples are out of later epochs, and of
-this one too when the feed is taken back to a snapshot before it.  Examples of segments end where
-they are.
+Stored positions do not move: see ``making/leaving_out.py``.  So a batch that is not committed is
+passed over whole.  A committed batch stays committed; its examples are out of later epochs, and of
+this one if the feed is taken back to a snapshot before it.  Examples of segments end where they
+are.
 """
 
 from __future__ import annotations
@@ -36,36 +36,36 @@ _LONGEST_REASON = 1000
 
 @dataclass(frozen=True, slots=True)
 class SkipReport:
-    """What was left out, and what can not be any more."""
+    """The result: the examples left out, and batches for which it is too late."""
 
     feed: str
-    examples: int  # on the list by this
-    known: int  # of them: that were on it
+    examples: int  # named by this call
+    known: int  # of these: left out before
     batches: tuple[BatchId, ...]
-    committed: tuple[BatchId, ...]  # of these: those that are done in the state as it is
-    going_on: int  # examples of segments that have begun, and end where they are
+    committed: tuple[BatchId, ...]  # of these: committed in the current state
+    going_on: int  # begun examples of segments, which end where they are
     segments: bool
 
     def lines(self) -> list[str]:
-        """In words."""
-        said = f"feed {self.feed!r}: {self.examples} examples of {len(self.batches)} batches"
-        told = [f"{said} are left out from now on ({self.known} of them were before)"]
+        """The report as lines of text."""
+        named = f"feed {self.feed!r}: {self.examples} examples of {len(self.batches)} batches"
+        lines = [f"{named} are left out from now on ({self.known} of them were before)"]
         if self.segments:
-            told.append(f"{self.going_on} of them have begun, and end where they are")
+            lines.append(f"{self.going_on} of them have begun, and end where they are")
             if self.committed:
-                told.append(
+                lines.append(
                     f"{len(self.committed)} of the batches were committed: what their segments did "
                     "is not undone, unless the feed is taken back to a snapshot before them"
                 )
         elif self.committed:
             listed = ", ".join(map(str, self.committed[:5]))
             more = ", …" if len(self.committed) > 5 else ""
-            told.append(
+            lines.append(
                 f"{len(self.committed)} of the batches are committed and can not be left out any "
                 f"more in this epoch, unless the feed is taken back to a snapshot before them: "
                 f"{listed}{more}"
             )
-        return told
+        return lines
 
     def to_plain(self) -> dict[str, Any]:
         return {
@@ -85,9 +85,9 @@ def skip(
     reason: str,
     key: bytes | None = None,
 ) -> SkipReport:
-    """Leave out the examples of what ``choose`` finds; with ``key`` only those of that key.
+    """Leave out the examples of the batches that ``choose`` finds; with ``key`` only of that key.
 
-    ServerError while a server holds the directory, and where rows are recorded no more.
+    ServerError while a server holds the directory, or if the record of a batch was deleted.
     """
     if not reason.strip() or len(reason) > _LONGEST_REASON:
         raise ValueError(f"reason={reason!r:.80}: a text of 1 to {_LONGEST_REASON} characters")
@@ -151,7 +151,7 @@ def _is_segmented(state: Path, feed: str) -> bool:
 
 
 def _stores(state: Path, feed: str, partitions: set[int]) -> dict[int, Saved]:
-    """What is stored of some partitions."""
+    """The stored state of some partitions."""
     found = {}
     for partition in partitions:
         path = partition_path(state, feed, partition)

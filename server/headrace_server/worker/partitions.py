@@ -90,10 +90,8 @@ class Partitions:
     def rest(self, poll: Callable[[float], Any], at_most_s: float) -> Any:
         """Work ahead, then wait by ``poll`` and record the reason; the result of ``poll``."""
         for name in self._resting:
-            if self._running[name].prepare() and (
-                events := poll(0)
-            ):  # others can be prepared later
-                return events
+            if self._running[name].prepare() and (events := poll(0)):
+                return events  # other partitions can prepare later
         reason = "slab" if self._full else "states" if self._lacks.starved else "trainers"
         self._full = False
         return self._reporter.rest(reason, poll, at_most_s)

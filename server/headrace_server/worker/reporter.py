@@ -3,8 +3,8 @@
     rest("trainers" | "states" | "slab") ── a wait of the worker ──► seconds, by what was waited for
     look() ── a moment later ──► [ the report in the diary ]
 
-``look()`` only reads the clock until the next report is due.  Reports take at most a hundredth of the
-worker's time, however many partitions it has.
+``look()`` only reads the clock until the next report is due.  Reports take at most a hundredth of
+the worker's time, however many partitions it has.
 """
 
 from __future__ import annotations
