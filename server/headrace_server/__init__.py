@@ -5,7 +5,7 @@ import headrace_server as hs
 with hs.run(hs.from_examples([{"x": 1.0}] * 64).batch(8)) as server:
     print(server.address)
 
-A name is imported when it is first asked for: what needs no numpy does not wait for it.
+A name is imported at its first use: code that needs no numpy does not wait for it.
 """
 
 from importlib import import_module
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from headrace_proto import __version__
 
 if TYPE_CHECKING:
-    from .pipeline import (
-        Declaration,
-        Feature,
-        Pipeline,
-        by_source,
+    from .pipeline.builder import Pipeline
+    from .pipeline.by_source import by_source
+    from .pipeline.declaration import Declaration, Feature
+    from .pipeline.initial import zeros
+    from .pipeline.sources import (
         fixed,
         from_examples,
         from_function,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         read_tfrecord,
         scalar,
         sequence,
-        zeros,
     )
     from .replay_server import replay
     from .server import Server, run
@@ -61,13 +60,23 @@ __all__ = [
 ]
 
 
-_ELSEWHERE = {"Server": "server", "run": "server", "replay": "replay_server"}
+#: Where a name is found; all others in ``pipeline.sources``.
+_ELSEWHERE = {
+    "Declaration": "pipeline.declaration",
+    "Feature": "pipeline.declaration",
+    "Pipeline": "pipeline.builder",
+    "Server": "server",
+    "by_source": "pipeline.by_source",
+    "replay": "replay_server",
+    "run": "server",
+    "zeros": "pipeline.initial",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = _ELSEWHERE.get(name, "pipeline")
+    module = _ELSEWHERE.get(name, "pipeline.sources")
     found = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
     return found
 

@@ -20,7 +20,7 @@ from .files.durable_file import writing
 from .files.manifest import resolve
 from .front.exposure import check_exposed
 from .front.keyring import KeyRing
-from .pipeline import Pipeline
+from .pipeline.builder import Pipeline
 from .process.child import ParentPipe
 from .process.config import FeedConfig, RunConfig
 from .process.settings import Settings

@@ -21,7 +21,7 @@ from .flight.history import History, feed_of
 from .flight.leases import Lease
 from .flight.replaying import Replay
 from .flight.rows import BatchId
-from .pipeline import Pipeline
+from .pipeline.builder import Pipeline
 from .pipeline.declaration import Declaration
 from .process.config import FeedConfig
 from .process.settings import ReplaySettings, taking

@@ -28,7 +28,7 @@ from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import DataFile
 from headrace_server.flight.files import FlightFile, frame
 from headrace_server.making.slab import Slab
-from headrace_server.pipeline import scalar
+from headrace_server.pipeline.sources import scalar
 from headrace_server.process.config import FeedConfig
 from headrace_server.process.diary import Notebook
 from headrace_server.process.rundir import RunDirectory

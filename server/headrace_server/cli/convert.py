@@ -9,7 +9,7 @@ from typing import Any
 
 from ..files.extras import require
 from ..files.manifest import resolve
-from ..pipeline import Pipeline
+from ..pipeline.builder import Pipeline
 from ..pipeline.declaration import convertible
 from . import exits
 from .indexing import reporting_cache

@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace_proto.errors import HeadraceError
 
-from ..pipeline import Pipeline
+from ..pipeline.builder import Pipeline
 from ..pipeline.forks import own
 from ..pipeline.naming import resolve, told_with_place
 from .options import Option

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import Any, ParamSpec, TypeVar
 
-from ..pipeline import Pipeline
+from ..pipeline.builder import Pipeline
 from .option import Kind, Option
 
 __all__ = [

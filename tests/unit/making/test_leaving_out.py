@@ -10,8 +10,8 @@ import msgpack
 import numpy as np
 import pytest
 
+import headrace_server as hs
 from headrace_proto.layout import array_at
-from headrace_server import pipeline as hs
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.making.compose import compose
 from headrace_server.making.leaving_out import LeftOut

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace_server import pipeline as hs
+import headrace_server as hs
 from headrace_server.making.preparing import Preparing
 from headrace_server.making.run import Blocked, Done, Resting
 from headrace_server.pipeline.builder import Pipeline

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import headrace_server as hs
 from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import DataError
 from headrace_proto.layout import array_at, strings_at
 from headrace_proto.schema import Field
-from headrace_server import pipeline as hs
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.making.compose import compose

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import headrace_server as hs
 from headrace_proto.errors import DataError
-from headrace_server import pipeline as hs
 from headrace_server.core.sequences import FIRST_INDEX
 from headrace_server.making.run import Blocked, Busy, Done, MadeBatch, Resting
 from headrace_server.pipeline.builder import Pipeline

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import headrace_server as hs
 from headrace_proto.errors import DataError
-from headrace_server import pipeline as hs
 from headrace_server.making.run import Done
 from headrace_server.pipeline.builder import Pipeline
 from tests.unit.segment_player import Player, Taken, same_states

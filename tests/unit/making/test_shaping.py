@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server import pipeline as hs
 from headrace_server.core.batch import PlainBatches
 from headrace_server.core.bucket import Buckets
 from headrace_server.core.classes import ClassQueues

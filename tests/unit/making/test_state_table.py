@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import headrace_server as hs
 from headrace_proto.dtypes import BYTES, numpy_dtype
-from headrace_server import pipeline as hs
 from headrace_server.core.changes import Examples
 from headrace_server.core.slots import Slots
 from headrace_server.making.run import Done, Resting

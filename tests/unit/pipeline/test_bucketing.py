@@ -5,7 +5,7 @@ import inspect
 import numpy as np
 import pytest
 
-from headrace_server import pipeline as hs
+import headrace_server as hs
 
 FEATURES = {"x": hs.scalar("int64"), "v": hs.sequence("float32"), "p": hs.scalar("float32")}
 INT32_MAX = 2**31 - 1

@@ -4,8 +4,8 @@ import msgpack
 import numpy as np
 import pytest
 
+import headrace_server as hs
 from headrace_proto.schema import Field
-from headrace_server import pipeline as hs
 from headrace_server.pipeline.declaration import Declaration, Order, Policy
 
 FEATURES = {"x": hs.scalar("int64"), "audio": hs.sequence("float32", (64,))}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace_server import pipeline as hs
+import headrace_server as hs
 from headrace_server.pipeline.fingerprint import changes, fingerprint, fingerprints
 
 BASE = """

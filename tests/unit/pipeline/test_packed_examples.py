@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import headrace_server as hs
 from headrace_proto.dtypes import numpy_dtype
 from headrace_proto.schema import Field
-from headrace_server import pipeline as hs
 from headrace_server.pipeline.examples import cast, pack_examples, packed_fields
 
 

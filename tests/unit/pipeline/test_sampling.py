@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from headrace_server import pipeline as hs
+import headrace_server as hs
 
 FEATURES = {
     "x": hs.scalar("int64"),

@@ -6,8 +6,8 @@ import msgpack
 import numpy as np
 import pytest
 
+import headrace_server as hs
 from headrace_proto.schema import Field
-from headrace_server import pipeline as hs
 from headrace_server.pipeline.sequences import fitted
 
 FEATURES = {

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace_server import pipeline as hs
+import headrace_server as hs
 from headrace_server.pipeline import sources
 
 FEATURES = {"x": hs.scalar("int64")}

@@ -8,7 +8,7 @@ from collections import Counter
 import msgpack
 import pytest
 
-from headrace_server import pipeline as hs
+import headrace_server as hs
 from headrace_server.files.manifest import DataFile
 from headrace_server.process.config import FeedConfig, RunConfig
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server import pipeline as hs
 from headrace_server.core.plan import Read
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve

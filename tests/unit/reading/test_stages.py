@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import headrace_server as hs
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server import pipeline as hs
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import Ragged, RaggedStrings, Strings, column_from_rows, take
 from headrace_server.reading.reader import BadRecords

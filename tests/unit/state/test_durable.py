@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+import headrace_server as hs
 from headrace_proto.errors import ServerError
 from headrace_proto.token import Token
-from headrace_server import pipeline as hs
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.state import durable as module
 from headrace_server.state.durable import Durable

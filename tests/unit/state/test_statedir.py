@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+import headrace_server as hs
 from headrace_proto.errors import ServerError
-from headrace_server import pipeline as hs
 from headrace_server.files.manifest import DataFile
 from headrace_server.process.config import FeedConfig
 from headrace_server.state import statedir

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+import headrace_server as hs
 from headrace_proto.errors import HeadraceError, UnknownFeed
-from headrace_server import pipeline as hs
 from headrace_server.core.rewinding import USED
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.diary import Diary

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import headrace_server as hs
 from headrace_proto.errors import ServerError
-from headrace_server import pipeline as hs
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.diary import IDLE, STEP, Entry
 from headrace_server.state.omissions import Omissions, quarantine_file

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+import headrace_server as hs
 from headrace_proto.errors import DataError, ServerError
-from headrace_server import pipeline as hs
 from headrace_server.core.rewinding import BEGINNING
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.state.durable import Durable

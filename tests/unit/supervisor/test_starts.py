@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace_server import pipeline as hs
+import headrace_server as hs
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.state.durable import Durable
 from headrace_server.supervisor.starts import Starts

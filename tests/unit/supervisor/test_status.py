@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace_server import pipeline as hs
+import headrace_server as hs
 from headrace_server.process.config import MOST_FOUND, MOST_TRAINERS, FeedConfig, RunConfig
 from headrace_server.process.diary import Diary
 from headrace_server.supervisor.posts import Patience, Post

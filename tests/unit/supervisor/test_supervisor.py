@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import headrace
+import headrace_server as hs
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
-from headrace_server import pipeline as hs
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.rundir import RunDirectory
 from headrace_server.supervisor import crew

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace_server import pipeline as hs
+import headrace_server as hs
 from headrace_server.worker.commits import Commits
 from headrace_server.worker.events import Flush, Flushed, Kept
 from tests.unit.lives import House, step

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import headrace_server as hs
 from headrace_proto.errors import HeadraceError
 from headrace_proto.messages import FROM_SERVER, Ended, Handed, Hello
 from headrace_proto.messages import Flush as TrainersFlush
-from headrace_server import pipeline as hs
 from headrace_server.core.handover import Answer, Claim, Leave, Rewound, Save, Send, Want
 from headrace_server.core.recalls import Acknowledged
 from headrace_server.process.config import FeedConfig, RunConfig

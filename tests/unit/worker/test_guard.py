@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import headrace_server as hs
 from headrace_proto.errors import DataError
-from headrace_server import pipeline as hs
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.process.diary import Diary, Notebook
 from headrace_server.reading.chunk import Chunk

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+import headrace_server as hs
 from headrace_proto.errors import ServerError
-from headrace_server import pipeline as hs
 from headrace_server.making.plain_memory import PlainMemory
 from headrace_server.making.run import Done, Resting
 from headrace_server.pipeline.builder import Pipeline

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import headrace_server as hs
 from headrace_proto.messages import (
     FROM_SERVER,
     Answered,
@@ -15,7 +16,6 @@ from headrace_proto.messages import (
     Outcome,
     Retired,
 )
-from headrace_server import pipeline as hs
 from headrace_server.core.handover import Answer, Batch, Send
 from headrace_server.process import relay
 from headrace_server.process.config import FeedConfig, RunConfig

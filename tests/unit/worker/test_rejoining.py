@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+import headrace_server as hs
 from headrace_proto.errors import FeedInUse, FeedRewound, ServerError
 from headrace_proto.messages import Handed, Hello
-from headrace_server import pipeline as hs
 from headrace_server.core.rewinding import BEGINNING, TOUCHED, USED, Member
 from headrace_server.process.config import FeedConfig
 from headrace_server.worker.rejoining import Later, Rejoining

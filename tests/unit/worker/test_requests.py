@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+import headrace_server as hs
 from headrace_proto.messages import Answered, Drain, Retarget, Snapshot
-from headrace_server import pipeline as hs
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.events import Replied

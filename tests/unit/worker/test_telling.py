@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace_server import pipeline as hs
+import headrace_server as hs
 from headrace_server.core.handover import Batch
 from headrace_server.process.config import MOST_TRAINERS, FeedConfig, RunConfig
 from headrace_server.worker.desk import Desk

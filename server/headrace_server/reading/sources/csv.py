@@ -28,7 +28,7 @@ from headrace_server.files.manifest import DataFile
 from headrace_server.pipeline.declaration import Feature, Source
 from headrace_server.reading.reader import BadRecords, StreamReader
 
-from .record_streams import DAMAGE, Place, Record, damage_text, file_streams, open_plain
+from .record_streams import DAMAGE, Damaged, Place, Record, file_streams, open_plain
 
 __all__ = ["open_reader"]
 
@@ -218,19 +218,14 @@ class _Rows:
         ]
 
     def next(self) -> Record | None:
-        begin = self.place
-        try:
-            if self._text is None:
+        if self._text is None:
+            try:
                 self._open()
-                begin = self.place
-            return self._example()
-        except FilesMissing:
-            raise
-        except DataError as error:
-            return Record(begin, None, str(error), "corrupt_file", ends=True)
-        except DAMAGE as error:
-            text, reason = damage_text(error)
-            return Record(begin, None, text, reason, ends=True)
+            except FilesMissing:
+                raise
+            except DataError as error:
+                raise Damaged(str(error), "corrupt_file") from None
+        return self._example()
 
     def close(self) -> None:
         if self._text is not None:

@@ -22,7 +22,7 @@ from headrace_server.pipeline.declaration import Source
 from headrace_server.reading.reader import BadRecords, Reader
 
 from .example_rows import Row, RowPart, reader_of_rows
-from .record_streams import DAMAGE, Place, Record, damage_text, file_streams, open_plain
+from .record_streams import Place, Record, file_streams, open_plain
 
 __all__ = ["line_index", "open_reader"]
 
@@ -121,22 +121,18 @@ class _Lines:
 
     def next(self) -> Record | None:
         place = self.place
-        try:
-            if self._stream is None:
-                self._stream = open_plain(self._file, place.byte)
-            while True:
-                line = self._stream.readline()
-                here, place = place, Place(place.byte + len(line), place.record + 1)
-                if not line:
-                    return None
-                if here.byte == 0:
-                    line = line.removeprefix(_MARK)
-                if line.strip():
-                    break
-                place = Place(place.byte, here.record)
-        except DAMAGE as error:
-            text, reason = damage_text(error)
-            return Record(self.place, None, text, reason, ends=True)
+        if self._stream is None:
+            self._stream = open_plain(self._file, place.byte)
+        while True:
+            line = self._stream.readline()
+            here, place = place, Place(place.byte + len(line), place.record + 1)
+            if not line:
+                return None
+            if here.byte == 0:
+                line = line.removeprefix(_MARK)
+            if line.strip():
+                break
+            place = Place(place.byte, here.record)
         self.place = place
         try:
             return Record(here, parsed(line))

@@ -29,11 +29,11 @@ from .example_rows import Row, schema_of
 
 __all__ = [
     "DAMAGE",
+    "Damaged",
     "Place",
     "Record",
     "Streams",
     "Walk",
-    "damage_text",
     "file_streams",
     "open_plain",
 ]
@@ -85,7 +85,7 @@ class Walk(Protocol):
         """Where the next record begins."""
 
     def next(self) -> Record | None:
-        """None at the end of the stream."""
+        """None at the end of the stream.  DAMAGE or Damaged where no more can be read."""
 
     def close(self) -> None: ...
 
@@ -115,11 +115,25 @@ class _Unpacked(gzip.GzipFile):
         self._beneath.close()
 
 
-def damage_text(error: Exception) -> tuple[str, str]:
-    """Text and reason for what a damaged compressed file raised."""
-    if isinstance(error, EOFError):
-        return f"the compressed file is cut off ({error})", "truncated_file"
-    return f"the compressed file is damaged ({error})", "corrupt_file"
+class Damaged(Exception):
+    """Nothing can be read after this place; ``reason`` is its short name."""
+
+    def __init__(self, text: str, reason: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+def _next(walk: Walk) -> Record | None:
+    """The next record of a walk; its last one says what is damaged."""
+    try:
+        return walk.next()
+    except EOFError as error:
+        text, reason = f"the compressed file is cut off ({error})", "truncated_file"
+    except DAMAGE as error:
+        text, reason = f"the compressed file is damaged ({error})", "corrupt_file"
+    except Damaged as error:
+        text, reason = str(error), error.reason
+    return Record(walk.place, None, text, reason, ends=True)
 
 
 def file_streams(
@@ -168,7 +182,7 @@ class Streams:
         records: list[tuple[Place, Row]] = []
         ended = False
         for _ in range(limit):
-            record = walk.next()
+            record = _next(walk)
             if record is None:
                 ended = True
                 break
@@ -213,7 +227,7 @@ class Streams:
         for stream in range(self.streams):
             walk = self._walk(stream, Place())
             try:
-                while (record := walk.next()) is not None:
+                while (record := _next(walk)) is not None:
                     yield self._error(stream, record) if record.row is None else record.row
                     if record.ends:
                         break

@@ -23,8 +23,8 @@ from headrace_server.reading.columns import Strings
 from headrace_server.reading.reader import BadRecords, StreamReader
 
 from .npy import array_column, npy_array
-from .record_streams import DAMAGE, Place, Record, damage_text, file_streams, open_plain
-from .tar_members import DamagedTar, Member, Members
+from .record_streams import Place, Record, file_streams, open_plain
+from .tar_members import Member, Members
 
 __all__ = ["KEY", "open_reader"]
 
@@ -49,19 +49,12 @@ class _Groups:
         self._waiting: tuple[Member, str, str] | None = None
 
     def next(self) -> Record | None:
-        here = self.place
-        try:
-            if self._members is None:
-                if not self._file.size:
-                    return None
-                self._members = Members(open_plain(self._file, here.byte), here.byte)
-            return self._group(self._members)
-        except DamagedTar as error:
-            reason = "truncated_file" if error.cut_off else "corrupt_file"
-            return Record(here, None, str(error), reason, ends=True)
-        except DAMAGE as error:
-            text, reason = damage_text(error)
-            return Record(here, None, text, reason, ends=True)
+        if self._members is None:
+            if not self._file.size:
+                return None
+            here = self.place.byte
+            self._members = Members(open_plain(self._file, here), here)
+        return self._group(self._members)
 
     def close(self) -> None:
         if self._members is not None:

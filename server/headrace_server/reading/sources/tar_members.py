@@ -9,6 +9,8 @@ from __future__ import annotations
 import tarfile
 from typing import BinaryIO, NamedTuple
 
+from .record_streams import Damaged
+
 __all__ = ["DamagedTar", "Member", "Members"]
 
 _BLOCK = tarfile.BLOCKSIZE
@@ -18,12 +20,11 @@ _EXTENDED = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
 _MAX_EXTENDED = 1 << 20
 
 
-class DamagedTar(Exception):
+class DamagedTar(Damaged):
     """The archive can not be read further.  ``cut_off``: its end is missing."""
 
     def __init__(self, text: str, cut_off: bool) -> None:
-        super().__init__(text)
-        self.cut_off = cut_off
+        super().__init__(text, "truncated_file" if cut_off else "corrupt_file")
 
 
 class Member(NamedTuple):

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import BinaryIO, Final, Literal
 
 import numpy as np
 
@@ -71,10 +72,9 @@ class FrameStream:
     def __init__(self, file: DataFile, compression: Compression, verify: bool) -> None:
         self.record = 0
         self.offset = 0
-        self._file, self._compression, self._verify = file, compression, verify
+        self._verify = verify
         self._stream = open_stream(file)
-        self._inflater: Any = None
-        self._raw = b""  # compressed and not yet used
+        self._blocks = _inflated(file, self._stream, compression)
         self._pending = bytearray()  # decompressed and not yet handed out
         self._broken: _Broken | None = None
 
@@ -150,46 +150,42 @@ class FrameStream:
         if self._broken is not None:
             raise self._broken
         try:
-            block = self._block()
+            block = next(self._blocks, b"")
         except _Broken as error:
             self._broken = error
             raise
         self._pending += block
         return bool(block)
 
-    def _block(self) -> bytes:
-        if self._compression is None:
-            return self._stream.read(_READ)
-        while True:
-            if not self._raw:
-                self._raw = self._stream.read(_READ)
-                if not self._raw and self._inflater is None:
-                    return b""
-            at_end = not self._raw
-            if self._inflater is None:
-                if self._compression == "gzip":  # zeros may fill up the last block of a tape
-                    self._raw = self._raw.lstrip(b"\0")
-                    if not self._raw:
-                        continue
-                self._inflater = zlib.decompressobj(_WINDOW_BITS[self._compression])
-            block = self._inflate()  # at the end of the file, what the inflater still holds
-            if block:
-                return block
-            if at_end and self._inflater is not None:
-                raise _Broken(
-                    TRUNCATED,
-                    f"truncated at byte {self._file.size}: the {self._compression} data is not "
-                    f"complete",
-                )
 
-    def _inflate(self) -> bytes:
+def _inflated(file: DataFile, stream: BinaryIO, compression: Compression) -> Iterator[bytes]:
+    """The content of a file, a block at a time.  _Broken where it is damaged or cut off."""
+    raw, inflater = b"", None
+    while True:
+        raw = raw or stream.read(_READ)
+        at_end = not raw
+        if compression == "gzip" and inflater is None:
+            raw = raw.lstrip(b"\0")  # zeros may fill up the last block of a tape
+        if inflater is None and not raw:
+            if at_end:
+                return
+            continue
+        if compression is None:
+            yield raw
+            raw = b""
+            continue
+        inflater = inflater or zlib.decompressobj(_WINDOW_BITS[compression])
         try:
-            block: bytes = self._inflater.decompress(self._raw, _INFLATE)
+            block = inflater.decompress(raw, _INFLATE)  # at the end, what the inflater still holds
         except zlib.error as error:
-            raise _Broken(CORRUPT, f"the {self._compression} data is damaged ({error})") from None
-        if self._inflater.eof:  # of this member; another may follow
-            self._raw = self._inflater.unused_data
-            self._inflater = None
+            raise _Broken(CORRUPT, f"the {compression} data is damaged ({error})") from None
+        if inflater.eof:  # of this member; another may follow
+            raw, inflater = inflater.unused_data, None
         else:
-            self._raw = self._inflater.unconsumed_tail
-        return block
+            raw = inflater.unconsumed_tail
+        if block:
+            yield block
+        elif at_end and inflater is not None:
+            raise _Broken(
+                TRUNCATED, f"truncated at byte {file.size}: the {compression} data is not complete"
+            )
