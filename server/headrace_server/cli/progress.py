@@ -75,9 +75,6 @@ class Progress:
         """Note how much was done before: it counts for the share, and not for the pace."""
         self._first = self._done = done
 
-    def add(self, more: int) -> None:
-        self.to(self._done + more)
-
     def to(self, done: int) -> None:
         """Note how much is done now."""
         self._done = done

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ..files.manifest import DataFile
@@ -52,10 +51,8 @@ class FeedConfig:
         return str(self.declaration.shape.options["order"])
 
     def to_plain(self) -> Any:
-        files = [file.to_plain() for file in self.files]
-        rest = self.partitions, self.generation, self.snapshot, self.untouched
-        functions = self.functions, self.may_change
-        return [self.name, self.declaration.to_plain(), files, *rest, *functions]
+        name, declaration, files, *rest = (getattr(self, one.name) for one in fields(self))
+        return [name, declaration.to_plain(), [file.to_plain() for file in files], *rest]
 
     @classmethod
     def from_plain(cls, plain: Any) -> FeedConfig:
@@ -96,20 +93,14 @@ class RunConfig(Limits):
         return min(1.0, self.lease_ttl_s / 4)
 
     def to_plain(self) -> Any:
-        plain = {
-            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "feeds"
-        }
-        plain["feeds"] = [feed.to_plain() for feed in self.feeds]
-        return plain
+        plain = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {**plain, "feeds": [feed.to_plain() for feed in self.feeds]}
 
     @classmethod
     def from_plain(cls, plain: Any) -> RunConfig:
-        values = dict(plain)
-        values["feeds"] = tuple(FeedConfig.from_plain(feed) for feed in plain["feeds"])
-        values["binds"] = tuple(plain["binds"])
-        values["starts"] = tuple(plain["starts"])
-        values["python_path"] = tuple(plain["python_path"])
-        return cls(**values)
+        tuples = {name: tuple(plain[name]) for name in ("binds", "starts", "python_path")}
+        feeds = tuple(map(FeedConfig.from_plain, plain["feeds"]))
+        return cls(**{**plain, **tuples, "feeds": feeds})
 
     @property
     def journals(self) -> tuple[str, str]:

@@ -22,10 +22,10 @@ __all__ = [
     "AllBack",
     "Began",
     "Block",
+    "BlockPlace",
     "Heard",
     "Known",
     "Left",
-    "Place",
     "Ready",
     "Retired",
     "Say",
@@ -126,7 +126,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BlockPlace:
     """The body of a batch: where its bytes lie."""
 
     segment: str

@@ -64,7 +64,7 @@ class Crew:
 
     def __post_init__(self) -> None:
         self.clock = AwakeClock(2 * self.patience.look_s)  # of the watcher
-        self._closed = True  # whether one life of the server has ended, and no next has begun
+        self._closed = True  # whether one start of the server has ended, and no next has begun
         self._timers: list[threading.Timer] = []
         self._timeout_s, self._deadline = 0.0, Deadline(0.0)  # of a begin
         self._front: Child | None = None
@@ -242,7 +242,7 @@ class Crew:
             self.order(FRONT, order="worker_died", worker=number, life=life)
 
     def end(self, abruptly: bool = False) -> None:
-        """End all processes; after an abrupt end trainers look for the next life."""
+        """End all processes; after an abrupt end trainers look for the next start."""
         self._close()
         with self.lock:
             front, self._front = self._front, None

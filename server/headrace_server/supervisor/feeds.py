@@ -75,9 +75,9 @@ class Feeds:
         self._events: deque[dict[str, Any]] = deque(maxlen=_MOST_EVENTS)
         self.quarantine = Quarantine(starts.config)
         self.failure: HeadraceError | None = None  # of the server
-        self.begin_life()
+        self.begin_start()
 
-    def begin_life(self) -> None:
+    def begin_start(self) -> None:
         """Forget the reports: all processes of the server begin again."""
         self.addresses: list[str] = []  # on which the front listens; none before it does
         self._feeds = {name: _Feed() for name in self.names}

@@ -1,7 +1,7 @@
 """Requests for a feed's state: to take a snapshot of it, and to take the feed back to one.
 
     snapshot   ─► order "copy" to owners ─► checksums, disk, URL ─► "snapshotted"
-    take_back  ─► the snapshot is prepared ─► the supervisor begins a next life
+    take_back  ─► the snapshot is prepared ─► the supervisor starts again
                   or it can not be         ─► "not_taken_back"
 
 They wait for files, networks and whole lives of the server, so each that an owner reports gets a
@@ -34,7 +34,7 @@ _MOST = 16
 
 
 class _Over(ServerError):
-    """The life of the server in which something was requested has ended."""
+    """The start of the server in which something was requested has ended."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class InMemory:
     """Requests to a server without a state directory: a feed can go back to its beginning.
 
     ``snapshot`` and ``take_back`` are those of an operator, ``on_snapshot`` and ``on_take_back``
-    those of a trainer, which an owner reports.  ``close`` ends this life of the server: trainers
+    those of a trainer, which an owner reports.  ``close`` ends this start of the server: trainers
     ask the next one again.  ``restart`` takes a feed, and its generation where another is no reason
     to restart.
     """
@@ -72,7 +72,7 @@ class SnapshotRequests:
     """Requests to a server with a state directory.
 
     ``term`` is that of the last start, ``ask`` returns the answers of all owners to an order, and
-    ``begin_next`` begins a next life of the server with a feed as it was prepared.
+    ``begin_next`` starts the server again with a feed as it was prepared.
     """
 
     durable: Durable
@@ -139,7 +139,7 @@ class SnapshotRequests:
                 token = self._make(feed).to_plain()
             except HeadraceError as error:
                 code, text = code_of(error), str(error)
-            if not self._over:  # else it asks the next life
+            if not self._over:  # else it asks the next start
                 answered = {"session": session, "request": request, "value": token}
                 self.order(owner, order="snapshotted", code=code, text=text, **answered)
 
@@ -149,7 +149,7 @@ class SnapshotRequests:
         _in_thread(_or_refused, self.order, owner, feed, snapshot, self.take_back, snapshot)
 
     def take_back(self, feed: str, snapshot: str) -> None:
-        """Let the next life of the server begin with a feed as a snapshot has it."""
+        """Let the next start of the server begin with a feed as a snapshot has it."""
 
         def prepared(config: FeedConfig) -> int:
             if self._over:
@@ -181,7 +181,7 @@ def _or_refused(
     """Take a feed back, or have the owner refuse it to the trainer that asked."""
     try:
         take_back(feed, how)
-    except _Over:  # the trainer asks the next life
+    except _Over:  # the trainer asks the next start
         return
     except Exception as error:
         refusal = {"code": code_of(error), "text": str(error)}

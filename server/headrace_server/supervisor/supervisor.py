@@ -68,7 +68,7 @@ class Supervisor:
         self._worker_memory_bytes = worker_memory_bytes
         self._lock = threading.Condition()
         self._stopping = False
-        self._lives = threading.RLock()  # held while a life of the server begins or ends
+        self._starting = threading.RLock()  # held while a start of the server begins or ends
         self._start_timeout_s = start_timeout_s
         self._durable = durable
         self.addresses: list[str] = []
@@ -176,7 +176,7 @@ class Supervisor:
     def restart(self, feed: str | None, force: bool = False) -> None:
         """Start a feed from its beginning.  FeedInUse where trainers use it, unless forced."""
         feed = self._feeds.named(feed)
-        with self._lives:
+        with self._starting:
             if self._stopping:
                 raise ServerError("the server is stopping")
             users = self.ask("users", feed=feed)["users"]
@@ -192,7 +192,7 @@ class Supervisor:
         Other feeds go on as after the death of a worker.  With a ``generation`` nothing happens
         where the feed has another by now.
         """
-        with self._lives:
+        with self._starting:
             now = next(one for one in self._config.feeds if one.name == feed)
             if self._stopping or self.failure is not None:
                 return
@@ -222,14 +222,14 @@ class Supervisor:
 
         What ``prepared`` raises comes before anything was ended.
         """
-        with self._lives:
+        with self._starting:
             if self._stopping or self.failure is not None:
                 return
             term = prepared(next(one for one in self._config.feeds if one.name == feed))
             with self._or_fail(feed):
                 self._end_children(abruptly=True)
                 self._starts.take_back(feed, term)
-                self._begin_life()
+                self._start_again()
 
     @contextlib.contextmanager
     def _or_fail(self, feed: str) -> Iterator[None]:
@@ -245,7 +245,7 @@ class Supervisor:
                 self._lock.notify_all()
             self._end_children(abruptly=True)
 
-    def _begin_life(self) -> None:
+    def _start_again(self) -> None:
         """Start front and workers again, at the same addresses and in new shared memory."""
         parent = str(self._directory.path.parent)
         self._finalizer()
@@ -253,7 +253,7 @@ class Supervisor:
         self._finalizer = weakref.finalize(self, _abandon, self._directory, self._born, self._pid)
         self._starts.change(directory=str(self._directory.path), binds=tuple(self.addresses))
         with self._lock:
-            self._feeds.begin_life()
+            self._feeds.begin_start()
         self._start()
 
     def _on_death(self, words: str, post: Post | None, entry: Entry | None) -> None:
@@ -363,13 +363,13 @@ class Supervisor:
                 return
             self._stopping = True
             self._lock.notify_all()
-        with self._lives:
+        with self._starting:
             self._end_children()
             self._crew.close()
             self._finalizer()
 
     def _end_children(self, abruptly: bool = False) -> None:
-        """End this life of the server."""
+        """End this start of the server."""
         self._close_requests()
         self._crew.end(abruptly)
 

@@ -24,7 +24,7 @@ from ..core.redealing import DealtRounds
 from ..core.runs import Runs
 from ..flight.recorder import LeaseRecorder
 from ..process.config import FeedConfig, RunConfig
-from ..process.relay import Place
+from ..process.relay import BlockPlace
 from .counters import Counters
 from .events import Finished, Flush, Kept, Made, Opened, Waiting
 from .rejoining import Later, Rejoining, Reports
@@ -45,7 +45,7 @@ _LANES_LOST = (
 def delivery_of(effect: Send, frame: int | None) -> Delivery:
     """Return the message for a batch: a reference, or the number of the frame that carries it."""
     batch = effect.batch
-    place: Place = batch.body
+    place: BlockPlace = batch.body
     inline = frame is not None
     return Delivery(
         effect.seq,
@@ -197,7 +197,7 @@ class Desk:
         self._check_bad()
         crowded = message.crowded
         for made in message.batches:
-            place = Place(made.segment, made.offset, made.nbytes, made.columns, crowded)
+            place = BlockPlace(made.segment, made.offset, made.nbytes, made.columns, crowded)
             self.dispatcher.made(Batch(message.partition, made.number, made.rows, place, made.meta))
 
     def on_finished(self, message: Finished) -> None:

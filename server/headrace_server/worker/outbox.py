@@ -38,7 +38,7 @@ from headrace_proto.messages import (
 
 from ..core.handover import Answer, Send
 from ..process.exchange import TrainersExchange, is_near
-from ..process.relay import Place, Retired
+from ..process.relay import BlockPlace, Retired
 from .desk import Desk, delivery_of
 from .relay_door import RelayDoor
 from .sessions import Session, SessionTable
@@ -126,7 +126,7 @@ class Outbox:
     def _keeps_too_much(self, session: Session) -> bool:
         return session.mapped_bytes * len(self._sessions) > self._kept_bytes
 
-    def _bytes_of(self, place: Place) -> bytes:
+    def _bytes_of(self, place: BlockPlace) -> bytes:
         """Copy a block: it may be free before the trainer has read on."""
         with open(self._directory / place.segment, "rb") as segment:
             return os.pread(segment.fileno(), place.nbytes, place.offset)

@@ -20,10 +20,10 @@ from ..process.relay import (
     FROM_OWNER,
     AllBack,
     Block,
+    BlockPlace,
     Heard,
     Known,
     Left,
-    Place,
     Say,
     Sent,
     Unreachable,
@@ -94,7 +94,7 @@ class RelayDoor:
         """Send a message to the front."""
         self._channel.send([FROM_OWNER.encode(message), *frames])
 
-    def send_block(self, connection: bytes, header: bytes, place: Place) -> SimpleNamespace:
+    def send_block(self, connection: bytes, header: bytes, place: BlockPlace) -> SimpleNamespace:
         """Have the front send the bytes of a batch; the tracker is ``done`` when they are sent."""
         self._blocks += 1
         tracker = self._trackers[self._blocks] = SimpleNamespace(done=False)

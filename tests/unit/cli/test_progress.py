@@ -25,9 +25,9 @@ class Terminal(io.StringIO):
 def test_elsewhere_a_line_comes_every_some_seconds_and_none_for_short_work():
     clock, out = Clock(), io.StringIO()
     with Progress("converting", 1000, "rows", out, clock, line_every_s=5) as progress:
-        for _ in range(12):
+        for n in range(1, 13):
             clock.now += 1.0
-            progress.add(50)
+            progress.to(50 * n)
     assert out.getvalue().splitlines() == [
         "converting   25%  250 of 1,000 rows, 50/s, 15 s left",
         "converting   50%  500 of 1,000 rows, 50/s, 10 s left",
@@ -38,9 +38,9 @@ def test_a_bar_is_drawn_over_itself_and_goes_away_in_the_end():
     clock, out = Clock(), Terminal()
     with Progress("indexing", 4 << 20, "bytes", out, clock) as progress:
         clock.now += 1.0
-        progress.add(1 << 20)
+        progress.to(1 << 20)
         clock.now += 0.01
-        progress.add(1 << 20)  # too soon to be drawn
+        progress.to(2 << 20)  # too soon to be drawn
     drawn = out.getvalue().split("\r")
     assert (
         drawn[1].rstrip()

@@ -145,7 +145,7 @@ def test_a_feed_has_ended_when_it_has_at_the_last_owner():
     assert of.outcome() == {"f": ("", "", {"bad": 4})}
     of.begin_anew("f")
     assert of.outcome() == {} and of.open
-    of.begin_life()
+    of.begin_start()
     assert not of.open
 
 
