@@ -2,7 +2,7 @@
 
     workers ─► made ─► dispatcher ─► Send ─► trainers ─► commit, return, fall silent, come back
                           │  ▲
-                     Save ▼  │ kept
+                     StoreCommit ▼  │ kept
 
 Books: a token is larger than all before it; of a batch's holders only the last one commits it; it
 is settled once and freed once; a second answer to a token is the first one; at the end all is done.
@@ -14,7 +14,7 @@ from collections import deque
 from random import Random
 
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.handover import Answer, Batch, Finish, Freed, Save, Send
+from headrace_server.core.handover import Answer, Batch, Finish, Freed, Send, StoreCommit
 
 __all__ = ["PlainWorld"]
 
@@ -70,7 +70,7 @@ class PlainWorld:
                 assert effect.batch not in self._freed, "freed twice"
                 assert effect.batch in self._committed, "freed before its commit"
                 self._freed.add(effect.batch)
-            elif isinstance(effect, Save):
+            elif isinstance(effect, StoreCommit):
                 self._to_keep[effect.batch.partition].append((effect.batch, effect.token))
             elif isinstance(effect, Finish) and effect.session in self._trainers:
                 self._trainers[effect.session].ended = True

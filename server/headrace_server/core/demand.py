@@ -19,7 +19,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .handover import Batch, Effect, Idle, Leave, Passed, Waiting, Want, of_numbers
+from .handover import Batch, Effect, Idle, Leave, Line, Passed, Want, of_numbers
 from .hands import Hands
 from .supply import Supply
 from .trainers import Trainer, Trainers
@@ -121,8 +121,8 @@ class Arrivals(_Segments):
 
     def __init__(self, partitions: Sequence[int], hands: Hands, trainers: Trainers) -> None:
         super().__init__(partitions, hands, trainers)
-        self._ready = Waiting()
-        self._again = Waiting()  # batches that came back
+        self._ready = Line()
+        self._again = Line()  # batches that came back
         self._over: list[int] = []  # ended partitions, where trainers take them in turn
         self._turns = itertools.cycle(self._partitions)  # the partition that is asked next
 
@@ -210,7 +210,7 @@ class _Stripe:
     leaves: int  # of its partition, when it was opened
     made: int = 0
     wanted: int = 0
-    ready: Waiting = field(default_factory=Waiting)
+    ready: Line = field(default_factory=Line)
 
 
 class LaneQueues(_Segments):

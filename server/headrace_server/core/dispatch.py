@@ -1,8 +1,9 @@
 """Who gets which batch: the hand-over of one feed, as a pure machine.
 
-    workers  ─► made() ─► supply ─► Send to a trainer with window ─► save() ─► Save ─► worker
-                            ▲                  │                                         │
-                            └── put back ◄─────┘ left, lost, expired, returned   Answer ◄┘ kept()
+    partition ─► made() ─► supply ─► Send ─► trainer ─► save() ─► StoreCommit ─► partition
+                              ▲                 │                                   │
+                              └── put back ◄────┘ left, lost, expired,     Answer ◄─┘ kept()
+                                                  returned
 
 The machine judges every event at once, and hands out batches when ``take_effects`` is called, so
 that the events of one round are served together.
@@ -28,13 +29,13 @@ from .handover import (
     Claim,
     Effect,
     Finish,
-    Flush,
     JoinRefused,
     Reclaimed,
     Release,
     Rewound,
-    Save,
     Send,
+    StoreCommit,
+    StoreLanes,
 )
 from .lease import OVER, SAVING, Lease, Verdict
 from .recalls import Acknowledged
@@ -221,7 +222,7 @@ class Dispatcher(Standing):
             if self.stateful:
                 self._last_saved[session] = token, batch
             self._saving[batch.order] = lease
-            self._hands.effects.append(Save(batch, payload, token))
+            self._hands.effects.append(StoreCommit(batch, payload, token))
         elif verdict is Verdict.WAITING:
             return
         elif verdict is Verdict.STALE:
@@ -244,7 +245,7 @@ class Dispatcher(Standing):
 
     def flush(self, batch: Batch, payload: Any) -> None:
         """Store states of lanes that come after those of the session's last save."""
-        self._hands.effects.append(Flush(batch, payload))
+        self._hands.effects.append(StoreLanes(batch, payload))
 
     def give_back(self, session: int, tokens: tuple[int, ...]) -> None:
         """Take back batches that a session returns unused."""

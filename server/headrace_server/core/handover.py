@@ -20,21 +20,21 @@ __all__ = [
     "Dealt",
     "Effect",
     "Finish",
-    "Flush",
     "Freed",
     "Full",
     "Idle",
     "JoinRefused",
     "Leave",
+    "Line",
     "Passed",
     "Reclaimed",
     "Release",
     "Returned",
     "Rewound",
-    "Save",
     "Send",
+    "StoreCommit",
+    "StoreLanes",
     "Taken",
-    "Waiting",
     "Want",
     "of_numbers",
 ]
@@ -59,7 +59,7 @@ class JoinRefused(ValueError):
     """A trainer asked to join in a way that does not fit the feed."""
 
 
-class Place(Protocol):
+class Queue(Protocol):
     """A queue in which a batch waits, or a round that is not complete."""
 
     def remove(self, batch: Batch, /) -> None: ...
@@ -76,7 +76,7 @@ class Batch:
     meta: Mapping[str, Any] = field(default_factory=dict)
     rank: int = -1  # coordinated mode: the rank that gets it …
     round: int = -1  # … and in which round
-    waits_in: Place | None = None  # none while it is leased
+    waits_in: Queue | None = None  # none while it is leased
     settled: bool = False
     freed: bool = False
     pins: set[Hashable] = field(default_factory=set)
@@ -99,7 +99,7 @@ class Batch:
         return (self.round, self.partition, self.number)
 
 
-class Waiting:
+class Line:
     """Batches that came back or were dealt, in their order."""
 
     def __init__(self) -> None:
@@ -192,7 +192,7 @@ class Finish:
 
 
 @record
-class Save:
+class StoreCommit:
     """Store a commit, with the states of segments.  ``payload`` is the shell's."""
 
     batch: Batch
@@ -201,7 +201,7 @@ class Save:
 
 
 @record
-class Flush(Save):
+class StoreLanes(StoreCommit):
     """Store the states of lanes as they are after a batch that was saved."""
 
 
@@ -272,7 +272,8 @@ Effect = (
     | Full
     | Idle
     | Passed
-    | Save
+    | StoreCommit
+    | StoreLanes
     | Want
     | Leave
     | Rewound

@@ -39,7 +39,7 @@ Fault = tuple[int, str, str]
 class Verdict(Enum):
     """What a commit leads to."""
 
-    COMMITTED = "Save"  # it counts, and is to be stored
+    COMMITTED = "StoreCommit"  # it counts, and is to be stored
     WAITING = "Answer, when it is stored"  # it came before
     DUPLICATE = "Answer, as before"
     STALE = "Answer: stale"  # the batch went to somebody else, or never was this token's

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .handover import Batch, Dealt, Full, Idle, Taken, Waiting
+from .handover import Batch, Dealt, Full, Idle, Line, Taken
 from .hands import Hands
 from .redealing import DealtRounds, Redealing
 from .rounds import Rounds
@@ -34,7 +34,7 @@ class PlainSupply(Supply):
         super().__init__(hands, trainers)
         self._partitions = tuple(partitions)
         self.stream = Stream(self._partitions)
-        self._again = Waiting()  # batches that came back and belong to no rank
+        self._again = Line()  # batches that came back and belong to no rank
         self._rounds = Rounds(0)
         self._redealing = Redealing()
         self._run = -1  # number of the last run of trainers, see runs.py; -1: none yet

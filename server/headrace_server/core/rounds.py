@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .handover import Batch, Waiting
+from .handover import Batch, Line
 
 __all__ = ["Rounds"]
 
@@ -30,7 +30,7 @@ class Rounds:
         self.world = world
         #: By partition and kind: batches of a round that is not complete.
         self._groups: dict[tuple[int, Any], list[Batch]] = {}
-        self._dealt = [Waiting() for _ in range(world)]
+        self._dealt = [Line() for _ in range(world)]
         self._next_round: dict[int, int] = {}  # by partition
         self._settled: dict[_Place, int] = {}  # number of ranks that are done, while not all are
 

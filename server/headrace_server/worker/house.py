@@ -23,7 +23,6 @@ from ..core.handover import (
     Claim,
     Dealt,
     Finish,
-    Flush,
     Freed,
     Full,
     Idle,
@@ -33,8 +32,9 @@ from ..core.handover import (
     Release,
     Returned,
     Rewound,
-    Save,
     Send,
+    StoreCommit,
+    StoreLanes,
     Taken,
     Want,
 )
@@ -132,14 +132,16 @@ class House:
         self._effects: dict[type, Callable[[Desk, Any], object]] = {
             Send: self.dealing.deliver,
             Answer: self._on_answer,
-            Save: self._on_save,
+            StoreCommit: self._on_save,
             Taken: self._on_taken,
             Freed: self._on_freed,
             Want: lambda desk, e: do(partitions.want, desk.name, e.partition, e.upto, e.stripe),
             Leave: lambda desk, e: do(partitions.leave, desk.name, e.partition, e.stripe),
             Claim: lambda desk, e: do(partitions.claim, desk.name, e.partition, e.place),
             Release: lambda desk, e: do(partitions.release, desk.name, e.partition, e.number),
-            Flush: lambda desk, e: do(partitions.flush, desk.name, e.batch.partition, *e.payload),
+            StoreLanes: lambda desk, e: do(
+                partitions.flush, desk.name, e.batch.partition, *e.payload
+            ),
             Dealt: self.dealing.dealt,
             Finish: lambda desk, e: outbox.finish(e.session),
             Full: lambda desk, message: outbox.tell_turn(message),
@@ -279,7 +281,7 @@ class House:
         if batch.body is not None:  # else it is an earlier life's, which had its bytes
             self._do(self._partitions.free, desk.name, batch.partition, batch.number)
 
-    def _on_save(self, desk: Desk, effect: Save) -> None:
+    def _on_save(self, desk: Desk, effect: StoreCommit) -> None:
         batch, partitions = effect.batch, self._partitions
         name = desk.name, batch.partition, batch.number
         if desk.dispatcher.stateful:

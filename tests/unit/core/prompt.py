@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.handover import Answer, Save
+from headrace_server.core.handover import Answer, StoreCommit
 
 __all__ = ["Prompt"]
 
@@ -16,7 +16,7 @@ class Prompt(Dispatcher):
         before, hands.effects = hands.effects, []
         for token in tokens:
             super().commit(session, (token,))
-            for save in [effect for effect in hands.effects if isinstance(effect, Save)]:
+            for save in [effect for effect in hands.effects if isinstance(effect, StoreCommit)]:
                 hands.effects.remove(save)
                 self.kept(save.batch.partition, save.batch.number)
         answers = [effect for effect in hands.effects if isinstance(effect, Answer)]

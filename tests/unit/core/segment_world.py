@@ -24,12 +24,12 @@ from headrace_server.core.handover import (
     Batch,
     Claim,
     Finish,
-    Flush,
     Freed,
     Leave,
     Release,
-    Save,
     Send,
+    StoreCommit,
+    StoreLanes,
     Want,
 )
 from headrace_server.core.lanes import Lanes
@@ -111,7 +111,7 @@ class Worker:
                 self.machine.want(order.upto, order.stripe)
         elif isinstance(order, Leave):
             self.leave(order.stripe)
-        elif isinstance(order, Flush):
+        elif isinstance(order, StoreLanes):
             self.flush(*order.payload)
         elif isinstance(order, Claim):
             self.claim(order.place)
@@ -299,8 +299,10 @@ class World:
                 trainer.wire.append(effect)
                 if self.random.random() < 0.5:
                     self.d.pin(effect.batch, effect.token)
-            elif isinstance(effect, Save | Want | Leave | Claim | Release):
-                partition = effect.batch.partition if isinstance(effect, Save) else effect.partition
+            elif isinstance(effect, StoreCommit | Want | Leave | Claim | Release):
+                partition = (
+                    effect.batch.partition if isinstance(effect, StoreCommit) else effect.partition
+                )
                 self.workers[partition].orders.append(effect)
             elif isinstance(effect, Freed):
                 assert effect.batch.order not in self.freed, "a block is freed once"

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from headrace_proto.messages import Handed
 from headrace_server.core.claims import STANDS, Claimed
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.handover import Answer, Batch, Claim, Finish, Freed, Save, Send, Taken
+from headrace_server.core.handover import (
+    Answer,
+    Batch,
+    Claim,
+    Finish,
+    Freed,
+    Send,
+    StoreCommit,
+    Taken,
+)
 from headrace_server.core.transitions import IllegalEvent
 from tests.examples import some
 
@@ -28,7 +37,7 @@ def test_a_batch_of_an_earlier_server_is_committed_under_its_old_token():
     batch = at.make(0)
     assert at.take(Send) == []
     at.d.commit(1, (OLD + 5,))
-    assert at.take() == [Save(batch, None, OLD + 5)]
+    assert at.take() == [StoreCommit(batch, None, OLD + 5)]
     at.d.kept(0, 0)
     assert at.take() == [Freed(batch), committed(1, 5)]
 
@@ -57,7 +66,7 @@ def test_a_batch_that_is_there_already_is_set_aside_and_its_worker_may_make_anot
     assert [e.batch for e in at.take(Send)] == [other]
     at.d.claimed(OLD + 5, "yes", 0)
     at.d.commit(1, (OLD + 5,))
-    assert at.take(Save) == [Save(batch, None, OLD + 5)]
+    assert at.take(StoreCommit) == [StoreCommit(batch, None, OLD + 5)]
 
 
 def test_a_claimed_batch_that_comes_later_is_told_as_taken_too():
@@ -104,7 +113,7 @@ def test_a_claim_that_comes_after_the_batch_went_to_another_is_stale_and_waits_f
     at.d.claimed(OLD + 5, "yes", 0)
     assert at.take(Answer) == [stale(1, 5)]
     at.d.commit(2, (send.token,))
-    assert len(at.take(Save)) == 1
+    assert len(at.take(StoreCommit)) == 1
 
 
 def test_a_token_of_this_server_is_no_claim():
@@ -135,7 +144,9 @@ def test_of_two_holders_the_last_one_has_the_batch(made, order):
         at.d.claimed(OLD + token, "yes", 0)
     if not made:
         at.make(0)
-    assert [e.token for e in at.take(Save, Answer) if isinstance(e, Save)] == [OLD + 6]
+    assert [e.token for e in at.take(StoreCommit, Answer) if isinstance(e, StoreCommit)] == [
+        OLD + 6
+    ]
     at.d.kept(0, 0)
     at.d.partition_ended(0)
     assert at.take(Answer) == [committed(6, 6)]
@@ -154,7 +165,7 @@ def test_a_later_holder_takes_the_claim_of_one_that_waits_for_the_batch():
     at.d.claimed(OLD + 6, "yes", 0)
     batch = at.make(0)
     at.d.commit(6, (OLD + 6,))
-    assert at.take(Save) == [Save(batch, None, OLD + 6)]
+    assert at.take(StoreCommit) == [StoreCommit(batch, None, OLD + 6)]
 
 
 def test_a_claimed_batch_of_a_trainer_that_left_goes_to_others_and_may_still_be_committed_before():
@@ -165,7 +176,7 @@ def test_a_claimed_batch_of_a_trainer_that_left_goes_to_others_and_may_still_be_
     batch = at.make(0)
     at.d.claimed(OLD + 5, "yes", 0)
     at.d.commit(3, (OLD + 5,))
-    assert at.take(Save) == [Save(batch, None, OLD + 5)]
+    assert at.take(StoreCommit) == [StoreCommit(batch, None, OLD + 5)]
     at.claim(2, 8, 1)
     at.d.claimed(OLD + 8, "yes", 0)
     at.d.leave(2)
@@ -185,7 +196,7 @@ def test_a_commit_before_the_trainer_left_counts_when_the_worker_has_spoken():
     at.d.leave(1)
     batch = at.make(0)
     at.d.claimed(OLD + 5, "yes", 0)
-    assert at.take(Save) == [Save(batch, None, OLD + 5)]
+    assert at.take(StoreCommit) == [StoreCommit(batch, None, OLD + 5)]
 
 
 def test_a_claim_moves_to_the_trainers_next_session_and_nobody_else_commits_it():
@@ -305,8 +316,8 @@ class Worlds:
             if isinstance(effect, Send):
                 hand = self.trainers[self.sessions.index(effect.session)]
                 hand[effect.token] = effect.batch.order, False
-            elif isinstance(effect, Save | Claim):
-                save = isinstance(effect, Save)
+            elif isinstance(effect, StoreCommit | Claim):
+                save = isinstance(effect, StoreCommit)
                 partition = effect.batch.partition if save else effect.partition
                 self.orders[partition].append(effect)
             elif isinstance(effect, Answer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_server.core.handover import Answer, Claim, Rewound, Save, Send
+from headrace_server.core.handover import Answer, Claim, Rewound, Send, StoreCommit
 from headrace_server.core.recalls import Acknowledged
 
 from .anew import OLD, At
@@ -25,8 +25,8 @@ def test_a_trainer_whose_acknowledged_commit_is_not_known_is_sent_away_and_commi
     for session in (1, 2):
         at.d.claimed(OLD + session + 10, "yes", session + 1)
         at.make(session + 1)
-    effects = at.take(Rewound, Save)
-    assert [type(e) for e in effects] == [Rewound, Save]
+    effects = at.take(Rewound, StoreCommit)
+    assert [type(e) for e in effects] == [Rewound, StoreCommit]
     assert effects[0].session == 2 and effects[1].token == OLD + 11
     at.d.claimed(OLD + 2, "no", 0)
     assert at.take() == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace_server.core.dispatch import Dispatcher
-from headrace_server.core.handover import Answer, Finish, Freed, Save, Send
+from headrace_server.core.handover import Answer, Finish, Freed, Send, StoreCommit
 
 from .anew import TERM, TTL, At
 
@@ -36,7 +36,7 @@ def test_a_commit_is_answered_when_its_worker_has_kept_it_and_not_before():
     batch = at.make(0)
     (send,) = at.take(Send)
     at.d.commit(1, (send.token,))
-    assert at.take() == [Save(batch, None, send.token)] and not batch.settled
+    assert at.take() == [StoreCommit(batch, None, send.token)] and not batch.settled
     assert at.d.leased == 1 and at.d.counts["batches"] == 0
     at.d.kept(0, 0)
     assert at.take() == [Freed(batch), Answer(1, (send.token,), ())]

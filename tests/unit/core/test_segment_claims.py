@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace_proto.messages import Handed
-from headrace_server.core.handover import Answer, Claim, Release, Save, Send, Want
+from headrace_server.core.handover import Answer, Claim, Release, Send, StoreCommit, Want
 
 from .at_segments import At
 
@@ -27,7 +27,7 @@ def test_a_claimed_batch_counts_beside_what_is_wanted_and_both_sides_are_told_th
     at.make(0, 1)
     assert [e.batch.number for e in at.take(Send)] == [1]
     at.d.save(1, OLD, "states")
-    (save,) = at.take(Save)
+    (save,) = at.take(StoreCommit)
     assert (save.batch.order, save.batch.rows, save.token) == ((0, 0), 2, OLD)
     at.d.kept(0, 0)
     assert at.take(Answer) == [Answer(1, (OLD,), ())]
@@ -85,12 +85,12 @@ def test_what_was_made_of_states_is_judged_after_they_are_saved_again():
     at.d.window(1, 5)
     assert at.take(Claim) == []
     at.d.save(1, OLD, "states")
-    assert [e.token for e in at.take(Save)] == [OLD]
+    assert [e.token for e in at.take(StoreCommit)] == [OLD]
     at.d.kept(0, 0)
     assert [e.place.token for e in at.take(Claim)] == [OLD + 1]
     at.d.claimed(OLD + 1, "yes", 1)
     at.d.save(1, OLD + 1, "more")
-    assert [e.token for e in at.take(Save)] == [OLD + 1]
+    assert [e.token for e in at.take(StoreCommit)] == [OLD + 1]
 
 
 def test_a_save_that_never_comes_holds_nobody_up_for_longer_than_its_trainer():

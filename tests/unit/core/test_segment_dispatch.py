@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from headrace_server.core.handover import (
     Answer,
     Finish,
-    Flush,
     Freed,
     Idle,
     JoinRefused,
     Leave,
     Passed,
-    Save,
     Send,
+    StoreCommit,
+    StoreLanes,
     Want,
 )
 from tests.examples import some
@@ -47,7 +47,7 @@ def test_without_prefetch_each_batch_is_asked_for_after_the_states_of_the_one_be
     (token,) = at.sent((0, 0), window=1)
     at.d.save(1, token, "states")
     at.d.window(1, 2)
-    assert at.take() == [Save(at.batches[0, 0], "states", token), Want(1, 1)]
+    assert at.take() == [StoreCommit(at.batches[0, 0], "states", token), Want(1, 1)]
 
 
 def test_no_more_is_asked_for_than_a_trainer_may_hold_whatever_it_wants():
@@ -141,7 +141,7 @@ def test_a_save_is_answered_when_it_is_kept_and_not_before():
     (token,) = at.sent((0, 0))
     batch = at.batches[0, 0]
     at.d.save(1, token, "states")
-    assert at.take() == [Save(batch, "states", token)]
+    assert at.take() == [StoreCommit(batch, "states", token)]
     assert not batch.settled
     at.d.kept(0, 0)
     assert at.take() == [Freed(batch), Answer(1, (token,), ())]
@@ -198,7 +198,7 @@ def test_a_late_save_counts_after_mere_expiry_and_is_stale_after_another_got_the
     at.d.join(2, 5.0)
     assert at.d.tick(TTL) == [1]
     at.d.save(1, first, "late")
-    assert at.take(Save) == [Save(at.batches[0, 0], "late", first)]
+    assert at.take(StoreCommit) == [StoreCommit(at.batches[0, 0], "late", first)]
     at.d.leave(1)
     at.d.window(2, 9)
     (again,) = at.take(Send)
@@ -206,7 +206,7 @@ def test_a_late_save_counts_after_mere_expiry_and_is_stale_after_another_got_the
     at.d.save(1, second, "too late")
     assert at.take() == [Answer(1, (), (second,))]
     at.d.save(2, again.token, "states")
-    assert at.take(Save) == [Save(at.batches[0, 1], "states", again.token)]
+    assert at.take(StoreCommit) == [StoreCommit(at.batches[0, 1], "states", again.token)]
     assert at.d.counts["stale"] == 1 and at.d.counts["expired"] == 2
 
 
@@ -229,7 +229,7 @@ def test_a_plain_commit_is_refused_and_the_lease_stands():
     (answer,) = at.take()
     assert answer.faults[0][:2] == (token, "state") and "save them" in answer.faults[0][2]
     at.d.save(1, token)
-    assert at.take(Save) == [Save(at.batches[0, 0], None, token)]
+    assert at.take(StoreCommit) == [StoreCommit(at.batches[0, 0], None, token)]
 
 
 def test_a_refused_save_leaves_the_lease():
@@ -239,7 +239,7 @@ def test_a_refused_save_leaves_the_lease():
     assert at.take() == [Answer(1, (), (), ((token, "state", "it has another shape"),))]
     assert at.d.leased == 1
     at.d.save(1, token)
-    assert at.take(Save)
+    assert at.take(StoreCommit)
 
 
 def test_the_end_comes_after_the_last_states_are_kept_and_their_answer():
@@ -273,7 +273,7 @@ def test_a_trainer_that_is_back_as_another_session_saves_what_it_held():
     at.join(2)
     at.d.adopt(2, (token,), 0.0)
     at.d.save(2, token)
-    assert at.take(Save) == [Save(at.batches[0, 0], None, token)]
+    assert at.take(StoreCommit) == [StoreCommit(at.batches[0, 0], None, token)]
 
 
 def test_a_flush_follows_the_save_of_its_batch_and_only_the_last_one_has_one():
@@ -283,7 +283,7 @@ def test_a_flush_follows_the_save_of_its_batch_and_only_the_last_one_has_one():
     at.d.save(1, first)
     batch = at.d.last_saved(1, first)
     at.d.flush(batch, "states")
-    assert at.take() == [Save(batch, None, first), Flush(batch, "states")]
+    assert at.take() == [StoreCommit(batch, None, first), StoreLanes(batch, "states")]
     at.d.save(1, second)
     assert at.d.last_saved(1, first) is None and at.d.last_saved(1, second) is not None
     at.d.leave(1)
@@ -372,7 +372,7 @@ def test_a_save_before_the_trainer_left_is_told_before_the_leave_and_settled_aft
     (token,) = at.sent((0, 0))
     at.d.save(1, token)
     at.d.leave(1)
-    assert [type(e) for e in at.take()] == [Save, Leave]
+    assert [type(e) for e in at.take()] == [StoreCommit, Leave]
     assert not at.batches[0, 0].settled
     at.d.kept(0, 0)
     assert at.take(Freed) == [Freed(at.batches[0, 0])] and at.d.counts["batches"] == 1

@@ -11,7 +11,7 @@ import headrace_server as hs
 from headrace_proto.errors import HeadraceError
 from headrace_proto.messages import FROM_SERVER, Ended, Handed, Hello
 from headrace_proto.messages import Flush as TrainersFlush
-from headrace_server.core.handover import Answer, Claim, Leave, Rewound, Save, Send, Want
+from headrace_server.core.handover import Answer, Claim, Leave, Rewound, Send, StoreCommit, Want
 from headrace_server.core.recalls import Acknowledged
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.worker.desk import Desk, delivery_of
@@ -206,7 +206,7 @@ class Segments:
         for effect in self.desk.dispatcher.take_effects():
             if isinstance(effect, Send):
                 self.tokens.append(effect.token)
-            elif isinstance(effect, Save | Want | Leave):
+            elif isinstance(effect, StoreCommit | Want | Leave):
                 self.told.append(effect)
             elif isinstance(effect, Answer):
                 self.answers.append(effect)
