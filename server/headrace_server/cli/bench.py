@@ -17,11 +17,11 @@ __all__ = ["COMMAND"]
 
 _OPTIONS = (
     Option("address", "text", "of the server", metavar="ADDRESS", positional=True),
-    Option("feed", "text", "need not be given where one is served", metavar="NAME"),
+    Option("feed", "text", "optional where one feed is served", metavar="NAME"),
     Option(
         "consume",
         "flag",
-        "what is taken is committed, and no trainer gets it: must be said",
+        "commit the batches, so that no trainer gets them; must be given",
         default=False,
     ),
     Option("seconds", "seconds", "how long to measure", default=5.0),
@@ -53,7 +53,7 @@ def _bench(options: Namespace) -> int:
 
 
 COMMAND = Command(
-    "Takes batches of a running feed as fast as they come, and says how fast that is.  Segments "
+    "Take batches of a running feed as fast as they come, and print how fast that is.  Segments "
     "are saved with the states that they came with.",
     _OPTIONS,
     _bench,

@@ -106,8 +106,8 @@ def _memory(found: Survey) -> str:
 
 COMMAND = Command(
     "Look at pipelines and their files without a server: whether they work, how they are read, and "
-    "what they take.  Ends with 1 where there is a problem.  Without --full large record files are "
-    "judged by the smallest of them.",
+    "the memory that they need.  Ends with 1 where there is a problem.  Without --full large "
+    "record files are judged by the smallest of them.",
     _OPTIONS,
     _check,
 )

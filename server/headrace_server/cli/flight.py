@@ -162,7 +162,7 @@ def _plain_row(row: Row) -> dict[str, Any]:
 
 
 COMMAND = Command(
-    "Says which rows of a feed went to which trainer, at which step, and what became of them.  It "
+    "Show which rows of a feed went to which trainer, at which step, and with what end.  It "
     "reads the record in a state directory, beside a running server or after its end.",
     _OPTIONS,
     _flight,

@@ -80,7 +80,7 @@ COMMANDS = {
         _drain,
     ),
     "end": Command(
-        "Closes the input of a feed for good: rows that were read are still handed out, and then "
+        "Close the input of a feed for good: rows that were read are still handed out, and then "
         "the loops of all trainers end normally.  A restart of the server does not open it again, "
         "headrace restart does.",
         (
@@ -92,7 +92,7 @@ COMMANDS = {
         _end,
     ),
     "restart": Command(
-        "Starts a feed from its beginning, whatever was committed; with a state directory its "
+        "Start a feed from its beginning, whatever was committed; with a state directory its "
         "state is replaced.  The exit code is 1, and nothing is done, while trainers use the "
         "feed, unless --force is given: they get FeedRewound then.",
         (
@@ -105,13 +105,13 @@ COMMANDS = {
         _restart,
     ),
     "snapshot": Command(
-        "Has a server keep all of a feed's state as it is now: what trainers were told to be "
-        "committed is in it.  The token that is printed, one line of JSON, is for "
+        "Have a server store all of a feed's state as it is now, with every commit that was "
+        "acknowledged.  The token that is printed, one line of JSON, is for "
         "connect(resume=…) and for headrace serve --resume.",
         (
             HTTP,
             TOKEN,
-            Option("feed", "text", "need not be given where one is served", metavar="NAME"),
+            Option("feed", "text", "optional where one feed is served", metavar="NAME"),
             _WAIT,
         ),
         _snapshot,

@@ -21,7 +21,7 @@ _OPTIONS = (
     TRAINER,
     STEPS,
     BATCH,
-    Option("reason", "text", "why, for whoever reads the list", absent="must be given"),
+    Option("reason", "text", "the reason, which is stored in the list", absent="must be given"),
     JSON,
 )
 
@@ -46,7 +46,7 @@ def _skip(options: Namespace) -> int:
 
 
 COMMAND = Command(
-    "Leaves out the examples of batches that a state directory has recorded, from the next start "
+    "Leave out the examples of batches that a state directory has recorded, from the next start "
     "of its server on.  Nothing that is stored is moved by that, and the server must not run.",
     _OPTIONS,
     _skip,

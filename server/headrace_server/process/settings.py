@@ -93,16 +93,18 @@ class Settings:
     )
     keys: str | os.PathLike[str] | None = _path(
         "keys of this server and of the trainers that it lets in, as headrace keygen makes them",
-        absent="no keys: everybody who reaches it is let in",
+        absent="no keys: every trainer that reaches it is let in",
     )
     insecure: bool = _flag("bind to addresses that other machines can reach without keys", False)
-    lease_ttl_s: float = _seconds("a trainer silent for so long loses what it holds", 30.0)
+    lease_ttl_s: float = _seconds(
+        "time without a message after which a trainer loses its batches", 30.0
+    )
     start_timeout_s: float = _seconds(
-        "how long sources may take to open, or an index to grow no further", 120.0
+        "maximum time for opening sources, during which an index does not grow", 120.0
     )
     worker_timeout_s: float = _seconds(
-        "a worker without progress for so long is ended and replaced; your functions must take "
-        "less for 64 examples",
+        "time without progress after which a worker is ended and replaced; your functions must "
+        "take less for 64 examples",
         60.0,
         least=2,  # a worker that has nothing to do adds a beat once a second
     )
@@ -143,14 +145,14 @@ class RunSettings(Limits, Settings):
         absent="memory only",
     )
     durability: str | None = _text(
-        "what a commit outlives: a power cut (power) or the death of any process (process); off "
+        "a commit survives a power cut (power) or the death of any process (process); off "
         "keeps only indexes in the state directory",
         absent="power, where there is a state directory",
         choices=("power", "process", "off"),
         needs_state=True,
     )
     allow_config_change: bool = _flag(
-        "go on from the states of a pipeline or of files that have changed since",
+        "go on from a stored state though the pipeline or its files have changed since",
         False,
         needs_state=True,
     )
@@ -161,36 +163,36 @@ class RunSettings(Limits, Settings):
         needs_state=True,
     )
     snapshots: str | None = _text(
-        "where snapshots are copied to, and found when the state directory is another",
+        "where snapshots are copied to, and found by a server with another state directory",
         metavar="URL",
         absent="the state directory alone",
         needs_state=True,
     )
     keep_snapshots: int | None = _integer(
-        "how many stay of each feed", absent="all", needs_state=True
+        "number of snapshots of each feed that are kept", absent="all", needs_state=True
     )
     record: str | None = _text(
-        "what of every batch is recorded in the state directory: its rows and whom it went to "
-        "(rows), the states of segments too (states), or nothing (off)",
+        "record of each batch in the state directory: its rows and its trainer (rows), the states "
+        "of segments too (states), or none (off)",
         absent="rows, where there is a state directory",
         choices=("rows", "states", "off"),
         needs_state=True,
     )
     record_bytes: int | None = _integer(
-        "of that, for each feed; the oldest goes",
+        "maximum size of the record of each feed; the oldest files are removed",
         least=1024**2,
         most=2**50,
         absent=str(RECORD_BYTES),
         needs_state=True,
     )
     http: str | None = _text(
-        "where metrics, health and a page are served to all who reach it; port 0 is a free one",
+        "where metrics, health and a page are served to all that reach it; port 0 is a free one",
         absent="not at all",
         metavar="HOST:PORT",
     )
     http_token_file: str | os.PathLike[str] | None = _path(
-        "only who has the token in it may drain the server, or have a snapshot taken, by HTTP",
-        absent="who is on this machine",
+        "file of a token; only requests with it may drain the server or take a snapshot by HTTP",
+        absent="requests from this machine may",
         metavar="FILE",
     )
 
@@ -221,7 +223,7 @@ class ReplaySettings(Settings):
     state_dir: str | os.PathLike[str] = field(metadata={_OPTION: _STATE_DIR})
     pipeline: Pipeline
     _: KW_ONLY
-    feed: str | None = _text("the feed; need not be given where one is recorded", metavar="NAME")
+    feed: str | None = _text("the feed; optional where one is recorded", metavar="NAME")
     first: str | None = _text(
         "from this batch on", name="from", absent="the first that is recorded", metavar="P:N"
     )
@@ -232,15 +234,15 @@ class ReplaySettings(Settings):
         "hand-outs to this trainer: SESSION or LIFE/SESSION, rank:R, or its host", metavar="T"
     )
     steps: str | tuple[int, int] | None = _text(
-        "which batches of this trainer, counted from 1", metavar="A-B"
+        "batches of this trainer, counted from 1", metavar="A-B"
     )
     committed: bool = _flag("only hand-outs whose commit counted", False)
     states: str = _text(
-        "of segments: those that they brought, or those that their examples begin with",
+        "states of segments: as they were sent, or as their examples begin",
         "recorded",
         choices=("recorded", "initial"),
     )
-    allow_config_change: bool = _flag("though the pipeline has changed", False)
+    allow_config_change: bool = _flag("replay though the pipeline has changed", False)
 
 
 def taking(settings: Callable[P, S]) -> Callable[[Callable[[S], R]], Callable[P, R]]:
