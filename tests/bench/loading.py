@@ -80,8 +80,8 @@ def _measured(path: Path, examples: int) -> dict[str, Any]:
     store = Store(path, "power")
     saved = store.load()
     of_store = perf_counter() - began
-    begun = LineRecord().resume(saved)[1]
-    slots = Slots(0).resume(begun)
+    LineRecord().resume(saved)
+    slots = Slots(0).resume(saved.examples)
     table = StateTable([state])
     table.grow(len(slots))
     table.put(slots, stored_states([state], saved.examples))

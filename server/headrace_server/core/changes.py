@@ -11,9 +11,24 @@ from itertools import chain
 
 import numpy as np
 
-__all__ = ["Change", "Column", "Example", "Examples", "Key", "Saved"]
+__all__ = [
+    "CHUNK",
+    "COUNT",
+    "INDEX",
+    "LINE",
+    "ROW",
+    "SEGMENT",
+    "Change",
+    "Column",
+    "Example",
+    "Examples",
+    "Key",
+    "Saved",
+]
 
 Key = tuple[int, bytes]  # epoch and key
+#: Rows of the numbers of Examples.
+LINE, INDEX, CHUNK, ROW, SEGMENT, COUNT = range(6)
 #: One state of some examples: rows of bytes (uint8), or bytes of different lengths.
 Column = np.ndarray | list[bytes]
 
@@ -40,7 +55,7 @@ def _no_numbers() -> np.ndarray:
 class Examples:
     """Begun examples, as columns."""
 
-    numbers: np.ndarray = field(default_factory=_no_numbers)  # int64, rows as in Example
+    numbers: np.ndarray = field(default_factory=_no_numbers)  # int64, rows as named above
     keys: Sequence[Key] = ()
     states: Sequence[Column] = ()
 
@@ -76,7 +91,7 @@ class Examples:
         if len({part._form for part, _ in parts}) != 1:
             return cls.joined([part.take(rows) for part, rows in parts]).by_index()
         numbers = np.concatenate([part.numbers[:, rows] for part, rows in parts], axis=1)
-        order = np.argsort(numbers[1], kind="stable")
+        order = np.argsort(numbers[INDEX], kind="stable")
         places = np.empty_like(order)
         places[order] = np.arange(len(order))
         keys = [part.keys[row] for part, rows in parts for row in rows.tolist()]
@@ -96,7 +111,7 @@ class Examples:
 
     @property
     def lines(self) -> np.ndarray:
-        lines: np.ndarray = self.numbers[0]
+        lines: np.ndarray = self.numbers[LINE]
         return lines
 
     @property
@@ -111,7 +126,7 @@ class Examples:
 
     def by_index(self) -> Examples:
         """The examples by insertion index."""
-        return self.take(np.argsort(self.numbers[1], kind="stable"))
+        return self.take(np.argsort(self.numbers[INDEX], kind="stable"))
 
     def packed(self) -> list[bytes]:
         """All states of each example, concatenated."""

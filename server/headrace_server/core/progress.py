@@ -56,6 +56,10 @@ class Lines:
                 del self._chunks[number]
         return self._advance()
 
+    def line(self, chunk: int, row: int) -> int:
+        """Number of an open line, by its row of a chunk."""
+        return self._chunks[chunk].first + row
+
     def is_open(self, chunk: int) -> bool:
         """Whether a line of a chunk is open."""
         known = self._chunks.get(chunk)

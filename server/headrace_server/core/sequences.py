@@ -18,8 +18,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from .changes import CHUNK, Examples
 from .seeking import Found, found_in
-from .slots import Begun, Segments, Slots
+from .slots import Segments, Slots
 
 __all__ = ["BEGUN", "FIRST_INDEX", "PARTITION_BITS", "REFUSED", "Sequences"]
 
@@ -229,11 +230,11 @@ class Sequences(ABC):
                 indices.append(self._next_index - 1)
         return rows, indices
 
-    def resume(self, begun: Begun) -> np.ndarray:
+    def resume(self, begun: Examples) -> np.ndarray:
         """Go on with examples that an earlier process began; their slots."""
         slots = self._slots.resume(begun)
         self.in_flight += len(slots)
-        for chunk, uses in Counter(begun.chunks.tolist()).items():
+        for chunk, uses in Counter(begun.numbers[CHUNK].tolist()).items():
             self._uses[chunk] = self._uses.get(chunk, 0) + uses
         self._come_back(slots)
         return slots

@@ -16,7 +16,9 @@ from typing import cast
 
 import numpy as np
 
-__all__ = ["Begun", "Segments", "Slots"]
+from .changes import Examples
+
+__all__ = ["Segments", "Slots"]
 
 _NONE = np.empty(0, np.int64)
 _OF_EXAMPLES = ("chunk", "row", "count", "index", "line")
@@ -56,27 +58,6 @@ class Segments:
             and self.segments.tobytes() == other.segments.tobytes()
             and self.lanes.tobytes() == other.lanes.tobytes()
             and self.starts.tobytes() == other.starts.tobytes()
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Begun:
-    """Examples that an earlier process began, by index."""
-
-    chunks: np.ndarray
-    rows: np.ndarray
-    counts: np.ndarray
-    segments: np.ndarray  # the next one
-    indices: np.ndarray
-    lines: np.ndarray
-    keys: Sequence[Hashable]
-
-    def take(self, places: np.ndarray) -> Begun:
-        """Some of these examples."""
-        return Begun(
-            *(self.chunks[places], self.rows[places], self.counts[places], self.segments[places]),
-            *(self.indices[places], self.lines[places]),
-            [self.keys[place] for place in places.tolist()],
         )
 
 
@@ -149,16 +130,13 @@ class Slots:
         self._name(slots, keys)
         return slots
 
-    def resume(self, begun: Begun) -> np.ndarray:
+    def resume(self, begun: Examples) -> np.ndarray:
         """Add examples that an earlier process began; their slots."""
         self._resumed = True
-        slots = self._take(len(begun.keys))
-        self.chunk[slots] = begun.chunks
-        self.row[slots] = begun.rows
-        self.count[slots] = begun.counts
-        self.segment[slots] = begun.segments
-        self.index[slots] = begun.indices
-        self.line[slots] = begun.lines
+        slots = self._take(len(begun))
+        tables = self.line, self.index, self.chunk, self.row, self.segment, self.count
+        for table, column in zip(tables, begun.numbers, strict=True):
+            table[slots] = column
         self._name(slots, begun.keys)
         return slots
 

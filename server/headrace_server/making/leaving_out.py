@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from ..core.changes import Change
+from ..core.changes import CHUNK, ROW, Change, Examples
 from ..core.plan import Read
 from ..core.sequences import BEGUN
-from ..core.slots import Begun
 from .line_record import LineRecord
 
 __all__ = ["EndedLines", "LeftOut"]
@@ -69,16 +68,16 @@ class EndedLines:
         return known, [self._lines.passed_over(read.chunk, row) for row in rows.tolist()]
 
     def of_begun(
-        self, begun: Begun, ordinals_of: Callable[[int], np.ndarray]
+        self, begun: Examples, ordinals_of: Callable[[int], np.ndarray]
     ) -> tuple[np.ndarray, list[Change]]:
         """Places of begun examples that are not out, and a change for each of the others.
 
         ``ordinals_of`` reads a chunk again.
         """
-        out = np.zeros(len(begun.keys), bool)
-        for chunk in np.unique(begun.chunks).tolist() if self._rows else ():
-            here = np.flatnonzero(begun.chunks == chunk)
-            ordinals = ordinals_of(chunk)[begun.rows[here]]
+        out, chunks = np.zeros(len(begun), bool), begun.numbers[CHUNK]
+        for chunk in np.unique(chunks).tolist() if self._rows else ():
+            here = np.flatnonzero(chunks == chunk)
+            ordinals = ordinals_of(chunk)[begun.numbers[ROW, here]]
             out[here] = self._rows.mask(ordinals, self._lines.reread(chunk)[0].epoch)
-        gone = zip(begun.lines[out].tolist(), begun.chunks[out].tolist(), strict=True)
-        return np.flatnonzero(~out), [self._lines.ended(line, chunk) for line, chunk in gone]
+        ended = zip(begun.lines[out].tolist(), chunks[out].tolist(), strict=True)
+        return np.flatnonzero(~out), [self._lines.ended(line, chunk) for line, chunk in ended]

@@ -22,11 +22,21 @@ import numpy as np
 
 from headrace_proto.codec import pack
 
-from ..core.changes import Change, Column, Examples, Key, Saved
+from ..core.changes import (
+    CHUNK,
+    COUNT,
+    LINE,
+    SEGMENT,
+    Change,
+    Column,
+    Examples,
+    Key,
+    Saved,
+)
 from ..core.plan import Read
 from ..core.progress import Lines
 from ..core.sequences import BEGUN, REFUSED
-from ..core.slots import Begun, Segments
+from ..core.slots import Segments
 
 __all__ = ["LineRecord"]
 
@@ -37,7 +47,6 @@ class LineRecord:
     def __init__(self) -> None:
         self.lines = Lines()
         self._reads: dict[int, bytes] = {}  # of chunks with an open or a stored line
-        self._first: dict[int, int] = {}  # lines of chunks in memory
         self._stored: dict[int, int] = {}  # chunk → examples of it in the store
         self._begun: dict[int, int] = {}  # line → chunk of examples in the store
         self._marks: dict[int, int] = {}  # lines that an earlier process began, ended or refused
@@ -55,7 +64,6 @@ class LineRecord:
         first = self.lines.next
         if rows:
             self._reads[read.chunk] = pack([[read.epoch, read.position, read.limit], stages])
-            self._first[read.chunk] = first
         whole = {**cursor, "chunk": read.chunk, "line": first, "stages": stages}
         self._moved |= self.lines.read(read.chunk, rows, pack(whole))
         if not self._marks:
@@ -64,10 +72,6 @@ class LineRecord:
         self._moved |= self.lines.closed([read.chunk] * int(np.count_nonzero(marks)))
         self._forget_reads([read.chunk])
         return first, marks
-
-    def forget(self, chunk: int) -> None:
-        """Forget a chunk in memory.  It can be read again until all its lines are done."""
-        self._first.pop(chunk, None)
 
     def reread(self, chunk: int) -> tuple[Read, Any]:
         """The read of a chunk of an earlier process, and the memory of the stages before it."""
@@ -113,27 +117,27 @@ class LineRecord:
         )
         if len(rows) < len(batch):
             numbers = numbers[:, rows]
-        numbers[4] += 1
-        ended = numbers[4] == numbers[5]
+        numbers[SEGMENT] += 1
+        ended = numbers[SEGMENT] == numbers[COUNT]
         if ended.any():
             key = keys[int(ended.argmax())][1]
             raise ValueError(f"example {key!r:.80} has ended: it has no state to keep")
         change.put = Examples(numbers, keys, states)
-        lines, begun = numbers[0].tolist(), self._begun
+        lines, begun = numbers[LINE].tolist(), self._begun
         for place in [place for place, line in enumerate(lines) if line not in begun]:
-            chunk = int(numbers[2, place])
+            chunk = int(numbers[CHUNK, place])
             self._begin(change, lines[place], chunk)
             closed.append(chunk)
 
     def refused(self, chunk: int, row: int) -> Change:
         """Record that an example was refused, since its key was in flight."""
-        change = Change(done=[2 * (self._first[chunk] + row) + 1])
+        change = Change(done=[2 * self.lines.line(chunk, row) + 1])
         self._close(change, [chunk])
         return change
 
     def passed_over(self, chunk: int, row: int) -> Change:
         """Record that an example just read is left out, as if it had ended."""
-        change = Change(done=[2 * (self._first[chunk] + row)])
+        change = Change(done=[2 * self.lines.line(chunk, row)])
         self._close(change, [chunk])
         return change
 
@@ -179,16 +183,15 @@ class LineRecord:
 
     # After a restart
 
-    def resume(self, saved: Saved) -> tuple[dict[str, Any], Begun]:
-        """Go on from the store, which has a ``base``: its cursor, and the examples that go on."""
+    def resume(self, saved: Saved) -> dict[str, Any]:
+        """Go on from the store, which has a ``base``: the cursor of that."""
         cursor: dict[str, Any] = msgpack.unpackb(saved.meta["base"], strict_map_key=False)
         self.lines = Lines(cursor["line"])
         self._reads.update(saved.chunks)
         for mark in saved.done:
             self._marks[mark // 2] = REFUSED if mark % 2 else BEGUN
-        examples = saved.examples
-        lines, indices, chunks, rows, segments, counts = examples.numbers
+        lines, chunks = saved.examples.numbers[[LINE, CHUNK]]
         self._begun.update(zip(lines.tolist(), chunks.tolist(), strict=True))
         self._stored.update(Counter(chunks.tolist()))
         self._marks.update(dict.fromkeys(lines[lines >= cursor["line"]].tolist(), BEGUN))
-        return cursor, Begun(chunks, rows, counts, segments, indices, lines, examples.keys)
+        return cursor

@@ -95,7 +95,6 @@ class SegmentMaker:
         for number in gone:
             del self.offers[number], self._origins[number]
             self._tracing.forget(number)
-            self._lines.forget(number)
         return bool(gone)
 
     def refuse(self, chunk: int, row: int) -> None:

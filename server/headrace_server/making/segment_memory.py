@@ -210,17 +210,17 @@ class SegmentMemory(Memory):
             self._partition.close(saved.meta["closing"] == b"cancel")
 
     def _go_on(self, saved: Saved) -> None:
-        cursor, begun = self._lines.resume(saved)
-        place, examples = cursor["input"], saved.examples
+        cursor, examples = self._lines.resume(saved), saved.examples
+        place = cursor["input"]
         self._partition.resume_reading(place, max([cursor["chunk"], *saved.chunks]) + 1)
         self._intake.restore_stages(cursor["stages"])
         self._intake.resume(place["epoch"], place["position"], cursor["dropped"])
         self._machine.start_from(cursor["index"])
-        still, ended = self._ended.of_begun(begun, self._maker.read_again)
+        still, ended = self._ended.of_begun(examples, self._maker.read_again)
         self._add_ended(ended)
         if ended:
-            begun, examples = begun.take(still), examples.take(still)
-        slots = self._machine.resume(begun)
+            examples = examples.take(still)
+        slots = self._machine.resume(examples)
         states = stored_states(self._cutting.states, examples)
         self._maker.states.grow(self._machine.slots)
         self._maker.states.put(slots, states)

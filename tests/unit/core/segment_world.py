@@ -35,7 +35,7 @@ from headrace_server.core.handover import (
 from headrace_server.core.lanes import Lanes
 from headrace_server.core.segments import SegmentQueue
 from headrace_server.core.sequences import BEGUN
-from headrace_server.core.slots import Begun
+from tests.unit.changes import begun
 
 TTL = 10.0
 CHUNK = 3
@@ -89,7 +89,7 @@ class Worker:
         counts = np.array([self.counts[e] for e, _ in going], np.int64)
         examples = np.array([e for e, _ in going], np.int64)
         names = examples.tolist()
-        self.machine.resume(Begun(chunks, rows, counts, segments, indices, examples, names))
+        self.machine.resume(begun(chunks, rows, counts, segments, indices, examples, names))
         self.next = [self.stored.get(e, (0, 0, 0, 0))[3] for e in range(len(self.counts))]
         self.kept = list(self.next)
 

@@ -12,8 +12,8 @@ from headrace_server.core.partition import Partition, Rest
 from headrace_server.core.plan import Plan, Read
 from headrace_server.core.segments import SegmentQueue
 from headrace_server.core.sequences import BEGUN, REFUSED
-from headrace_server.core.slots import Begun
 from tests.examples import some
+from tests.unit.changes import begun
 
 from .original_queue import FIRST, Feed, original_stream
 
@@ -356,10 +356,8 @@ def resumed(segments, counts, size=2, small=True, offered=(), known=None):
     numbers = np.arange(n)
     keys = [f"key {i}" for i in range(n)]
     zeros = np.zeros(n, np.int64)
-    begun = Begun(
-        zeros, numbers, np.array(counts), np.array(segments), FIRST + numbers, numbers, keys
-    )
-    slots = machine.resume(begun)
+    given = np.array(counts), np.array(segments)
+    slots = machine.resume(begun(zeros, numbers, *given, FIRST + numbers, numbers, keys))
     assert slots.tolist() == machine.find(FIRST + numbers).tolist()
     machine.start_from(FIRST + n)
     if offered:
@@ -407,7 +405,7 @@ def test_examples_that_began_before_older_ones_give_each_segment_once_and_in_ord
     left = [int(one) for one in began]  # segment that is next, by example
     old = np.flatnonzero(began)
     columns = old, counts[old], np.ones_like(old), FIRST + old, old
-    machine.resume(Begun(np.zeros_like(old), *columns, old.tolist()))
+    machine.resume(begun(np.zeros_like(old), *columns, old.tolist()))
     machine.start_from(FIRST)
     machine.offer(1, n, {"key": range(n), "count": counts, "known": began * BEGUN})
     machine.finish()

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from headrace_server.core.slots import Begun, Slots
+from headrace_server.core.slots import Slots
+from tests.unit.changes import begun
 
 
 class Counting(Slots):
@@ -21,10 +22,10 @@ def entered(slots, keys, chunk=0, counts=None, index=0, line=0):
     return slots.enter(columns, range(index, index + n), list(keys))
 
 
-def begun(keys, lines):
+def earlier(keys, lines):
     n = len(keys)
     zeros, ones = np.zeros(n, np.int64), np.ones(n, np.int64)
-    return Begun(zeros, np.arange(n), 3 * ones, ones, np.arange(n), np.array(lines), list(keys))
+    return begun(zeros, np.arange(n), 3 * ones, ones, np.arange(n), np.array(lines), list(keys))
 
 
 def test_a_batch_tells_of_each_slot_what_all_tables_have():
@@ -90,14 +91,14 @@ def test_a_key_that_another_example_has_meanwhile_stays_that_ones():
 @pytest.mark.parametrize("line", [4, 5, 6])
 def test_an_example_that_was_begun_does_not_refuse_one_that_came_before_it(line):
     slots = Slots(4)
-    resumed = slots.resume(begun("a", [5]))
+    resumed = slots.resume(earlier("a", [5]))
     assert slots.segment[resumed].tolist() == [1] and slots.count[resumed].tolist() == [3]
     assert slots.reserve("a", line) == (line < 5)
 
 
 def test_a_twin_in_one_chunk_is_refused_after_a_resumption_too():
     slots = Slots(1)
-    slots.resume(begun("a", [5]))
+    slots.resume(earlier("a", [5]))
     assert slots.reserve("a", 3) and not slots.reserve("a", 4)
 
 

@@ -87,25 +87,26 @@ class World:
             assert not self.truth.segments and not self.truth.refused
             return
         saved = copy.deepcopy(self.stored.saved)
-        cursor, begun = self.record.resume(saved)
+        cursor, examples = self.record.resume(saved), saved.examples
         self.position = cursor["position"]
         self.chunk = max([cursor["chunk"], *saved.chunks]) + 1
         assert cursor["stages"] == ["as of", cursor["line"]]
         assert self.position == cursor["line"]
         going = {n: s for n, s in self.truth.segments.items() if s < self.counts[n]}
         order = sorted(going, key=self.truth.index.__getitem__)
-        assert begun.lines.tolist() == order
-        assert begun.segments.tolist() == [going[line] for line in order]
-        assert begun.counts.tolist() == [self.counts[line] for line in order]
-        assert begun.indices.tolist() == [self.truth.index[line] for line in order]
-        assert list(begun.keys) == [(0, self.keys[line]) for line in order]
-        assert saved.examples.packed() == [b"%d after %d" % (line, going[line]) for line in order]
-        for chunk, row, line in zip(begun.chunks.tolist(), begun.rows.tolist(), order, strict=True):
+        lines, indices, chunks, rows, segments, counts = examples.numbers.tolist()
+        assert lines == order
+        assert segments == [going[line] for line in order]
+        assert counts == [self.counts[line] for line in order]
+        assert indices == [self.truth.index[line] for line in order]
+        assert list(examples.keys) == [(0, self.keys[line]) for line in order]
+        assert examples.packed() == [b"%d after %d" % (line, going[line]) for line in order]
+        for chunk, row, line in zip(chunks, rows, order, strict=True):
             read, stages = self.record.reread(chunk)
             assert read == Read(chunk, 0, read.position, read.limit)
             assert read.position + row == line and row < read.limit
             assert stages == ["as of", read.position]
-        self.machine.resume(begun)
+        self.machine.resume(examples)
         self.machine.start_from(cursor["index"])
 
     def crash(self) -> None:
@@ -135,7 +136,6 @@ class World:
             if batch is not None:
                 self.out.append(batch)
             self.refused()
-            self.forget()
         elif what < 0.9 and self.out:
             self.save(self.out.pop(self.chance.randrange(len(self.out))))
         else:
@@ -174,7 +174,6 @@ class World:
         self.chunk += 1
         self.firsts[read.chunk] = line
         self.refused()
-        self.forget()
 
     def refused(self) -> None:
         for chunk, row in self.machine.take_refused():
@@ -195,11 +194,6 @@ class World:
         states = [b"%d after %d" % (n, s + 1) for n, s in zip(lines, segments, strict=True)]
         self.submit(self.record.saved(batch, rows, keys, [states]))
         self.refused()
-        self.forget()
-
-    def forget(self) -> None:
-        for chunk in self.record._first.keys() - self.machine.chunks():
-            self.record.forget(chunk)
 
 
 @pytest.mark.parametrize("seed", range(150))
@@ -262,4 +256,4 @@ def test_a_chunk_without_lines_is_not_remembered():
     record = LineRecord()
     for number in range(5):
         record.read(Read(number, 0, number, 1), 0, None, {"position": number})
-    assert not record._reads and not record._first
+    assert not record._reads
