@@ -12,7 +12,7 @@ from headrace_proto.errors import HeadraceError
 
 from ..pipeline.builder import Pipeline
 from ..pipeline.forks import own
-from ..pipeline.naming import resolve, told_with_place
+from ..pipeline.naming import error_with_place, resolve
 from .options import Option
 
 __all__ = ["PIPELINE", "PIPELINES", "load", "load_one"]
@@ -93,4 +93,4 @@ def _called(target: str, function: Callable[[], Any]) -> Any:
     except HeadraceError:
         raise
     except Exception as error:
-        raise ImportError(f"{target} raised {told_with_place(error)}") from error
+        raise ImportError(f"{target} raised {error_with_place(error)}") from error

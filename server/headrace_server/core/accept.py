@@ -1,4 +1,4 @@
-"""Which rows to keep so that the classes come in the wanted mix.
+"""Keeps rows so that the classes come in the wanted mix.
 
 A class that makes up ``init`` of the input and shall make up ``target`` of the output is kept with
 probability r / max(r), where r = target / init: the mix is then right, and as little is rejected
@@ -90,9 +90,9 @@ def _acceptance(init: np.ndarray, target: np.ndarray) -> np.ndarray:
 def keep(
     seed: int, stage: int, epoch: int, ordinals: np.ndarray, accept_probs: np.ndarray
 ) -> np.ndarray:
-    """Whether each row is kept; ``accept_probs`` are one for each row (numbers or bools).
+    """A mask of the rows that are kept; ``accept_probs`` are one for each row (numbers or bools).
 
-    Probability 1 always keeps and 0 never.  ``stage`` tells apart several samplers of one seed.
+    Probability 1 always keeps and 0 never.  ``stage`` keeps apart several samplers of one seed.
     """
     valid = (accept_probs >= 0) & (accept_probs <= 1)
     if not valid.all():

@@ -159,7 +159,7 @@ class Buckets(QueuedRows):
     """Shaper of ``.bucket`` and ``.bucket_by_sequence_length``.
 
     Facts: ``bucket`` (ids in [0, K)) and, optionally, ``length`` (which a budget needs).  With
-    lengths, ``meta`` tells what a batch holds padded to its longest row and what of it is real.
+    lengths, ``meta`` counts the elements of a batch padded to its longest row, and the real ones.
     """
 
     kind = "bucket"
@@ -366,7 +366,7 @@ class Buckets(QueuedRows):
 
 
 def decoded(name: str, read: Callable[[], Any]) -> Any:
-    """What a field of a snapshot holds, or a ValueError that names the field."""
+    """The content of a field of a snapshot, or a ValueError that names the field."""
     try:
         return read()
     except (TypeError, ValueError, IndexError, OverflowError) as error:

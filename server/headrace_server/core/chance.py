@@ -3,8 +3,8 @@
     bits(seed, stream, epoch, counters) -> 64 random bits per counter
 
 ``seed`` is any Python int.  ``stream`` is one of the constants below and keeps the uses of one seed
-apart.  ``counters`` (mostly: ordinals of examples) say which number of that stream is meant, so a
-number can be asked for in any order, any number of times, by whoever comes to need it.
+apart.  ``counters`` (mostly: ordinals of examples) select numbers of that stream, so a number can
+be computed in any order, any number of times, in any process.
 
 Seed, stream and epoch are hashed to a key of 128 bits.  A number is its counter, spread over 64
 bits and passed twice through the finaliser of splitmix64 (constants of Stafford's variant 13), with

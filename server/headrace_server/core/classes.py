@@ -40,7 +40,7 @@ _REMEMBERED: Final = 64
 
 
 def multinomial(count: int, probs: np.ndarray, seed: int, number: int) -> np.ndarray:
-    """How many of ``count`` draws fall to each class; draw ``number`` of this seed."""
+    """The number of ``count`` draws that fall to each class, in draw ``number`` of this seed."""
     edges = np.cumsum(probs)
     counters = np.arange(number * count, (number + 1) * count)
     drawn = chance.uniform(seed, chance.CLASSES, 0, counters) * edges[-1]
@@ -52,7 +52,7 @@ def multinomial(count: int, probs: np.ndarray, seed: int, number: int) -> np.nda
 class ClassQueues(QueuedRows):
     """Shaper of ``.stratified_sample_unknown_dist``.  Fact: ``label``, ids in [0, K).
 
-    ``seed`` is the partition's own; ``stage`` tells apart several samplers of one seed.
+    ``seed`` is the partition's own; ``stage`` keeps apart several samplers of one seed.
     ``meta`` is {"counts": rows of each class}.
     """
 
@@ -219,7 +219,7 @@ class ClassQueues(QueuedRows):
         return Draft(tuple(parts), {"counts": counts})
 
     def waits_for(self) -> str:
-        """What the next batch lacks, for the text of a deadline error."""
+        """The rows that the next batch lacks, for the text of a deadline error."""
         if self._formed or self._finished:
             return "nothing"
         lacking = np.flatnonzero(self._wanted > self._open).tolist()
@@ -243,7 +243,7 @@ class ClassQueues(QueuedRows):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Become what a snapshot says.  The mix is the snapshot's: it may have been changed."""
+        """Become the machine of a snapshot, with its mix, which may have been changed."""
         number, changes, waiting, formed, finished, dropped = stored(
             state,
             "a shape 'classes'",

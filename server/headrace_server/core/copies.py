@@ -1,4 +1,4 @@
-"""How often each row is repeated: Poisson, by chance that depends on the row's ordinal alone.
+"""The number of copies of each row: Poisson, by chance that depends on its ordinal alone.
 
     rates ─► poisson() ─► counts ─► repeat_rows()    which rows, copies of a row side by side
                                 └─► copy_ordinals()  a key of its own for each copy's chance

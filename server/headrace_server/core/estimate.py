@@ -86,7 +86,7 @@ class ClassEstimator:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Become what a snapshot says; ValueError names the field that does not fit."""
+        """Become the estimator of a snapshot; ValueError names the field that does not fit."""
         counts, rows, changes = stored(
             state, "a class estimator", {"counts": list, "rows": int, "changes": list}
         )

@@ -101,7 +101,7 @@ class RunningMean:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Become what a snapshot says; ValueError names the field that does not fit."""
+        """Become the mean of a snapshot; ValueError names the field that does not fit."""
         groups, average, power, pending = stored(
             state,
             "a running mean",

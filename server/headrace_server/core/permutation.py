@@ -4,7 +4,7 @@
 
 A Feistel network over pairs of digits: position = left * b + right, with left < a and right < b.
 Each round adds a keyed hash of one digit to the other, modulo that one's radix, which can be
-undone: so the whole is a bijection of 0 … a*b-1.  What falls on n or beyond goes through again
+undone: so the whole is a bijection of 0 … a*b-1.  A number of n or more goes through again
 until it falls below ("cycle walking"), which makes it a bijection of 0 … n-1.
 
 Radices near the square root of n are taken rather than powers of two: a*b then exceeds n by less

@@ -1,6 +1,6 @@
-"""Files that are there whole, or as they were, after a loss of power; what a full disk is told as.
+"""Files that are whole, or as they were, after a power cut; errors of a full disk.
 
-An OSError of ``write`` names no file, and none says how much room there is: ``writing`` adds both.
+An OSError of ``write`` names neither the file nor the free space: ``writing`` adds both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _REMEDY = "make room there"
 
 
 def room(path: str | os.PathLike[str], remedy: str = _REMEDY) -> str:
-    """How much room the file system of a path has, and what to do, for an error that names it."""
+    """The free space of the file system of a path, and the remedy, for the text of an error."""
     place = Path(path).absolute()
     for here in (place, *place.parents):
         with contextlib.suppress(OSError):
@@ -69,7 +69,7 @@ def put_in_place(part: Path, file: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """What was made or renamed in a directory stays so after a power cut."""
+    """Make sure that new and renamed files of a directory stay after a power cut."""
     opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(opened)

@@ -1,10 +1,10 @@
-"""What was found out about a file once and holds as long as the file is the same.
+"""Indexes of files: made once, and valid as long as the file is the same.
 
     <directory>/<hash of path, size, stamp, kind>.idx      header | array | array | …
                                               .lock        held while one process builds
 
 Of several processes that want the same entry one builds it and the others wait for its lock, which
-the kernel frees should the builder die.  Both say now and then that they get on, for a file may be
+the kernel frees should the builder die.  Both report progress now and then, for a file may be
 large.  An entry appears whole (it is written beside and renamed) and carries checksums: one that is
 cut off, altered or of another file is built again, never used.
 """
@@ -56,16 +56,16 @@ class IndexCache:
         progress: Callable[[DataFile, int], None] = lambda file, done: None,
         read_only: bool = False,
     ) -> None:
-        """``progress`` is told how many bytes of a file were gone through, at the end all of them;
-        and 0 while another process is at it.  ``read_only``: what the directory lacks is made in
-        memory."""
+        """``progress`` is called with the number of bytes of a file that were scanned, at the end
+        all of them, and with 0 while another process builds the entry.  ``read_only``: entries
+        that the directory lacks are made in memory."""
         self.directory = directory
         self._read_only = read_only
         self._progress = progress
         self._kept: dict[str, dict[str, np.ndarray]] = {}
 
-    def told(self, file: DataFile) -> Callable[[int], None]:
-        """What a builder says how far it is to."""
+    def progress_of(self, file: DataFile) -> Callable[[int], None]:
+        """The function that a builder reports the number of scanned bytes to."""
         return partial(self._progress, file)
 
     def get(self, file: DataFile, kind: str, build: Build) -> dict[str, np.ndarray]:

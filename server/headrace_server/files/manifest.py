@@ -22,7 +22,7 @@ from .extras import PackageMissing, require
 
 __all__ = ["DataFile", "is_remote", "open_map", "open_stream", "resolve"]
 
-#: What filesystems call the mark of a file's version, the sharpest first.
+#: Names that file systems have for the version of a file, the sharpest first.
 _STAMPS = ("etag", "ETag", "md5Hash", "mtime", "LastModified", "created")
 
 
@@ -39,7 +39,7 @@ class DataFile:
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is a URL for fsspec rather than a local path."""
+    """True if a path is a URL for fsspec rather than a local path."""
     return "://" in path or "::" in path
 
 
@@ -59,7 +59,7 @@ def resolve(patterns: Iterable[str]) -> tuple[DataFile, ...]:
 
 
 def _lacking(pattern: str) -> str:
-    """Why a pattern names no file."""
+    """The reason why a pattern names no file."""
     if is_remote(pattern):
         return "matches no file" if glob.has_magic(pattern) else "does not exist"
     try:
@@ -165,7 +165,7 @@ def open_stream(file: DataFile) -> BinaryIO:
         raise
     except FileNotFoundError:
         raise FilesMissing(f"{file.path} went away while the feed runs") from None
-    except OSError as error:  # whoever serves may not read it, say
+    except OSError as error:  # the server's user may not read it, say
         raise FilesMissing(f"{file.path} can not be opened: {error.strerror or error}") from None
     try:
         _check(file, _of_status(file.path, os.fstat(stream.fileno())))

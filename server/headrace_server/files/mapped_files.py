@@ -32,7 +32,7 @@ from .manifest import DataFile, is_remote, open_stream
 
 __all__ = ["MappedFiles"]
 
-#: Of the Linux headers; the module mmap does not name them in all versions.
+#: Flags from the Linux headers; the module mmap does not name them in all versions.
 _MAP_FIXED: Final = 0x10
 _MAP_NORESERVE: Final = 0x4000
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
@@ -69,7 +69,7 @@ class _Range:
     def __init__(self, size: int) -> None:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
         self.address = _mmap(None, size, flags, -1)
-        # What numpy reads to make an array of this memory; that array refers to this object.
+        # numpy makes an array of this memory from it, and that array refers to this object.
         self.__array_interface__ = {
             "version": 3,
             "typestr": "|u1",

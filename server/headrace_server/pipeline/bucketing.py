@@ -1,7 +1,7 @@
 """The part of the builder that sorts examples into buckets.
 
 Names, order and defaults of arguments are those of the TensorFlow functions, less those that named
-graph nodes, counted threads or said shapes.
+graph nodes, counted threads or declared shapes.
 """
 
 from __future__ import annotations

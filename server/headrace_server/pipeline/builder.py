@@ -148,7 +148,7 @@ class Pipeline(Sequencing):
             )
         return replace(self, _policy=Policy(**given))
 
-    # What was declared
+    # The declaration
 
     def declaration(self) -> Declaration:
         """The whole pipeline as plain data.  ValueError while it has no shape."""
@@ -200,8 +200,8 @@ class _Text(str):
 
 
 def _call(name: str, arguments: Mapping[str, Any]) -> str:
-    said = ", ".join(f"{key}={value!r}" for key, value in arguments.items() if value is not None)
-    return f"{name}({said})"
+    given = ", ".join(f"{key}={value!r}" for key, value in arguments.items() if value is not None)
+    return f"{name}({given})"
 
 
 def _schema_text(fields: Mapping[str, Field]) -> str:

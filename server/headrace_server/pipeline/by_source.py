@@ -58,14 +58,14 @@ def by_source(fn: _Function) -> _Function:
 
 
 def is_by_source(fn: Any) -> bool:
-    """Whether it is to be given by its text: marked, and in no module that could be imported."""
+    """True if workers get it by its text: marked, and in no module that can be imported."""
     if not getattr(fn, _MARK, False):
         return False
     return fn.__module__ in ("__main__", "__mp_main__") or fn.__module__ not in sys.modules
 
 
 def name_by_source(fn: Any) -> str:
-    """The name under which workers will find it.  TypeError says what has no text."""
+    """The name under which workers will find it.  TypeError names the part that has no text."""
     module = _Module(fn)
     text = module.text()
     digest = hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
@@ -75,7 +75,7 @@ def name_by_source(fn: Any) -> str:
 
 
 def source_directory(run_directory: str | os.PathLike[str]) -> Path:
-    """Where such modules lie."""
+    """The directory of such modules."""
     return Path(run_directory) / "source"
 
 

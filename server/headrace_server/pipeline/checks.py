@@ -1,7 +1,7 @@
 """Checks of arguments when a pipeline is declared.
 
 TypeError for a value of the wrong type, ValueError for one out of its limits.  Both name the
-argument, the value and the limit.  What is returned is plain: Python numbers, lists and strings.
+argument, the value and the limit.  Results are plain: Python numbers, lists and strings.
 """
 
 from __future__ import annotations

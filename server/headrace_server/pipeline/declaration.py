@@ -1,4 +1,4 @@
-"""What a pipeline is once it has been declared: plain, frozen, checked data.
+"""A declared pipeline: plain, frozen, checked data.
 
     Declaration = Source, Order, Stage…, Shape, Policy
 
@@ -40,7 +40,7 @@ class Feature:
     """One feature of a record: its kind, dtype, shape, and what stands in when it is missing.
 
     ``scalar`` has shape (); ``fixed`` any fixed shape; ``sequence`` a first dimension that varies
-    and then ``shape``.  ``has_default`` tells a default of None from no default.
+    and then ``shape``.  ``has_default`` distinguishes a default of None from no default.
     """
 
     kind: Literal["scalar", "fixed", "sequence"]
@@ -65,7 +65,7 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where examples come from.  ``paths`` are files or globs; ``options`` differ by kind."""
+    """The source of examples.  ``paths`` are files or globs; ``options`` differ by kind."""
 
     kind: str
     paths: tuple[str, ...] = ()
@@ -111,7 +111,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How batches are formed: ``batch`` …"""
+    """The way batches are formed: ``batch`` …"""
 
     kind: str
     options: Mapping[str, Plain] = field(default_factory=dict)
@@ -130,13 +130,13 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What happens to examples that break a rule; ``max_bad_examples`` None: any number of them."""
+    """The treatment of examples that break a rule; ``max_bad_examples`` None: any number."""
 
     on_bad_example: Literal["fail", "skip"] = "fail"
     max_bad_examples: int | None = None
 
     def too_bad(self, bad: Mapping[str, int]) -> str:
-        """Say that there are more bad examples than are allowed; "" while there are not."""
+        """The text of an error if there are more bad examples than are allowed, else ""."""
         limit = self.max_bad_examples
         if limit is None or sum(bad.values()) <= limit:
             return ""
@@ -183,7 +183,7 @@ class Declaration:
 def convertible(stages: tuple[Stage, ...]) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
     """The stages that files can hold the result of, and those that stay with the pipeline.
 
-    What draws by chance stays, for it is drawn anew in each epoch, and so does what follows it.
+    Stages that draw by chance stay, for they draw anew in each epoch, and so do those after them.
     """
     count = next((i for i, stage in enumerate(stages) if stage.kind not in _OF_ONE), len(stages))
     return stages[:count], stages[count:]

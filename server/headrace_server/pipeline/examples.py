@@ -72,13 +72,13 @@ def _strings(value: Any) -> np.ndarray:
 
 
 def _untyped(value: Any, array: np.ndarray) -> bool:
-    """An empty list says nothing of its dtype."""
+    """True for an empty list, which shows no dtype."""
     return array.size == 0 and isinstance(value, (list, tuple))
 
 
 def infer_field(values: Sequence[Any]) -> Field:
     """The field that all of some values have.  Integers among floats are floats; an empty list
-    says nothing of the dtype, and stands for an empty array of any rank.
+    shows no dtype, and stands for an empty array of any rank.
 
     Misfit names the first value that does not go with those before it.
     """

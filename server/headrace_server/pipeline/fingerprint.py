@@ -62,10 +62,10 @@ Parts = dict[str, str]
 
 
 def fingerprints(declaration: Declaration) -> dict[str, Parts]:
-    """Of every function that a pipeline names.  Those that can not be imported are left out."""
+    """The parts of every function that a pipeline names, less those that can not be imported."""
     found = {}
     for name in sorted(set(function_names(declaration))):
-        with suppress(Exception):  # said by whoever needs the function
+        with suppress(Exception):  # the stage that needs the function reports it
             found[stable_name(name)] = fingerprint(own(resolve)(name))
     return found
 
@@ -83,7 +83,7 @@ def function_names(declaration: Declaration) -> Iterator[str]:
 
 
 def fingerprint(function: Any) -> Parts:
-    """Of one function; empty where there is none of Python's."""
+    """The parts of one function; empty where none is written in Python."""
     parts: Parts = {}
     if not any(True for _ in _functions(function)):
         function = type(function)  # an object that can be called

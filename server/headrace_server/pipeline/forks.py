@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TypeVar
 __all__ = ["OwnProcess", "let_go_in_children", "own", "own_iterator"]
 
 _T = TypeVar("_T")
-#: Exit code of a child that is ended: whoever forked it can see that something is wrong.
+#: Exit code of a child that is ended, so that the code that forked it sees a failure.
 _ENDED = 1
 
 

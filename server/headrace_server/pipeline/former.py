@@ -1,10 +1,10 @@
-"""Arguments of the TensorFlow functions that are not here: the error says what takes their place.
+"""Errors for arguments of the TensorFlow functions that are not here: they name the substitute.
 
     bucket(…, num_threads=4)       TypeError: bucket() has no argument num_threads: …
     bucket([x, y], which, 32, 5)   TypeError: bucket() takes no tensors: …
     bucket(which, 32, 5, 1, 32)    the error of the value, and from where on positions differ
 
-Arguments are told by name and by kind; one number where another is meant can not be told.
+Arguments are recognised by name and by kind; one number in the place of another can not be.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _COLUMNS = "a batch holds all columns of the pipeline; .select(names) chooses am
 _THREADS = "hs.run(workers=…, partitions=…) takes its place (--workers, --partitions)"
 _QUEUE = "there is no such queue here"
 _IS = "it is "
-#: Of all functions; another name only where the function has that.
+#: For all functions; "it is NAME" only where the function has an argument of that name.
 _GONE = {
     "tensors": _COLUMNS,
     "inputs": _COLUMNS,
@@ -99,7 +99,7 @@ def former(alike: str, tensors: int | None = None, **own: str) -> Callable[[F], 
 
 
 def _are_tensors(value: Any) -> bool:
-    """Whether a value can only be the tensors of an example: columns, in a dict or a list."""
+    """True if a value can only be the tensors of an example: columns, in a dict or a list."""
     if isinstance(value, Mapping):
         return True
     return isinstance(value, (list, tuple)) and any(not isinstance(v, int) for v in value)

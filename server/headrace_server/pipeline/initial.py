@@ -1,4 +1,4 @@
-"""What a state is before the first segment of a sequence, as plain data.
+"""The state before the first segment of a sequence, as plain data.
 
     zeros((2, 256), "float32")             zeros: of numbers, False, or empty strings
     np.ones(4, "float32"), [0.5], b"a"     a constant, the same for every example
@@ -6,7 +6,7 @@
         ─► {"name", "kind", "dtype", "shape", "value"}
 
 A state has a fixed shape that is not empty, and any dtype.  The dtype and shape of one that is
-brought are those of its column, and None where only reading will tell.
+brought are those of its column, and None where only reading will show them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Zeros:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """What a constant looks like in the text of a pipeline: without its values."""
+    """A constant in the text of a pipeline: without its values."""
 
     shape: tuple[int, ...]
     dtype: str

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-__all__ = ["load_file", "name_of", "resolve", "stable_name", "told_with_place"]
+__all__ = ["error_with_place", "load_file", "name_of", "resolve", "stable_name"]
 
 _REMEDY = "put a def at the top level of a module, and give that"
 _PREFIX = "headrace_file_"
@@ -129,7 +129,7 @@ def _is_file(place: str) -> bool:
 
 
 def resolve(name: str) -> Any:
-    """What a name stands for.  ImportError says what was not found, or what its import raised."""
+    """The object of a name.  ImportError names the part not found, or the error of its import."""
     place, attribute = _split(name)
     found: Any = load_file(place) if _is_file(place) else _import(place, name)
     for part in attribute.split("."):
@@ -154,10 +154,10 @@ def _import(module: str, name: str) -> ModuleType:
 
 
 def _broken(name: str, error: Exception) -> ImportError:
-    return ImportError(f"{name}: the import raised {told_with_place(error)}")
+    return ImportError(f"{name}: the import raised {error_with_place(error)}")
 
 
-def told_with_place(error: Exception) -> str:
+def error_with_place(error: Exception) -> str:
     """An error of a user's code: the place in it stands in for a traceback."""
     ours = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, "<frozen ")
     frames = traceback.extract_tb(error.__traceback__)

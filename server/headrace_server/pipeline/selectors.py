@@ -1,4 +1,4 @@
-"""Where a stage gets one value per example from: a column, a function of the columns, a constant.
+"""The origin of one value per example: a column, a function of the columns, a constant.
 
     "label"                the column of that name
     "module:function"      a function that gets the columns of some hundred examples, as a

@@ -1,4 +1,4 @@
-"""Where a pipeline begins: what is read, and the kinds of features that records have.
+"""Sources, with which a pipeline begins, and the kinds of features that records have.
 
     read_tfrecord read_arrow read_parquet read_jsonl read_csv read_npz read_tar     files
     from_function                                        what a function of the user's yields
@@ -6,7 +6,7 @@
 
 Paths are files, patterns (``*``, ``?``, ``[…]``, ``**``) and URLs, one or a list of them.  Columns
 that are not named by ``features`` are not read; where ``features`` may be left out, the files or
-the first examples say what there is.
+the first examples show the columns.
 """
 
 from __future__ import annotations

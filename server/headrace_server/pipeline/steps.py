@@ -1,4 +1,4 @@
-"""What every part of the builder stands on: a pipeline as far as it has been declared.
+"""The base of all parts of the builder: a pipeline as far as it has been declared.
 
     Steps ◄── Bucketing ◄── Sampling ◄── Sequencing ◄── Pipeline
 
@@ -87,7 +87,7 @@ class Steps:
 
 
 def _grouped(stage: Stage, shape: Shape) -> Stage:
-    """A weighted resampling that was told no group takes the batch size for one."""
+    """The stage; a weighted resampling without a group gets the batch size as its group."""
     if stage.kind != "weighted_resample" or stage.options["group"] is not None:
         return stage
     sizes = shape.options.get("batch_sizes") or [shape.options["batch_size"]]

@@ -99,7 +99,7 @@ class ArrowPart:
                 self.path.unlink(missing_ok=True)
 
     def noted(self) -> dict[str, Any]:
-        """What is to be remembered of the file, as plain data."""
+        """The entry of the file in the notes, as plain data."""
         sums = {name: total.text for name, total in self.sums.items()}
         return {"name": self.file.name, "rows": self.rows, "bytes": self.nbytes, "sums": sums}
 

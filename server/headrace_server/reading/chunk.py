@@ -14,7 +14,7 @@ __all__ = ["Chunk", "Origin"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:
-    """Where the rows of a chunk came from, to be named in errors and records of the flow."""
+    """The files and records that the rows of a chunk came from, for errors and the recorder."""
 
     files: tuple[str, ...]  # or ("examples",), ("module:factory",) …
     file: np.ndarray  # int32 [n], index into files

@@ -90,7 +90,7 @@ class Strings:
         starts, lengths = self.starts.reshape(-1), self.lengths.reshape(-1)
         if not starts.size:
             return self.data[:0]
-        # The second start alone tells most of those that are not back to back.
+        # The second start alone rules out most of those that are not back to back.
         if starts.size == 1 or (
             starts[1] - starts[0] == lengths[0] and (starts[1:] - starts[:-1] == lengths[:-1]).all()
         ):
@@ -177,7 +177,7 @@ class RaggedStrings:
 
     @property
     def items(self) -> np.ndarray:
-        """Where in ``flat`` the strings of all rows are, one after the other."""
+        """The indices in ``flat`` of the strings of all rows, one after the other."""
         counts = np.multiply.reduce(self.extents, axis=1) * prod(self.inner)
         return ranges(self.starts, counts)
 
@@ -214,7 +214,7 @@ def dtype_of(column: Column) -> str:
 
 
 def field_of(column: Column) -> Field:
-    """What a column shows of its field: dimensions that its type lets vary are None."""
+    """The field that a column shows: dimensions that its type lets vary are None."""
     if isinstance(column, (Ragged, RaggedStrings)):
         varying: tuple[int | None, ...] = (None,) * column.extents.shape[1]
         return Field(dtype_of(column), (*varying, *column.inner))

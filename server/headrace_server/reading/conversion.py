@@ -5,9 +5,9 @@
     part-….arrow.part ─► read back as a feed reads it ─► checksums equal ─┴► renamed, noted
 
 The order is that of the source.  A part is a file of ``rows_per_file`` rows, or of fewer where they
-weigh a gigabyte.  ``conversion.json`` says which parts are done and where reading goes on, so a
-conversion that was killed goes on with the part it was at; the files do not show that it was.
-Nothing that is there is overwritten.
+weigh a gigabyte.  ``conversion.json`` lists the parts that are done and the position of reading, so
+a conversion that was killed goes on with the part it was at; the files do not show that it was.
+Existing files are not overwritten.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _READ_BYTES: Final = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How far a conversion is: examples of the source read, and rows written, of which parts."""
+    """The progress of a conversion: examples read, rows written, parts finished."""
 
     read: int
     rows: int
@@ -65,8 +65,8 @@ class Conversion:
         verify: bool = True,
         cache: IndexCache | None = None,
     ) -> None:
-        """``stages`` are those of the declaration that are applied; ``convertible`` says which
-        can be.  ValueError where the directory holds something else."""
+        """``stages`` are those of the declaration that are applied; ``convertible`` gives those
+        that can be.  ValueError where the directory holds something else."""
         self._declaration = replace(declaration, order=Order(), stages=stages)
         self._directory, self._rows_per_file, self._verify = directory, rows_per_file, verify
         self._notes = Notes(directory, self._identity(files))
@@ -86,7 +86,7 @@ class Conversion:
             raise
 
     def _identity(self, files: tuple[DataFile, ...]) -> Any:
-        """What the files are made of; plain as JSON gives it back."""
+        """The declaration that the files come from, as JSON gives it back."""
         plain = self._declaration.to_plain()
         del plain["shape"], plain["order"]
         of = {
@@ -109,7 +109,7 @@ class Conversion:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left to do."""
+        """True when nothing is left to do."""
         return self._notes.complete
 
     @property

@@ -1,4 +1,4 @@
-"""What a conversion notes in its directory, so that another run goes on where it was.
+"""The notes of a conversion in its directory, from which another run goes on.
 
     conversion.json         what is converted, which parts are done, where reading goes on
     part-00000.arrow …      done, and noted; the last one may be there and not be noted yet
@@ -34,8 +34,8 @@ class Notes:
     """The notes of a directory, held until ``close``."""
 
     def __init__(self, directory: Path, of: dict[str, Any]) -> None:
-        """``of``: plain data that says what is converted.  ValueError where the directory holds
-        the conversion of something else, or other files, or is held."""
+        """``of`` is plain data that identifies what is converted.  ValueError where the directory
+        holds the conversion of something else, or other files, or is held."""
         self.directory = directory
         self.parts: list[dict[str, Any]] = []
         self.position: Any = None  # where reading goes on, once there is a part

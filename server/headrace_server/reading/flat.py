@@ -66,7 +66,7 @@ class ColumnSum:
         self._rows = 0
 
     def add(self, flat: Flat) -> None:
-        # An array without elements says nothing by its inner dimensions, and files do not keep
+        # The inner dimensions of an array without elements mean nothing, and files do not keep
         # them: they count as 0.
         empty = np.cumsum(flat.shapes == 0, axis=1) > 0
         lengths = np.empty(0, np.int64) if flat.lengths is None else flat.lengths

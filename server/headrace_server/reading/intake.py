@@ -1,4 +1,4 @@
-"""What comes into one partition: chunks after all stages, read in the declared order.
+"""The input of one partition: chunks after all stages, read in the declared order.
 
 reader ─► share of the partition ─► stages ─► chunk          what was dropped is counted
 """
@@ -23,7 +23,7 @@ from .stages import RowStages
 __all__ = ["Intake"]
 
 #: A chunk should take about this long to read and map: long enough to work on whole arrays, short
-#: enough that commits and new orders are heard in between.
+#: enough that commits and new orders are taken in between.
 _CHUNK_SECONDS = 0.03
 _FIRST_CHUNK = 64
 _LARGEST_CHUNK = 4096
@@ -58,7 +58,7 @@ class Intake:
         if self._stages.fields is None:
             _probe(reader, self._stages)
             bad.counts.clear()  # the same rows are read again, and counted, in their turn
-        # Rates are told for whole groups of the source, so a group is what is read at once.
+        # Rates are computed over whole groups of the source, so each read is one group.
         self._group = max((s.options.get("group") or 0 for s in declaration.stages), default=0)
         self._policy = declaration.policy
         self.rows_read = 0  # by this life
@@ -73,7 +73,7 @@ class Intake:
 
     @property
     def fact_fields(self) -> dict[str, Field]:
-        """The facts that stages tell of rows."""
+        """The facts that stages add to rows."""
         return self._stages.fact_fields
 
     @property
@@ -82,11 +82,11 @@ class Intake:
         return [s for s in self._stages.samplers if isinstance(s, Stratified)]
 
     def start(self) -> Position:
-        """Where an epoch starts."""
+        """The position at which every epoch starts."""
         return self._reader.start()
 
     def limit(self, most: int | None) -> int:
-        """How many rows to read at once, with a bound of the shape's own."""
+        """The number of rows to read at once, with a bound of the shape's own."""
         return self._group or min(self._limit, most or _LARGEST_CHUNK)
 
     def begin(self) -> Any:
@@ -143,7 +143,7 @@ class Intake:
         return counts
 
     def progress(self, reading: Mapping[str, Any]) -> dict[str, Any]:
-        """How far reading is, in numbers for people; ``reading`` as the partition tells it."""
+        """The progress of reading, in numbers for people; ``reading`` is its position."""
         at = reading["position"]
         known = at if isinstance(at, int) else None
         return {
@@ -154,7 +154,7 @@ class Intake:
         }
 
     def state(self) -> Any:
-        """What the stages remember now."""
+        """The memory of the stages now."""
         return self._stages.state()
 
     def restore_stages(self, state: Any) -> None:

@@ -4,9 +4,9 @@
     IndexedReader     slice              permutation of all        permuted windows of the share
     StreamReader      stream by stream   refused                   permuted windows of each stream
 
-Same epoch, position and limit: same chunk, in any process.  What a partition yields in an epoch
-does not depend on the limits it was read with.  Rows that the reader skips make a chunk shorter
-than asked, or empty, and the position passes over them.
+The same epoch, position and limit give the same chunk, in any process.  The rows of a partition in
+an epoch do not depend on the limits it was read with.  Rows that the reader skips make a chunk
+shorter than asked, or empty, and the position passes over them.
 
 **By number.**  Partition k of P holds positions k*N//P … (k+1)*N//P - 1 of the order.  A position
 is an integer, counted from the start of the share.  Windows are blocks of ``window`` positions
@@ -74,11 +74,11 @@ class PartitionReader:
         return self._part.read(epoch, position, limit)
 
     def share(self) -> int | None:
-        """Number of examples per epoch, those skipped included; None where only reading tells."""
+        """Number of examples per epoch, skipped ones included; None where only reading shows it."""
         return self._part.share
 
     def empty_message(self) -> str | None:
-        """Why this partition can have no example, for a notice; None where it can."""
+        """The reason why this partition can have no example, for a notice; None where it can."""
         if self._part.share != 0:
             return None
         return f"{self._which} is empty: the source has {self._part.holds}; use fewer partitions"

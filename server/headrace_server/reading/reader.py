@@ -1,4 +1,4 @@
-"""What a source must be able to do, and where its bad records go.
+"""The two interfaces of sources, and the count of their bad records.
 
     IndexedReader   knows how many examples it has and reads any of them: exact shuffling, a start
                     anywhere at once, contiguous slices for partitions

@@ -70,7 +70,7 @@ class Sampler:
         self._values = Values(*label, stage.options[self.argument])
 
     def fits(self, values: np.ndarray) -> np.ndarray:
-        """Which values keep to the rule."""
+        """A mask of the values that keep to the rule."""
         raise NotImplementedError
 
     def fact_fields(self, before: Fields | None) -> dict[str, Field]:

@@ -78,12 +78,12 @@ class RowStages:
         return facts
 
     def state(self) -> list[Any] | None:
-        """What the samplers remember of all rows before, as plain data; None if nothing."""
+        """The samplers' memory of all rows so far, as plain data; None if they keep none."""
         states = [sampler.state() for sampler in self.samplers]
         return states if any(state is not None for state in states) else None
 
     def restore(self, states: list[Any] | None) -> None:
-        """Become what ``state`` said."""
+        """Set the samplers to a memory that ``state`` gave."""
         for sampler, state in zip(self.samplers, states or [], strict=False):
             if state is not None:
                 sampler.restore(state)
@@ -158,7 +158,7 @@ class _Select:
 
 
 class _Function:
-    """A function of the user's, and how its faults are told."""
+    """A function of the user's, and the text of its faults."""
 
     def __init__(self, kind: str, name: str, vectorized: bool) -> None:
         self.call = user_function(kind, name)
@@ -203,7 +203,7 @@ class _Function:
     def over_columns(
         self, chunk: Chunk, bad: BadRecords, check: Callable[[Any], str]
     ) -> Any | None:
-        """What it gave for the whole chunk; None where that was bad."""
+        """The function's result for the whole chunk; None where it was bad, which is reported."""
         result, fault, cause = self._tried(columns_of(chunk), check)
         if not fault:
             return result
@@ -316,7 +316,7 @@ class _Map:
         return chunk.take(keep).with_columns(columns)
 
     def _fault(self, result: Any, n: int | None, names: list[str] | None = None) -> str:
-        """What is wrong with a result as a whole; ``n`` rows are wanted of a vectorized one."""
+        """The fault of a result as a whole, or ""; a vectorized one must have ``n`` rows."""
         if not isinstance(result, Mapping):
             return (
                 f"gave {result!r:.60}, a {type(result).__name__}; a map gives a dict of column to "

@@ -4,7 +4,7 @@
                                                             └────► collect ─► columns
 
 What a function sees are read-only views, since columns share buffers with mapped files and other
-chunks.  What it gives is one value per row and column: a list, an array, or a column.
+chunks.  It gives one value per row and column: a list, an array, or a column.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def learn(
     fields: dict[str, Field] = {}
     wrong: set[int] = set()
     for name, value in given.items():
-        field = _told(value)
+        field = _shown_field(value)
         while field is None:
             rows = [i for i in range(n) if i not in wrong]
             if not rows:
@@ -109,8 +109,8 @@ def learn(
     return fields, wrong
 
 
-def _told(value: Given) -> Field | None:
-    """The field that a value tells as a whole; None where its rows must be looked at."""
+def _shown_field(value: Given) -> Field | None:
+    """The field that a value shows as a whole; None where its rows must be inspected."""
     if isinstance(value, _COLUMNS):
         return field_of(value)
     if isinstance(value, np.ndarray) and value.dtype.kind not in "SUO":
@@ -158,7 +158,7 @@ def _row(value: Given, i: int) -> Any:
 
 
 def _misfit(value: Given, i: int, field: Field) -> str:
-    """What is wrong with a row, or nothing."""
+    """The fault of a row, or ""."""
     try:
         row = _row(value, i)
     except (ValueError, TypeError, IndexError) as error:
@@ -196,7 +196,7 @@ def _dense(value: np.ndarray, field: Field) -> Column:
 
 
 def _goes(column: Strings | Ragged | RaggedStrings, field: Field) -> bool:
-    """Whether a column that a user made is sound, and of the field, as it is."""
+    """True if a column that a user made is sound, and of the field, as it is."""
     shown = field_of(column)
     if shown.dtype != field.dtype or len(shown.shape) != len(field.shape):
         return False

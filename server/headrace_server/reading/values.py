@@ -1,4 +1,4 @@
-"""One value per row of a chunk, from what a stage was told: a column, a function, a constant.
+"""One value per row of a chunk, from a column, a function or a constant.
 
 A row whose value breaks the rule of the stage is a bad example; a function that raises, or gives
 what is no value per row, makes the whole chunk bad.
@@ -23,9 +23,10 @@ __all__ = ["Values", "as_int64", "is_integer"]
 
 
 class Values:
-    """A selector at work.  ``rule`` says what a value must be, ``wanted`` finds those that are.
+    """A selector at work.
 
-    Of a sequence the length counts, where ``sequence`` allows one.
+    ``rule`` is the text of the rule, ``wanted`` finds the values that keep to it.
+    With ``sequence`` a column of sequences is allowed, and gives their lengths.
     """
 
     def __init__(

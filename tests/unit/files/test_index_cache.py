@@ -169,7 +169,7 @@ def test_a_builder_says_how_far_it_is_and_at_the_end_all_is_done():
     cache = IndexCache(None, lambda file, done: told.append((file.path, done)))
 
     def build() -> dict[str, np.ndarray]:
-        cache.told(FILE)(4)
+        cache.progress_of(FILE)(4)
         return {name: array.copy() for name, array in ARRAYS.items()}
 
     cache.get(FILE, "frames", build)

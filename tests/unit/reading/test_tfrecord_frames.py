@@ -88,8 +88,8 @@ def test_exactly_the_changed_payloads_fail_their_checksum(sizes: list[int]) -> N
 @pytest.mark.parametrize("sizes", [(1, 2), (1, 1)], ids=["walked", "guessed"])
 def test_a_scan_says_now_and_then_how_far_it_is(sizes: tuple[int, int]):
     raw = b"".join(frame(bytes(size)) for size in sizes) * 200_000
-    told: list[int] = []
-    index = scan(as_array(raw), told=told.append)
+    scanned: list[int] = []
+    index = scan(as_array(raw), progress=scanned.append)
     assert index.count == 400_000
-    assert len(told) >= 2 and told == sorted(set(told)) and told[-1] <= len(raw)
-    assert set(told) <= set(index.bounds.tolist())
+    assert len(scanned) >= 2 and scanned == sorted(set(scanned)) and scanned[-1] <= len(raw)
+    assert set(scanned) <= set(index.bounds.tolist())

@@ -125,7 +125,7 @@ def _batch(one: _File, number: int) -> Any:
 
 
 class _Batches:
-    """Which batch each row lies in, for all batches of all files.
+    """Finds the batch of each row, for all batches of all files.
 
     ``batches`` are the rows, the file and the first record of each.
     """
@@ -232,7 +232,7 @@ def _decoded(
     parts = []
     for one in opened:
         counts = cache.get(
-            one.file, "arrow-batch-rows", partial(_count, one, cache.told(one.file))
+            one.file, "arrow-batch-rows", partial(_count, one, cache.progress_of(one.file))
         )["rows"]
         first = 0
         for number, rows in enumerate(counts.tolist()):
@@ -249,7 +249,7 @@ def _decoded(
     return PartsReader(schema.fields, parts)
 
 
-def _count(one: _File, told: Callable[[int], None]) -> Mapping[str, np.ndarray]:
+def _count(one: _File, progress: Callable[[int], None]) -> Mapping[str, np.ndarray]:
     """Rows per batch, -1 for damaged ones.  Only Arrow knows, once it has decoded them."""
     counts = []
     for number in range(one.batches):
@@ -257,7 +257,7 @@ def _count(one: _File, told: Callable[[int], None]) -> Mapping[str, np.ndarray]:
             counts.append(_batch(one, number).num_rows)
         except DataError:
             counts.append(-1)
-        told(one.file.size * (number + 1) // one.batches)
+        progress(one.file.size * (number + 1) // one.batches)
     return {"rows": np.array(counts, np.int64)}
 
 

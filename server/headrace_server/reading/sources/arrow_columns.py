@@ -81,7 +81,7 @@ class _Level:
     """One level of lists.  Element e of batch b stands at ``shift[b] + e``."""
 
     shift: np.ndarray  # int64 [batches]
-    size: int | None  # children of each element, or None: told by
+    size: int | None  # children of each element, or None: given by
     entries: np.ndarray  # int32 | int64, the offsets of all batches, from shift[b] on
     children: np.ndarray  # int64 [batches]
     nulls: np.ndarray | None  # int64 [elements + 1]: how many before; decoded arrays only
@@ -345,7 +345,7 @@ def _descend(
 def _confined(
     begin: np.ndarray, lengths: np.ndarray, limit: np.ndarray | int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Which stretches leave 0 … limit, and all of them with those made empty."""
+    """A mask of the stretches that leave 0 … limit, and all stretches with those made empty."""
     wrong = (begin < 0) | (lengths < 0) | (begin + lengths > limit)
     if not wrong.any():
         return wrong, begin, lengths

@@ -43,7 +43,7 @@ Wrong = dict[int, tuple[str, str]]
 
 
 class Held(NamedTuple):
-    """Rows of a column as stored.  What missing and unsound rows hold is void, yet readable."""
+    """Rows of a column as stored.  Values of missing and unsound rows are void, yet readable."""
 
     column: Column
     missing: np.ndarray | None = None  # bool [n]
@@ -102,7 +102,7 @@ def files_that_serve(
 
 
 def _serves(file: str, have: Mapping[str, Field], schema: Schema, bad: BadRecords) -> bool:
-    """Whether a file can give the columns of the schema; False when that was reported."""
+    """True if a file can give the columns of the schema; else the reason was reported."""
 
     def report(name: str, text: str, reason: str) -> bool:
         bad.report(DataError(f"{file}, column {name!r}: {text}"), reason)

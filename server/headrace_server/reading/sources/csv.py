@@ -55,7 +55,7 @@ def open_reader(
 
 
 class _Table:
-    """How the files are to be read."""
+    """The way to read the files: names, dtypes and delimiter."""
 
     def __init__(self, source: Source) -> None:
         options = source.options
@@ -156,7 +156,7 @@ def _real(cell: str) -> float:
 
 
 def _parser(dtype: str) -> Callable[[str], Any]:
-    """What makes a value of a cell; ValueError where it can not."""
+    """The function that makes a value of a cell; it raises ValueError where it can not."""
     if dtype == dtypes.BYTES:
         return lambda cell: cell.encode(errors="surrogateescape")
     if dtype == "bool":
@@ -257,7 +257,7 @@ class _Rows:
             return place, cells
 
     def _after(self, record: int) -> Place:
-        """Where the next row begins, which the next record will be."""
+        """The place of the next row, which begins the next record."""
         if self._waiting is not None:
             at = self._waiting[0]
             return Place(at.byte, record, at.row)

@@ -47,7 +47,7 @@ def default_column(name: str, feature: Feature) -> Column:
 
 
 def clash(have: Field, want: Field) -> str | None:
-    """Why no row of the one can be a row of the other; None where some may."""
+    """The reason why no row of the one can be a row of the other; None where some may."""
     text = f"is {have} in the file and {want} in the declaration"
     if len(have.shape) != len(want.shape) or (have.dtype == "bytes") != (want.dtype == "bytes"):
         return text

@@ -1,4 +1,4 @@
-"""Which records are laid out like one that has been walked.
+"""Finds the records that are laid out like one that has been walked.
 
 A layout is what one walked record shows: where the wanted values lie, and all other bytes (tags,
 lengths, names).  A record of the same length whose other bytes are the same is laid out the same,
@@ -29,7 +29,7 @@ class Layout:
     plans: tuple[Plan, ...]
 
     def matches(self, data_words: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """Which of the records at ``starts`` are laid out like this (bool)."""
+        """A mask of the records at ``starts`` that are laid out like this."""
         differs = np.zeros(starts.size, np.uint64)
         for offset, mask, word in zip(self.offsets, self.masks, self.words, strict=True):
             differs |= (data_words[starts + offset] ^ word) & mask

@@ -128,7 +128,7 @@ class ExampleParser:
         return [*odd, *rows.tolist()]
 
     def _completes(self, template: Template) -> bool:
-        """Whether every want is in the template, or has a default."""
+        """True if every want is in the template, or has a default."""
         absent = set(self._kinds) - template.slots
         return all(self.wants[slot].default_column is not None for slot in absent)
 

@@ -38,7 +38,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Schema:
-    """Which columns examples have, and what stands in for missing values."""
+    """The columns that examples have, and the defaults of missing values."""
 
     fields: Mapping[str, Field]
     defaults: Mapping[str, Any] = field(default_factory=dict)

@@ -52,7 +52,7 @@ class Template:
     def match(
         self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray
     ) -> tuple[np.ndarray, Spans]:
-        """Which of the records match (bool), and where the wanted values of all of them lie.
+        """A mask of the records that match, and the places of the wanted values of all of them.
 
         Those of records that do not match mean nothing.
         """
@@ -75,7 +75,7 @@ class Template:
 
 
 class _Front:
-    """Where each record is being read; ``good`` are those that have held what was expected."""
+    """The position in each record; ``good`` are those that have matched so far."""
 
     def __init__(self, data: np.ndarray, starts: np.ndarray) -> None:
         self.words = np.ndarray((data.size - 7,), "<u8", data, 0, (1,))

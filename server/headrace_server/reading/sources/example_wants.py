@@ -1,9 +1,9 @@
-"""What is wanted of a record, and whether what was found in one satisfies it.
+"""The features that are wanted of a record, compared with those found in one.
 
     Feature (declared) ─► Want ── plan(Found) ─► Plan: how to take the values of every record that
                                                  is laid out like this one
 
-A plan is made of one record; ``Fault`` says why the record can not be used.
+A plan is made of one record; ``Fault`` gives the reason why the record can not be used.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Fault(Exception):
 
 
 class Plan(NamedTuple):
-    """How to take the values of one feature from a record, by parts as in ``Found``.
+    """The way to take the values of one feature from a record, by parts as in ``Found``.
 
     ``loose`` parts hold for no other record and are read one by one.  ``values`` is the number
-    of values, -1 where only reading them tells.  One packed varint is what the declaration asks
+    of values, -1 where only reading them shows it.  One packed varint is what the declaration asks
     for, not yet what the bytes hold.
     """
 

@@ -1,4 +1,4 @@
-"""Walks one tf.train.Example or SequenceExample and tells where the wanted values lie.
+"""Walks one tf.train.Example or SequenceExample and finds the places of the wanted values.
 
     Example          1: Features
     SequenceExample  1: Features (context)   2: FeatureLists
@@ -282,7 +282,7 @@ def _width(record: memoryview, step: Found) -> int:
 
 
 def _alike(record: memoryview, position: int, stride: int, stop: int, step: Found) -> int:
-    """How many steps from here on are written exactly like this one, but for the floats."""
+    """The number of steps from here on that are written like this one, but for the floats."""
     count = (stop - position) // stride
     if count < _MANY or step.kind != FLOATS or len(step.parts) != 1 or step.parts[0][3] != 1:
         return 1

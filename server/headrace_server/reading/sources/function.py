@@ -87,7 +87,7 @@ class _Factory:
             self._counts = "num_shards" in named or rest
 
     def make(self, stream: int) -> Any:
-        """What the function gives for a stream.  DataError when it fails."""
+        """The result of the function for a stream.  DataError when it fails."""
         kwargs = dict(self._kwargs)
         if self.shards is not None:
             kwargs["shard"] = stream

@@ -57,11 +57,11 @@ def parsed(line: bytes) -> Mapping[str, Any]:
 
 
 def line_index(
-    data: np.ndarray, told: Callable[[int], None] = lambda done: None
+    data: np.ndarray, progress: Callable[[int], None] = lambda done: None
 ) -> dict[str, np.ndarray]:
     """``starts`` and ``stops`` of the lines that hold more than white space.
 
-    ``told`` is how many bytes were gone through, now and then.
+    ``progress`` is called now and then with the number of bytes scanned.
     """
     starts, stops = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     at = len(_MARK) if data[:3].tobytes() == _MARK else 0
@@ -76,12 +76,12 @@ def line_index(
         starts.append(begins[inked] + at)
         stops.append(ends[inked] + at)
         at = stop
-        told(at)
+        progress(at)
     return {"starts": np.concatenate(starts), "stops": np.concatenate(stops)}
 
 
 def _blocks(data: np.ndarray, at: int) -> Iterator[int]:
-    """Where blocks of whole lines end."""
+    """The ends of blocks of whole lines."""
     while at < data.size:
         size = _BLOCK
         while True:
@@ -97,7 +97,7 @@ def _blocks(data: np.ndarray, at: int) -> Iterator[int]:
 def _part(file: DataFile, cache: IndexCache, bad: BadRecords) -> RowPart:
     """The lines of one file."""
     data = open_map(file)
-    index = cache.get(file, "jsonl-lines", lambda: line_index(data, cache.told(file)))
+    index = cache.get(file, "jsonl-lines", lambda: line_index(data, cache.progress_of(file)))
     starts, stops = index["starts"], index["stops"]
 
     def get(number: int) -> Row:

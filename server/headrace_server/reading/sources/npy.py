@@ -23,7 +23,7 @@ _READ = {
 
 
 def npy_array(data: np.ndarray) -> np.ndarray:
-    """The array that the bytes of a .npy file hold, as a view.  ValueError says what is wrong."""
+    """The array that the bytes of a .npy file hold, as a view.  ValueError where it holds none."""
     stream = io.BytesIO(data[:_MAX_HEADER].tobytes())
     version = np.lib.format.read_magic(stream)
     if version not in _READ:

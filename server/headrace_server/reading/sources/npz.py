@@ -38,7 +38,7 @@ _LOCAL_HEADER = 30  # bytes before a member's name, in a zip file
 def open_reader(
     source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
 ) -> IndexedReader:
-    """Headers tell where everything is, so nothing needs the cache."""
+    """Headers give the place of everything, so nothing needs the cache."""
     del cache
     ragged: Mapping[str, str] = source.options.get("ragged") or {}
 

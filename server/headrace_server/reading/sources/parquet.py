@@ -34,7 +34,7 @@ _KEPT_GROUPS = 2
 def open_reader(
     source: Source, files: tuple[DataFile, ...], bad: BadRecords, cache: IndexCache
 ) -> IndexedReader:
-    """The footer tells where everything is, so nothing needs the cache."""
+    """The footer gives the place of everything, so nothing needs the cache."""
     del cache
 
     def opened(file: DataFile) -> tuple[Any, Mapping[str, Field]]:

@@ -2,7 +2,7 @@
 
     ordinals ──► part and row within it ──► Part.read ──► columns ──► one chunk in the asked order
 
-A part reads rows by slice or by index and says which of them it kept; the rest was reported.
+A part reads rows by slice or by index and gives those that it kept; it has reported the rest.
 Rows of several parts are read part by part and then put in order.
 """
 
@@ -24,7 +24,7 @@ Rows = slice | np.ndarray
 
 
 class Kept(NamedTuple):
-    """What a part read: columns and origin of the rows kept, and which of those asked they are."""
+    """The rows that a part kept: columns, origin, and their places among the rows asked for."""
 
     columns: Mapping[str, Column]
     origin: Origin

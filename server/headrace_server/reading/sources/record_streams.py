@@ -38,14 +38,14 @@ __all__ = [
     "open_plain",
 ]
 
-#: What reading a damaged compressed file raises.
+#: The exceptions that reading a damaged compressed file raises.
 DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile)
 #: Files that are kept open.  A partition reads one at a time.
 _KEPT_WALKS = 4
 
 
 class Place(NamedTuple):
-    """Where a record begins: byte (of the decompressed file), record number, row number."""
+    """The place of a record: its byte in the decompressed file, its number, its first row."""
 
     byte: int = 0
     record: int = 0
@@ -68,7 +68,7 @@ _PLACE = struct.Struct("<QQQ")
 
 @dataclass(slots=True)
 class Record:
-    """One record as read: a row, or what is wrong with it."""
+    """One record as read: a row, or the text of its fault."""
 
     place: Place
     row: Row | None = None
@@ -82,7 +82,7 @@ class Walk(Protocol):
 
     @property
     def place(self) -> Place:
-        """Where the next record begins."""
+        """The place of the next record."""
 
     def next(self) -> Record | None:
         """None at the end of the stream.  DAMAGE or Damaged where no more can be read."""
@@ -124,7 +124,7 @@ class Damaged(Exception):
 
 
 def _next(walk: Walk) -> Record | None:
-    """The next record of a walk; its last one says what is damaged."""
+    """The next record of a walk; damage is reported as its last one."""
     try:
         return walk.next()
     except EOFError as error:

@@ -4,9 +4,9 @@
     └─ key ──┘└ column                         └─ the next example
 
 Neighbouring files whose names agree up to the first dot of the last part are one example; what
-follows that dot names the column.  ``__key__`` is the column of keys.  The last ending tells the
-content: .npy is an array, .cls an int64, everything else bytes.  Files without a dot, hidden files
-and what is no file belong to no example.
+follows that dot names the column.  ``__key__`` is the column of keys.  The last ending gives the
+kind of content: .npy is an array, .cls an int64, everything else bytes.  Files without a dot,
+hidden files and members that are no files belong to no example.
 """
 
 from __future__ import annotations

@@ -80,10 +80,10 @@ class Members:
                 return self._member(header, names, begin)
 
     def _member(self, header: tarfile.TarInfo, names: dict[str, str], begin: int) -> Member:
-        told = names.get("size", str(header.size))
-        if not told.isdigit():
-            raise DamagedTar(f"the member at byte {begin} gives the size {told!r:.40}", False)
-        size = 0 if header.islnk() or header.issym() or header.isdir() else int(told)
+        size_text = names.get("size", str(header.size))
+        if not size_text.isdigit():
+            raise DamagedTar(f"the member at byte {begin} gives the size {size_text!r:.40}", False)
+        size = 0 if header.islnk() or header.issym() or header.isdir() else int(size_text)
         sparse = header.type == tarfile.GNUTYPE_SPARSE or any("sparse" in key for key in names)
         if sparse:
             raise DamagedTar(f"the member at byte {begin} is sparse; pack it without -S", False)
@@ -94,7 +94,7 @@ class Members:
 
     @property
     def byte(self) -> int:
-        """Where the next member begins, or the archive ends."""
+        """The byte at which the next member begins, or the archive ends."""
         return self._next
 
     def data(self) -> bytes:

@@ -89,7 +89,7 @@ class _Records:
         for i, file in enumerate(files):
 
             def build(i: int = i, file: DataFile = file) -> dict[str, np.ndarray]:
-                return scan(self._files.file_data(i), verify, cache.told(file)).to_arrays()
+                return scan(self._files.file_data(i), verify, cache.progress_of(file)).to_arrays()
 
             indexes.append(FrameIndex.from_arrays(cache.get(file, kind, build)))
         #: Good records of each file, and those that can be asked for: one more where reading it
@@ -197,7 +197,7 @@ class _Streams:
         frames = self._at(stream, *at).frames(limit)
         chunk, faults = self._parse(stream, frames)
         if faults and not self._bad.skip and min(faults) > 0:
-            # What stands before the bad record goes out now; it raises when it is the next one.
+            # The records before the bad one go out now; the bad one raises when it is the next.
             good = min(faults)
             chunk, bad_at = chunk.take(slice(0, good)), chunk.origin
             self._drop(stream)

@@ -77,7 +77,7 @@ class FrameIndex:
 
 
 def length_is_sound(header: bytes) -> bool:
-    """Whether the first 12 bytes of a frame hold a length with its checksum."""
+    """True if the first 12 bytes of a frame hold a length with its checksum."""
     length, crc = _HEADER.unpack(header)
     return bool(crc == _masked(google_crc32c.value(header[:8])) and length <= MAX_RECORD_BYTES)
 
@@ -87,11 +87,11 @@ def _masked(crc: int) -> int:
 
 
 def scan(
-    data: np.ndarray, verify: bool = True, told: Callable[[int], None] = lambda done: None
+    data: np.ndarray, verify: bool = True, progress: Callable[[int], None] = lambda done: None
 ) -> FrameIndex:
     """The frames of a whole file (uint8).  ``verify`` False trusts every length that fits.
 
-    ``told`` is how many bytes were gone through, now and then.
+    ``progress`` is called now and then with the number of bytes scanned.
     """
     view, size = data.data, data.size
     unpack = _HEADER.unpack_from
@@ -120,7 +120,7 @@ def scan(
             fresh = []
             position = after
             patience = _PATIENCE if frames.size > patience else min(2 * patience, _FLUSH)
-            told(position)
+            progress(position)
     else:
         damage = TRUNCATED if position < size else 0
     parts.append(np.array([*fresh, position], np.int64))
@@ -160,7 +160,7 @@ def damage_reason(damage: int) -> str:
 
 
 def damage_text(where: str, damage: int, at: int, size: int) -> str:
-    """What an error about a damaged file says.  ``where`` names file, record and byte."""
+    """The text of an error about a damaged file.  ``where`` names file, record and byte."""
     if damage == TRUNCATED:
         what = f"truncated at byte {size}: the frame that begins here is not complete"
     else:

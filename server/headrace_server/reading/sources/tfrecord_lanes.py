@@ -89,13 +89,13 @@ class _Heads:
         self._known[list(known)] = list(known.values())
 
     def lengths(self, at: np.ndarray) -> np.ndarray:
-        """The lengths that are told there; -1 where there is no known header."""
+        """The lengths in the headers there; -1 where there is no known header."""
         length = np.minimum(self._lengths[at], self._beyond).astype(np.int64)
         sound = self._known[length] == self._checksums[at + 8]
         return np.where(sound, length, _NONE)
 
     def first(self, at: np.ndarray, within: int) -> np.ndarray:
-        """Where the first known header is from each of these on; -1 where none is near."""
+        """The place of the first known header from each of these on; -1 where none is near."""
         around = at[:, None] + np.arange(within)
         rows, offsets = np.nonzero(self._lengths[around] < self._beyond)
         places = around[rows, offsets]

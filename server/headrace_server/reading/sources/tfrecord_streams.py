@@ -31,7 +31,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 def detect(file: DataFile) -> Compression:
-    """How a file is compressed, by its first bytes, or by its name where it has too few."""
+    """The compression of a file, by its first bytes, or by its name where it has too few."""
     with open_stream(file) as stream:
         head = stream.read(HEAD)
     if len(head) == HEAD and length_is_sound(head):
@@ -67,7 +67,7 @@ class _Broken(Exception):
 
 
 class FrameStream:
-    """One file being read.  ``record`` and ``offset`` (decompressed) say what comes next."""
+    """One file being read.  ``record`` and ``offset`` (decompressed) are of the next record."""
 
     def __init__(self, file: DataFile, compression: Compression, verify: bool) -> None:
         self.record = 0
@@ -120,7 +120,7 @@ class FrameStream:
         return result
 
     def _has(self, start: int, size: int) -> bool:
-        """Whether so many bytes stand from ``start`` on in what is pending, once filled up."""
+        """True if ``size`` bytes from ``start`` on are pending, after reading as far as needed."""
         while len(self._pending) < start + size:
             if not self._fill():
                 return False
