@@ -28,6 +28,7 @@ import numpy as np
 from headrace_proto.errors import ServerError
 
 from ..files.durable_file import writing
+from .counts import added
 from .rundir import MORE_SHARED_MEMORY
 
 __all__ = ["IDLE", "OPENING", "STARTING", "STEP", "Diary", "Entry", "Notebook", "Stillness"]
@@ -200,12 +201,7 @@ class Notebook:
 
     def totals(self) -> dict[str, dict[str, float]]:
         """Return the sums over all lives, by subject (``rests``, ``feed:NAME``) and by name."""
-        total = {subject: dict(counts) for subject, counts in self._past.items()}
-        for subject, counts in self.report().get("totals", {}).items():
-            sums = total.setdefault(subject, {})
-            for name, n in counts.items():
-                sums[name] = sums.get(name, 0) + n
-        return total
+        return added([self._past, self.report().get("totals", {})])
 
 
 class Stillness:

@@ -21,6 +21,7 @@ from typing import Any
 from headrace_proto.errors import HeadraceError, ServerError, UnknownFeed, from_code
 
 from ..core.rewinding import TOUCHED, USED
+from ..process.counts import added
 from ..process.diary import Entry
 from ..state.durable import Durable
 from ..state.functions import Heard
@@ -28,7 +29,6 @@ from .asks import FRONT
 from .posts import FORGIVEN, WINDOW_S, Post
 from .quarantine import Quarantine
 from .starts import Starts
-from .status import added
 
 __all__ = ["Feeds"]
 

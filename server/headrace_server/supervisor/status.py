@@ -12,16 +12,17 @@ and appears once, by its nonce.  Reports of workers are up to about a second old
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 from headrace_proto import __version__
 
 from ..process.config import MOST_FOUND, MOST_TRAINERS, FeedConfig, RunConfig
+from ..process.counts import added
 from .posts import Post
 
-__all__ = ["added", "gathered", "overview"]
+__all__ = ["gathered", "overview"]
 
 _Status = Mapping[str, Any]
 
@@ -32,19 +33,6 @@ _STATES = ("failed", "opening", "closing", "open", "ended")
 
 
 # Answers of owners
-
-
-def added(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the sums of counts by name; of lists, element by element."""
-    total: dict[str, Any] = {}
-    for some in counts:
-        for name, n in some.items():
-            if isinstance(n, list):
-                before = total.get(name) or [0] * len(n)
-                total[name] = [a + b for a, b in zip(before, n, strict=True)]
-            else:
-                total[name] = total.get(name, 0) + n
-    return total
 
 
 def _first(values: Sequence[Any]) -> Any:

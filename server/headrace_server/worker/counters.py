@@ -18,6 +18,7 @@ from typing import Any
 
 from ..core.dispatch import Dispatcher
 from ..core.handover import Answer
+from ..process.counts import added
 from .events import Finished, Made
 
 __all__ = ["Counters", "Tally"]
@@ -103,11 +104,7 @@ class Counters:
 
     def dropped(self) -> dict[str, int]:
         """Return rows dropped by reason, over all partitions."""
-        total = dict(self._dispatcher.dropped)
-        for counts in self._dropped.values():
-            for reason, n in counts.items():
-                total[reason] = total.get(reason, 0) + n
-        return total
+        return added([self._dispatcher.dropped, *self._dropped.values()])
 
     def bad(self) -> dict[str, int]:
         """Return bad examples by fault."""
@@ -115,35 +112,20 @@ class Counters:
 
     def totals(self) -> dict[str, Any]:
         """Return all counters; keys as in ``Server.stats``."""
-        classes = _added([self._stats[partition] for partition in sorted(self._stats)])
+        stats = [self._stats[partition] for partition in sorted(self._stats)]
+        classes = added({n: of[n] for n in of if n != "changes"} for of in stats)
         segments = {"segments": classes.pop("segments")} if "segments" in classes else {}
-        padding: dict[int, list[int]] = {}  # bucket → elements with padding, and without
-        for bucket, padded, real in chain.from_iterable(self._padding.values()):
-            counts = padding.setdefault(bucket, [0, 0])
-            counts[0] += padded
-            counts[1] += real
+        changes = [of["changes"] for of in stats if "changes" in of]
+        padding = added(  # by bucket: elements with padding, and without
+            {str(bucket): [padded, real]}
+            for bucket, padded, real in sorted(chain.from_iterable(self._padding.values()))
+        )
         return {
             **self._dispatcher.counts,
             "made": dict(zip(("batches", "rows", "bytes"), self._made, strict=True)),
             "refused": dict(self._refused),
             "dropped": self.dropped(),
-            "padding": {str(bucket): counts for bucket, counts in sorted(padding.items())},
-            "classes": classes,
+            "padding": padding,
+            "classes": {**classes, "changes": changes} if changes else classes,
             **segments,
         }
-
-
-def _added(stats: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return counters by class over partitions; where targets changed, a list of each one."""
-    total: dict[str, Any] = {}
-    for of_partition in stats:
-        for name, counts in of_partition.items():
-            if name == "changes":
-                total.setdefault(name, []).append(counts)
-            elif name == "segments":
-                before = total.get(name, {})
-                total[name] = {what: n + before.get(what, 0) for what, n in counts.items()}
-            else:
-                before = total.get(name) or [0] * len(counts)
-                total[name] = [a + b for a, b in zip(before, counts, strict=True)]
-    return total
