@@ -127,7 +127,7 @@ class House:
             Dry: lambda desk, event: desk.dispatcher.dry(event.stripe),
             Claimed: lambda desk, e: desk.dispatcher.claimed(e.token, e.verdict, e.number),
             Replied: self._on_replied,
-            Flushed: lambda desk, e: outbox.answered(Answered(e.session, e.request)),
+            Flushed: lambda desk, e: outbox.tell(Answered(e.session, e.request)),
         }
         self._effects: dict[type, Callable[[Desk, Any], object]] = {
             Send: self.dealing.deliver,

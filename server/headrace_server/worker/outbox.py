@@ -1,19 +1,19 @@
-"""What trainers are sent: batches, answers to commits, words on their feed.
+"""Messages to trainers: batches, answers to commits, news of their feed.
 
     Send to this host    ─► reference ─┐
     Answer               ─► answers ───┴─ gathered over a round ─► flush() ─► Deliver, Outcome
     Send to another host ─► Deliver with the answers so far, and the block's bytes as a frame
 
-Answers that only say that commits are kept go along with the trainer's next batch, where that comes
-in a moment: nobody waits for them but who has no batch to wait for.
+Answers to commits that are stored leave with the trainer's next batch, where that comes soon: no
+trainer waits for them while it waits for a batch.
 
 A trainer that keeps the memory of batches makes the slab short of room for all.  While it is short,
 a trainer that keeps more than its share gets bytes, as if it were on another host.
 
-A trainer is reached by the connection that it came by: a channel (``near``), or the front's socket.
+A message leaves by the connection of the trainer: a channel (``near``), or the front's socket.
 
 The memory of a batch is pinned for as long as its trainer maps it, or its frame is being sent.
-What can not be sent now is dropped: the lease, or the trainer's next Hello, brings it again.
+A message that can not be sent now is dropped: the lease, or the trainer's next Hello, repeats it.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ __all__ = ["Outbox"]
 
 logger = logging.getLogger("headrace.trainers")
 
-#: Items in one Deliver; more would not fit a header when batches have many columns.
+#: Maximum number of items in one Deliver; more may not fit a header.
 _PER_MESSAGE = 16
-#: Answers to commits that are gathered for one message, and faults among them, …
+#: Maximum number of answers to commits in one message, and of faults among them, …
 _ANSWERS_PER_MESSAGE = 64
 _FAULTS_PER_MESSAGE = 8
-#: … whose texts are cut: whatever a trainer says at once, its answers fit headers.
+#: … and length of a fault's text: so all answers fit headers.
 _LONGEST_FAULT = 1000
 #: Part of the slab that all trainers together may keep mapped once it is short of room, which it is
 #: when half is in use: a quarter remains for new batches, however many trainers keep all they can.
 _KEPT_SHARE = 0.25
-#: So long they wait for a batch to go along with.
+#: Time that answers wait for a batch to leave with.
 _MOMENT_S = 0.005
 
 _Answers = tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, str, str], ...]]
@@ -65,7 +65,7 @@ _NOTHING: _Answers = ((), (), ())
 
 
 class Outbox:
-    """To all trainers of all feeds."""
+    """The messages to all trainers of all feeds."""
 
     def __init__(
         self,
@@ -82,18 +82,24 @@ class Outbox:
         self._sessions = sessions
         self._kept_bytes = slab_bytes * _KEPT_SHARE
         self._max_credits = max_credits
-        self._out: dict[int, list[Delivery]] = {}  # references to be sent, by session
-        self._answers: dict[int, _Answers] = {}  # to commits, by session …
-        self._told_by = inf  # … and when the first of them goes by itself
+        self._out: dict[int, list[Delivery]] = {}  # references that gather, by session
+        self._answers: dict[int, _Answers] = {}  # answers to commits, by session …
+        self._due = inf  # … and when the first of them leaves without a batch
         self._sending: list[tuple[Any, Desk, Send, tuple[str, int]]] = []
         self._sends = 0
 
     def send(self, identity: bytes, message: Any) -> bool:
-        """Send, or find that the connection is gone.  False then."""
+        """Send a message to a connection; False where that is gone."""
         header = FROM_SERVER.encode(message)
         if is_near(identity):
             return self._near.tell(identity, [header])
         return self._door.say(identity, header)
+
+    def tell(self, message: Any) -> None:
+        """Send a message to the trainer of its session, if it has one."""
+        session = self._sessions.get(message.session)
+        if session is not None:
+            self.send(session.identity, message)
 
     # Batches, and answers to commits
 
@@ -132,7 +138,7 @@ class Outbox:
             return os.pread(segment.fileno(), place.nbytes, place.offset)
 
     def answer(self, effect: Answer) -> None:
-        """What became of commits; it goes along with the next batch of this round."""
+        """Gather the answers to commits, which leave with the next batch."""
         session = self._sessions.get(effect.session)
         if session is not None:
             session.tally.answered(effect)
@@ -149,18 +155,16 @@ class Outbox:
         tokens = sum(map(len, told + more))
         faults = len(told[2]) + len(more[2])
         if told is not _NOTHING and (tokens > _ANSWERS_PER_MESSAGE or faults > _FAULTS_PER_MESSAGE):
-            session = self._sessions.get(number)
-            if session is not None:
-                self.send(session.identity, Outcome(session.number, *told))
+            self.tell(Outcome(number, *told))
             told = _NOTHING
         self._answers[number] = (told[0] + more[0], told[1] + more[1], told[2] + more[2])
         hasty = more[1] or more[2]
-        self._told_by = min(self._told_by, 0.0 if hasty else time.monotonic() + _MOMENT_S)
+        self._due = min(self._due, 0.0 if hasty else time.monotonic() + _MOMENT_S)
 
     @property
     def due_in_s(self) -> float:
-        """Seconds until ``flush`` has something to send that waits now."""
-        return max(0.0, self._told_by - time.monotonic()) if self._answers else inf
+        """Seconds until ``flush`` sends gathered answers."""
+        return max(0.0, self._due - time.monotonic()) if self._answers else inf
 
     def flush(self) -> None:
         """Send references that have gathered, several to a message, and answers that are due."""
@@ -169,11 +173,11 @@ class Outbox:
             if session is not None:
                 self._send_references(session, items)
         self._out.clear()
-        if self._answers and time.monotonic() >= self._told_by:
+        if self._answers and time.monotonic() >= self._due:
             for number in list(self._answers):
-                self._tell_answers(number)
+                self._send_answers(number)
         if not self._answers:
-            self._told_by = inf
+            self._due = inf
         if self._sending:
             self._sweep_sends()
 
@@ -189,10 +193,10 @@ class Outbox:
                 for item in part:
                     self.send(session.identity, Deliver(number, (item,)))
 
-    def _tell_answers(self, number: int) -> None:
-        told, session = self._answers.pop(number, None), self._sessions.get(number)
-        if told is not None and session is not None:
-            self.send(session.identity, Outcome(number, *told))
+    def _send_answers(self, number: int) -> None:
+        answers = self._answers.pop(number, None)
+        if answers is not None:
+            self.tell(Outcome(number, *answers))
 
     def _sweep_sends(self) -> None:
         still = []
@@ -205,34 +209,24 @@ class Outbox:
         self._sending = still
 
     def forget(self, number: int) -> None:
-        """A trainer is gone: nothing more is for it."""
+        """Drop the messages to a trainer that is gone."""
         self._out.pop(number, None)
         self._answers.pop(number, None)
 
-    # Words
+    # News of a feed
 
     def finish(self, number: int) -> None:
-        """Tell one trainer that its feed is done."""
-        self._tell_answers(number)
-        session = self._sessions.get(number)
-        if session is not None:
-            self.send(session.identity, Ended(number))
+        """Tell a trainer that its feed is done."""
+        self._send_answers(number)
+        self.tell(Ended(number))
 
     def tell_turn(self, message: messages.Full | messages.Idle | messages.Passed) -> None:
-        """Tell a trainer of several owners what comes of this one: after what it was given."""
+        """Send a trainer of several owners what comes of this one, after its batches."""
         self.flush()
-        session = self._sessions.get(message.session)
-        if session is not None:
-            self.send(session.identity, message)
-
-    def answered(self, answer: Answered) -> None:
-        """Answer a trainer's request."""
-        session = self._sessions.get(answer.session)
-        if session is not None:
-            self.send(session.identity, answer)
+        self.tell(message)
 
     def snapshotted(self, answer: Answered) -> None:
-        """A snapshot that a trainer asked for is made, or is not."""
+        """Answer a trainer's last snapshot request, and keep the answer for repeats."""
         session = self._sessions.get(answer.session)
         if session is not None and session.snapshot == answer.request:
             session.snapshotted = answer
@@ -242,15 +236,15 @@ class Outbox:
         """Tell all trainers of a feed that it stops, and why."""
         for session in self._sessions.present():
             if feed == session.feed:
-                self._tell_answers(session.number)
+                self._send_answers(session.number)
                 self.send(session.identity, Ended(session.number, code, text[:8000]))
 
     def stop(self, session: Session, desk: Desk, returns: bool) -> None:
         """Tell a trainer that the server stops, and whether another will go on with the feed.
 
-        A trainer of a feed that is over is told its end again.
+        A trainer of a feed that is over gets its end again.
         """
-        self._tell_answers(session.number)
+        self._send_answers(session.number)
         if desk.over:
             code, text = desk.failure or ("", "")
             self.send(session.identity, Ended(session.number, code, text[:8000]))
@@ -258,7 +252,7 @@ class Outbox:
         self.send(session.identity, Ended(session.number, "lost", text, returns and not desk.over))
 
     def retire(self, segment: str) -> None:
-        """A segment holds nothing any more: it goes from here, and trainers unmap it."""
+        """Remove an empty segment, and have trainers unmap it."""
         (self._directory / segment).unlink(missing_ok=True)
         self._door.tell(Retired(segment))
         for session in self._sessions.present():

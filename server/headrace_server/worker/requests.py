@@ -67,7 +67,7 @@ class Requests:
         if flush.rows:
             code, text = desk.on_flush(session.number, flush, frames[0] if frames else b"")
         if code or not (flush.rows or flush.more):
-            self.outbox.answered(Answered(session.number, flush.request, None, code, text))
+            self.outbox.tell(Answered(session.number, flush.request, None, code, text))
 
     def _snapshot(
         self, session: Session, desk: Desk, message: Snapshot, frames: list[bytes]
@@ -94,7 +94,7 @@ class Requests:
     def _drain(self, session: Session, desk: Desk, message: Drain, frames: list[bytes]) -> None:
         """Close the input of a feed for a trainer."""
         drained = Answered(session.number, message.request)
-        self.close(desk, message.cancel, partial(self.outbox.answered, drained))
+        self.close(desk, message.cancel, partial(self.outbox.tell, drained))
 
     def _retarget(
         self, session: Session, desk: Desk, message: Retarget, frames: list[bytes]
@@ -108,7 +108,7 @@ class Requests:
                 fault = fault[:1000] if since else _TOO_LATE
                 code = "server" if fault else ""
                 request = message.request
-                self.outbox.answered(Answered(session.number, request, sorted(since), code, fault))
+                self.outbox.tell(Answered(session.number, request, sorted(since), code, fault))
 
         question = self._asking[desk.name].ask(desk.partitions, answer)
         retarget = partial(self.partitions.retarget, desk.name, question, message.probs)

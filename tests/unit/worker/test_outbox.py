@@ -192,7 +192,7 @@ def test_words_on_a_feed_go_to_its_trainers_and_nobody_elses(post: Post):
     post.outbox.end("b", "data", "𝔣" * 100_000)
     answers = [Answered(one.number, 5), Answered(one.number, 6, None, "state", "it is none")]
     for answer in (*answers, Answered(99, 5)):
-        post.outbox.answered(answer)
+        post.outbox.tell(answer)
     assert post.received(one) == answers
     (ended,) = post.received(other)
     assert (ended.code, len(ended.text)) == ("data", 8000)

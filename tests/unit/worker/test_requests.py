@@ -70,27 +70,27 @@ def test_other_proportions_are_answered_when_all_partitions_have_taken_them(owne
     assert owner.partitions.made == [("retarget", "f", 1, HALVES)]
     assert owner.answer(Replied("f", 1, 1, 12), Replied("f", 1, 1, 99)) == []
     told = owner.answer(Replied("f", 0, 1, 5))
-    assert told == [("answered", Answered(7, 40, [[0, 5], [1, 12]]))]
+    assert told == [("tell", Answered(7, 40, [[0, 5], [1, 12]]))]
 
 
 def test_a_partition_that_has_made_all_its_batches_names_none(owner: Owner):
     owner.say(Retarget(7, 40, HALVES))
     told = owner.answer(Replied("f", 0, 1, None), Replied("f", 1, 1, 3))
-    assert told == [("answered", Answered(7, 40, [[1, 3]]))]
+    assert told == [("tell", Answered(7, 40, [[1, 3]]))]
 
 
 def test_where_all_partitions_have_ended_the_answer_is_that_it_came_too_late(owner: Owner):
     owner.say(Retarget(7, 40, HALVES))
     told = owner.answer(Replied("f", 0, 1, None), Replied("f", 1, 1, None))
     text = "all batches of the feed were made before"
-    assert told == [("answered", Answered(7, 40, [], "server", text))]
+    assert told == [("tell", Answered(7, 40, [], "server", text))]
 
 
 def test_proportions_that_can_not_be_drawn_are_told_why(owner: Owner):
     owner.say(Retarget(7, 40, HALVES))
     told = owner.answer(Replied("f", 0, 1, 0, "three classes"), Replied("f", 1, 1, 0, "no"))
     answer = Answered(7, 40, [[0, 0], [1, 0]], "server", "three classes")
-    assert told == [("answered", answer)]
+    assert told == [("tell", answer)]
 
 
 def test_a_feed_that_fails_answers_the_supervisor_and_no_trainer(owner: Owner):
@@ -123,7 +123,7 @@ def test_a_drain_is_answered_when_partitions_have_been_told_and_they_are_told_on
     owner.say(Drain(7, 8))
     owner.say(Drain(7, 9, True))
     assert owner.partitions.made == [("close", "f", False), ("close", "f", True)]
-    assert owner.outbox.made == [("answered", Answered(7, n)) for n in (8, 8, 9)]
+    assert owner.outbox.made == [("tell", Answered(7, n)) for n in (8, 8, 9)]
 
 
 def test_a_snapshot_is_the_supervisors_and_one_that_asks_again_is_answered_again(owner: Owner):
