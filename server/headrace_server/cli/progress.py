@@ -92,22 +92,22 @@ class Progress:
 
     def text(self, now: float) -> str:
         """Return the line for a time."""
-        said = self._amount(self._done)
+        text = self._amount(self._done)
         share = ""
         if self._total:
             part = min(1.0, self._done / self._total)
             marks = round(part * _BAR)
             bar = f"[{'#' * marks}{'.' * (_BAR - marks)}]  " if self._bar else ""
             share = f"{bar}{part:4.0%}  "
-            said += f" of {self._amount(self._total)}"
+            text += f" of {self._amount(self._total)}"
         if self._unit != "bytes":
-            said += f" {self._unit}"
+            text += f" {self._unit}"
         pace = (self._done - self._first) / max(now - self._began, 1e-9)
         if pace > 0:
-            said += f", {self._amount(pace)}/s"
+            text += f", {self._amount(pace)}/s"
             if self._total and self._total > self._done:
-                said += f", {_duration((self._total - self._done) / pace)} left"
-        return f"{self._what}  {share}{said}"
+                text += f", {_duration((self._total - self._done) / pace)} left"
+        return f"{self._what}  {share}{text}"
 
     def _amount(self, number: float) -> str:
         return size(number) if self._unit == "bytes" else count(number)

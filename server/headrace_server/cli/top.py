@@ -49,14 +49,14 @@ def _top(options: Namespace) -> int:
     if options.once or not sys.stdout.isatty():
         print("\n".join(lines(asker.status())))
         return exits.WELL
-    with _signals() as heard, _other_screen():
+    with _signals() as came, _other_screen():
         look = _Look(asker)
         painted: list[str] = []
         size: os.terminal_size | None = None
         due = 0.0
-        while not heard.intersection(_ENDING):
-            if signal.SIGTSTP in heard:
-                heard.discard(signal.SIGTSTP)
+        while not came.intersection(_ENDING):
+            if signal.SIGTSTP in came:
+                came.discard(signal.SIGTSTP)
                 _pause()
                 size = None
             if look.lines is not None:
@@ -99,14 +99,14 @@ class _Look:
 @contextmanager
 def _signals() -> Iterator[set[int]]:
     """Give a set of the signals that came; an exception could be lost in a finalizer."""
-    heard: set[int] = set()
+    came: set[int] = set()
 
     def hear(number: int, frame: FrameType | None) -> None:
-        heard.add(number)
+        came.add(number)
 
     before = {number: signal.signal(number, hear) for number in (*_ENDING, signal.SIGTSTP)}
     try:
-        yield heard
+        yield came
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

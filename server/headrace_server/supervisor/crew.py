@@ -39,7 +39,7 @@ _BACKOFF_S = 0.1
 #: Time between two attempts to start a worker where the system refuses one.
 _RETRY_S = 1.0
 _STOP_S = 5.0
-#: How long an owner may take to tell its trainers that the server stops; user code may hold it up.
+#: Maximum time for an owner to inform its trainers of the stop; user code may delay it.
 _WORDS_S = 2.0
 
 
@@ -166,7 +166,7 @@ class Crew:
         self.on_death(words, post, entry)
 
     def begin_next(self, post: Post, words: str) -> None:
-        """Begin a worker's next life after its death, of which ``words`` tell."""
+        """Begin a worker's next life after its death, which ``words`` describe."""
 
         def begin() -> None:
             try:

@@ -9,8 +9,8 @@ is known of them.  A stream that can not be read on counts as a row of its own.
 
     state directory: feeds/NAME/quarantine.json ◄──► Quarantine ──► marks for the next life
 
-Where positions are kept on disk, rows that are left out must be too: a server that reads such a row
-again would count all that follow it differently.
+Where positions are stored on disk, rows that are left out must be too: a server that reads such a
+row again would count all that follow it differently.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def _feed_point(now: Any, before: Any, span: float) -> dict[str, Any]:
 
 
 def _since(before: Any, now: Any, name: str) -> float:
-    """Return what a count has grown by; a feed that was taken back to a snapshot counts anew."""
+    """Return what a count has grown by; after a feed was taken back, its counts restart."""
     return max(0.0, float(now[name] - before.get(name, 0.0)))
 
 

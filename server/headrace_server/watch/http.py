@@ -68,10 +68,9 @@ class HttpService:
         self._answers = Answers(self._watch, local, token)
         self._turns = threading.BoundedSemaphore(_THREADS)
         self._closing = False
-        self._open: set[socket.socket] = set()
+        self._open: dict[socket.socket, threading.Thread] = {}
         #: Open connections whose peer must send or read something, and since when; oldest first.
         self._slow: dict[socket.socket, float] = {}
-        self._threads: set[threading.Thread] = set()
         self._lock = threading.Lock()
         self._acceptor = threading.Thread(target=self._accept, name="headrace-http", daemon=True)
         self._acceptor.start()
@@ -93,7 +92,7 @@ class HttpService:
             self._socket.shutdown(socket.SHUT_RDWR)  # by which accept returns
         self._acceptor.join(_CLOSE_S)
         self._socket.close()
-        for thread in list(self._threads):
+        for thread in list(self._open.values()):
             thread.join(_CLOSE_S)
         self._watch.end()
 
@@ -108,21 +107,17 @@ class HttpService:
             if self._closing or not Deadline(_TURN_S).wait(self._take_turn):
                 connection.close()
                 continue
-            thread = threading.Thread(
-                target=self._serve,
-                args=(connection, peer[0]),
-                name="headrace-http-one",
-                daemon=True,
-            )
+            name = "headrace-http-one"
+            about = connection, peer[0]
+            thread = threading.Thread(target=self._serve, args=about, name=name, daemon=True)
             with self._lock:
-                self._open.add(connection)
-                self._threads.add(thread)
+                self._open[connection] = thread
                 self._slow[connection] = time.monotonic()
             try:
                 thread.start()
             except RuntimeError as error:  # the limit of processes is reached
                 logger.warning("a request from %s is not answered: %s", peer[0], error)
-                self._end(connection, thread)
+                self._end(connection)
 
     def _take_turn(self, at_most_s: float) -> bool:
         """Whether a thread is free for one more connection; where none is, cut off the slowest."""
@@ -150,13 +145,12 @@ class HttpService:
                 connection.shutdown(socket.SHUT_WR)
                 _let_finish(connection)
         finally:
-            self._end(connection, threading.current_thread())
+            self._end(connection)
 
-    def _end(self, connection: socket.socket, thread: threading.Thread) -> None:
+    def _end(self, connection: socket.socket) -> None:
         with self._lock:
-            self._open.discard(connection)
+            self._open.pop(connection, None)
             self._slow.pop(connection, None)
-            self._threads.discard(thread)
             connection.close()
         self._turns.release()
 
