@@ -10,15 +10,14 @@ partition has judged the claim.  Every method returns the claims that ended by i
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from .handover import Batch, Claim
 from .hands import Hands
 from .plain_supply import PlainSupply
-from .transitions import Transitions
+from .transitions import Life, Transitions
 
 __all__ = ["CLAIM", "Claimed", "Claims", "PlainClaims"]
 
@@ -59,41 +58,28 @@ CLAIM = Transitions(
         "never made": ("waits for no batch", (QUEUED, DOUBTFUL, ENDED)),
     },
 )
-#: Events of a claim that an error lists.
-_LONGEST_STORY = 8
-
-
-def _story() -> deque[str]:
-    return deque(maxlen=_LONGEST_STORY)
 
 
 @dataclass(slots=True)
-class Claimed:
+class Claimed(Life):
     """A batch of an earlier server that a trainer has."""
 
+    table: ClassVar = CLAIM
     session: int
     place: Any
     expected: bool = False  # whether its commit is to come: the trainer sent it before
-    state: str = QUEUED
     end: str = ""  # STANDS, DONE or GONE
     batch: Batch | None = None  # set aside for it
     saved: bool = False  # its commit came before the verdict …
     payload: Any = None  # … with this
-    story: deque[str] = field(default_factory=_story)
 
-    def on(self, event: str) -> bool:
+    def ends(self, event: str) -> bool:
         """Change the state by an event; whether the claim has ended."""
-        self.story.append(event)
-        self.state, effect = CLAIM.follow(event, self.state, self)
-        self.end = effect or ""
+        self.end = self.on(event) or ""
         return self.state is ENDED
 
     def __str__(self) -> str:
         return f"the claim of trainer {self.session} on token {self.place.token}"
-
-    def history(self) -> str:
-        """Return its recent events, for the text of an error."""
-        return ", ".join(self.story)
 
 
 class Claims:
@@ -186,7 +172,7 @@ class PlainClaims(Claims):
 
     def _after(self, event: str, claim: Claimed) -> Iterable[Claimed]:
         """Return the claim, if it has ended by an event."""
-        if not claim.on(event):
+        if not claim.ends(event):
             return ()
         place = claim.place
         del self.by_token[place.token]

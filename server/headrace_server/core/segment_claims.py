@@ -68,7 +68,7 @@ class SegmentClaims(Claims):
             return ()
         doubtful = verdict == "no" and self._may_be_made_up(claim)
         partition = claim.place.partition
-        if not claim.on("no, not yet" if doubtful else verdict):
+        if not claim.ends("no, not yet" if doubtful else verdict):
             self._unsaid.setdefault(partition, [])
             self._supply.hold(partition, True)
             if self._awaited.get(partition) == token:

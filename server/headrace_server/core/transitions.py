@@ -12,9 +12,10 @@ hole is refused.  docs/transitions.md shows the tables, drawn by ``drawn``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
-__all__ = ["IllegalEvent", "Moves", "Transitions"]
+__all__ = ["IllegalEvent", "Life", "Moves", "Transitions"]
 
 #: By state: the next state and the effect.
 Moves = Mapping[str, tuple[str, Any]]
@@ -25,6 +26,10 @@ class Thing(Protocol):
 
     def history(self) -> str:
         """Return what has happened to it, for the text of an error."""
+
+
+#: Events of a life that an error lists.
+_LONGEST_STORY = 8
 
 
 class IllegalEvent(ValueError):
@@ -87,3 +92,25 @@ class Transitions:
                 yield f"{start:{wide}}  ✗ {' / '.join(events)}: error, it {text}"
                 start = ""
             yield ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Life:
+    """A thing whose life is a table, and that remembers its last events."""
+
+    table: ClassVar[Transitions]
+    state: str = ""  # the table's first one at first
+    story: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.state = self.state or self.table.states[0]
+
+    def on(self, event: str) -> Any:
+        """Change the state by an event; return the effect."""
+        self.story = (*self.story, event)[-_LONGEST_STORY:]
+        self.state, effect = self.table.follow(event, self.state, self)
+        return effect
+
+    def history(self) -> str:
+        """Return the recent events, for the text of an error."""
+        return ", ".join(self.story)

@@ -21,12 +21,13 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from headrace_proto.errors import LimitExceeded
 from headrace_proto.messages import Answered
 
 from ..core.handover import Batch
-from ..core.transitions import Transitions
+from ..core.transitions import Life, Transitions
 from ..files.durable_file import writing
 from ..process.descriptors import aside, own
 from ..process.rundir import MORE_SHARED_MEMORY, is_held
@@ -74,14 +75,13 @@ SESSION = Transitions(
     },
 )
 _PRESENT, _MAPS = frozenset((REMOTE, LOCAL, DIED)), frozenset((LOCAL, LINGERING, DIED))
-#: Events of a session that an error lists.
-_LONGEST_STORY = 8
 
 
 @dataclass(slots=True)
-class Session:
+class Session(Life):
     """A trainer's session; one that has left may still have memory mapped."""
 
+    table: ClassVar = SESSION
     number: int
     nonce: bytes
     feed: str
@@ -91,10 +91,8 @@ class Session:
     file: int = -1  # its open file, until it is swept
     key: str = ""  # the public key of its connection, where the server has keys …
     name: str = ""  # … and the name of that key
-    state: str = REMOTE
     present: bool = True  # whether the trainer has not left
     local: bool = False  # whether it maps memory of this host
-    story: list[str] = field(default_factory=list)  # the last events
     seen: float = 0.0
     process: bytes = b""  # names the trainer's process
     resumed: str = ""  # the snapshot that it goes on from
@@ -110,17 +108,11 @@ class Session:
     heard_end: bool = False  # whether the trainer has acknowledged the end of its feed
 
     def on(self, event: str) -> None:
-        """Change the state by an event."""
-        self.story = [*self.story, event][-_LONGEST_STORY:]
-        self.state, _ = SESSION.follow(event, self.state, self)
+        Life.on(self, event)
         self.present, self.local = self.state in _PRESENT, self.state in _MAPS
 
     def __str__(self) -> str:
         return f"the session of {self.who}"
-
-    def history(self) -> str:
-        """Return its recent events, for the text of an error."""
-        return ", ".join(self.story)
 
     @property
     def who(self) -> str:

@@ -391,8 +391,8 @@ def test_whoever_dies_every_batch_is_kept_once_and_every_commit_is_answered(seed
 def test_a_verdict_that_was_not_asked_for_is_an_error_with_the_history_of_the_claim():
     claim = Claimed(2, place(5, 7))
     for event in ("ask", "made", "yes, to be made"):
-        assert not claim.on(event)
+        assert not claim.ends(event)
     what = f"the claim of trainer 2 on token {OLD + 5} was not asked about: ask, made, yes, to be"
     with pytest.raises(IllegalEvent, match=what):
         claim.on("no")
-    assert claim.state == "allowed" and claim.on("made") and claim.end is STANDS
+    assert claim.state == "allowed" and claim.ends("made") and claim.end is STANDS
