@@ -7,7 +7,6 @@ Nothing in the state directory is changed, and a server may be using it meanwhil
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from headrace_proto.errors import ServerError
 from .arguments import refuse_in_worker, start_config
 from .files.manifest import resolve
 from .flight.choice import ByTrainer, batch_named, steps_named
-from .flight.history import History, feed_of
+from .flight.history import History, feed_of, served_as
 from .flight.leases import Lease
 from .flight.replaying import Replay
 from .flight.rows import BatchId
@@ -60,9 +59,8 @@ def replay(settings: ReplaySettings) -> Server:
     declaration = pipeline.declaration()
     if states != "recorded" and declaration.shape.kind != "sequences":
         raise ValueError(f"states={states!r} needs a feed of segments: others have no states")
-    config = FeedConfig(
-        name, declaration, resolve(declaration.source.paths), _partitions(state, name)
-    )
+    partitions = int(served_as(state, name, "partitions"))
+    config = FeedConfig(name, declaration, resolve(declaration.source.paths), partitions)
     compare_feed(state, config, state / "feeds" / name / "feed.json", settings.allow_config_change)
     history = History(state, name)
     leases = _chosen(history, settings)
@@ -88,15 +86,6 @@ def replay(settings: ReplaySettings) -> Server:
         replay=Replay(str(state), name, config.partitions, script, states).to_plain(),
     )
     return Server(run, settings)
-
-
-def _partitions(state: Path, feed: str) -> int:
-    """Return the number of partitions that a feed was served with."""
-    file = state / "feeds" / feed / "feed.json"
-    try:
-        return int(json.loads(file.read_text())["partitions"])
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ServerError(f"{file} does not say what the feed was: {error!r:.200}") from None
 
 
 def _chosen(history: History, settings: ReplaySettings) -> list[Lease]:

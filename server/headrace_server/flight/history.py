@@ -9,10 +9,12 @@ Reading disturbs nobody: a server may be writing meanwhile, or have been killed.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from headrace_proto.errors import ServerError
 
@@ -22,7 +24,7 @@ from .leases import Lease, Leases
 from .recorder import flight_directory
 from .rows import BatchId, Made, Recorded
 
-__all__ = ["Flown", "History", "feed_of"]
+__all__ = ["Flown", "History", "feed_of", "served_as"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,18 @@ def feed_of(state: Path, feed: str | None) -> str:
     listed = ", ".join(recorded) or "of none: it was served with record='off', or never"
     what = "name one of the feeds" if feed is None else f"there is no flight of feed {feed!r}"
     raise ServerError(f"{what}; {state} has recorded {listed}")
+
+
+def served_as(state: Path, feed: str, *names: str) -> Any:
+    """Return one entry of the file in which a server notes what a feed is."""
+    file = state / "feeds" / feed / "feed.json"
+    try:
+        found = json.loads(file.read_text())
+        for name in names:
+            found = found[name]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ServerError(f"{file} does not say what the feed was: {error!r:.200}") from None
+    return found
 
 
 class History:

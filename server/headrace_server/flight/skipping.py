@@ -10,7 +10,6 @@ are.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from ..state.omissions import Omissions, Skipped, quarantine_file
 from ..state.restoring import finish
 from ..state.statedir import StateDirectory, partition_path
 from ..state.store import Store
-from .history import Flown, History, feed_of
+from .history import Flown, History, feed_of, served_as
 from .rows import BatchId
 
 __all__ = ["SkipReport", "skip"]
@@ -129,7 +128,7 @@ def _skip(
     known = len(rows.keys() & omissions.skipped.keys())
     for example, epoch in rows.items():
         omissions.skip(example, Skipped(reason, epoch))
-    segments = _is_segmented(state, history.feed)
+    segments = served_as(state, history.feed, "pipeline", "shape", "kind") == "sequences"
     stores = _stores(state, history.feed, {batch.partition for batch in batches})
     if segments:
         fates = {lease.batch: lease.fate for lease in history.leases}
@@ -139,15 +138,6 @@ def _skip(
     going_on = {key for saved in stores.values() for key in saved.examples.keys}
     omissions.write(file)
     return SkipReport(history.feed, len(rows), known, batches, done, len(going_on & keys), segments)
-
-
-def _is_segmented(state: Path, feed: str) -> bool:
-    file = state / "feeds" / feed / "feed.json"
-    try:
-        kind = json.loads(file.read_text())["pipeline"]["shape"]["kind"]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ServerError(f"{file} does not say what the feed is: {error!r:.200}") from None
-    return bool(kind == "sequences")
 
 
 def _stores(state: Path, feed: str, partitions: set[int]) -> dict[int, Saved]:
