@@ -228,6 +228,10 @@ def run(settings: RunSettings) -> Server:
     ``allow_config_change``.  Without it all state is in memory, and options of what would be kept
     there are refused.
 
+    With ``workers=0`` the server is threads of this program, ready in some ten milliseconds: for
+    notebooks and tests.  Functions of the pipeline then share the interpreter with the training,
+    and one that never returns, or ends the process, is not replaced.
+
     ``resume`` takes the token of a snapshot, or a list of them for several feeds: each of these
     goes back to its snapshot.  ``start_timeout_s`` begins again while a worker gets further with
     what it opens (an index grows).  ``Server.http_address`` is the URL of ``http``.
@@ -235,6 +239,9 @@ def run(settings: RunSettings) -> Server:
     The options, with their defaults and bounds:
     """
     refuse_in_worker("hs.run")
+    in_process = not settings.workers
+    if in_process:
+        settings = settings.for_threads()
     count = settings.partitions or settings.workers
     config = start_config(
         settings,
@@ -242,6 +249,7 @@ def run(settings: RunSettings) -> Server:
         slab_bytes=settings.slab_bytes or 0,
         record=settings.record or "rows",
         record_bytes=settings.record_bytes or RECORD_BYTES,
+        in_process=in_process,
         **settings.limits(),
     )
     watched = HttpOptions.of(settings.http, settings.http_token_file)

@@ -265,7 +265,7 @@ def forks() -> Iterator[Forks]:
         (["feeds.py:broken"], "NameError: name 'no_such_name' is not defined"),
         (["syntax.py:numbers"], "SyntaxError"),
         (["feeds.py:numbers", "feeds.py:numbers"], "two pipelines are called 'numbers'"),
-        (["feeds.py:numbers", "--workers", "0"], "--workers 0 does not lie in"),
+        (["feeds.py:numbers", "--workers", "2000"], "--workers 2000 does not lie in"),
         (["feeds.py:numbers", "--workers", "many"], "--workers"),
         (["feeds.py:numbers", "--partitions", "-1"], "--partitions -1 does not lie in"),
         (["feeds.py:numbers", "--bind", "nonsense"], "--bind 'nonsense' is not like"),

@@ -30,6 +30,7 @@ TESTED_IN = {
     "headrace_server.pipeline.checks": "test_builder.py",
     "headrace_server.pipeline.steps": "test_builder.py",
     "headrace_server.pipeline.sources": "test_source_declarations.py",
+    "headrace_server.process.in_thread": "test_in_process.py",
     "headrace_server.process.relay": "test_relay_door.py",
     "headrace.framework": "test_batch.py",
     "headrace.keys": "test_gate.py",

@@ -33,7 +33,7 @@ from headrace_proto.messages import (
 )
 
 from ..making.slab import map_segment
-from ..process.child import ParentPipe, perform
+from ..process.child import ParentPipe, Pipe, perform
 from ..process.config import RunConfig
 from ..process.descriptors import divide, own, undivide
 from ..process.exchange import SPARE, Exchange
@@ -67,7 +67,7 @@ _BURST = 256
 class Front:
     """One public address."""
 
-    def __init__(self, config: RunConfig, pipe: ParentPipe) -> None:
+    def __init__(self, config: RunConfig, pipe: Pipe) -> None:
         self._config = config
         self._pipe = pipe
         self._clock = AwakeClock(2 * _TICK_S)
@@ -76,7 +76,9 @@ class Front:
         self._public = public_router(self._context)
         others = 2 * config.workers + SPARE  # an owner that ends and its next life may overlap
         sessions = config.max_trainers * config.workers  # a trainer has one with each owner
-        division = divide(others + SPARE + len(config.binds), sessions)
+        division = divide(
+            others + SPARE + len(config.binds), sessions, enforced=not config.in_process
+        )
         if division.sessions < sessions:
             logger.warning(
                 "the limit of open files (%d, RLIMIT_NOFILE) allows connections of %d trainers, "
@@ -338,10 +340,11 @@ class Front:
             owner.tick(now, known)
 
 
-def _serve(config: RunConfig, pipe: ParentPipe) -> None:
-    front = Front(config, pipe)
-    pipe.report("ready", addresses=front.bind())
+def serve(plain: Any, pipe: Pipe) -> None:
+    """Run the front of a server, in a process or a thread of its own, until an order to stop."""
+    front = Front(RunConfig.from_plain(plain["run"]), pipe)
     try:
+        pipe.report("ready", addresses=front.bind())
         front.run()
     finally:
         front.close()
@@ -350,10 +353,10 @@ def _serve(config: RunConfig, pipe: ParentPipe) -> None:
 def main() -> None:
     """Run the process."""
     pipe = ParentPipe()
-    config = RunConfig.from_plain(pipe.read_config()["run"])
-    logging.basicConfig(level=config.log_level, format="%(name)s: %(message)s")
+    plain = pipe.read_config()
+    logging.basicConfig(level=plain["run"]["log_level"], format="%(name)s: %(message)s")
     try:
-        _serve(config, pipe)
+        serve(plain, pipe)
     except BaseException as error:
         pipe.report("dying", text=f"{error}")
         if not isinstance(error, CanNotBind):

@@ -167,8 +167,14 @@ def error_with_place(error: Exception) -> str:
 
 
 def load_file(path: str | os.PathLike[str]) -> ModuleType:
-    """The module that a file holds.  Loaded once per process, under a name made of its path."""
+    """The module that a file holds.  Loaded once per process, under a name made of its path.
+
+    With ``workers=0`` the program itself may be that module: it is not run again.
+    """
     path = os.path.abspath(path)
+    program = sys.modules.get("__main__")
+    if program is not None and path == os.path.abspath(getattr(program, "__file__", None) or ""):
+        return program
     stem = "".join(c if c.isalnum() else "_" for c in os.path.basename(path).removesuffix(".py"))
     digest = hashlib.blake2b(os.fsencode(path), digest_size=6).hexdigest()
     name = f"{_PREFIX}{stem}_{digest}"

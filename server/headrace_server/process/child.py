@@ -27,14 +27,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import msgpack
 
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
 
-__all__ = ["Child", "ParentPipe", "end", "environment", "perform"]
+__all__ = ["Child", "ChildProcess", "ParentPipe", "Pipe", "end", "environment", "perform"]
 
 _LAST_WORDS = 80
 _READ_BYTES = 1 << 16
@@ -63,6 +63,49 @@ def perform(
     if handler is None:
         raise ServerError(f"{name!r:.80} is none of {', '.join(handlers)}")
     handler(*first, **fields)
+
+
+class Pipe(Protocol):
+    """The end of the front or a worker by which orders come from the supervisor, and events go."""
+
+    def fileno(self) -> int:
+        """Return the file that is readable when orders have come."""
+
+    def read_orders(self) -> list[dict[str, Any]]:
+        """Return the orders that have come; at the end of the supervisor end as well."""
+
+    def check_parent(self) -> None:
+        """End as well where the supervisor has ended, though its pipe is open."""
+
+    def report(self, event: str, **values: Any) -> None:
+        """Report an event to the supervisor."""
+
+
+class Child(Protocol):
+    """The supervisor's end of the front or of a worker."""
+
+    name: str
+    reason: str  # why it is dying, as it reported
+    pid: int
+    pidfd: int  # readable after its end
+
+    def words(self, lines: int = 25) -> str:
+        """Return the last lines that it printed."""
+
+    def order(self, **values: Any) -> None:
+        """Send one order; nothing happens where the child is gone."""
+
+    def exit_code(self) -> int | None:
+        """Return the exit code; None while it runs."""
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal that ends it."""
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Wait for the end; return the exit code, None when it still runs after the timeout."""
+
+    def close(self) -> None:
+        """Let go of all that belongs to a child that has ended."""
 
 
 class ParentPipe:
@@ -144,7 +187,7 @@ class ParentPipe:
             self._out.write(line)
 
 
-class Child:
+class ChildProcess:
     """The parent's end: one process, its events, its last words.
 
     OSError where it can not be started; nothing of it is left then.
@@ -155,7 +198,7 @@ class Child:
         module: str,
         name: str,
         config: bytes,
-        on_event: Callable[[Child, Mapping[str, Any]], None],
+        on_event: Callable[[Any, Mapping[str, Any]], None],
         environment: Mapping[str, str],
         arguments: Sequence[str] = (),
     ) -> None:

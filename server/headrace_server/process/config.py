@@ -86,6 +86,7 @@ class RunConfig(Limits):
     replay: Any = None  # plain data of a Replay: what is served instead of the pipeline
     keys: str | None = None  # the directory; the front alone reads what is in it
     python_path: tuple[str, ...] = field(default=())
+    in_process: bool = False  # whether front and worker are threads of the process that started it
 
     @property
     def heartbeat_s(self) -> float:

@@ -38,6 +38,8 @@ R = TypeVar("R")
 #: Of the record of one feed.
 RECORD_BYTES = 256 * 1024**2
 _OPTION = "option"
+#: A thread cannot be ended, so none is judged to hang: the longest timeout that there is.
+_LONGEST_S = 86_400
 
 
 def _option(kind: Kind, help: str, in_python: Any = None, /, *, name: str = "", **more: Any) -> Any:
@@ -66,7 +68,12 @@ def options_of(settings: Any) -> tuple[Option, ...]:
 class Limits:
     """Options that each process of a server is given as they are."""
 
-    workers: int = _integer("worker processes", 1, most=1024)
+    workers: int = _integer(
+        "worker processes; with 0 the whole server is threads of this process",
+        1,
+        least=0,
+        most=1024,
+    )
     max_trainers: int = _integer("trainers at once", 4096, most=65_536)
     max_credits: int = _integer(
         "batches of one worker that a trainer may hold without a commit", 64, most=4096
@@ -199,6 +206,17 @@ class RunSettings(Limits, Settings):
     def limits(self) -> dict[str, Any]:
         """Return the options that ``RunConfig`` takes as they are."""
         return {one.name: getattr(self, one.name) for one in fields(Limits)}
+
+    def for_threads(self) -> RunSettings:
+        """Return these options for a server of threads.  ValueError: one needs processes."""
+        for name in ("worker_timeout_s", "worker_memory_bytes"):
+            value = getattr(self, name)
+            if value != type(self).__dataclass_fields__[name].default:
+                raise ValueError(
+                    f"{name}={value} bounds a worker process, and with workers=0 there is none: "
+                    f"leave {name} out, or use workers=1"
+                )
+        return replace(self, workers=1, worker_timeout_s=_LONGEST_S)
 
     def refuse_state(self) -> None:
         """Raise ValueError for an option that needs a state directory, which is not given."""

@@ -22,8 +22,9 @@ import msgpack
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.errors import HeadraceError, ServerError
 
-from ..process.child import Child, end, environment
+from ..process.child import Child, ChildProcess, end, environment
 from ..process.diary import Entry
+from ..process.in_thread import InThread
 from .asks import FRONT
 from .deaths import DeathWatch
 from .posts import Patience, Post, end_of, gets_further, obituary
@@ -123,7 +124,8 @@ class Crew:
     ) -> Child:
         run = self.starts.of(owner).to_plain()
         config = msgpack.packb({"run": run, **extra}, use_bin_type=True)
-        child = Child(module, name, config, self.on_event, environment())
+        made = InThread if self.starts.config.in_process else ChildProcess
+        child: Child = made(module, name, config, self.on_event, environment())
         self.born[:] = [one for one in self.born if one.exit_code() is None] + [child]
         return child
 

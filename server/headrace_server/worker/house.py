@@ -38,7 +38,7 @@ from ..core.handover import (
     Taken,
     Want,
 )
-from ..process.child import ParentPipe, perform
+from ..process.child import Pipe, perform
 from ..process.config import RunConfig
 from ..process.exchange import TrainersExchange
 from ..process.relay import Ready
@@ -79,7 +79,7 @@ class House:
         config: RunConfig,
         worker: int,
         partitions: Partitions,
-        pipe: ParentPipe,
+        pipe: Pipe,
         clock: AwakeClock,
         door: RelayDoor,
         sessions: SessionTable,

@@ -34,9 +34,10 @@ from headrace_proto.clock import AwakeClock
 from headrace_proto.cores import cores
 from headrace_proto.spin import Spin
 
-from ..process.child import ParentPipe
+from ..process.child import Pipe
 from ..process.config import RunConfig
 from ..process.exchange import TrainersExchange
+from ..process.in_thread import Ended
 from ..process.relay import Began
 from .house import House
 from .opening import Life
@@ -69,7 +70,7 @@ _ROUNDS = 8
 class Owner:
     """One life of the owner of some partitions of a server's feeds."""
 
-    def __init__(self, life: Life, pipe: ParentPipe, begun: Mapping[str, Any]) -> None:
+    def __init__(self, life: Life, pipe: Pipe, begun: Mapping[str, Any]) -> None:
         """``begun``: how the feeds stand, see ``House.begin``."""
         config = life.config
         logger.setLevel(config.log_level)
@@ -77,7 +78,7 @@ class Owner:
         _remove_traces(config, life)
         who = b"%d-%d" % (life.worker, life.number)
         self._door = RelayDoor(Channel.connect(directory / "workers", [who], _FRONT_S))
-        trainers, why = _bound(config.max_trainers)
+        trainers, why = _bound(config.max_trainers, raised=not config.in_process)
         if why and not life.worker and not life.number:
             logger.warning("fewer trainers can have a session with a worker: %s", why)
         sessions = SessionTable(directory, trainers, why, life.worker, config.workers)
@@ -107,7 +108,10 @@ class Owner:
         self._next_tick = 0.0
         self._numbers = near.fileno(), self._door.fileno(), pipe.fileno()
         self._poller = select.epoll()
-        self._spin = Spin(cores() - config.workers + 1)  # a core for each owner, and one
+        self._in_process = config.in_process
+        # A core for each owner, and one.  A thread that polls would take the trainer's interpreter.
+        self._spin = Spin(1 if config.in_process else cores() - config.workers + 1)
+        self._closed = self._released = False
         self._lock = threading.RLock()  # held by the thread that uses anything but the partitions
         self._working_since = 0.0  # when the current step began; 0 between steps
         self._deferred: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
@@ -212,7 +216,7 @@ class Owner:
     def _attend(self) -> None:
         """The porter: serve trainers while a step takes long."""
         try:
-            while True:
+            while not self._released:
                 time.sleep(_LOOK_S)
                 since = self._working_since
                 if not since or time.monotonic() - since < _LATE_S:
@@ -227,16 +231,32 @@ class Owner:
                             break
                     if self._house.stopping:  # the step may never end
                         self.close()
+                        if self._in_process:
+                            return
                         os._exit(0)
+        except Ended:
+            return  # as the thread of the partitions will, once its step has ended
         except BaseException:
             traceback.print_exc()
-            os._exit(1)
+            if not self._in_process:
+                os._exit(1)
 
     def close(self) -> None:
-        """Tell all trainers that the server stops, and close what this process has open."""
-        self._house.reception.close()
-        self._near.close()
-        self._sessions.close()
+        """Tell all trainers that the server stops."""
+        if not self._closed:
+            self._closed = True
+            self._house.reception.close()
+
+    def release(self) -> None:
+        """Close all that is open, for a process that goes on without this worker."""
+        if self._in_process:
+            with self._lock:
+                self._released = True
+                self._near.close()
+                self._sessions.close()
+                self._door.close()
+                self._partitions.end()
+                self._poller.close()
 
     def _hear_partition(self, event: Any) -> None:
         with self._lock:
@@ -250,10 +270,13 @@ class Owner:
             action(*arguments)
 
 
-def _bound(max_trainers: int) -> tuple[int, str]:
-    """Return the bound of trainers, and the reason where it is below the option."""
+def _bound(max_trainers: int, raised: bool) -> tuple[int, str]:
+    """Return the bound of trainers, and the reason where it is below the option.
+
+    ``raised``: the limit of this process may be raised for them.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
+    if raised and soft < hard:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -295,6 +295,13 @@ class Partitions:
             verdict = "no" if known is None else "yes"
         self._send(Claimed(*name, token, verdict, known or 0))
 
+    def end(self) -> None:
+        """Leave the stores and records to the next life, and close the sources."""
+        self._stores.close()
+        for recorder in self._flight.values():
+            recorder.close()
+        self._opener.close()
+
     def close(self, feed: str, cancel: bool) -> None:
         """End the input of a feed: make batches of what was read, or with ``cancel`` drop it."""
         for name, run in self._running.items():

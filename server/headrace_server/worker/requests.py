@@ -22,7 +22,7 @@ from headrace_proto.clock import AwakeClock
 from headrace_proto.messages import Answered, Drain, Flush, Retarget, Snapshot
 
 from ..core.asking import Asking
-from ..process.child import ParentPipe
+from ..process.child import Pipe
 from ..process.config import MOST_FOUND
 from .desk import Desk
 from .events import Replied
@@ -46,7 +46,7 @@ class Requests:
     partitions: Partitions
     do: Callable[..., None]
     outbox: Outbox
-    pipe: ParentPipe
+    pipe: Pipe
     clock: AwakeClock
 
     def __post_init__(self) -> None:

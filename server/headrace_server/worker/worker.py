@@ -7,19 +7,20 @@ import resource
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from ..pipeline.by_source import source_directory
 from ..pipeline.forks import OwnProcess, let_go_in_children
-from ..process.child import ParentPipe
+from ..process.child import ParentPipe, Pipe
 from ..process.config import RunConfig
 from ..process.diary import Diary
 from .opening import Life
 from .owner import Owner
 from .relay_door import FrontGone
 
-__all__ = ["main"]
+__all__ = ["main", "serve"]
 
 #: Time that a worker whose front has died waits for the supervisor to end it.
 _ALONE_S = 5.0
@@ -35,17 +36,8 @@ def _bound_memory(most: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
-def main() -> None:
-    """Run the process."""
-    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
-    pipe = ParentPipe()
-    plain = pipe.read_config()
-    config = RunConfig.from_plain(plain["run"])
-    pipe.watch()
-    sys.path[:0] = [path for path in config.python_path if path not in sys.path]
-    sys.path.append(str(source_directory(config.directory)))
-    limit = plain["memory_bytes"]
-    _bound_memory(limit)
+def serve(plain: Any, pipe: Pipe, started: Callable[[Owner], None] = lambda worker: None) -> None:
+    """Run one life of a worker, in a process or a thread of its own, until an order to stop."""
 
     def passed(feed: str, rows: list[int]) -> None:
         pipe.report("passed", feed=feed, rows=rows)
@@ -53,21 +45,45 @@ def main() -> None:
     def functions(feed: str, found: Any) -> None:
         pipe.report("functions", feed=feed, functions=found)
 
+    config = RunConfig.from_plain(plain["run"])
+    sources = str(source_directory(config.directory))
+    sys.path.append(sources)
+    life = Life(
+        config=config,
+        worker=plain["worker"],
+        number=plain["life"],
+        diary=Diary(plain["diary"]),
+        marks=plain["marks"],
+        passed=passed,
+        functions=functions,
+    )
+    worker = Owner(life, pipe, plain["begun"])
+    started(worker)
     try:
-        life = Life(
-            config=config,
-            worker=plain["worker"],
-            number=plain["life"],
-            diary=Diary(plain["diary"]),
-            marks=plain["marks"],
-            passed=passed,
-            functions=functions,
-        )
-        worker = Owner(life, pipe, plain["begun"])
-        let_go_in_children(lambda: (*pipe.filenos, *worker.filenos()))
         with OwnProcess():
             worker.run()
         worker.close()
+    finally:
+        sys.path.remove(sources)
+        worker.release()
+
+
+def main() -> None:
+    """Run the process."""
+    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+    pipe = ParentPipe()
+    plain = pipe.read_config()
+    pipe.watch()
+    config = RunConfig.from_plain(plain["run"])
+    sys.path[:0] = [path for path in config.python_path if path not in sys.path]
+    limit = plain["memory_bytes"]
+    _bound_memory(limit)
+
+    def started(worker: Owner) -> None:
+        let_go_in_children(lambda: (*pipe.filenos, *worker.filenos()))
+
+    try:
+        serve(plain, pipe, started)
     except BaseException as error:
         if isinstance(error, (BrokenPipeError, FrontGone)):
             time.sleep(_ALONE_S)  # the supervisor ends this process too, and gives the reason

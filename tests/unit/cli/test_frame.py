@@ -66,7 +66,7 @@ def test_what_a_command_raises_is_one_paragraph_and_an_exit_code(
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--workers", "0"], "--workers 0 does not lie in"),
+        (["--workers", "2000"], "--workers 2000 does not lie in"),
         (["--partitions", "0"], "--partitions 0 does not lie in"),
         (["--bind", "nowhere"], "--bind 'nowhere'"),
         (

@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from headrace_proto.errors import ServerError
-from headrace_server.process.child import Child, perform
+from headrace_server.process.child import ChildProcess, perform
 from tests.patience import PATIENCE_S
 
 #: What the children of these tests run: a function by the name of their first argument.
@@ -113,11 +113,11 @@ if __name__ == "__main__":
 #: A parent that is killed: it starts a child and tells its number.
 PARENT = """
 import os, sys, time, msgpack
-from headrace_server.process.child import Child
+from headrace_server.process.child import ChildProcess
 def tell(child, event):
     print(child.pid, flush=True)
 words = [sys.argv[1], str(os.getpid())]
-child = Child("children", "c", msgpack.packb(None), tell, os.environ, words)
+child = ChildProcess("children", "c", msgpack.packb(None), tell, os.environ, words)
 if sys.argv[1] == "orphan":
     while not child._unsent.empty():
         time.sleep(0.01)
@@ -134,9 +134,9 @@ class Played:
         self.events: list[dict[str, Any]] = []
         self._news = threading.Condition()
         packed = msgpack.packb(config, use_bin_type=True)
-        self.child = Child("children", name, packed, self._on_event, environment, [name])
+        self.child = ChildProcess("children", name, packed, self._on_event, environment, [name])
 
-    def _on_event(self, child: Child, event: Mapping[str, Any]) -> None:
+    def _on_event(self, child: ChildProcess, event: Mapping[str, Any]) -> None:
         with self._news:
             self.events.append(dict(event))
             self._news.notify_all()
@@ -193,7 +193,7 @@ def test_a_child_whose_report_is_not_understood_is_ended(
     raised: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", lambda args: raised.append(args.exc_value))
 
-    def refuse(self: Played, child: Child, event: Mapping[str, Any]) -> None:
+    def refuse(self: Played, child: ChildProcess, event: Mapping[str, Any]) -> None:
         perform({}, event)
 
     monkeypatch.setattr(Played, "_on_event", refuse)

@@ -55,7 +55,8 @@ def test_a_function_has_the_signature_of_its_settings_and_tells_each_in_its_docs
     assert told and told.startswith("S") and function.__name__ in ("run", "replay")
     for option in options_of(settings):
         assert option.positional or f"\n* ``{option.argument}``" in told
-    assert "* ``workers``: worker processes (default: 1; 1 … 1024)\n" in (hs.run.__doc__ or "")
+    of_run = str(hs.run.__doc__)
+    assert "* ``max_trainers``: trainers at once (default: 4096; 1 … 65536)\n" in of_run
     assert (
         "\n* ``bind`` (ADDRESS): where" in told and "free one\n* ``keys``" in told
     )  # what the command line binds to is not said here
