@@ -21,6 +21,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Sequence
+from ctypes import c_int, c_long, c_size_t, c_void_p
 from typing import Final
 
 import numpy as np
@@ -35,19 +36,12 @@ __all__ = ["MappedFiles"]
 #: Flags from the Linux headers; the module mmap does not name them in all versions.
 _MAP_FIXED: Final = 0x10
 _MAP_NORESERVE: Final = 0x4000
-_MAP_FAILED: Final = ctypes.c_void_p(-1).value
+_MAP_FAILED: Final = c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_long,
-]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.mmap.restype = c_void_p
+_libc.mmap.argtypes = [c_void_p, c_size_t, c_int, c_int, c_int, c_long]
+_libc.munmap.argtypes = [c_void_p, c_size_t]
 
 
 def _mmap(address: int | None, size: int, flags: int, descriptor: int) -> int:

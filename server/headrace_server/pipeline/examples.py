@@ -15,7 +15,7 @@ their dtype.  Lists are arrays.  A dimension that differs between examples varie
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ __all__ = [
     "cast",
     "fitted_array",
     "infer_field",
+    "names_fault",
     "pack_examples",
     "packed_fields",
 ]
@@ -181,18 +182,23 @@ def pack_examples(
     return {"n": len(rows), "columns": columns}
 
 
+def names_fault(names: Collection[Any]) -> str:
+    """The fault of names of columns, or ""."""
+    if not 0 < len(names) <= limits.MAX_COLUMNS:
+        return f"{len(names)} columns; 1 to {limits.MAX_COLUMNS} can be"
+    for name in names:
+        if not isinstance(name, str) or not 0 < len(name) <= limits.MAX_NAME:
+            most = limits.MAX_NAME
+            return f"a column named {name!r:.80}; names are strings of 1 to {most} characters"
+    return ""
+
+
 def _common_names(rows: list[Mapping[str, Any]]) -> list[str]:
     if not rows:
         raise ValueError("no examples: an empty list needs features= to say what its columns are")
     names = list(rows[0])
-    if not 0 < len(names) <= limits.MAX_COLUMNS:
-        raise ValueError(f"example 0 has {len(names)} columns; 1 to {limits.MAX_COLUMNS} can be")
-    for name in names:
-        if not isinstance(name, str) or not 0 < len(name) <= limits.MAX_NAME:
-            raise ValueError(
-                f"example 0: column {name!r:.80} is not named by a string of 1 to "
-                f"{limits.MAX_NAME} characters"
-            )
+    if fault := names_fault(names):
+        raise ValueError(f"example 0 has {fault}")
     for i, row in enumerate(rows):
         if row.keys() != rows[0].keys():
             missing = [name for name in names if name not in row]

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from headrace_proto import limits
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field, schema_from_wire
 
 from ..pipeline.declaration import Stage
+from ..pipeline.examples import names_fault
 from ..pipeline.selectors import RESERVED
 from .chunk import Chunk
 from .columns import column_from_rows
@@ -326,8 +326,8 @@ class _Map:
         if wanted and (len(result) != len(wanted) or any(name not in result for name in wanted)):
             return f"gave the columns {list(result)}; the others of this run are {wanted}"
         if not wanted:
-            if fault := _names_fault(result):
-                return fault
+            if fault := names_fault(result):
+                return f"gave {fault}"
             if names is not None:
                 names.extend(result)
         if n is None:
@@ -343,15 +343,3 @@ class _Map:
                     f"vectorized map gives as many rows as it gets, here {n}"
                 )
         return ""
-
-
-def _names_fault(result: Mapping[Any, Any]) -> str:
-    if not 0 < len(result) <= limits.MAX_COLUMNS:
-        return f"gave {len(result)} columns; 1 to {limits.MAX_COLUMNS} can be"
-    for name in result:
-        if not isinstance(name, str) or not 0 < len(name) <= limits.MAX_NAME:
-            return (
-                f"gave a column named {name!r:.80}; names are strings of 1 to {limits.MAX_NAME} "
-                "characters"
-            )
-    return ""

@@ -127,7 +127,7 @@ def test_no_examples_are_fine_where_features_say_what_they_would_be():
         ([{"x": ["a", 1]}], "example 0, column 'x': 1 is a int: no number, no string"),
         ([{"x": 1}, {"x": [[]]}], "example 1, column 'x'"),
         ([{}], "example 0 has 0 columns"),
-        ([{1: 2}], "column 1 is not named by a string"),
+        ([{1: 2}], "a column named 1; names are strings"),
     ],
 )
 def test_an_example_that_does_not_go_with_the_others_is_named(examples, text):

@@ -7,7 +7,7 @@ import pytest
 
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
-from headrace_server.reading.sources.inference import infer_fields
+from headrace_server.reading.sources.example_rows import infer_fields
 
 
 def test_dimensions_that_differ_vary_and_numbers_widen() -> None:

@@ -66,14 +66,8 @@ def stored_field(kind: Any) -> Field:
 
 def _is_text(kind: Any) -> bool:
     of = pa.types
-    if of.is_string_view(kind) or of.is_binary_view(kind):
-        return True
-    return bool(
-        of.is_string(kind)
-        or of.is_binary(kind)
-        or of.is_large_string(kind)
-        or of.is_large_binary(kind)
-    )
+    plain = (of.is_string, of.is_binary, of.is_large_string, of.is_large_binary)
+    return any(test(kind) for test in (*plain, of.is_string_view, of.is_binary_view))
 
 
 @dataclass(slots=True)

@@ -18,16 +18,16 @@ import numpy as np
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.pipeline.declaration import Feature
+from headrace_server.pipeline.examples import Misfit, infer_field
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import row_of
 from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.user_columns import collect
 
 from .declared_columns import default_column
-from .inference import infer_fields
 from .parts_reader import Kept, PartsReader, Rows, numbers_of
 
-__all__ = ["PROBED", "Row", "RowPart", "Schema", "reader_of_rows", "schema_of"]
+__all__ = ["PROBED", "Row", "RowPart", "Schema", "infer_fields", "reader_of_rows", "schema_of"]
 
 #: Examples that are looked at: enough to see which dimensions vary, soon read.
 PROBED = 64
@@ -104,6 +104,34 @@ def _first_rows(examples: Iterable[Row | DataError]) -> list[Row]:
     if wrong is not None and not rows:
         raise DataError(f"{wrong}; no record shows the columns: declare the features") from wrong
     return rows
+
+
+def infer_fields(rows: Sequence[Mapping[Any, Any]]) -> dict[str, Field]:
+    """The fields that all rows together show, in the order in which they appear.
+
+    DataError names example and column of a value that does not go with those before it.
+    """
+    seen: dict[str, tuple[list[int], list[Any]]] = {}
+    for i, row in enumerate(rows):
+        for name, value in row.items():
+            if not isinstance(name, str) or not name:
+                raise DataError(f"example {i}: {name!r:.80} is no name of a column")
+            if value is not None:
+                numbers, values = seen.setdefault(name, ([], []))
+                numbers.append(i)
+                values.append(value)
+    fields = {}
+    for name, (numbers, values) in seen.items():
+        try:
+            field = infer_field(values)
+        except Misfit as misfit:
+            raise DataError(
+                f"example {numbers[misfit.row]}, column {name!r}: "
+                f"{values[misfit.row]!r:.60} {misfit}; declare the features of the source"
+            ) from None
+        # No element shows a length of 0 to be the rule.
+        fields[name] = Field(field.dtype, tuple(d or None for d in field.shape))
+    return fields
 
 
 class RowPart:
