@@ -95,22 +95,44 @@ class Sequencing(Sampling):
         missing = [argument for argument, value in needed.items() if value is _NEEDED]
         if missing:
             raise TypeError(f"batch_sequences_with_states() lacks {', '.join(missing)}")
-        return self._sequences(
-            input_key=input_key,
-            input_sequences=input_sequences,
-            input_context=input_context,
-            input_length=input_length,
-            initial_states=initial_states,
-            num_unroll=num_unroll,
-            batch_size=batch_size,
-            capacity=capacity,
-            allow_small_batch=allow_small_batch,
-            pad=pad,
-            make_keys_unique=make_keys_unique,
-            make_keys_unique_seed=make_keys_unique_seed,
-            order=order,
-            state_placement=state_placement,
+        options = _consistent(
+            checked(
+                num_unroll=num_unroll,
+                batch_size=batch_size,
+                allow_small_batch=allow_small_batch,
+                pad=pad,
+                make_keys_unique=make_keys_unique,
+                make_keys_unique_seed=make_keys_unique_seed,
+                order=order,
+                state_placement=state_placement,
+            )
         )
+        options["capacity"] = _capacity(capacity, options["batch_size"])
+        options["key"] = checked_name("input_key", input_key)
+        options["sequences"] = _listed("input_sequences", "sequences", input_sequences)
+        options["context"] = _listed("input_context", "context", input_context, or_none=True)
+        options["states"] = checked_states("initial_states", initial_states)
+        options["length"] = None
+        if input_length is not None:
+            options["length"] = checked_value(
+                "input_length", input_length, self.fields, integer=True
+            )
+        elif not options["pad"]:
+            raise ValueError(
+                "input_length=None needs pad=True: without padding it must be said how many steps "
+                "count"
+            )
+        columns = sum(len(options[kind]) for kind in ("sequences", "context", "states"))
+        most = limits.MAX_COLUMNS - _OWN_COLUMNS
+        if columns > most:
+            raise ValueError(
+                f"input_sequences, input_context and initial_states name {columns} columns; the "
+                f"most is {most}"
+            )
+        known = self.fields
+        if known is not None:
+            options = fitted(options, known)
+        return self._with_shape(Shape(SEQUENCES, options))
 
     @former(
         "allow_small_batch",
@@ -140,10 +162,10 @@ class Sequencing(Sampling):
 
         Every T is a multiple of ``num_unroll``; ``input_length`` tells how many of its steps count.
         """
-        return self._sequences(
-            input_key=input_key,
-            input_sequences=input_sequences,
-            input_context=input_context,
+        return self.batch_sequences_with_states(
+            input_key,
+            input_sequences,
+            input_context,
             input_length=input_length,
             initial_states=initial_states,
             num_unroll=num_unroll,
@@ -151,50 +173,9 @@ class Sequencing(Sampling):
             capacity=capacity,
             allow_small_batch=allow_small_batch,
             pad=False,
-            make_keys_unique=False,
-            make_keys_unique_seed=None,
             order=order,
             state_placement=state_placement,
         )
-
-    def _sequences(
-        self,
-        *,
-        input_key: Any,
-        input_sequences: Any,
-        input_context: Any,
-        input_length: Value | None,
-        initial_states: Any,
-        capacity: Any,
-        **common: Any,
-    ) -> Self:
-        options = _consistent(checked(**common))
-        options["capacity"] = _capacity(capacity, options["batch_size"])
-        options["key"] = checked_name("input_key", input_key)
-        options["sequences"] = _listed("input_sequences", "sequences", input_sequences)
-        options["context"] = _listed("input_context", "context", input_context, or_none=True)
-        options["states"] = checked_states("initial_states", initial_states)
-        options["length"] = None
-        if input_length is not None:
-            options["length"] = checked_value(
-                "input_length", input_length, self.fields, integer=True
-            )
-        elif not options["pad"]:
-            raise ValueError(
-                "input_length=None needs pad=True: without padding it must be said how many steps "
-                "count"
-            )
-        columns = sum(len(options[kind]) for kind in ("sequences", "context", "states"))
-        most = limits.MAX_COLUMNS - _OWN_COLUMNS
-        if columns > most:
-            raise ValueError(
-                f"input_sequences, input_context and initial_states name {columns} columns; the "
-                f"most is {most}"
-            )
-        known = self.fields
-        if known is not None:
-            options = fitted(options, known)
-        return self._with_shape(Shape(SEQUENCES, options))
 
 
 def _consistent(options: dict[str, Any]) -> dict[str, Any]:
