@@ -29,10 +29,10 @@ from .column_parts import Held
 from .declared_columns import rows_of_items
 from .parts_reader import Rows
 
-__all__ = ["ArrowColumn", "DecodedColumn", "NotMapped", "Place", "stored_field"]
+__all__ = ["ArrowColumn", "DecodedColumn", "NotMapped", "Placing", "stored_field"]
 
 #: A buffer as an array of bytes that holds it, and the byte at which it begins there.
-Place = Callable[[Any], tuple[np.ndarray, int]]
+Placing = Callable[[Any], tuple[np.ndarray, int]]
 Batch = int | np.ndarray
 
 
@@ -84,7 +84,7 @@ class _Level:
 class ArrowColumn:
     """One column of one or many record batches."""
 
-    def __init__(self, arrays: Sequence[Any], place: Place, decoded: bool) -> None:
+    def __init__(self, arrays: Sequence[Any], place: Placing, decoded: bool) -> None:
         """``decoded``: a single array, of which what is needed may be unpacked."""
         self.field = stored_field(arrays[0].type)
         self._decoded = decoded
@@ -128,7 +128,7 @@ class ArrowColumn:
         return self._plain(array.dictionary_decode()) if encoded else array.cast(pa.large_binary())
 
     def _validity(
-        self, arrays: Sequence[Any], place: Place
+        self, arrays: Sequence[Any], place: Placing
     ) -> tuple[np.ndarray, np.ndarray] | None:
         """Bytes of the validity bits and the first bit of each batch (-1: all rows are valid)."""
         if not any(array.null_count for array in arrays):
@@ -155,7 +155,7 @@ class ArrowColumn:
         return np.concatenate([[0], np.cumsum(null)])
 
     def _offsets(
-        self, arrays: Sequence[Any], width: int, place: Place
+        self, arrays: Sequence[Any], width: int, place: Placing
     ) -> tuple[np.ndarray, np.ndarray]:
         raw, shift = np.empty(0, np.uint8), []
         for array in arrays:
@@ -167,7 +167,7 @@ class ArrowColumn:
         entries = raw[: raw.size // width * width].view(np.dtype(f"int{8 * width}"))
         return entries, _int64(shift)
 
-    def _leaf(self, arrays: Sequence[Any], place: Place) -> None:
+    def _leaf(self, arrays: Sequence[Any], place: Placing) -> None:
         kind = arrays[0].type
         self._text = _is_text(kind) or pa.types.is_fixed_size_binary(kind)
         self._bits = pa.types.is_boolean(kind) and not self._decoded

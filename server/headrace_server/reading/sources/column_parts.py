@@ -130,7 +130,7 @@ def _serves(file: str, have: Mapping[str, Field], schema: Schema, bad: BadRecord
 
 
 class ColumnPart:
-    """A Part over stored columns.  ``columns`` may load them, and raise DataError."""
+    """A SourcePart over stored columns.  ``columns`` may load them, and raise DataError."""
 
     def __init__(
         self,

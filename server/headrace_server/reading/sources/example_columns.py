@@ -25,7 +25,7 @@ from headrace_server.reading.columns import (
 )
 from headrace_server.reading.stretches import gather, window
 
-from .example_wants import Fault, Plan, Want
+from .example_wants import Fault, Recipe, Want
 from .example_wire import INTS, Malformed, varints
 
 __all__ = ["Filler", "OnFault", "filler_of"]
@@ -38,7 +38,7 @@ _LOW_BITS = np.uint64(0x7F)
 
 
 class Filler(Protocol):
-    def add(self, plan: Plan, rows: np.ndarray, starts: np.ndarray) -> np.ndarray | None:
+    def add(self, plan: Recipe, rows: np.ndarray, starts: np.ndarray) -> np.ndarray | None:
         """Records of one layout.  Gives back those (as an index) that must be added one by one."""
 
     def add_spans(
@@ -46,7 +46,7 @@ class Filler(Protocol):
     ) -> np.ndarray | None:
         """Records whose values are one span: packed numbers, or one string.  As ``add``."""
 
-    def add_one(self, plan: Plan, row: int, start: int) -> None:
+    def add_one(self, plan: Recipe, row: int, start: int) -> None:
         """One record.  Fault where it can not be used."""
 
     def finish(self, fault: OnFault) -> Column: ...
@@ -98,7 +98,7 @@ class _Numbers:
         self._one_span: list[tuple[int, int, int]] = []
         self._one_read: list[tuple[int, np.ndarray]] = []
 
-    def add(self, plan: Plan, rows: np.ndarray, starts: np.ndarray) -> np.ndarray | None:
+    def add(self, plan: Recipe, rows: np.ndarray, starts: np.ndarray) -> np.ndarray | None:
         if plan.form == "default":
             self._take_default(rows)
             return None
@@ -116,7 +116,7 @@ class _Numbers:
         default = self.want.default
         self._read.append((rows, np.tile(default, rows.size), np.full(rows.size, default.size)))
 
-    def _add_ints(self, plan: Plan, rows: np.ndarray, starts: np.ndarray) -> np.ndarray | None:
+    def _add_ints(self, plan: Recipe, rows: np.ndarray, starts: np.ndarray) -> np.ndarray | None:
         if plan.values == 1:
             ((offset, size, _),) = plan.parts
             values = _short_varint(self.data, starts + offset, size)
@@ -159,7 +159,7 @@ class _Numbers:
         self._read.append((rows, values, counts))
         return None
 
-    def add_one(self, plan: Plan, row: int, start: int) -> None:
+    def add_one(self, plan: Recipe, row: int, start: int) -> None:
         if plan.form == "default":
             self._take_default(np.array([row]))
             return
@@ -286,7 +286,7 @@ class _Texts:
         self._counts: list[int] = []
         self._defaults: list[np.ndarray] = []
 
-    def add(self, plan: Plan, rows: np.ndarray, starts: np.ndarray) -> np.ndarray | None:
+    def add(self, plan: Recipe, rows: np.ndarray, starts: np.ndarray) -> np.ndarray | None:
         if plan.form == "default":
             self._defaults.append(rows)
             return None
@@ -303,7 +303,7 @@ class _Texts:
         self._blocks.append((rows, starts, sizes, np.ones(rows.size, np.int64)))
         return None
 
-    def add_one(self, plan: Plan, row: int, start: int) -> None:
+    def add_one(self, plan: Recipe, row: int, start: int) -> None:
         if plan.form == "default":
             self._defaults.append(np.array([row]))
             return

@@ -12,21 +12,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .example_wants import Plan
+from .example_wants import Recipe
 from .example_wire import FLOATS, INTS, Found
 
-__all__ = ["Layout", "learn_layout"]
+__all__ = ["RecordLayout", "learn_layout"]
 
 #: Words of 8 bytes compared per row.  With more than that a walk is no slower.
 _MAX_WORDS = 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class RecordLayout:
     offsets: tuple[int, ...]
     masks: tuple[np.uint64, ...]
     words: tuple[np.uint64, ...]
-    plans: tuple[Plan, ...]
+    plans: tuple[Recipe, ...]
 
     def matches(self, data_words: np.ndarray, starts: np.ndarray) -> np.ndarray:
         """A mask of the records at ``starts`` that are laid out like this."""
@@ -37,7 +37,7 @@ class Layout:
         return same
 
 
-def _open(record: np.ndarray, mask: np.ndarray, plan: Plan, found: Found) -> bool:
+def _open(record: np.ndarray, mask: np.ndarray, plan: Recipe, found: Found) -> bool:
     """Frees the bytes of the values in the mask.  False where no layout can be made."""
     for part in found.parts:
         start, size = part[0], part[1]
@@ -60,9 +60,9 @@ def _open(record: np.ndarray, mask: np.ndarray, plan: Plan, found: Found) -> boo
 def learn_layout(
     record: np.ndarray,
     found: Sequence[Found | None],
-    plans: tuple[Plan, ...],
+    plans: tuple[Recipe, ...],
     opaque: Sequence[tuple[int, int]],
-) -> Layout | None:
+) -> RecordLayout | None:
     """The layout of a walked record (uint8); None where it has none that could hold for others.
 
     ``opaque`` are the (start, stop) of bytes that are free because nobody wants them.
@@ -87,4 +87,4 @@ def learn_layout(
         offsets.append(offset)
         masks.append(mask[offset:covered].view("<u8")[0])
         words.append(record[offset:covered].view("<u8")[0])
-    return Layout(tuple(offsets), tuple(masks), tuple(words), plans)
+    return RecordLayout(tuple(offsets), tuple(masks), tuple(words), plans)

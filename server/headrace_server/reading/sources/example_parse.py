@@ -17,7 +17,7 @@ from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.columns import Column
 
 from .example_columns import filler_of
-from .example_layouts import Layout, learn_layout
+from .example_layouts import RecordLayout, learn_layout
 from .example_templates import Template, learn_template
 from .example_wants import DEFAULT, Fault, Want, wants_of
 from .example_wire import Malformed, walk
@@ -50,7 +50,7 @@ class ExampleParser:
         }
         self._kinds = {i: want.kind for i, want in enumerate(self.wants)}
         self._templates: list[Template] = []
-        self._layouts: dict[int, list[Layout]] = {}
+        self._layouts: dict[int, list[RecordLayout]] = {}
         self._count = 0
 
     def parse(
@@ -133,8 +133,8 @@ class ExampleParser:
         return all(self.wants[slot].default_column is not None for slot in absent)
 
     def _learn(
-        self, data: np.ndarray, start: int, known: list[Layout], length: int
-    ) -> Layout | None:
+        self, data: np.ndarray, start: int, known: list[RecordLayout], length: int
+    ) -> RecordLayout | None:
         """The layout of one record, now known; None where none could hold for others."""
         record = data[start : start + length]
         opaque: list[tuple[int, int]] = []

@@ -135,7 +135,7 @@ def infer_fields(rows: Sequence[Mapping[Any, Any]]) -> dict[str, Field]:
 
 
 class RowPart:
-    """A Part whose examples are read one by one.
+    """A SourcePart whose examples are read one by one.
 
     ``get`` gives the row of a number, or raises a DataError that names the record.
     """

@@ -1,9 +1,9 @@
 """The features that are wanted of a record, compared with those found in one.
 
-    Feature (declared) ─► Want ── plan(Found) ─► Plan: how to take the values of every record that
-                                                 is laid out like this one
+    Feature (declared) ─► Want ── plan(Found) ─► Recipe: how to take the values of every record
+                                                 that is laid out like this one
 
-A plan is made of one record; ``Fault`` gives the reason why the record can not be used.
+A recipe is made of one record; ``Fault`` gives the reason why the record can not be used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace_server.reading.columns import Column, row_of
 from .declared_columns import default_column
 from .example_wire import BYTES, FLOATS, INTS, KIND_NAMES, Found
 
-__all__ = ["DEFAULT", "Fault", "Plan", "Want", "wants_of"]
+__all__ = ["DEFAULT", "Fault", "Recipe", "Want", "wants_of"]
 
 _DTYPES: Final = {FLOATS: "a floating dtype", INTS: "an integer dtype"}
 
@@ -36,7 +36,7 @@ class Fault(Exception):
         self.text = text
 
 
-class Plan(NamedTuple):
+class Recipe(NamedTuple):
     """The way to take the values of one feature from a record, by parts as in ``Found``.
 
     ``loose`` parts hold for no other record and are read one by one.  ``values`` is the number
@@ -49,7 +49,7 @@ class Plan(NamedTuple):
     parts: Sequence[tuple[int, ...]] = ()
 
 
-DEFAULT: Final = Plan("default")
+DEFAULT: Final = Recipe("default")
 _NO_FLOATS: Final = ((0, 0, 0, 1),)
 
 
@@ -71,7 +71,7 @@ class Want:
         assert self.default_column is not None
         return np.asarray(row_of(self.default_column, 0), self.dtype).reshape(-1)
 
-    def plan(self, found: Found | None) -> Plan:
+    def plan(self, found: Found | None) -> Recipe:
         if found is None or (found.kind == 0 and found.steps is None):
             if self.default_column is not None:
                 return DEFAULT
@@ -91,21 +91,21 @@ class Want:
             raise self.miscount(seen, "in a step")
         return self._plan(found)
 
-    def _plan(self, found: Found) -> Plan:
+    def _plan(self, found: Found) -> Recipe:
         parts = found.parts
         if self.kind == FLOATS:
             count = sum(size // 4 * times for _, size, _, times in parts)
             self.check(count)
-            return Plan("run" if len(parts) < 2 else "loose", count, parts or _NO_FLOATS)
+            return Recipe("run" if len(parts) < 2 else "loose", count, parts or _NO_FLOATS)
         count = len(parts)
         if self.kind == BYTES:
             self.check(count)
-            return Plan("texts", count, parts)
+            return Recipe("texts", count, parts)
         if not any(part[2] for part in parts):
             self.check(count)
         elif count > 1 or self.sequence or self.count > 1:
             count = -1
-        return Plan("ints", count, parts)
+        return Recipe("ints", count, parts)
 
     def check(self, count: int) -> None:
         """Fault unless so many values make a row."""

@@ -1,6 +1,6 @@
 """Indexed readers of sources that come in parts: files, row groups, one mapped whole.
 
-    ordinals ──► part and row within it ──► Part.read ──► columns ──► one chunk in the asked order
+    ordinals ──► part and row within it ──► SourcePart.read ──► columns ──► one chunk, in order
 
 A part reads rows by slice or by index and gives those that it kept; it has reported the rest.
 Rows of several parts are read part by part and then put in order.
@@ -18,7 +18,7 @@ from headrace_proto.schema import Field
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import Column, column_from_rows
 
-__all__ = ["Kept", "Part", "PartsReader", "Rows", "empty_columns", "numbers_of"]
+__all__ = ["Kept", "PartsReader", "Rows", "SourcePart", "empty_columns", "numbers_of"]
 
 Rows = slice | np.ndarray
 
@@ -31,7 +31,7 @@ class Kept(NamedTuple):
     which: np.ndarray | None = None  # int64, positions within the rows asked; None: all
 
 
-class Part(Protocol):
+class SourcePart(Protocol):
     """Consecutive examples of a source that are read alike."""
 
     @property
@@ -56,7 +56,7 @@ def empty_columns(fields: Mapping[str, Field]) -> dict[str, Column]:
 class PartsReader:
     """An IndexedReader over parts."""
 
-    def __init__(self, fields: Mapping[str, Field], parts: Sequence[Part]) -> None:
+    def __init__(self, fields: Mapping[str, Field], parts: Sequence[SourcePart]) -> None:
         self._fields = dict(fields)
         self._parts = [part for part in parts if part.rows]
         self._all_parts = list(parts)

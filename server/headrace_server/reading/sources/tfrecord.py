@@ -71,7 +71,7 @@ def _report(bad: BadRecords, origin: Origin, faults: Faults) -> None:
 
 
 class _Records:
-    """The one Part of uncompressed files: the files in order, records in order."""
+    """The one SourcePart of uncompressed files: the files in order, records in order."""
 
     def __init__(
         self,
