@@ -132,17 +132,20 @@ class _Batches:
 
     def __init__(self, files: tuple[str, ...], batches: Sequence[tuple[int, int, int]]) -> None:
         self._files = files
-        rows, self._file, self._first_record = np.array(batches, np.int64).reshape(-1, 3).T
+        rows, file_numbers, self._first_record = np.array(batches, np.int64).reshape(-1, 3).T.copy()
+        self._file = file_numbers.astype(np.int32)
         self._ends = np.cumsum(rows)
         self._starts = self._ends - rows
         self.rows = int(rows.sum())
-        self._last: tuple[Rows, int | np.ndarray, Rows] | None = None
+        self._last: tuple[Rows, tuple[int | np.ndarray, Rows]] | None = None
 
     def locate(self, rows: Rows) -> tuple[int | np.ndarray, Rows]:
         """Batch and row within it: once for all columns of one read."""
-        if self._last is None or self._last[0] is not rows:
-            self._last = (rows, *self._located(rows))
-        return self._last[1:]
+        if self._last is not None and self._last[0] is rows:
+            return self._last[1]
+        found = self._located(rows)
+        self._last = rows, found
+        return found
 
     def _located(self, rows: Rows) -> tuple[int | np.ndarray, Rows]:
         if isinstance(rows, slice):
@@ -157,9 +160,11 @@ class _Batches:
     def origin(self, rows: Rows) -> Origin:
         batch, local = self.locate(rows)
         self._last = None
-        record = self._first_record[batch] + numbers_of(local)
-        file = np.broadcast_to(self._file[batch], record.shape).astype(np.int32)
-        return Origin(self._files, file, record)
+        first = self._first_record[batch]
+        if isinstance(local, slice):
+            record = np.arange(first + local.start, first + local.stop)
+            return Origin(self._files, np.full(len(record), self._file[batch], np.int32), record)
+        return Origin(self._files, self._file[batch], first + local)
 
 
 class _Mapped:
