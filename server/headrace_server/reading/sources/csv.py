@@ -272,16 +272,18 @@ class _Rows:
             return None
         at, cells = taken
         here = Place(at.byte, number, at.row)
-        group: list[tuple[int, Cells]] = []
-        broken = cells if isinstance(cells, str) else ""
-        if not isinstance(cells, str):
-            group.append((at.row, cells))
-            if self._table.group_by is not None:
-                broken = self._rest_of(group, self._names.index(self._table.group_by))
+        row: dict[str, Any] = {}
+        wrong, reason = "", "corrupt_record"
+        if isinstance(cells, str):
+            wrong = cells
+        elif self._table.group_by is None:
+            wrong, reason = self._values(at.row, cells, row), "wrong_type"
+        else:
+            group = [(at.row, cells)]
+            wrong = self._rest_of(group, self._names.index(self._table.group_by))
+            if not wrong:
+                row, wrong, reason = self._joined(group)
         self.place = self._after(number + 1)
-        if broken:
-            return Record(here, None, broken)
-        row, wrong, reason = self._joined(group)
         return Record(here, None, wrong, reason) if wrong else Record(here, row)
 
     def _rest_of(self, group: list[tuple[int, Cells]], key_at: int) -> str:
@@ -302,14 +304,10 @@ class _Rows:
         """The row of an example, or what is wrong with it and why."""
         lists: dict[str, list[Any]] = {name: [] for name, _, _ in self._columns}
         for row, cells in group:
-            for name, i, parse in self._columns:
-                cell = cells[i]
-                try:
-                    value = parse(cell) if cell or name in self._table.texts else None
-                except (ValueError, KeyError):
-                    dtype = "an integer" if parse is _integer else "a value of its dtype"
-                    text = f"row {row}, column {name!r}: {cell!r:.60} is not {dtype}"
-                    return {}, text, "wrong_type"
+            values: dict[str, Any] = {}
+            if wrong := self._values(row, cells, values):
+                return {}, wrong, "wrong_type"
+            for name, value in values.items():
                 if value is None and name not in self._table.scalars:
                     text = f"row {row}, column {name!r}: it is empty within a sequence"
                     return {}, text, "missing_feature"
@@ -321,3 +319,14 @@ class _Rows:
                 text = f"column {name!r} is declared as scalar and differs within the group"
                 return {}, f"row {group[0][0]}, {text}", "wrong_type"
         return joined, "", ""
+
+    def _values(self, row: int, cells: Cells, into: dict[str, Any]) -> str:
+        """Read the values of a row; the text of a fault where one can not be read."""
+        for name, i, parse in self._columns:
+            cell = cells[i]
+            try:
+                into[name] = parse(cell) if cell or name in self._table.texts else None
+            except (ValueError, KeyError):
+                dtype = "an integer" if parse is _integer else "a value of its dtype"
+                return f"row {row}, column {name!r}: {cell!r:.60} is not {dtype}"
+        return ""
