@@ -39,10 +39,13 @@ def poisson(rates: Any, seed: int, stage: int, epoch: int, ordinals: np.ndarray)
         )
     if rates.sum() > 2 * MAX_COPIES:  # its draws could not be held, and neither could its copies
         raise _too_many(rates, MAX_COPIES)
+    sub_seed = chance.derive(seed, chance.COPIES, stage)
+    if not (rates >= _LARGE).any():
+        return _inverted(rates, chance.uniform(sub_seed, chance.COPIES, epoch, ordinals))
     draws = np.where(rates < _LARGE, 1, np.ceil(rates / _PIECE)).astype(np.int64)
     keys = copy_ordinals(ordinals, draws, _DRAWS)
-    drawn = chance.uniform(chance.derive(seed, chance.COPIES, stage), chance.COPIES, epoch, keys)
     rows = np.repeat(np.arange(len(draws)), draws)
+    drawn = chance.uniform(sub_seed, chance.COPIES, epoch, keys)
     found = _inverted((rates / draws)[rows], drawn)
     return np.bincount(rows, found, minlength=len(draws)).astype(np.int64)
 
