@@ -47,8 +47,8 @@ def wanted_by(hello: Hello) -> str:
     return BEGINNING if hello.restart else hello.resume
 
 
-class Rejoining:
-    """The judge of one feed's greetings."""
+class Rejoining(Rewinding):
+    """The judge of one feed's greetings, with the answers to trainers and the supervisor."""
 
     def __init__(
         self,
@@ -59,20 +59,16 @@ class Rejoining:
         reports: Reports | None = None,
     ) -> None:
         """``alone``: no other owner has partitions of this feed; ``reports``: where they gather."""
+        untouched = feed.untouched or not durable
+        known = starts if durable else ()
+        super().__init__(feed.generation, feed.snapshot, untouched, known)
         self._feed = feed.name
         self._alone = self._knows_others = alone
         self._told: set[str] = set()
         self._durable = durable
-        untouched = feed.untouched or not durable
-        known = starts if durable else ()
-        self._machine = Rewinding(feed.generation, feed.snapshot, untouched, known)
-        self._asked = ""  # the snapshot that the supervisor was asked for
+        self._asked_for = ""  # the snapshot that the supervisor was asked for
         self._refused: dict[str, HeadraceError] = {}  # by snapshot
         self.reports: Reports = [] if reports is None else reports
-
-    @property
-    def generation(self) -> int:
-        return self._machine.generation
 
     def opened(self, used: bool) -> None:
         """Note that all partitions are open; ``used``: an earlier server saw batches done."""
@@ -85,28 +81,28 @@ class Rejoining:
         """Note what other owners found: batches done before (``used``), or since (``touched``)."""
         known, self._knows_others = self._knows_others, True
         if touched:
-            self._machine.untouched = False
+            self.untouched = False
         elif not used and not known and TOUCHED not in self._told:
             self._unused()
 
     def _unused(self) -> None:
-        self._machine.untouched = self._machine.snapshot == BEGINNING
+        self.untouched = self.snapshot == BEGINNING
 
     def rewound(self) -> FeedRewound:
         """Return the error for trainers of the earlier state."""
-        if self._machine.snapshot == BEGINNING:
+        if self.snapshot == BEGINNING:
             return FeedRewound(
                 f"feed {self._feed!r} was started again from its beginning: what this trainer did "
                 "is undone.  Connect again to train on it"
             )
         return FeedRewound(
-            f"feed {self._feed!r} was taken back to snapshot {self._machine.snapshot}: what this "
+            f"feed {self._feed!r} was taken back to snapshot {self.snapshot}: what this "
             "trainer did since then is undone.  Begin anew from the model of that snapshot"
         )
 
     def touched(self) -> None:
         """Note that a trainer has committed a batch."""
-        self._machine.untouched = False
+        self.untouched = False
         self._tell(TOUCHED)
 
     def _tell(self, news: str) -> None:
@@ -117,10 +113,10 @@ class Rejoining:
 
     def admit(self, hello: Hello, members: Iterable[Member], now: float) -> None:
         """Let a trainer without a session in, or raise the reason against it."""
-        if self._machine.of_another_generation(hello.generation):
+        if self.of_another_generation(hello.generation):
             raise self.rewound()
         tokens = (*hello.held, *(place.token for place in hello.batches))
-        start = self._machine.unknown_start([hello.term, *(token >> 32 for token in tokens)])
+        start = self.unknown_start([hello.term, *(token >> 32 for token in tokens)])
         if start is not None:
             raise FeedRewound(
                 f"the state of feed {self._feed!r} does not know start {start} of the server, "
@@ -138,7 +134,7 @@ class Rejoining:
             raise Later("the workers are opening the feed's source")
         if wanted in self._refused:
             raise self._refused.pop(wanted)
-        judgement = self._machine.judge(hello.nonce, hello.process, wanted, members, now)
+        judgement = self.judge(hello.nonce, hello.process, wanted, members, now)
         if judgement is Judgement.REFUSE:
             raise in_use(self._feed, "other trainers use it")
         if judgement is Judgement.WAIT and wanted == BEGINNING:
@@ -152,8 +148,8 @@ class Rejoining:
                 "once it is heard of, and otherwise the feed is taken back"
             )
         if judgement is Judgement.TAKE_BACK:
-            if self._asked != wanted:
-                self._asked = wanted
+            if self._asked_for != wanted:
+                self._asked_for = wanted
                 values = {"snapshot": wanted, "generation": self.generation}
                 self.reports.append(("take_back", values))
             if wanted == BEGINNING:
@@ -162,5 +158,5 @@ class Rejoining:
 
     def refuse(self, snapshot: str, code: str, text: str) -> None:
         """Note that the supervisor can not take the feed back."""
-        self._asked = ""
+        self._asked_for = ""
         self._refused[snapshot] = from_code(code, text)

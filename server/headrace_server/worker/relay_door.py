@@ -7,7 +7,7 @@ front ── Heard ─► hear() ─► [ one queue for each connection ] ─►
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,6 +64,13 @@ class RelayDoor:
         self._trackers: dict[int, SimpleNamespace] = {}
         self._blocks = 0
         self.unreachable: set[bytes] = set()
+        self._handlers: dict[type, Callable[[Any, list[bytes]], None]] = {
+            Heard: self._on_heard,
+            Unreachable: lambda gone, frames: self.unreachable.add(gone.connection),
+            Sent: self._on_sent,
+            Known: self._on_known,
+            AllBack: self._on_all_back,
+        }
         self.all_back = False  # whether no trainer of the life before is still to greet
 
     def fileno(self) -> int:
@@ -78,21 +85,30 @@ class RelayDoor:
         """Take the messages of the front.  FrontGone where it has ended."""
         for header, *frames in self._channel.receive():
             message = FROM_FRONT.decode(header)
-            if isinstance(message, Heard):
-                self._keep(message.connection, message.key, frames)
-            elif isinstance(message, Unreachable):
-                self.unreachable.add(message.connection)
-            elif isinstance(message, Sent):
-                tracker = self._trackers.pop(message.number, None)
-                if tracker is not None:
-                    tracker.done = True
-            elif isinstance(message, Known):
-                self._changed = self._changed or message.names != self._names
-                self._names, self._access = message.names, message.access
-            elif isinstance(message, AllBack):
-                self.all_back = True
+            self._handlers[type(message)](message, frames)
         if self._channel.ended:
             raise FrontGone("the front has closed its channel")
+
+    def _on_heard(self, heard: Heard, frames: list[bytes]) -> None:
+        queue = self._heard.setdefault(heard.connection, deque())
+        queue.append((heard.key, frames))
+        self._waiting_bytes += _size(frames)
+        if len(queue) > _MOST_WAITING:
+            self._waiting_bytes -= sum(_size(frames) for _, frames in queue)
+            del self._heard[heard.connection]
+            self.flooding.append(heard.connection)
+
+    def _on_sent(self, sent: Sent, frames: list[bytes]) -> None:
+        tracker = self._trackers.pop(sent.number, None)
+        if tracker is not None:
+            tracker.done = True
+
+    def _on_known(self, known: Known, frames: list[bytes]) -> None:
+        self._changed = self._changed or known.names != self._names
+        self._names, self._access = known.names, known.access
+
+    def _on_all_back(self, all_back: AllBack, frames: list[bytes]) -> None:
+        self.all_back = True
 
     def tell(self, message: object, frames: Sequence[bytes] = ()) -> None:
         """Send a message to the front."""
@@ -142,15 +158,6 @@ class RelayDoor:
         if queue:
             self._heard[connection] = queue
         return key, connection, frames
-
-    def _keep(self, connection: bytes, key: str, frames: list[bytes]) -> None:
-        queue = self._heard.setdefault(connection, deque())
-        queue.append((key, frames))
-        self._waiting_bytes += _size(frames)
-        if len(queue) > _MOST_WAITING:
-            self._waiting_bytes -= sum(_size(frames) for _, frames in queue)
-            del self._heard[connection]
-            self.flooding.append(connection)
 
     def left(self, session: int, now: float) -> None:
         """Tell the front that a session has ended, so that its connection may make room."""
