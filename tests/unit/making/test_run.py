@@ -18,6 +18,7 @@ from headrace_proto.dtypes import BYTES
 from headrace_proto.errors import DataError
 from headrace_proto.layout import array_at, strings_at
 from headrace_proto.schema import Field
+from headrace_server.core.changes import Examples, Saved
 from headrace_server.files.index_cache import IndexCache
 from headrace_server.files.manifest import resolve
 from headrace_server.making.compose import compose
@@ -335,6 +336,32 @@ class _Committed:
 
     def committed(self, number: int) -> None:
         pass
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+@pytest.mark.parametrize("steps", range(12))
+def test_a_close_between_any_two_steps_ends_the_next_process_at_the_same_row(
+    steps: int, cancel: bool, place: Callable[..., Place]
+):
+    """A read is a step of its own, and one that is to come when the input ends is not made."""
+    pipeline = numbered(2000).batch(10, allow_smaller_final_batch=True, dynamic_pad=True)
+    here = place(pipeline)
+    feed, batches, read_next = here.feed(), [], 0
+    for _ in range(steps):
+        made = feed.advance()
+        read_next += feed.reads_next
+        if isinstance(made, MadeBatch):
+            batches.append(contents(here, made))
+            here.slab.free(made.block)
+    feed.close(cancel)
+    assert not feed.reads_next
+    batches += play(here, feed)
+    meta = {name: value for c in feed.take_changes() for name, value in c.meta.items()}
+    there = place(pipeline)
+    again = there.feed()
+    again.resume(Saved(meta, Examples(), {}, [], []))
+    assert play(there, again) == batches and again.dropped() == feed.dropped()
+    assert steps < 11 or read_next > 1, "the steps include reads that were to come"
 
 
 def test_a_cancel_leaves_the_batch_that_waits_for_room(place: Callable[..., Place]):
