@@ -14,7 +14,7 @@ it, every field has a check, and whatever is wrong comes out as one ProtocolErro
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from operator import attrgetter
@@ -229,12 +229,9 @@ class Registry:
         self._unpackers[bytes((LAYOUT, op))] = unpacker
 
     @property
-    def kinds(self) -> tuple[type, ...]:
-        return tuple(self._ops)
-
-    def op_of(self, kind: type) -> int:
-        """The number of a message."""
-        return self._ops[kind]
+    def kinds(self) -> Mapping[type, int]:
+        """The messages, each with its number on the wire."""
+        return self._ops
 
     def encode(self, message: Any) -> bytes:
         """Frame 0 of a message."""

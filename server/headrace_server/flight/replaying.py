@@ -137,7 +137,7 @@ class Script:
         batch = self._script[number]
         made = self._recorded.get(batch)
         if made is None:
-            raise DataError(f"the rows of batch {batch} are recorded no more: the oldest go")
+            raise DataError(f"the record of batch {batch} is gone: the oldest are deleted first")
         return made
 
     @property
@@ -318,7 +318,7 @@ def _found(
         gone = source.row(int(recorded[int(np.argmax(rows < 0))]))
         raise DataError(
             f"example {gone.example} ({gone.place}) was in the batch and is not read any more: it "
-            "is in quarantine by now, or the source or its stages have changed"
+            "was put in quarantine, or the source or its stages have changed"
         )
     other = source.differs(recorded, chunk.origin, rows)
     if other is not None:

@@ -113,8 +113,8 @@ def _skip(
     for one in flown:
         if one.made is None:
             raise ServerError(
-                f"the rows of batch {one.id} are recorded no more: the oldest go (record_bytes), "
-                "so its examples can not be left out"
+                f"the record of batch {one.id} is gone: the oldest are deleted first "
+                "(record_bytes), so its examples can not be left out"
             )
         for row in one.made.listed():
             if key is None or row.key == key:
@@ -122,7 +122,7 @@ def _skip(
                 if row.key is not None:
                     keys.add((row.epoch, row.key))
     if not rows:
-        raise ServerError(f"nothing of feed {history.feed!r} that is recorded is meant by that")
+        raise ServerError(f"nothing of feed {history.feed!r} that is recorded fits that choice")
     file = quarantine_file(state, history.feed)
     omissions = Omissions.read(file)
     known = len(rows.keys() & omissions.skipped.keys())

@@ -71,8 +71,8 @@ class PlainMemory(Memory):
         if out < rows:
             if out:
                 logger.warning(
-                    "batch %d holds %d rows that are to be left out and %d others: it is given "
-                    "out as it is, for without them all that follows would move",
+                    "batch %d holds %d rows that are to be left out and %d others: it is handed "
+                    "out unchanged, since all later batches would change without these rows",
                     plan.number,
                     out,
                     rows - out,

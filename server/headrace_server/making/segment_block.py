@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from headrace_proto.dtypes import BYTES, numpy_dtype
-from headrace_proto.layout import ALIGNMENT, Slot, arrange, array_at
+from headrace_proto.layout import ALIGNMENT, Slot, arrange
 from headrace_proto.schema import Field
 
 from ..core.slots import Segments
@@ -31,7 +31,6 @@ __all__ = [
     "BlockLayout",
     "SegmentBlock",
     "groups",
-    "identity_in",
     "state_array",
     "write_strings",
 ]
@@ -340,13 +339,3 @@ def state_array(column: Column, rows: np.ndarray) -> np.ndarray:
     assert isinstance(column, np.ndarray)
     taken: np.ndarray = column[rows]
     return taken
-
-
-def identity_in(block: np.ndarray, names: Sequence[str], columns: Sequence[Any]) -> bytes:
-    """Identity of a batch: insertion indices (int64), then numbers of segments (int32)."""
-    places = dict(zip(names, columns, strict=True))
-    told = b""
-    for name, dtype in (("@insertion_index", "int64"), ("@sequence", "int32")):
-        offset, nbytes, shape = places[name]
-        told += array_at(block, Slot(dtype, tuple(shape), offset, nbytes)).tobytes()
-    return told

@@ -41,7 +41,7 @@ def forms(registry: Registry, message: Any) -> list[bytes]:
 def by_msgpack(registry: Registry, message: Any) -> bytes:
     """The header of a message as msgpack, though it may have a packed layout."""
     values = [getattr(message, field.name) for field in dataclasses.fields(message)]
-    return pack([registry.op_of(type(message)), *values])
+    return pack([registry.kinds[type(message)], *values])
 
 
 def mutant(chance: random.Random, samples: list[bytes]) -> bytes:

@@ -148,7 +148,7 @@ def described(kind: type) -> str:
 
 def rows(registry) -> list[str]:
     return [
-        f"| {registry.op_of(kind)} | `{kind.__name__}` | {described(kind)} |"
+        f"| {registry.kinds[kind]} | `{kind.__name__}` | {described(kind)} |"
         for kind in registry.kinds
     ]
 
