@@ -1,8 +1,8 @@
-"""Row stages: what happens to examples between reader and shape.
+"""Row stages: the work on examples between reader and shape.
 
     chunk ─► map ─► filter ─► select ─► samplers ─► … ─► chunk       in the declared order
 
-What a map gives is declared, or learnt from the first rows that reach it and fixed from then on.
+The schema of a map is declared, or learnt from the first rows that reach it and fixed then.
 An example that breaks a rule (a function raises on it, or gives what does not fit) is named by
 its origin and goes to ``BadRecords``.  A vectorized function answers for all rows it was given:
 when it raises, or gives no n rows, they are bad together.

@@ -196,3 +196,11 @@ def test_a_damaged_compressed_file_ends_where_it_breaks(
     assert end is None
     assert [row["n"] for row in examples(chunk)] == [i % 9 for i in range(len(chunk))]
     assert bad.counts == {reason: 1}
+
+
+def test_a_reader_may_be_closed_twice_and_reads_no_more(tmp_path: Path) -> None:
+    reader = opened("jsonl", write(tmp_path / "a", {"a": 1}))
+    reader.close()
+    reader.close()
+    with pytest.raises(ValueError, match="the reader is closed"):
+        reader.slice(0, 1)

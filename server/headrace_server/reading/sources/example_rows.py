@@ -178,7 +178,11 @@ class RowPart:
         return Kept(chunk.columns, chunk.origin, which if fitting is None else which[fitting])
 
     def close(self) -> None:
-        del self._get  # with what it reads from
+        self._get = _closed  # so that the file that it reads from can be unmapped
+
+
+def _closed(number: int) -> Row:
+    raise ValueError(f"example {number}: the reader is closed")
 
 
 def reader_of_rows(parts: Sequence[RowPart], features: Mapping[str, Feature] | None) -> PartsReader:
