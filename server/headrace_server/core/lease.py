@@ -16,7 +16,7 @@ answered when its partition has stored it; one that comes again is answered as t
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
@@ -144,14 +144,15 @@ class LeaseTable(Generic[B]):
         self.first = self._counter = term << 32
         self._leases: dict[int, Lease[B]] = {}  # by token: held, free and saving, as granted
         self._of_batch: dict[B, Lease[B]] = {}  # the last one of each
-        self._by_session: dict[int, dict[int, Lease[B]]] = {}  # held
+        self._by_session: dict[int, dict[int, Lease[B]]] = {}  # held …
+        self._held = 0  # … and how many these are
         self._answers: OrderedDict[int, Fault | None] = OrderedDict()  # by token
         self._stale: OrderedDict[int, None] = OrderedDict()  # tokens that were counted as such
         self.unstored: dict[int, int] = {}  # by session: commits that are being stored
 
     def __len__(self) -> int:
         """Return the number of leases that are held."""
-        return sum(map(len, self._by_session.values()))
+        return self._held
 
     def count(self, session: int) -> int:
         """Return how many leases a session holds."""
@@ -187,10 +188,12 @@ class LeaseTable(Generic[B]):
     def _hold(self, lease: Lease[B]) -> None:
         self._leases[lease.token] = lease
         self._by_session.setdefault(lease.session, {})[lease.token] = lease
+        self._held += 1
 
     def _release(self, lease: Lease[B]) -> None:
         mine = self._by_session[lease.session]
         del mine[lease.token]
+        self._held -= 1
         if not mine:
             del self._by_session[lease.session]
 
@@ -303,9 +306,9 @@ class LeaseTable(Generic[B]):
             return None
         return lease.batch if lease.state is FREE or lease.session == session else None
 
-    def held(self) -> list[Lease[B]]:
-        """Return all leases that are held, in the order of their grant."""
-        return [lease for lease in self._leases.values() if lease.state is HELD]
+    def held(self) -> Iterator[Lease[B]]:
+        """Yield all leases that are held, in the order of their grant."""
+        return (lease for lease in self._leases.values() if lease.state is HELD)
 
     def of_session(self, session: int) -> list[Lease[B]]:
         """Return the leases that a session holds."""
@@ -318,8 +321,9 @@ class LeaseTable(Generic[B]):
 
     def expired(self, now: float) -> list[Lease[B]]:
         """Return the leases past their deadline, in the order of their grant."""
-        return [lease for lease in self.held() if lease.deadline <= now]
+        over = (lease for lease in self._leases.values() if lease.deadline <= now)
+        return [lease for lease in over if lease.state is HELD]
 
     def oldest(self) -> Lease[B] | None:
         """Return the lease that was granted first of those that are held."""
-        return next(iter(self.held()), None)
+        return next(self.held(), None)

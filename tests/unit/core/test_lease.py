@@ -68,7 +68,7 @@ def test_an_illegal_event_changes_nothing_and_tells_what_has_happened_to_the_bat
         t.void("a")
     with pytest.raises(IllegalEvent, match="has no commit that is being stored"):
         t.stored(second)
-    assert t.held() == [second] and t.unstored == {}
+    assert list(t.held()) == [second] and t.unstored == {}
     t.commit(second.token, 2)
     with pytest.raises(IllegalEvent, match=history.format("is in nobody's hands", "saving")):
         t.take_back(second)
@@ -166,7 +166,7 @@ def test_what_is_held_is_told_in_the_order_of_its_grant():
     commit(t, first.token, 1)
     t.take_back(second)
     again = t.grant("b", 2, 1, 0.0)
-    assert t.held() == [third, again]
+    assert list(t.held()) == [third, again]
 
 
 def test_leases_of_a_session_that_is_alive_last_one_more_ttl():
