@@ -43,18 +43,13 @@ def probabilities(name: str, values: Any) -> np.ndarray:
     return array
 
 
-def acceptance(init: Any, target: Any) -> np.ndarray:
-    """The probability with which a row of each class is kept."""
-    return _acceptance(*_both(init, target))
-
-
 def rejected_fraction(init: Any, target: Any) -> float:
     """The share of the input that acceptance will reject."""
-    init, target = _both(init, target)
-    return float(((1 - _acceptance(init, target)) * init).sum())
+    return float(((1 - acceptance(init, target)) * probabilities("init_probs", init)).sum())
 
 
-def _both(init: Any, target: Any) -> tuple[np.ndarray, np.ndarray]:
+def acceptance(init: Any, target: Any) -> np.ndarray:
+    """The probability with which a row of each class is kept."""
     init = probabilities("init_probs", init)
     target = probabilities("target_probs", target)
     if len(init) != len(target):
@@ -62,10 +57,6 @@ def _both(init: Any, target: Any) -> tuple[np.ndarray, np.ndarray]:
             f"init_probs has {len(init)} classes and target_probs {len(target)}; "
             "they must have the same length"
         )
-    return init, target
-
-
-def _acceptance(init: np.ndarray, target: np.ndarray) -> np.ndarray:
     missing = np.flatnonzero((init == 0) & (target > 0))
     if missing.size:
         k = missing[0]

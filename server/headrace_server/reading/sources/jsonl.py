@@ -10,7 +10,7 @@ the first records show the columns: a list whose length differs among them varie
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -65,7 +65,8 @@ def line_index(
     """
     starts, stops = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     at = len(_MARK) if data[:3].tobytes() == _MARK else 0
-    for stop in _blocks(data, at):
+    while at < data.size:
+        stop = _end_of_block(data, at)
         block = data[at:stop]
         ends = np.flatnonzero(block == _NEWLINE)
         if not len(ends) or ends[-1] != len(block) - 1:
@@ -80,18 +81,16 @@ def line_index(
     return {"starts": np.concatenate(starts), "stops": np.concatenate(stops)}
 
 
-def _blocks(data: np.ndarray, at: int) -> Iterator[int]:
-    """The ends of blocks of whole lines."""
-    while at < data.size:
-        size = _BLOCK
-        while True:
-            stop = min(at + size, data.size)
-            ends = np.flatnonzero(data[max(at, stop - _BLOCK) : stop] == _NEWLINE)
-            if stop == data.size or len(ends):
-                break
-            size += _BLOCK
-        at = stop if stop == data.size else max(at, stop - _BLOCK) + int(ends[-1]) + 1
-        yield at
+def _end_of_block(data: np.ndarray, at: int) -> int:
+    """The end of a block of whole lines that begins at a byte."""
+    stop = min(at + _BLOCK, data.size)
+    while stop < data.size:
+        begin = max(at, stop - _BLOCK)
+        ends = np.flatnonzero(data[begin:stop] == _NEWLINE)
+        if len(ends):
+            return begin + int(ends[-1]) + 1
+        stop = min(stop + _BLOCK, data.size)
+    return stop
 
 
 def _part(file: DataFile, cache: IndexCache, bad: BadRecords) -> RowPart:
