@@ -42,8 +42,8 @@ def rows(server: hs.Server) -> list[int]:
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({"workers": 0}, ValueError, "workers=0 does not lie in 1 … 1024"),
-        ({"workers": 1025}, ValueError, "workers=1025 does not lie in 1 … 1024"),
+        ({"workers": -1}, ValueError, "workers=-1 does not lie in 0 … 1024"),
+        ({"workers": 1025}, ValueError, "workers=1025 does not lie in 0 … 1024"),
         ({"workers": 1.0}, TypeError, "workers=1.0 is not an integer"),
         ({"workers": True}, TypeError, "workers=True is not an integer"),
         ({"workers": [1, 2]}, TypeError, "workers=[1, 2] is not an integer"),

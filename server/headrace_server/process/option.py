@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import numbers
-import operator
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,30 +19,12 @@ __all__ = ["KINDS", "Kind", "Option"]
 Kind = Literal["text", "path", "target", "integer", "seconds", "flag"]
 
 
-def _integer(value: Any) -> int:
-    if isinstance(value, bool):
-        raise TypeError
-    return operator.index(value)
-
-
-def _seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError
-    return float(value)
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError
-    return value
-
-
-#: Kinds of which not everything can be a value: how errors call them, and their form.
-KINDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "integer": ("an integer", _integer),
-    "seconds": ("a number of seconds", _seconds),
-    "flag": ("true or false", _flag),
-    "path": ("a path", os.fsdecode),
+#: Kinds of which not everything can be a value: their name in errors, their types, their form.
+KINDS: dict[str, tuple[str, Any, Callable[[Any], Any]]] = {
+    "integer": ("an integer", numbers.Integral, int),
+    "seconds": ("a number of seconds", numbers.Real, float),
+    "flag": ("true or false", bool, bool),
+    "path": ("a path", (str, bytes, os.PathLike), os.fsdecode),
 }
 _METAVARS = {"text": "TEXT", "path": "DIR", "integer": "N", "seconds": "SECONDS"}
 #: Upper bound of numbers that declare none; a wait of as many seconds is one that the system takes.
@@ -118,13 +99,11 @@ class Option:
 
     def check(self, value: Any, where: str) -> Any:
         """Return the value in the form of its kind; TypeError or ValueError begins with where."""
-        kind, form = KINDS.get(self.kind, ("", None))
-        if form is not None:
-            try:
-                value = form(value)
-            except TypeError:
-                got = type(value).__name__
-                raise TypeError(f"{where} is not {kind}, but a {got}") from None
+        if self.kind in KINDS:
+            kind, types, form = KINDS[self.kind]
+            if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
+                raise TypeError(f"{where} is not {kind}, but a {type(value).__name__}")
+            value = form(value)
         least = 0 if self.kind == "seconds" and self.least is None else self.least
         if least is not None and not least <= value <= self.most:
             unit = " seconds" if self.kind == "seconds" else ""
