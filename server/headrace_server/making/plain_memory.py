@@ -1,4 +1,4 @@
-"""Commits of plain batches, and what of a partition of them outlives its process.
+"""Commits of plain batches, and the state of their partition that outlives its process.
 
     announced() ─► cursor after that batch ─┐
     saved()     ─► which batches are done ──┴─► Change ─► store        resume() ◄─ Saved

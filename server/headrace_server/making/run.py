@@ -99,8 +99,8 @@ Target = Stratified | Shaping
 class Memory(ABC):
     """Takes what trainers do with batches, and yields the changes to be stored.
 
-    What a kind of batches has no use for does nothing here: plain batches are made whether they
-    are wanted or not, have no states, and wait for nobody.
+    Calls that a kind of batches does not need do nothing: plain batches are made whether trainers
+    want them or not, and have no states.
     """
 
     @property
@@ -110,14 +110,14 @@ class Memory(ABC):
 
     @abstractmethod
     def resume(self, saved: Saved) -> None:
-        """Go on from what the store holds: what was done is not made again."""
+        """Go on from the stored state; done batches are not made again."""
 
     @abstractmethod
     def next_step(self, limit: int) -> Read | Plan | type[Rest] | None:
         """The next step of the machine."""
 
     def planned(self, plan: Plan) -> bool:
-        """Note a plan; False where its batch is passed over."""
+        """Note a plan; False if its batch is passed over."""
         return True
 
     def read(self, read: Read, before: Any, chunk: Chunk, facts: dict[str, Any]) -> None:
@@ -125,11 +125,11 @@ class Memory(ABC):
         return
 
     def tidy(self) -> None:
-        """Note what a step left over, and have the maker forget."""
+        """Report refused examples, and drop chunks that no batch to come needs."""
         return
 
     def announced(self) -> None:
-        """Trainers may have all that was made: a restart goes on after it once it is done."""
+        """Note that trainers may have all batches made so far; once done, a restart skips them."""
         return
 
     def want(self, upto: int, stripe: int) -> None:
@@ -181,7 +181,7 @@ class Memory(ABC):
         return []
 
     def lacks(self) -> tuple[str, int]:
-        """What the next batch lacks, where that is known, for a deadline's error.
+        """Text on what the next batch lacks, perhaps empty, for the error of a deadline.
 
         Also the number of the batch whose states are awaited for the longest time, or -1.
         """
@@ -265,7 +265,7 @@ class Run:
             self._machine.arrived(read, len(chunk), position, facts)
             self.memory.tidy()
             self._intake.end()
-        except Exception:  # what was made before it can still be announced, with a cursor
+        except Exception:  # batches made before it can still be announced, with a cursor
             self._machine.failed()
             if before is not None:
                 self._intake.restore_stages(before)
@@ -328,7 +328,7 @@ class Run:
 
     @property
     def properties(self) -> Mapping[str, Any]:
-        """What trainers learn of the feed beside its schema."""
+        """Description of the feed for trainers, beside its schema."""
         return self.maker.properties
 
     @property

@@ -1,10 +1,10 @@
-"""Batches of segments that trainers have, their states, and what outlives the process.
+"""Batches of segments that trainers have, their commits, and the state that is stored.
 
     planned() ─► out ─► saved() ─► machine, states ─► LineRecord ─► Change ─► store
                   └───► leave(), release(): back to the machine
 
-A commit takes effect at once, so that the trainer's next batch can be made; its change is put
-together later, when changes are taken.
+A commit takes effect at once, so that the trainer's next batch can be made.  ``take_changes()``
+builds its change later.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class Shaping:
         return self.machine.first_not_formed
 
     def waits_for(self) -> str:
-        """What the next batch lacks, or an empty text."""
+        """Text on what the next batch lacks, perhaps empty."""
         return self.machine.waits_for() if isinstance(self.machine, ClassQueues) else ""
 
     def set_target(self, probs: list[float], number: int) -> int:
