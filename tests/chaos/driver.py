@@ -107,6 +107,7 @@ class _Run:
         self.server_lives = 0
         self._sessions: set[int] = set()  # of the processes of all lives of the server
         self._struck = False  # whether this life of the server is to end
+        self._full_until = 0.0  # when the disk has room again
         self.findings: list[Finding] = []
 
     # Looking after it
@@ -125,7 +126,7 @@ class _Run:
         if self._server is None and now >= self._next_start:
             self.server_lives += 1
             self.worker_deaths = 0
-            self._struck = False
+            self._struck = now < self._full_until  # a start without room is refused
             setup = self.setup
             arguments = [setup.mode, str(setup.size), f"tcp://127.0.0.1:{self._port}"]
             arguments += [setup.durability, str(self._state), str(self._memory)]
@@ -285,6 +286,7 @@ class _Run:
         if not self._own_disk or not self._state.exists():
             return False
         self._note(seconds + 1.0)
+        self._full_until = time.monotonic() + seconds + 1.0
         filler = fill_disk(self._state)
         self._later(seconds, lambda: filler.unlink(missing_ok=True))
         return True
