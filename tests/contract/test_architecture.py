@@ -1,0 +1,32 @@
+"""Every module that the pages on architecture name is there, and every room has its line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SERVER = ROOT / "server" / "headrace_server"
+_PATH = re.compile(r"`((?:headrace|headrace_proto|[a-z_]+)/[a-z_/]+(?:\.py|/))`")
+_ROOTS = {
+    "headrace": ROOT / "client",
+    "headrace_proto": ROOT / "proto",
+    "server": ROOT,
+    "tests": ROOT,
+}
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "docs/inside.md"])
+def test_every_module_that_a_page_names_is_there(page: str) -> None:
+    named = _PATH.findall((ROOT / page).read_text())
+    assert len(named) > 20
+    gone = [name for name in named if not (_ROOTS.get(name.split("/")[0], SERVER) / name).exists()]
+    assert not gone
+
+
+def test_every_room_of_the_server_has_its_line() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    rooms = {path.parent.name for path in SERVER.glob("*/__init__.py")}
+    assert rooms == {room for room in rooms if f"| `{room}` |" in page}
