@@ -135,6 +135,9 @@ class _Near:
             self._sent.append((connection, bytes(frames[0])))
         return connection in self.connected
 
+    def send_payload(self, connection: bytes, frames: Sequence[bytes], most_bytes: int) -> bool:
+        return self.tell(connection, frames)
+
     def drop(self, connection: bytes) -> None:
         self.connected.discard(connection)
 

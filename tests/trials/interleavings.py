@@ -82,8 +82,6 @@ class _Model:
             yield "hear", 0
         if worker.pending:
             yield "store", 0
-        if worker.dead:
-            yield "revive", 0
         for place in range(len(self.world.orphans)):
             yield "greet", place
 
@@ -94,8 +92,6 @@ class _Model:
             if trainer.saved:
                 yield "say again", session
             yield "fall silent", session
-        if not self.worker.dead:
-            yield "kill worker", 0
         yield "kill server", 0
 
 
@@ -114,15 +110,13 @@ _DEEDS: Deeds = {
     "obey": lambda m, _: m.worker.obey(),
     "hear": lambda m, _: m.world.word(m.worker),
     "store": lambda m, _: m.worker.store(1),
-    "revive": lambda m, _: m.world.revive(m.worker),
     "greet": lambda m, place: m.world.greet(m.world.orphans[place]),
     "lose": lambda m, who: m.world.lose(who),
     "say again": lambda m, who: m.world.say_again(who),
     "fall silent": _fall_silent,
-    "kill worker": lambda m, _: m.world.kill_worker(m.worker),
     "kill server": lambda m, _: m.world.kill_server(),
 }
-_FAULTY = frozenset({"lose", "say again", "fall silent", "kill worker", "kill server"})
+_FAULTY = frozenset({"lose", "say again", "fall silent", "kill server"})
 _PLAIN = frozenset({bool, int, float, str, bytes})
 _IGNORED = frozenset({"got", "asleep", "admitted", "counts"})
 
