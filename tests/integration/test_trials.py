@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -165,8 +164,8 @@ def test_a_cut_of_power_that_lost_an_ack_or_tore_a_change_is_seen() -> None:
 
 
 def test_a_store_without_checksums_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    same = SimpleNamespace(value=lambda data: 0, extend=lambda crc, data: 0)
-    monkeypatch.setattr("headrace_server.state.journal.google_crc32c", same)
+    monkeypatch.setattr("google_crc32c.value", lambda data: 0)
+    monkeypatch.setattr("google_crc32c.extend", lambda crc, data: 0)
     report = Report()
     flips._stores("closed journal", Setup(1, 0.1, tmp_path), report)
     assert "closed journal: a state that never was" in report.broken
