@@ -375,8 +375,7 @@ class Feed:
                 if saving is not None:
                     saving.flush()
             elif saving is not None and saving.lanes is not None:
-                # Saved states are handed over; no error of that may hide the one in flight.
-                with contextlib.suppress(Exception):
+                with contextlib.suppress(Exception):  # else it would hide the error in flight
                     link.settle(_HASTE_S)
                     saving.flush(_HASTE_S)
         finally:
@@ -396,6 +395,6 @@ class Feed:
 
 
 def _abandon(link: Link, pid: int) -> None:
-    """The feed was dropped without close: leave, in the process that connected."""
+    """Leave a feed that was dropped without close, in the process that connected."""
     if os.getpid() == pid:
         link.close()

@@ -13,19 +13,20 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from struct import unpack, unpack_from
+from struct import unpack_from
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headrace_proto.dtypes import BYTES
-from headrace_proto.layout import Slot, first_strings, strings_at
+from headrace_proto.layout import Slot, strings_at
 from headrace_proto.schema import RESERVED, Field
 
 from .batch import replayed
 from .framework import Framework
+from .segment_keys import first_keys, segment_keys
 from .segment_layout import GROUPS, SegmentLayout
 
 if TYPE_CHECKING:
@@ -312,7 +313,7 @@ class SegmentBatch:
         end = offset + min(8 * (rows + 1) + max(0, end), nbytes)
         sequence, count = places[index["@sequence"][0]][0], places[index["@sequence_count"][0]][0]
         return partial(
-            _first_keys,
+            first_keys,
             upto,
             rows,
             nbytes,
@@ -359,7 +360,7 @@ class SegmentBatch:
     def _key_list(self, ahead: int) -> list[bytes]:
         numbers = self.array("@sequence").tolist()
         counts = self.array("@sequence_count").tolist()
-        return _keys(self.array("@key").tolist(), numbers, counts, ahead)
+        return segment_keys(self.array("@key").tolist(), numbers, counts, ahead)
 
     def _flags(self, name: str) -> Any:
         value = self._cache.get(name)
@@ -397,21 +398,3 @@ class SegmentBatch:
             f"<SegmentBatch {self.partition}/{self.number} of {self.rows} segments of "
             f"{self._layout.num_unroll} steps: {'; '.join(groups)}>"
         )
-
-
-def _keys(
-    originals: Sequence[bytes], numbers: Sequence[int], counts: Sequence[int], ahead: int = 0
-) -> list[bytes]:
-    return [
-        b"%05d_of_%05d:%s" % (n + ahead, count, key) if n + ahead < count else b"STOP:" + key
-        for n, count, key in zip(numbers, counts, originals, strict=True)
-    ]
-
-
-def _first_keys(
-    upto: int, rows: int, nbytes: int, keys: bytes, sequence: bytes, count: bytes
-) -> list[bytes]:
-    """Keys of the first rows, from copies of what their columns begin with."""
-    originals = first_strings(np.frombuffer(keys, np.uint8), 0, nbytes, rows, upto)
-    numbers = f"={upto}i"
-    return _keys(originals, unpack(numbers, sequence), unpack(numbers, count))

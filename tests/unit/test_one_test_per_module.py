@@ -33,6 +33,7 @@ TESTED_IN = {
     "headrace_server.process.in_thread": "test_in_process.py",
     "headrace_server.process.relay": "test_relay_door.py",
     "headrace.framework": "test_batch.py",
+    "headrace.segment_keys": "test_segments.py",
     "headrace.keys": "test_gate.py",
     "headrace_server.pipeline.declaration": "test_source_declarations.py",
     "headrace_server.arguments": "test_server.py",

@@ -19,6 +19,7 @@ from typing import Any, cast
 import numpy as np
 
 from .changes import CHUNK, Examples
+from .fifo import Fifo
 from .seeking import Found, found_in
 from .slots import Segments, Slots
 
@@ -55,42 +56,6 @@ class _Offered:
 BEGUN, REFUSED = 1, 2
 
 
-class _Fifo:
-    """Slots, first in first out."""
-
-    def __init__(self) -> None:
-        self._parts: deque[np.ndarray] = deque()
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def put(self, slots: np.ndarray) -> None:
-        self._parts.append(slots)
-        self._count += len(slots)
-
-    def get(self, n: int) -> np.ndarray:
-        """Remove the first ``n``, which must be there."""
-        self._count -= n
-        taken = []
-        while n:
-            part = self._parts.popleft()
-            if len(part) > n:
-                self._parts.appendleft(part[n:])
-                part = part[:n]
-            taken.append(part)
-            n -= len(part)
-        return taken[0] if len(taken) == 1 else np.concatenate([_NONE, *taken])
-
-    def first(self, n: int) -> np.ndarray:
-        """The first ``n``, which stay."""
-        slots = self.get(n)
-        if n:
-            self._parts.appendleft(slots)
-            self._count += n
-        return slots
-
-
 class Sequences(ABC):
     """The common part of both orders: admission, capacity, counts.
 
@@ -119,7 +84,7 @@ class Sequences(ABC):
         self._next_index = FIRST_INDEX + (partition << (63 - PARTITION_BITS))
         self._waiting: deque[tuple[int, int, int]] = deque()  # chunk, start, stop
         self._offered: dict[int, _Offered] = {}
-        self._fresh = _Fifo()
+        self._fresh = Fifo()
         self._finished = False
         self._cancelled = False
         self._dropped: dict[str, int] = {}

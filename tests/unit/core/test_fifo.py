@@ -1,0 +1,28 @@
+"""A queue of slots gives what a list would give."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace_server.core.fifo import Fifo
+
+_STEPS = st.lists(st.tuples(st.sampled_from(["put", "get", "first"]), st.integers(0, 5)))
+
+
+@given(_STEPS)
+def test_slots_come_out_in_the_order_in_which_they_went_in(steps: list[tuple[str, int]]):
+    queue, known, count = Fifo(), list[int](), 0
+    for step, n in steps:
+        if step == "put":
+            added = list(range(count, count + n))
+            count += n
+            queue.put(np.array(added, np.int64))
+            known += added
+            continue
+        n = min(n, len(known))
+        assert getattr(queue, step)(n).tolist() == known[:n]
+        if step == "get":
+            del known[:n]
+        assert len(queue) == len(known)
