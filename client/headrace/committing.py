@@ -22,7 +22,7 @@ import numpy as np
 
 from .batch import Batch
 
-__all__ = ["Commits", "DatasetRun", "tokens_of"]
+__all__ = ["DatasetRun", "TakenBatches", "tokens_of"]
 
 #: Committed batches that are remembered, so that a second commit of one is known for what it is.
 _REMEMBERED = 10_000
@@ -47,7 +47,7 @@ class _Taken(NamedTuple):
     number: int
 
 
-class Commits:
+class TakenBatches:
     """The batches in one trainer's hands, of one session of a feed."""
 
     def __init__(self, explicit: bool) -> None:

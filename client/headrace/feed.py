@@ -17,7 +17,7 @@ from headrace_proto.token import Token
 
 from .batch import Batch, KnownSlots
 from .blocks import Blocks, MemoryGone
-from .committing import Commits, DatasetRun, tokens_of
+from .committing import DatasetRun, TakenBatches, tokens_of
 from .framework import Framework
 from .link import Link, opened
 from .requests import DrainInput, SetTargetProbs, TakeSnapshot
@@ -51,7 +51,7 @@ class Feed:
     def _begin(self, link: Link) -> None:
         self._link = link
         self._blocks = Blocks(link.say)
-        self._commits = Commits(link.session.explicit)  # of a feed that is not one of segments
+        self._commits = TakenBatches(link.session.explicit)  # of a feed that is not one of segments
         self._itself = weakref.ref(self)
         self._durable = False  # whether there are snapshots of this feed
         self._recovers = False  # whether another process would go on with this feed

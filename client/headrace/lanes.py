@@ -32,7 +32,7 @@ from .values import NUMPY, State, host, strings_in
 if TYPE_CHECKING:
     from .segments import SegmentBatch
 
-__all__ = ["Going", "Kept", "Lanes", "parts_of"]
+__all__ = ["Going", "LaneStates", "Lanes", "parts_of"]
 
 #: Bytes of states, and rows, in one message of a flush.
 _PART_BYTES = 16 * 1024**2
@@ -40,7 +40,7 @@ _PART_ROWS = 1000
 
 
 @record
-class Kept:
+class LaneStates:
     """The states of a partition's lanes after the last saved batch."""
 
     token: int
@@ -66,7 +66,7 @@ class Going:
 
     __slots__ = ("_framework", "_index", "_kept", "_source", "_starts", "lanes")
 
-    def __init__(self, batch: SegmentBatch, kept: Kept | None, framework: Framework) -> None:
+    def __init__(self, batch: SegmentBatch, kept: LaneStates | None, framework: Framework) -> None:
         self._kept = kept
         self._framework = framework
         self.lanes = batch.array("@lane").copy()
@@ -169,7 +169,7 @@ class Lanes:
 
     def __init__(self, framework: Framework) -> None:
         self._framework = framework
-        self._kept: dict[int, Kept] = {}
+        self._kept: dict[int, LaneStates] = {}
         self._busy: dict[int, tuple[int, int]] = {}  # partition: token, opening
 
     def claim(self, session: Session) -> Received | None:
@@ -207,7 +207,7 @@ class Lanes:
     def keep(self, batch: SegmentBatch, states: Mapping[str, Any]) -> None:
         """A batch was saved: the next one may go on from it."""
         assert batch._going is not None
-        self._kept[batch.partition] = Kept(
+        self._kept[batch.partition] = LaneStates(
             batch.token,
             batch._opening,
             batch._going.lanes,
@@ -217,19 +217,19 @@ class Lanes:
         )
         self.release(batch.partition, batch.token)
 
-    def hand_over_no_more(self, kept: Kept) -> None:
+    def hand_over_no_more(self, kept: LaneStates) -> None:
         """The server does not take these states; batches that are here already go on from them."""
         for partition, one in self._kept.items():
             if one is kept:
                 self._kept[partition] = replace(kept, sequence_count=0 * kept.sequence_count)
 
-    def standing(self, opening: Callable[[int], int]) -> list[tuple[int, Kept]]:
+    def standing(self, opening: Callable[[int], int]) -> list[tuple[int, LaneStates]]:
         """List by partition the kept states of sessions that stand: they can be handed over."""
         kept = list(self._kept.items())
         return [(p, k) for p, k in kept if k.opening == opening(p) and k.unfinished]
 
 
-def parts_of(kept: Kept, maker: BlockMaker, framework: Framework) -> list[StatesPart]:
+def parts_of(kept: LaneStates, maker: BlockMaker, framework: Framework) -> list[StatesPart]:
     """The states of the rows that go on, in messages of bounded size."""
     whole: dict[str, np.ndarray] = {}
     sizes = np.full(len(kept.lanes), sum(state.row_bytes for state in maker.states.values()))

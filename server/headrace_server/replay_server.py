@@ -16,8 +16,8 @@ from headrace_proto.errors import ServerError
 from .arguments import refuse_in_worker, start_config
 from .files.manifest import resolve
 from .flight.choice import ByTrainer, batch_named, steps_named
-from .flight.history import History, feed_of, served_as
-from .flight.leases import Lease
+from .flight.history import FeedRecord, feed_of, served_as
+from .flight.leases import HandOut
 from .flight.replaying import Replay
 from .flight.rows import BatchId
 from .pipeline.builder import Pipeline
@@ -62,7 +62,7 @@ def replay(settings: ReplaySettings) -> Server:
     partitions = int(served_as(state, name, "partitions"))
     config = FeedConfig(name, declaration, resolve(declaration.source.paths), partitions)
     compare_feed(state, config, state / "feeds" / name / "feed.json", settings.allow_config_change)
-    history = History(state, name)
+    history = FeedRecord(state, name)
     leases = _chosen(history, settings)
     if settings.committed:
         leases = [lease for lease in leases if lease.fate == "committed"]
@@ -88,7 +88,7 @@ def replay(settings: ReplaySettings) -> Server:
     return Server(run, settings)
 
 
-def _chosen(history: History, settings: ReplaySettings) -> list[Lease]:
+def _chosen(history: FeedRecord, settings: ReplaySettings) -> list[HandOut]:
     every = list(history.leases)
     first, last, steps = settings.first, settings.last, settings.steps
     if settings.trainer is not None:
@@ -108,7 +108,7 @@ def _chosen(history: History, settings: ReplaySettings) -> list[Lease]:
     return every[start:stop]
 
 
-def _places(leases: Sequence[Lease], batch: BatchId) -> list[int]:
+def _places(leases: Sequence[HandOut], batch: BatchId) -> list[int]:
     places = [at for at, lease in enumerate(leases) if lease.batch == batch]
     if not places:
         raise ValueError(f"no record tells of a hand-out of batch {batch}")
@@ -116,11 +116,11 @@ def _places(leases: Sequence[Lease], batch: BatchId) -> list[int]:
 
 
 def _check(
-    history: History,
+    history: FeedRecord,
     script: Sequence[BatchId],
     declaration: Declaration,
     states: str,
-    leases: Sequence[Lease],
+    leases: Sequence[HandOut],
 ) -> None:
     """Raise ServerError where a batch of the script can not be served."""
     recorded = history.recorded(set(script))

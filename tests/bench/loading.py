@@ -23,7 +23,7 @@ from headrace_proto.schema import Field
 from headrace_server.core.changes import Change, Examples
 from headrace_server.core.slots import Slots
 from headrace_server.making.line_record import LineRecord
-from headrace_server.making.sequencing import State
+from headrace_server.making.sequencing import StateSource
 from headrace_server.making.state_table import StateTable, stored_states
 from headrace_server.state.journal import create, record_bytes
 from headrace_server.state.ledger import encoded
@@ -75,7 +75,7 @@ def _written(path: Path, examples: int) -> None:
 
 
 def _measured(path: Path, examples: int) -> dict[str, Any]:
-    state = State("s", Field("float32", (_STATE,)))
+    state = StateSource("s", Field("float32", (_STATE,)))
     began = perf_counter()
     store = Store(path, "power")
     saved = store.load()

@@ -35,13 +35,13 @@ def _replace(kind: type, method: str, by: Callable[..., Any]) -> None:
 
 def _no_fence() -> None:
     """A late commit of somebody who lost the lease is told to count."""
-    from headrace_server.core.lease import LeaseTable, Verdict
+    from headrace_server.core.lease import CommitVerdict, LeaseTable
 
     judged = LeaseTable.commit
 
     def commit(table: Any, token: int, session: int) -> Any:
         verdict, lease = judged(table, token, session)
-        return (Verdict.DUPLICATE if verdict is Verdict.STALE else verdict), lease
+        return (CommitVerdict.DUPLICATE if verdict is CommitVerdict.STALE else verdict), lease
 
     _replace(LeaseTable, "commit", commit)
 
@@ -70,13 +70,13 @@ def _reply_before_commit() -> None:
 
 def _no_duplicate_answer() -> None:
     """A commit that comes again is refused, though it counted."""
-    from headrace_server.core.lease import LeaseTable, Verdict
+    from headrace_server.core.lease import CommitVerdict, LeaseTable
 
     judged = LeaseTable.commit
 
     def commit(table: Any, token: int, session: int) -> Any:
         verdict, lease = judged(table, token, session)
-        return (Verdict.STALE if verdict is Verdict.DUPLICATE else verdict), lease
+        return (CommitVerdict.STALE if verdict is CommitVerdict.DUPLICATE else verdict), lease
 
     _replace(LeaseTable, "commit", commit)
 

@@ -19,7 +19,7 @@ import headrace
 import headrace_server as hs
 from headrace_proto.errors import ServerError
 from headrace_server.cli import main
-from headrace_server.flight.history import History
+from headrace_server.flight.history import FeedRecord
 from tests.children import children_of
 from tests.nursery import WarmPopen
 from tests.patience import PATIENCE_S
@@ -221,7 +221,7 @@ def test_a_replay_is_the_same_to_the_byte_and_in_the_same_order(
     given = [(first[at], what) for at, _, what in was]
     replayed = [(at, what) for _, at, what in again]
     if workers > 1 and kind in ("segments", "lanes", "kept"):  # in the order of the hand-out
-        flown = [lease.batch for lease in History(tmp_path, "default").leases]
+        flown = [lease.batch for lease in FeedRecord(tmp_path, "default").leases]
         assert [at for at, _ in replayed] == [(b.life, b.partition, b.number) for b in flown]
         assert sorted(replayed) == sorted(given)
     else:
@@ -238,7 +238,7 @@ def test_what_two_trainers_of_several_workers_got_is_replayed_trainer_by_trainer
     got = train_kept if kind == "kept" else train
     with hs.run(pipeline(), state_dir=tmp_path, **options) as server:
         both = at_once([lambda: got(server) for _ in range(2)])
-    trainers = {lease.trainer for lease in History(tmp_path, "default").leases}
+    trainers = {lease.trainer for lease in FeedRecord(tmp_path, "default").leases}
     assert 1 <= len(trainers) <= 2  # the first may have got all before the other came
     for one in trainers:
         chosen = f"{one.life}/{one.session}"

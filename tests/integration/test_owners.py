@@ -13,7 +13,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace_server.flight.history import History
+from headrace_server.flight.history import FeedRecord
 from tests.patience import PATIENCE_S
 
 from .recorded import PATH, digests_of_segments, segment_feeds
@@ -230,7 +230,7 @@ def test_trainers_with_lanes_go_from_owner_to_owner(ledger: Ledger, placement: s
 def test_the_flight_of_all_owners_is_told_in_its_order(ledger: Ledger, tmp_path: Path):
     with run(ledger, state_dir=tmp_path) as server, connect(server, prefetch=0) as feed:
         train(feed, ledger)
-    flown = list(History(tmp_path, "default").leases)
+    flown = list(FeedRecord(tmp_path, "default").leases)
     assert {lease.fate for lease in flown} == {"committed"}
     assert len(flown) == len(ledger.batches)
     assert {lease.batch.partition for lease in flown} == {0, 1, 2, 3}

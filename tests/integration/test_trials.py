@@ -15,7 +15,7 @@ import pytest
 from headrace_proto import limits
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, Refused, Step
 from headrace_server.core.changes import Examples, Saved
-from headrace_server.core.lease import FREE, LeaseTable, Verdict
+from headrace_server.core.lease import FREE, CommitVerdict, LeaseTable
 from headrace_server.worker import outbox
 from tests.trials import events, flips, interleavings, messages, power
 from tests.trials.bench import Bench
@@ -75,7 +75,7 @@ def test_every_trial_has_a_short_form() -> None:
 # That they can fail
 
 
-def no_fence(table: LeaseTable[Any], token: int, session: int) -> tuple[Verdict, Any]:
+def no_fence(table: LeaseTable[Any], token: int, session: int) -> tuple[CommitVerdict, Any]:
     """Whoever comes first commits, whether or not the batch is another's by now."""
     for lease in list(table.held()):
         if lease.token != token and lease.session != session:

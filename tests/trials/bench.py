@@ -22,12 +22,19 @@ import headrace_server as hs
 from headrace_proto.clock import AwakeClock
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.exchange import is_near
-from headrace_server.process.relay import FROM_FRONT, FROM_OWNER, Block, Heard, Say, Sent
+from headrace_server.process.relay import (
+    FROM_FRONT,
+    FROM_OWNER,
+    Say,
+    SendBlock,
+    Sent,
+    TrainerMessage,
+)
 from headrace_server.worker.events import (
-    Claimed,
+    ClaimJudged,
+    CommitsStored,
     Finished,
     Flushed,
-    Kept,
     Made,
     Opened,
     Placed,
@@ -100,7 +107,7 @@ class _Front:
         return -1
 
     def say(self, connection: bytes, frames: Sequence[bytes]) -> None:
-        self._inbox.append([FROM_FRONT.encode(Heard(connection, "")), *frames])
+        self._inbox.append([FROM_FRONT.encode(TrainerMessage(connection, "")), *frames])
 
     def receive(self) -> list[list[bytes]]:
         heard, self._inbox = list(self._inbox), deque()
@@ -108,9 +115,9 @@ class _Front:
 
     def send(self, frames: Sequence[bytes]) -> None:
         message, *rest = FROM_OWNER.decode(bytes(frames[0])), *frames[1:]
-        if isinstance(message, (Say, Block)):
+        if isinstance(message, (Say, SendBlock)):
             self._sent.append((message.connection, bytes(rest[0])))
-        if isinstance(message, Block):
+        if isinstance(message, SendBlock):
             self._inbox.append([FROM_FRONT.encode(Sent(message.number))])
 
 
@@ -177,12 +184,12 @@ class _Partitions:
         self._blocks.remove((feed, partition, number))  # once, and nothing else
 
     def done(self, feed: str, partition: int, number: int, rows: int, token: int) -> None:
-        self.events.append(Kept(feed, partition, [[number, "", ""]]))
+        self.events.append(CommitsStored(feed, partition, [[number, "", ""]]))
 
     def save(
         self, feed: str, partition: int, number: int, token: int, columns: Any, states: bytes
     ) -> None:
-        self.events.append(Kept(feed, partition, [[number, "", ""]]))
+        self.events.append(CommitsStored(feed, partition, [[number, "", ""]]))
 
     def flush(self, feed: str, partition: int, flush: Flushing, states: bytes) -> None:
         if not flush.more:
@@ -202,7 +209,7 @@ class _Partitions:
 
     def claim(self, feed: str, partition: int, place: Any) -> None:
         verdict = ("no", "done")[place.token % 2]
-        self.events.append(Claimed(feed, partition, place.token, verdict))
+        self.events.append(ClaimJudged(feed, partition, place.token, verdict))
 
     def close(self, feed: str, cancel: bool) -> None:
         for partition in self._open[feed]:

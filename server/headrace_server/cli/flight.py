@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..flight.choice import ByTrainer, batch_named, steps_named
-from ..flight.history import Flown, History, feed_of
+from ..flight.history import FeedRecord, Flown, feed_of
 from ..flight.rows import Row
 from ..process.settings import ReplaySettings, options_of
 from . import exits
@@ -54,7 +54,7 @@ def key_of(options: Namespace) -> bytes | None:
     return None if options.key is None else os.fsencode(options.key)
 
 
-def chosen(history: History, options: Namespace) -> list[Flown]:
+def chosen(history: FeedRecord, options: Namespace) -> list[Flown]:
     """Return the hand-outs that ``--key``, ``--trainer`` or ``--batch`` names, else the last."""
     steps, key = options.steps, key_of(options)
     if options.trainer is None and steps is not None:
@@ -74,7 +74,7 @@ def _flight(options: Namespace) -> int:
     if len(asked) > 1:
         raise ValueError(f"--{asked[0]} and --{asked[1]} are two questions: ask one")
     state = Path(options.state_dir)
-    history = History(state, feed_of(state, options.feed))
+    history = FeedRecord(state, feed_of(state, options.feed))
     key = key_of(options)
     flown = chosen(history, options)
     if options.json:

@@ -21,9 +21,9 @@ from ..core.plan import Read
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile, resolve
 from ..making.compose import segmented
-from ..making.sequencing import Sequencing, State
+from ..making.sequencing import Cutting, StateSource
 from ..making.shaping import Shaping
-from ..pipeline.declaration import Declaration, Order, Policy, convertible
+from ..pipeline.declaration import Declaration, Policy, ReadingOrder, convertible
 from ..process.config import RunConfig
 from ..reading.chunk import Chunk
 from ..reading.flat import ColumnSum, flattened
@@ -196,7 +196,7 @@ class _Surveyor:
             found.waiting_examples = options["capacity"]
             if options["state_placement"] != "trainer" and found.waiting_examples is not None:
                 states = (one for one in options["states"] if "dtype" in one and "shape" in one)
-                state_bytes = sum(State.of(one).blank(1).nbytes for one in states)
+                state_bytes = sum(StateSource.of(one).blank(1).nbytes for one in states)
                 found.state_bytes = state_bytes * found.waiting_examples
         else:
             most, most_bytes = bounds(
@@ -218,7 +218,9 @@ class _Surveyor:
         found, source, bad = self.found, self.declaration.source, _Noted()
         if "verify" in source.options:
             source = replace(source, options={**source.options, "verify": True})
-        whole = replace(self.declaration, source=source, order=Order(), policy=Policy("skip"))
+        whole = replace(
+            self.declaration, source=source, order=ReadingOrder(), policy=Policy("skip")
+        )
         with closing(open_reader(source, self.files, bad, self.cache)) as reader:
             intake = Intake(reader, whole, 0, 1, bad)
             place = _placing(whole, intake)
@@ -290,5 +292,5 @@ def _placing(declaration: Declaration, intake: Intake) -> Callable[[Chunk], obje
     fields = intake.fields
     if fields is None:
         raise DataError("no example shows what map gives: declare it with map(…, schema=…)")
-    cutting = Sequencing(declaration.shape, fields, 0)
+    cutting = Cutting(declaration.shape, fields, 0)
     return lambda chunk: cutting.offer(chunk, intake.bad, 0)

@@ -17,9 +17,9 @@ from typing import Any, ClassVar
 from .handover import Batch, Claim
 from .hands import Hands
 from .plain_supply import PlainSupply
-from .transitions import Life, Transitions
+from .transitions import Lifecycle, Transitions
 
-__all__ = ["CLAIM", "Claimed", "Claims", "PlainClaims"]
+__all__ = ["CLAIM", "ClaimedBatch", "Claims", "PlainClaims"]
 
 QUEUED, ASKED, DOUBTFUL, ALLOWED, ENDED = STATES = (
     "queued",
@@ -61,7 +61,7 @@ CLAIM = Transitions(
 
 
 @dataclass(slots=True)
-class Claimed(Life):
+class ClaimedBatch(Lifecycle):
     """A batch of an earlier server that a trainer has."""
 
     table: ClassVar = CLAIM
@@ -87,26 +87,26 @@ class Claims:
 
     def __init__(self, hands: Hands) -> None:
         self._hands = hands
-        self.by_token: dict[int, Claimed] = {}
+        self.by_token: dict[int, ClaimedBatch] = {}
 
-    def _ask(self, claim: Claimed) -> None:
+    def _ask(self, claim: ClaimedBatch) -> None:
         """Have the partition judge a claim."""
         claim.on("ask")
         self._hands.effects.append(Claim(claim.place.partition, claim.place))
 
-    def add(self, session: int, place: Any, saved: bool) -> Iterable[Claimed]:
+    def add(self, session: int, place: Any, saved: bool) -> Iterable[ClaimedBatch]:
         """Note that a new session has a batch, or (``saved``) commits it and got no answer."""
         raise NotImplementedError
 
-    def judged(self, token: int, verdict: str, number: int) -> Iterable[Claimed]:
+    def judged(self, token: int, verdict: str, number: int) -> Iterable[ClaimedBatch]:
         """Take a partition's verdict: "done" before, "yes" it can be, by this number, or "no"."""
         raise NotImplementedError
 
-    def made(self, batch: Batch) -> Iterable[Claimed]:
+    def made(self, batch: Batch) -> Iterable[ClaimedBatch]:
         """Note that a batch was made."""
         return ()
 
-    def partition_ended(self, number: int) -> Iterable[Claimed]:
+    def partition_ended(self, number: int) -> Iterable[ClaimedBatch]:
         """Note that no more batches of a partition will come."""
         return ()
 
@@ -125,10 +125,10 @@ class PlainClaims(Claims):
         self._supply = supply
         self._last: dict[tuple[int, int], int] = {}  # of each batch the last holder's token
 
-    def add(self, session: int, place: Any, saved: bool) -> Iterable[Claimed]:
+    def add(self, session: int, place: Any, saved: bool) -> Iterable[ClaimedBatch]:
         """Of several holders that a batch had the last one, of the highest token, has it."""
         token, order = place.token, (place.number, place.partition)
-        claim = self.by_token[token] = Claimed(session, place, saved)
+        claim = self.by_token[token] = ClaimedBatch(session, place, saved)
         self._ask(claim)
         rival_token = self._last.get(order, -1)
         if rival_token > token:
@@ -141,7 +141,7 @@ class PlainClaims(Claims):
         claim.batch, rival.batch = rival.batch, None
         return self._after("never made", rival)
 
-    def made(self, batch: Batch) -> Iterable[Claimed]:
+    def made(self, batch: Batch) -> Iterable[ClaimedBatch]:
         token = self._last.get(batch.order)
         if token is None:
             return ()
@@ -149,7 +149,7 @@ class PlainClaims(Claims):
         claim.batch = self._supply.pick(*batch.order)
         return self._after("made", claim)
 
-    def partition_ended(self, number: int) -> Iterable[Claimed]:
+    def partition_ended(self, number: int) -> Iterable[ClaimedBatch]:
         return [
             ended
             for claim in list(self.by_token.values())
@@ -157,7 +157,7 @@ class PlainClaims(Claims):
             for ended in self._after("never made", claim)
         ]
 
-    def judged(self, token: int, verdict: str, number: int) -> Iterable[Claimed]:
+    def judged(self, token: int, verdict: str, number: int) -> Iterable[ClaimedBatch]:
         claim = self.by_token.get(token)
         if claim is None:
             return ()
@@ -170,7 +170,7 @@ class PlainClaims(Claims):
         order = place.number, place.partition
         return self._last.get(order) == place.token and self._supply.stream.will_make(*order)
 
-    def _after(self, event: str, claim: Claimed) -> Iterable[Claimed]:
+    def _after(self, event: str, claim: ClaimedBatch) -> Iterable[ClaimedBatch]:
         """Return the claim, if it has ended by an event."""
         if not claim.ends(event):
             return ()

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .claims import DONE, STANDS, Claimed
+from .claims import DONE, STANDS, ClaimedBatch
 from .handover import (
     Answer,
     Batch,
@@ -37,7 +37,7 @@ from .handover import (
     StoreCommit,
     StoreLanes,
 )
-from .lease import OVER, SAVING, Lease, Verdict
+from .lease import OVER, SAVING, CommitVerdict, Lease
 from .recalls import Acknowledged
 from .redealing import DealtRounds
 from .standing import Standing
@@ -140,7 +140,7 @@ class Dispatcher(Standing):
                 claim.saved = False
         self._hands.effects.append(Rewound(session))
 
-    def _end_claims(self, ended: Iterable[Claimed]) -> None:
+    def _end_claims(self, ended: Iterable[ClaimedBatch]) -> None:
         """Let the leases of claims that have ended stand again, or give their batches to others."""
         for claim in ended:
             token, session, batch = claim.place.token, claim.session, claim.batch
@@ -223,9 +223,9 @@ class Dispatcher(Standing):
                 self._last_saved[session] = token, batch
             self._saving[batch.order] = lease
             self._hands.effects.append(StoreCommit(batch, payload, token))
-        elif verdict is Verdict.WAITING:
+        elif verdict is CommitVerdict.WAITING:
             return
-        elif verdict is Verdict.STALE:
+        elif verdict is CommitVerdict.STALE:
             self.counts["stale"] += self._leases.is_newly_stale(token)
             self._hands.effects.append(Answer(session, (), (token,)))
         else:

@@ -23,7 +23,7 @@ from typing import Generic, TypeVar
 
 from .transitions import Transitions
 
-__all__ = ["LEASE", "Fault", "Lease", "LeaseTable", "Verdict"]
+__all__ = ["LEASE", "CommitVerdict", "Fault", "Lease", "LeaseTable"]
 
 B = TypeVar("B", bound=Hashable)
 
@@ -36,7 +36,7 @@ _LONGEST_STORY = 8
 Fault = tuple[int, str, str]
 
 
-class Verdict(Enum):
+class CommitVerdict(Enum):
     """What a commit leads to."""
 
     COMMITTED = "StoreCommit"  # it counts, and is to be stored
@@ -55,18 +55,18 @@ LEASE = Transitions(
     STATES,
     moves={
         "commit": {
-            HELD: (SAVING, Verdict.COMMITTED),
-            FREE: (SAVING, Verdict.COMMITTED),
-            SAVING: (SAVING, Verdict.WAITING),
-            ANSWERED: (ANSWERED, Verdict.DUPLICATE),
-            OVER: (OVER, Verdict.STALE),
+            HELD: (SAVING, CommitVerdict.COMMITTED),
+            FREE: (SAVING, CommitVerdict.COMMITTED),
+            SAVING: (SAVING, CommitVerdict.WAITING),
+            ANSWERED: (ANSWERED, CommitVerdict.DUPLICATE),
+            OVER: (OVER, CommitVerdict.STALE),
         },
         "commit by others": {
-            HELD: (HELD, Verdict.STALE),
-            FREE: (SAVING, Verdict.COMMITTED),
-            SAVING: (SAVING, Verdict.WAITING),
-            ANSWERED: (ANSWERED, Verdict.DUPLICATE),
-            OVER: (OVER, Verdict.STALE),
+            HELD: (HELD, CommitVerdict.STALE),
+            FREE: (SAVING, CommitVerdict.COMMITTED),
+            SAVING: (SAVING, CommitVerdict.WAITING),
+            ANSWERED: (ANSWERED, CommitVerdict.DUPLICATE),
+            OVER: (OVER, CommitVerdict.STALE),
         },
         "stored": {SAVING: (ANSWERED, "Answer: committed")},
         "refused": {SAVING: (ANSWERED, "Answer: fault")},
@@ -233,7 +233,7 @@ class LeaseTable(Generic[B]):
 
     # Its commit
 
-    def commit(self, token: int, session: int) -> tuple[Verdict, Lease[B] | None]:
+    def commit(self, token: int, session: int) -> tuple[CommitVerdict, Lease[B] | None]:
         """Judge a commit; the lease is returned where the commit is to be stored."""
         lease = self._leases.get(token)
         if lease is None:
@@ -241,13 +241,13 @@ class LeaseTable(Generic[B]):
         before = lease.state
         moves = _COMMIT if lease.session == session else _COMMIT_BY_OTHERS
         lease.state, verdict = moves[before]
-        if verdict is Verdict.COMMITTED:
+        if verdict is CommitVerdict.COMMITTED:
             if before is HELD:
                 self._release(lease)
             lease.session = session
             self.unstored[session] = self.unstored.get(session, 0) + 1
             return verdict, lease
-        if verdict is Verdict.WAITING and session != lease.session:
+        if verdict is CommitVerdict.WAITING and session != lease.session:
             lease.asked += (session,)
         return verdict, None
 

@@ -26,7 +26,7 @@ from enum import Enum
 
 from headrace_proto.errors import FeedInUse
 
-__all__ = ["BEGINNING", "TOUCHED", "USED", "Judgement", "Member", "Rewinding", "in_use"]
+__all__ = ["BEGINNING", "TOUCHED", "USED", "Judgement", "PresentTrainer", "Rewinding", "in_use"]
 
 #: In place of the name of a snapshot: the state before the first batch.
 BEGINNING = "beginning"
@@ -50,7 +50,7 @@ class Judgement(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class PresentTrainer:
     """A trainer that counts as present."""
 
     process: bytes
@@ -92,7 +92,12 @@ class Rewinding:
         return next((n for n in starts if n >= self._first and n not in self._starts), None)
 
     def judge(
-        self, nonce: bytes, process: bytes, resume: str, members: Iterable[Member], now: float
+        self,
+        nonce: bytes,
+        process: bytes,
+        resume: str,
+        members: Iterable[PresentTrainer],
+        now: float,
     ) -> Judgement:
         """Judge a Hello with a token, the first one or a repeated one."""
         if resume == self.snapshot and self.untouched:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from .slots import Segments, Slots
 
-__all__ = ["Found", "found_in"]
+__all__ = ["FoundExample", "found_in"]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundExample:
     """One example: ``segment``, of ``segments``, is the next or is out."""
 
     epoch: int
@@ -32,7 +32,7 @@ class Found:
         return "ready" if self.segment else "not begun"
 
 
-def found_in(slots: Slots, key: Hashable, out: Iterable[Segments]) -> Iterator[Found]:
+def found_in(slots: Slots, key: Hashable, out: Iterable[Segments]) -> Iterator[FoundExample]:
     """Examples of a key that have a slot; ``out`` are the batches that are out, oldest first."""
     batches = list(out)
     for slot, epoch in slots.of_name(key):
@@ -40,7 +40,7 @@ def found_in(slots: Slots, key: Hashable, out: Iterable[Segments]) -> Iterator[F
         for batch in batches:
             at = (batch.slots == slot).nonzero()[0]
             if len(at):
-                yield Found(epoch, count, int(batch.segments[at[0]]), batch)
+                yield FoundExample(epoch, count, int(batch.segments[at[0]]), batch)
                 break
         else:
-            yield Found(epoch, count, segment)
+            yield FoundExample(epoch, count, segment)

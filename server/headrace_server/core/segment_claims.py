@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .claims import DOUBTFUL, STANDS, Claimed, Claims
+from .claims import DOUBTFUL, STANDS, ClaimedBatch, Claims
 from .demand import Arrivals, LaneQueues
 from .handover import Batch
 from .hands import Hands
@@ -35,11 +35,11 @@ class SegmentClaims(Claims):
         self._awaited: dict[int, int] = {}  # by partition: token of the claim that others wait for
         self._others_come = False  # whether trainers of an earlier server may still greet
 
-    def add(self, session: int, place: Any, saved: bool) -> Iterable[Claimed]:
+    def add(self, session: int, place: Any, saved: bool) -> Iterable[ClaimedBatch]:
         if not place.rows or len(place.segments) != _BYTES_PER_ROW * place.rows:
             return ()
         token, partition = place.token, place.partition
-        claim = self.by_token[token] = Claimed(session, place)
+        claim = self.by_token[token] = ClaimedBatch(session, place)
         if isinstance(self._supply, LaneQueues):
             self._ask(claim)
             return ()
@@ -62,7 +62,7 @@ class SegmentClaims(Claims):
             if claim.saved or claim.expected:
                 self._awaited[partition] = token
 
-    def judged(self, token: int, verdict: str, number: int) -> Iterable[Claimed]:
+    def judged(self, token: int, verdict: str, number: int) -> Iterable[ClaimedBatch]:
         claim = self.by_token.get(token)
         if claim is None:
             return ()
@@ -80,7 +80,7 @@ class SegmentClaims(Claims):
         del self.by_token[token]
         return (claim,)
 
-    def _may_be_made_up(self, claim: Claimed) -> bool:
+    def _may_be_made_up(self, claim: ClaimedBatch) -> bool:
         """Whether another trainer may still save the states that a claimed batch was made of.
 
         Other trainers may greet, or have claims that are not judged yet.

@@ -20,7 +20,7 @@ import numpy as np
 
 from .changes import CHUNK, Examples
 from .fifo import Fifo
-from .seeking import Found, found_in
+from .seeking import FoundExample, found_in
 from .slots import Segments, Slots
 
 __all__ = ["BEGUN", "FIRST_INDEX", "PARTITION_BITS", "REFUSED", "Sequences"]
@@ -346,12 +346,16 @@ class Sequences(ABC):
     def ready(self) -> int:
         """Number of segments that could be taken now."""
 
-    def seek(self, key: Hashable) -> list[Found]:
+    def seek(self, key: Hashable) -> list[FoundExample]:
         """The examples of a key, each in its epoch."""
         waiting = ((self._offered[chunk], start, stop) for chunk, start, stop in self._waiting)
         return [
             *found_in(self._slots, key, self._out.values()),
-            *(Found(*known) for offered, *rows in waiting for known in offered.seek(key, *rows)),
+            *(
+                FoundExample(*known)
+                for offered, *rows in waiting
+                for known in offered.seek(key, *rows)
+            ),
         ]
 
     def oldest_out(self) -> Segments | None:

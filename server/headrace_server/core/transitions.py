@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-__all__ = ["IllegalEvent", "Life", "Moves", "Transitions"]
+__all__ = ["IllegalEvent", "Lifecycle", "Moves", "Transitions"]
 
 #: By state: the next state and the effect.
 Moves = Mapping[str, tuple[str, Any]]
@@ -95,7 +95,7 @@ class Transitions:
 
 
 @dataclass(slots=True, kw_only=True)
-class Life:
+class Lifecycle:
     """A thing whose life is a table, and that remembers its last events."""
 
     table: ClassVar[Transitions]

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .leases import Lease, Trainer
+from .leases import HandOut, RecordedTrainer
 from .rows import BatchId
 
 __all__ = ["ByTrainer", "batch_named", "steps_named"]
@@ -22,7 +22,7 @@ _SESSION = re.compile(r"(?:(\d{1,10})/)?(\d{1,10})")
 _STEPS = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
 
 
-def batch_named(argument: str, text: str, leases: Iterable[Lease]) -> BatchId:
+def batch_named(argument: str, text: str, leases: Iterable[HandOut]) -> BatchId:
     """Return the batch of ``P:N`` or ``LIFE/P:N``.  ValueError names the argument."""
     found = _BATCH.fullmatch(text)
     if not found:
@@ -60,7 +60,7 @@ class ByTrainer:
     text: str
     steps: range | None = None
 
-    def of(self, leases: Iterable[Lease]) -> list[Lease]:
+    def of(self, leases: Iterable[HandOut]) -> list[HandOut]:
         """Return those hand-outs in order.  ValueError where there are none, or where steps could
         be those of several trainers."""
         every = list(leases)
@@ -83,7 +83,7 @@ class ByTrainer:
             if lease.trainer in wanted and (self.steps is None or lease.step in self.steps)
         ]
 
-    def _sessions(self, known: set[Trainer]) -> set[Trainer]:
+    def _sessions(self, known: set[RecordedTrainer]) -> set[RecordedTrainer]:
         numbered = _SESSION.fullmatch(self.text)
         if numbered:
             session = int(numbered[2])
@@ -95,5 +95,5 @@ class ByTrainer:
         return {t for t in known if t.host == self.text or t.host.rpartition(":")[0] == self.text}
 
 
-def _by_age(trainer: Trainer) -> tuple[int, int]:
+def _by_age(trainer: RecordedTrainer) -> tuple[int, int]:
     return trainer.life, trainer.session

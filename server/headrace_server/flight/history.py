@@ -20,11 +20,11 @@ from headrace_proto.errors import ServerError
 
 from .choice import ByTrainer
 from .files import SUFFIX
-from .leases import Lease, Leases
+from .leases import HandOut, HandOuts
 from .recorder import flight_directory
-from .rows import BatchId, Made, Recorded
+from .rows import BatchId, Recorded, RecordedBatch
 
-__all__ = ["Flown", "History", "feed_of", "served_as"]
+__all__ = ["FeedRecord", "Flown", "feed_of", "served_as"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Flown:
     """A batch and one hand-out of it.  Either may be unknown: the oldest records go."""
 
     id: BatchId
-    lease: Lease | None
-    made: Made | None
+    lease: HandOut | None
+    made: RecordedBatch | None
 
 
 def feed_of(state: Path, feed: str | None) -> str:
@@ -65,13 +65,13 @@ def served_as(state: Path, feed: str, *names: str) -> Any:
     return found
 
 
-class History:
+class FeedRecord:
     """The record of one feed."""
 
     def __init__(self, state: Path, feed: str) -> None:
         self.feed = feed
         self._directory = flight_directory(state, feed)
-        self.leases = Leases(self._directory)
+        self.leases = HandOuts(self._directory)
 
     def last(self, count: int) -> list[Flown]:
         """Return the last hand-outs."""
@@ -96,7 +96,7 @@ class History:
         out = {one.id for one in flown}
         return flown + [Flown(id, None, found[id]) for id in sorted(found.keys() - out)]
 
-    def _with_rows(self, leases: Sequence[Lease]) -> list[Flown]:
+    def _with_rows(self, leases: Sequence[HandOut]) -> list[Flown]:
         """Return hand-outs with their batches, as far as they are recorded, in the same order."""
         recorded = self.recorded({lease.batch for lease in leases})
         made = {lease.batch: recorded.get(lease.batch) for lease in leases}

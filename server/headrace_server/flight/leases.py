@@ -32,7 +32,7 @@ from .files import SUFFIX, content
 from .recorder import LeasesEntry
 from .rows import BatchId
 
-__all__ = ["Event", "Lease", "Leases", "Trainer"]
+__all__ = ["Event", "HandOut", "HandOuts", "RecordedTrainer"]
 
 #: Ends of batches that the trainer has not used.
 _UNUSED = ("lost", "returned")
@@ -42,7 +42,7 @@ _Session = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Trainer:
+class RecordedTrainer:
     """One trainer, by its first session.  ``rank`` is -1 in shared mode."""
 
     life: int
@@ -75,13 +75,13 @@ class Event:
 
 
 @dataclass(slots=True)
-class Lease:
+class HandOut:
     """One hand-out of one batch."""
 
     token: int
     batch: BatchId
     rows: int
-    trainer: Trainer
+    trainer: RecordedTrainer
     step: int  # number of the batch among those that its trainer used, from 1
     sent: float
     events: list[Event] = field(default_factory=list)
@@ -95,12 +95,12 @@ class Lease:
         return fates[-1] if fates else "out"
 
 
-class Leases:
+class HandOuts:
     """All that is recorded, in the order of the hand-out."""
 
     def __init__(self, directory: Path) -> None:
-        self._found: dict[int, Lease] = {}
-        self._trainers: dict[_Session, Trainer] = {}
+        self._found: dict[int, HandOut] = {}
+        self._trainers: dict[_Session, RecordedTrainer] = {}
         self._of_nonce: dict[bytes, dict[_Session, None]] = defaultdict(dict)
         self._owners: dict[int, int] = {}  # by life
         self._held: dict[int, int] = {}  # by token: the last life to which its trainer reported it
@@ -128,16 +128,16 @@ class Leases:
         process: bytes,
         nonce: bytes = b"",
     ) -> None:
-        self._trainers[life, session] = Trainer(life, session, host, rank, world)
+        self._trainers[life, session] = RecordedTrainer(life, session, host, rank, world)
         if nonce:
             self._of_nonce[nonce][life, session] = None
 
     def _add(self, life: int, when: float, kind: int, *about: Any) -> None:
         if kind == LeasesEntry.SENT:
             token, partition, number, rows, session, seq = about
-            trainer = self._trainers.get((life, session), Trainer(life, session))
+            trainer = self._trainers.get((life, session), RecordedTrainer(life, session))
             batch = BatchId(life, partition, number)
-            self._found[token] = Lease(token, batch, rows, trainer, seq, when)
+            self._found[token] = HandOut(token, batch, rows, trainer, seq, when)
         elif kind == LeasesEntry.JOINED:
             self._join(life, *about)
         elif kind == LeasesEntry.HELD:
@@ -160,7 +160,7 @@ class Leases:
         for sessions in self._of_nonce.values():
             first, *others = sorted(sessions)
             known = self._trainers[first]
-            trainer = Trainer(*first, known.host, known.rank, known.world, tuple(others))
+            trainer = RecordedTrainer(*first, known.host, known.rank, known.world, tuple(others))
             self._trainers.update(dict.fromkeys(sessions, trainer))
         for lease in self._found.values():
             named = lease.trainer.life, lease.trainer.session
@@ -181,9 +181,11 @@ class Leases:
                 fate = fate if (following, lease.trainer) in came else "left"
                 lease.events.append(Event(lives[following], fate))
 
-    def _ordered(self) -> list[Lease]:
+    def _ordered(self) -> list[HandOut]:
         """All in the order of their times, but each trainer's in its own order, which has steps."""
-        of_trainers: dict[Trainer, dict[int, list[Lease]]] = defaultdict(lambda: defaultdict(list))
+        of_trainers: dict[RecordedTrainer, dict[int, list[HandOut]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         for _, lease in sorted(self._found.items()):
             of_trainers[lease.trainer][self._owners[lease.batch.life]].append(lease)
         lines = []
@@ -199,7 +201,7 @@ class Leases:
         return [lease for _, lease in heapq.merge(*lines, key=lambda timed: timed[0])]
 
     def _places(
-        self, trainer: Trainer, of_owners: Iterable[list[Lease]]
+        self, trainer: RecordedTrainer, of_owners: Iterable[list[HandOut]]
     ) -> dict[int, tuple[float, int]]:
         """Return by token what decides of which owner a trainer takes a batch first."""
         rounds: Counter[int] = Counter()  # by partition: those in which a rank had a batch
@@ -215,7 +217,7 @@ class Leases:
                 places[lease.token] = number, partition
         return places
 
-    def __iter__(self) -> Iterator[Lease]:
+    def __iter__(self) -> Iterator[HandOut]:
         return iter(self._in_order)
 
     def __len__(self) -> int:

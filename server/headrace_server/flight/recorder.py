@@ -30,7 +30,7 @@ from ..core.handover import Answer, Effect, Reclaimed, Returned, Send
 from ..core.plan import Part
 from ..core.slots import Segments
 from ..process.config import RunConfig
-from ..reading.trace import Source, Trace
+from ..reading.trace import ChunkTrace, Trace
 from .files import FORMAT, FlightFile, frame, packed
 
 __all__ = ["LeaseRecorder", "LeasesEntry", "RowsFrame", "RowsRecorder", "flight_directory"]
@@ -132,7 +132,7 @@ class RowsRecorder(_Recorder):
             states = None if trace.states is None else dict(trace.states)
             yield frame([RowsFrame.SEGMENTS, *batch, _segments(trace.segments), meta, states])
 
-    def _source(self, partition: int, chunk: int, source: Source) -> Iterator[bytes]:
+    def _source(self, partition: int, chunk: int, source: ChunkTrace) -> Iterator[bytes]:
         origin, read = source.origin, source.read
         for name in origin.files:
             if name not in self._names:

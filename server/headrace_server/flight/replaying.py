@@ -33,14 +33,14 @@ from ..making.run import Memory, Run
 from ..making.segment_block import SegmentBlock
 from ..making.segment_maker import SegmentMaker
 from ..making.segment_memory import closing
-from ..making.sequencing import Offer, Sequencing, State
+from ..making.sequencing import Cutting, Offer, StateSource
 from ..making.slab import Slab
 from ..pipeline.declaration import Declaration, Shape
 from ..reading.chunk import Chunk
 from ..reading.intake import Intake
 from ..reading.reader import BadRecords, Reader
 from .recorder import flight_directory
-from .rows import BatchId, Made, Recorded, StoredSource
+from .rows import BatchId, Recorded, RecordedBatch, StoredSource
 
 __all__ = ["Replay", "Script", "replayed"]
 
@@ -110,7 +110,7 @@ def replayed(
     script = Script(replay)
     machine = Partition(script, None, epochs=0)
     if segmented(declaration):
-        cutting = Sequencing(shape, intake.fields, 0)
+        cutting = Cutting(shape, intake.fields, 0)
         segments = _Segments(script, intakes, cutting, slab, initial=replay.states == "initial")
         return Run(intake, machine, segments, _SegmentMemory(machine, script), slab)
     script.want(len(replay.script))
@@ -132,7 +132,7 @@ class Script:
         self._wanted = 0
         self.made = lru_cache(maxsize=2)(self._made)
 
-    def _made(self, number: int) -> Made:
+    def _made(self, number: int) -> RecordedBatch:
         """The record of a batch; DataError if it was deleted."""
         batch = self._script[number]
         made = self._recorded.get(batch)
@@ -246,7 +246,7 @@ class _Segments(SegmentMaker):
         self,
         script: Script,
         intakes: Mapping[int, Intake],
-        cutting: Sequencing,
+        cutting: Cutting,
         slab: Slab,
         initial: bool,
     ) -> None:
@@ -291,7 +291,7 @@ class _Segments(SegmentMaker):
         return _marked(self._script.made(plan.number)), None
 
 
-def _marked(made: Made) -> dict[str, Any]:
+def _marked(made: RecordedBatch) -> dict[str, Any]:
     """The description of a batch, marked as a replay."""
     batch = made.id
     return {**made.meta, "replayed": [batch.life, batch.partition, batch.number]}
@@ -330,7 +330,7 @@ def _found(
     return rows
 
 
-def _brought(states: list[State], made: Made) -> tuple[dict[str, Any], int]:
+def _brought(states: list[StateSource], made: RecordedBatch) -> tuple[dict[str, Any], int]:
     """The recorded states of a batch, as columns and their number."""
     if made.states is None:
         raise DataError(f"the states of batch {made.id} were not recorded (record='states')")

@@ -19,7 +19,7 @@ from ..reading.chunk import Origin
 from .files import SUFFIX, content, frame_at, unpacked
 from .recorder import RowsFrame
 
-__all__ = ["BatchId", "Made", "Recorded", "Row", "StoredSource"]
+__all__ = ["BatchId", "Recorded", "RecordedBatch", "Row", "StoredSource"]
 
 
 #: Sources of one file that are held at a time.
@@ -100,7 +100,7 @@ class StoredSource:
 
 
 @dataclass(slots=True)
-class Made:
+class RecordedBatch:
     """One batch that was made."""
 
     id: BatchId
@@ -161,7 +161,7 @@ class Recorded:
         """Whether the states that went out with it are recorded."""
         return batch in self._with_states
 
-    def get(self, batch: BatchId) -> Made | None:
+    def get(self, batch: BatchId) -> RecordedBatch | None:
         """Read one of the batches; None where it is not recorded, or no more."""
         file, at = self._places.get(batch, (None, 0))
         return None if file is None else file.made(at)
@@ -199,13 +199,13 @@ class _RowsFile:
             self._read[name] = StoredSource(chunk, self._names, plain[3:])
         return self._read[name]
 
-    def made(self, at: int) -> Made | None:
+    def made(self, at: int) -> RecordedBatch | None:
         """Read the batch of a frame."""
         frame = frame_at(self.path, at)
         if frame is None:
             return None
         kind, partition, number, rows, plain, meta, *states = frame
-        made = Made(BatchId(self.life, partition, number), rows, meta=meta)
+        made = RecordedBatch(BatchId(self.life, partition, number), rows, meta=meta)
         if kind == RowsFrame.PARTS:
             made.parts = [_part(*part) for part in plain]
             chunks = {part.chunk for part in made.parts}

@@ -25,7 +25,7 @@ from ..state.omissions import Omissions, Skipped, quarantine_file
 from ..state.restoring import finish
 from ..state.statedir import StateDirectory, partition_path
 from ..state.store import Store
-from .history import Flown, History, feed_of, served_as
+from .history import FeedRecord, Flown, feed_of, served_as
 from .rows import BatchId
 
 __all__ = ["SkipReport", "skip"]
@@ -80,7 +80,7 @@ class SkipReport:
 def skip(
     path: Path,
     feed: str | None,
-    choose: Callable[[History], Sequence[Flown]],
+    choose: Callable[[FeedRecord], Sequence[Flown]],
     reason: str,
     key: bytes | None = None,
 ) -> SkipReport:
@@ -94,15 +94,15 @@ def skip(
     state = StateDirectory(path)
     try:
         finish(state.path)
-        return _skip(state.path, History(state.path, name), choose, reason, key)
+        return _skip(state.path, FeedRecord(state.path, name), choose, reason, key)
     finally:
         state.close()
 
 
 def _skip(
     state: Path,
-    history: History,
-    choose: Callable[[History], Sequence[Flown]],
+    history: FeedRecord,
+    choose: Callable[[FeedRecord], Sequence[Flown]],
     reason: str,
     key: bytes | None,
 ) -> SkipReport:

@@ -40,14 +40,14 @@ from ..process.exchange import SPARE, Exchange
 from ..process.relay import (
     FROM_OWNER,
     Began,
-    Block,
-    Heard,
     Known,
     Left,
     Ready,
-    Retired,
     Say,
+    SegmentRetired,
+    SendBlock,
     Sent,
+    TrainerMessage,
     Unreachable,
 )
 from ..process.sockets import CanNotBind, bind_all, public_router, waits
@@ -98,9 +98,9 @@ class Front:
         self._stopping = False
         self._handlers: dict[type, Callable[..., None]] = {
             Say: self._on_say,
-            Block: self._on_block,
+            SendBlock: self._on_block,
             Left: self._on_left,
-            Retired: lambda owner, retired: owner.segments.pop(retired.segment, None),
+            SegmentRetired: lambda owner, retired: owner.segments.pop(retired.segment, None),
             Ready: lambda owner, ready: owner.open(self._clock()),
             Began: lambda owner, began: None,  # its name has begun a life
         }
@@ -172,7 +172,7 @@ class Front:
             key, connection, frames = self._gate.receive()
             owner = self._owner_of.get(connection)
             if owner is not None:
-                owner.tell(Heard(connection, key), frames)
+                owner.tell(TrainerMessage(connection, key), frames)
                 continue
             owner = self._greeted(connection, frames)
             if owner.ready and self._failure is None:
@@ -280,7 +280,7 @@ class Front:
         elif isinstance(message, Refused):
             owner.forget(connection)
 
-    def _on_block(self, owner: FrontOwner, block: Block, header: bytes) -> None:
+    def _on_block(self, owner: FrontOwner, block: SendBlock, header: bytes) -> None:
         """Send a batch from the memory of its segment."""
         try:
             memory = owner.segments.get(block.segment)

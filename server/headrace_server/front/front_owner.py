@@ -18,7 +18,7 @@ from headrace_proto.messages import FROM_SERVER, Unknown
 
 from ..core.farewell import RETURN_S
 from ..process.exchange import Exchange
-from ..process.relay import FROM_FRONT, AllBack, Heard, Known, Sent
+from ..process.relay import FROM_FRONT, AllBack, Known, Sent, TrainerMessage
 
 __all__ = ["FrontOwner", "life_of", "number_of"]
 
@@ -136,7 +136,7 @@ class FrontOwner:
         self._greeting[connection] = came_by
         if len(self._greeting) > _MOST_GREETING:
             del self._greeting[next(iter(self._greeting))]
-        self.tell(Heard(connection, key), frames)
+        self.tell(TrainerMessage(connection, key), frames)
 
     def hold(self, connection: bytes, came_by: int, key: str, frames: list[bytes]) -> None:
         """Hold a greeting until it is ready."""

@@ -18,7 +18,7 @@ from .plain_memory import PlainMemory
 from .run import Run
 from .segment_maker import SegmentMaker
 from .segment_memory import SegmentMemory
-from .sequencing import Sequencing
+from .sequencing import Cutting
 from .slab import Slab
 
 __all__ = ["compose", "segmented"]
@@ -51,7 +51,7 @@ def compose(
         maker = PlainMaker(intake, declaration.shape, partition, left_out, tracing)
         machine = Partition(maker.shaping.machine, intake.start(), epochs)
         return Run(intake, machine, maker, PlainMemory(intake, machine, maker), slab)
-    cutting = Sequencing(declaration.shape, intake.fields, partition)
+    cutting = Cutting(declaration.shape, intake.fields, partition)
     if max_state_bytes is not None:
         cutting.check_state_bytes(max_state_bytes)
     lines = LineRecord()

@@ -26,11 +26,11 @@ from .assemble import Assembly, Rows, batch_schema
 from .leaving_out import LeftOut
 from .shaping import Shaping, with_facts
 
-__all__ = ["Held", "PlainMaker"]
+__all__ = ["HeldChunk", "PlainMaker"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
+class HeldChunk:
     """A chunk in memory, and what a later process needs to read it again."""
 
     chunk: Chunk
@@ -56,7 +56,7 @@ class PlainMaker:
         self.capacity = self.shaping.capacity
         self.most_rows = self.shaping.most_rows
         self.left_out = left_out or LeftOut()
-        self.held: dict[int, Held] = {}
+        self.held: dict[int, HeldChunk] = {}
         self.padding: dict[int, list[int]] = {}  # bucket → elements with padding, and without
         #: Called with every batch before it is written.
         self.observe: Callable[[Assembly], None] = lambda assembly: None
@@ -96,7 +96,7 @@ class PlainMaker:
             chunk = chunk.take(np.flatnonzero(~out))
             facts = {name: fact[~out] for name, fact in facts.items()}
         if len(chunk):
-            self._hold(read, Held(chunk, before, without))
+            self._hold(read, HeldChunk(chunk, before, without))
         return chunk, dict(facts)
 
     def read_again(self, read: Read, before: Any, without: list[int]) -> None:
@@ -104,7 +104,7 @@ class PlainMaker:
         chunk = self.shaped(self._intake.chunk(read)[0])[0]
         if without:
             chunk = chunk.take(np.flatnonzero(~np.isin(chunk.ordinals, without)))
-        self._hold(read, Held(chunk, before, without))
+        self._hold(read, HeldChunk(chunk, before, without))
 
     def shaped(self, chunk: Chunk) -> tuple[Chunk, Mapping[str, np.ndarray]]:
         """The rows that the shape can place, with their facts as columns, and its own facts."""
@@ -112,7 +112,7 @@ class PlainMaker:
         chunk, facts = self.shaping.facts(chunk, self._intake.bad)
         return with_facts(chunk), facts
 
-    def _hold(self, read: Read, held: Held) -> None:
+    def _hold(self, read: Read, held: HeldChunk) -> None:
         self.held[read.chunk] = held
         self._tracing.read(read, held.before, held.chunk)
 

@@ -26,7 +26,7 @@ from ..reading.trace import NO_TRACING, NoTracing, Trace
 from .line_record import LineRecord
 from .preparing import Preparing
 from .segment_block import BlockLayout, SegmentBlock
-from .sequencing import Offer, Sequencing
+from .sequencing import Cutting, Offer
 from .slab import Slab
 from .state_table import HandedStates, StateTable
 
@@ -42,7 +42,7 @@ class SegmentMaker:
     def __init__(
         self,
         intake: Intake,
-        cutting: Sequencing,
+        cutting: Cutting,
         lines: LineRecord,
         slab: Slab,
         tracing: NoTracing = NO_TRACING,

@@ -29,7 +29,7 @@ from ..reading.columns import Column, Ragged, RaggedStrings, Strings
 from ..reading.reader import BadRecords
 from ..reading.values import Values, as_int64, is_integer
 
-__all__ = ["Offer", "Sequencing", "State"]
+__all__ = ["Cutting", "Offer", "StateSource"]
 
 #: Bound on the number appended to a key to make it unique, the same as in TensorFlow.
 _UNIQUE = 10**8
@@ -54,7 +54,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class StateSource:
     """One state: its field, and the source of its first value."""
 
     name: str
@@ -63,7 +63,7 @@ class State:
     constant: np.ndarray | None = None  # None and no column: zeros
 
     @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> State:
+    def of(cls, plain: Mapping[str, Any]) -> StateSource:
         name, kind, value = plain["name"], plain["kind"], plain["value"]
         shape: tuple[int, ...] = tuple(plain["shape"])
         field = Field(plain["dtype"], shape)
@@ -87,7 +87,7 @@ class State:
         return np.zeros(shape, numpy_dtype(self.field.dtype))
 
 
-class Sequencing:
+class Cutting:
     """The declared cutting of one partition."""
 
     def __init__(self, shape: Shape, known: Mapping[str, Field] | None, partition: int) -> None:
@@ -116,7 +116,7 @@ class Sequencing:
             self._lengths = Values(shape.kind, "input_length", self._length)
         self.sequences = {name: known[name] for name in options["sequences"]}
         self.context = {name: known[name] for name in options["context"]}
-        self.states = [State.of(plain) for plain in options["states"]]
+        self.states = [StateSource.of(plain) for plain in options["states"]]
         self.capacity: int = options["capacity"]
         size = self.batch_size, self.capacity, self.small, partition
         self.machine: SegmentQueue | Lanes = (

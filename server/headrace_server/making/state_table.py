@@ -20,12 +20,14 @@ from headrace_proto.layout import Slot, strings_at
 from ..core.changes import Column, Examples
 from ..core.slots import Segments
 from .segment_block import groups, state_array
-from .sequencing import Offer, State
+from .sequencing import Offer, StateSource
 
 __all__ = ["HandedStates", "StateTable", "arrays_of", "state_columns", "stored_states"]
 
 
-def arrays_of(states: Sequence[State], block: Any, columns: Sequence[Any]) -> list[np.ndarray]:
+def arrays_of(
+    states: Sequence[StateSource], block: Any, columns: Sequence[Any]
+) -> list[np.ndarray]:
     """Arrays of a block of states, whose columns were checked on arrival."""
     memory = np.frombuffer(block, np.uint8)
     arrays = []
@@ -53,7 +55,7 @@ def _raw(value: Any) -> bytes:
     return value if isinstance(value, bytes) else np.ascontiguousarray(value).tobytes()
 
 
-def stored_states(states: Sequence[State], examples: Examples) -> list[np.ndarray]:
+def stored_states(states: Sequence[StateSource], examples: Examples) -> list[np.ndarray]:
     """Stored states as arrays, one for each state; ValueError if their sizes do not fit."""
     views = _viewed(states, examples)
     if views is not None:
@@ -81,7 +83,7 @@ def stored_states(states: Sequence[State], examples: Examples) -> list[np.ndarra
     return arrays
 
 
-def _viewed(states: Sequence[State], examples: Examples) -> list[np.ndarray] | None:
+def _viewed(states: Sequence[StateSource], examples: Examples) -> list[np.ndarray] | None:
     """Stored states as views, if each is a column of bytes of the right width; else None."""
     arrays = [state.blank(0) for state in states]
     columns = [column for column in examples.states if not isinstance(column, list)]
@@ -103,7 +105,7 @@ def _bytes_in_rows(column: Column) -> np.ndarray:
 class StateTable:
     """States at the server."""
 
-    def __init__(self, states: Sequence[State]) -> None:
+    def __init__(self, states: Sequence[StateSource]) -> None:
         self._states = states
         self._tables = [state.blank(0) for state in states]
 
@@ -148,7 +150,7 @@ class StateTable:
 class HandedStates:
     """States that trainers handed over, for the trainers that go on from them."""
 
-    def __init__(self, states: Sequence[State]) -> None:
+    def __init__(self, states: Sequence[StateSource]) -> None:
         self._states = states
         self._handed: dict[int, list[np.ndarray]] = {}
         self._blank = [state.blank(0) for state in states]

@@ -20,8 +20,8 @@ from headrace_proto.schema import Field
 __all__ = [
     "Declaration",
     "Feature",
-    "Order",
     "Policy",
+    "ReadingOrder",
     "Shape",
     "Source",
     "Stage",
@@ -89,7 +89,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ReadingOrder:
     """In which order, and how often, the examples of the source are gone through.
 
     ``window`` None with a seed: the exact permutation.  ``epochs`` None: for ever.
@@ -149,7 +149,7 @@ class Declaration:
     """A whole pipeline: ``source``, ``order``, ``stages``, ``shape`` and ``policy``."""
 
     source: Source
-    order: Order
+    order: ReadingOrder
     stages: tuple[Stage, ...]
     shape: Shape
     policy: Policy = Policy()
@@ -168,7 +168,7 @@ class Declaration:
     def from_plain(cls, plain: Plain) -> Declaration:
         return cls(
             Source.from_plain(plain["source"]),
-            Order(*plain["order"]),
+            ReadingOrder(*plain["order"]),
             tuple(Stage(kind, options) for kind, options in plain["stages"]),
             Shape(*plain["shape"]),
             Policy(*plain["policy"]),

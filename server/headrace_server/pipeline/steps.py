@@ -13,7 +13,7 @@ from typing import Self
 from headrace_proto.schema import Field, schema_from_wire
 
 from .checks import checked
-from .declaration import Order, Policy, Shape, Source, Stage
+from .declaration import Policy, ReadingOrder, Shape, Source, Stage
 from .examples import packed_fields
 from .former import former
 
@@ -21,7 +21,7 @@ __all__ = ["SEQUENCES", "Steps", "fields_of"]
 
 #: The kind of the shape of sequences with states.
 SEQUENCES = "sequences"
-_IN_ORDER = Order()
+_IN_ORDER = ReadingOrder()
 _STRICT = Policy()
 
 
@@ -30,7 +30,7 @@ class Steps:
     """Source, order, stages and shape, and how one more is added."""
 
     _source: Source
-    _order: Order = _IN_ORDER
+    _order: ReadingOrder = _IN_ORDER
     _stages: tuple[Stage, ...] = ()
     _shape: Shape | None = None
     _policy: Policy = _STRICT

@@ -24,7 +24,7 @@ import msgpack
 
 from headrace_proto.clock import Deadline
 
-__all__ = ["Ended", "InThread", "ThreadPipe"]
+__all__ = ["InThread", "ThreadEnded", "ThreadPipe"]
 
 logger = logging.getLogger("headrace.server")
 
@@ -34,7 +34,7 @@ _THREADS_S = 5.0
 _KILLED_S = 0.5
 
 
-class Ended(BaseException):
+class ThreadEnded(BaseException):
     """The supervisor ends this thread, as it would kill a process."""
 
 
@@ -63,7 +63,7 @@ class ThreadPipe:
     def check_parent(self) -> None:
         """Raise Ended where the supervisor has ended this thread."""
         if self._killed:
-            raise Ended
+            raise ThreadEnded
 
     def report(self, event: str, **values: Any) -> None:
         """Report an event to the supervisor."""
@@ -121,7 +121,7 @@ class InThread:
         try:
             import_module(module).serve(plain, self._pipe)
             code = 0
-        except Ended:
+        except ThreadEnded:
             code = -signal.SIGKILL
         except BaseException as error:
             self.reason = f"{type(error).__name__}: {error}"

@@ -21,15 +21,15 @@ __all__ = [
     "FROM_OWNER",
     "AllBack",
     "Began",
-    "Block",
     "BlockPlace",
-    "Heard",
     "Known",
     "Left",
     "Ready",
-    "Retired",
     "Say",
+    "SegmentRetired",
+    "SendBlock",
     "Sent",
+    "TrainerMessage",
     "Unreachable",
 ]
 
@@ -39,7 +39,7 @@ FROM_OWNER = Registry("owner")
 
 @FROM_FRONT.message(1)
 @dataclass(frozen=True, slots=True)
-class Heard:
+class TrainerMessage:
     """A trainer's message follows, frame by frame; it came by this connection and public key."""
 
     connection: Blob
@@ -87,7 +87,7 @@ class Say:
 
 @FROM_OWNER.message(2)
 @dataclass(frozen=True, slots=True)
-class Block:
+class SendBlock:
     """Frame 1 is for this connection, followed by the bytes of a block; answered by ``Sent``."""
 
     connection: Blob
@@ -107,7 +107,7 @@ class Left:
 
 @FROM_OWNER.message(4)
 @dataclass(frozen=True, slots=True)
-class Retired:
+class SegmentRetired:
     """A segment is empty, and will not be used again."""
 
     segment: Text

@@ -25,7 +25,7 @@ from ..core.plan import Read
 from ..files.durable_file import put_in_place
 from ..files.index_cache import IndexCache
 from ..files.manifest import DataFile, resolve
-from ..pipeline.declaration import Declaration, Order, Source, Stage, jsonable
+from ..pipeline.declaration import Declaration, ReadingOrder, Source, Stage, jsonable
 from .arrow_part import ArrowPart
 from .conversion_notes import Notes, part_name
 from .flat import ColumnSum, flattened
@@ -33,7 +33,7 @@ from .intake import Intake
 from .reader import BadRecords, IndexedReader, Reader
 from .sources import open_reader
 
-__all__ = ["Conversion", "Done"]
+__all__ = ["Conversion", "Converted"]
 
 #: A part ends when it weighs so much, however few rows that are.
 _PART_BYTES: Final = 1 << 30
@@ -44,7 +44,7 @@ _READ_BYTES: Final = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Converted:
     """The progress of a conversion: examples read, rows written, parts finished."""
 
     read: int
@@ -67,7 +67,7 @@ class Conversion:
     ) -> None:
         """``stages`` are those of the declaration that are applied; ``convertible`` gives those
         that can be.  ValueError where the directory holds something else."""
-        self._declaration = replace(declaration, order=Order(), stages=stages)
+        self._declaration = replace(declaration, order=ReadingOrder(), stages=stages)
         self._directory, self._rows_per_file, self._verify = directory, rows_per_file, verify
         self._notes = Notes(directory, self._identity(files))
         self._reader: Reader | None = None
@@ -104,8 +104,8 @@ class Conversion:
         return self._reader.length if isinstance(self._reader, IndexedReader) else None
 
     @property
-    def done(self) -> Done:
-        return Done(self._notes.read, self._notes.rows, len(self._notes.parts))
+    def done(self) -> Converted:
+        return Converted(self._notes.read, self._notes.rows, len(self._notes.parts))
 
     @property
     def complete(self) -> bool:
@@ -129,7 +129,7 @@ class Conversion:
 
     # Work
 
-    def steps(self) -> Iterator[Done]:
+    def steps(self) -> Iterator[Converted]:
         """Convert what is left; how far it is, after every read."""
         notes = self._notes
         position: Any = self._intake.start()
@@ -142,7 +142,7 @@ class Conversion:
                 position, read = yield from self._filled(part, position)
             if part.rows:
                 for _ in self._verified(part) if self._verify else ():
-                    yield Done(read, notes.rows + part.rows, len(notes.parts))
+                    yield Converted(read, notes.rows + part.rows, len(notes.parts))
                 put_in_place(part.path, part.file)
                 notes.parts.append(part.noted())
             else:
@@ -154,7 +154,7 @@ class Conversion:
         if not notes.parts:
             raise DataError("the source has no example that comes through its stages")
 
-    def _filled(self, part: ArrowPart, position: Any) -> Generator[Done, None, Any]:
+    def _filled(self, part: ArrowPart, position: Any) -> Generator[Converted, None, Any]:
         """Write rows until the part is full; where reading goes on, and how many were read."""
         done, limit = self.done, _FIRST_READ
         read = done.read
@@ -169,7 +169,7 @@ class Conversion:
                 limit = max(1, limit // 2)
             elif weight < _READ_BYTES // 2:
                 limit = min(_MOST_READ, 2 * limit)
-            yield Done(read, done.rows + part.rows, done.parts)
+            yield Converted(read, done.rows + part.rows, done.parts)
             position = after
             if position is None:
                 break

@@ -31,7 +31,7 @@ import numpy as np
 
 from headrace_server.core import chance
 from headrace_server.core.permutation import Permutation
-from headrace_server.pipeline.declaration import Order
+from headrace_server.pipeline.declaration import ReadingOrder
 
 from .chunk import Chunk, Origin
 from .columns import column_from_rows
@@ -52,7 +52,9 @@ class PartitionReader:
     """Partition ``partition`` of ``partitions`` of a reader.  Raises ValueError for an order that
     the reader can not be read in."""
 
-    def __init__(self, reader: Reader, order: Order, partition: int, partitions: int) -> None:
+    def __init__(
+        self, reader: Reader, order: ReadingOrder, partition: int, partitions: int
+    ) -> None:
         if not 0 <= partition < partitions:
             raise ValueError(f"partition {partition} of {partitions}: 0 … {partitions - 1} exist")
         self._which = f"partition {partition} of {partitions}"
@@ -87,7 +89,7 @@ class PartitionReader:
 class _Numbered:
     """The share of an IndexedReader."""
 
-    def __init__(self, reader: IndexedReader, order: Order, partition: int, partitions: int):
+    def __init__(self, reader: IndexedReader, order: ReadingOrder, partition: int, partitions: int):
         self._reader, self._order = reader, order
         self._n = reader.length
         self._first = partition * self._n // partitions
@@ -143,7 +145,7 @@ class _Numbered:
 class _Streamed:
     """The share of a StreamReader."""
 
-    def __init__(self, reader: StreamReader, order: Order, partition: int, partitions: int):
+    def __init__(self, reader: StreamReader, order: ReadingOrder, partition: int, partitions: int):
         if order.seed is not None and order.window is None:
             raise ValueError(
                 "shuffle() orders all examples, and this source can not be read by number: use "

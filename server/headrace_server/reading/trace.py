@@ -18,14 +18,14 @@ from ..core.plan import Draft, Part, Read
 from ..core.slots import Segments
 from .chunk import Chunk, Origin
 
-__all__ = ["NO_TRACING", "NoTracing", "Source", "States", "Trace", "Tracing"]
+__all__ = ["NO_TRACING", "ChunkTrace", "NoTracing", "States", "Trace", "Tracing"]
 
 #: Columns of a batch as they lie in its block: by name the shape and the bytes.
 States = Mapping[str, tuple[tuple[int, ...], bytes]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Source:
+class ChunkTrace:
     """A chunk: how it was read, what the stages remembered before it, and its rows."""
 
     read: Read
@@ -39,7 +39,7 @@ class Source:
 class Trace:
     """The rows of one batch: parts of chunks in order, or segments of examples."""
 
-    sources: Mapping[int, Source]  # by number of the chunk: at least those of the rows
+    sources: Mapping[int, ChunkTrace]  # by number of the chunk: at least those of the rows
     parts: Sequence[Part] = ()
     segments: Segments | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
@@ -79,11 +79,11 @@ class Tracing(NoTracing):
 
     def __init__(self, states: bool = False) -> None:
         self.states = states
-        self._sources: dict[int, Source] = {}
-        self._used: dict[int, Source] = {}
+        self._sources: dict[int, ChunkTrace] = {}
+        self._used: dict[int, ChunkTrace] = {}
 
     def read(self, read: Read, stages: Any, chunk: Chunk, keys: Sequence[bytes] = ()) -> None:
-        self._sources[read.chunk] = Source(read, stages, chunk.ordinals, chunk.origin, keys)
+        self._sources[read.chunk] = ChunkTrace(read, stages, chunk.ordinals, chunk.origin, keys)
 
     def forget(self, chunk: int) -> None:
         self._sources.pop(chunk, None)

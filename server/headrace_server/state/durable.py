@@ -22,7 +22,7 @@ from headrace_proto.token import Token
 
 from ..core.rewinding import BEGINNING
 from ..process.config import FeedConfig, RunConfig
-from .functions import Heard, noted_functions
+from .functions import ReportedDigests, noted_functions
 from .restoring import finish, prepare, resumption, take_back
 from .snapshots import Shelf
 from .statedir import StateDirectory
@@ -148,7 +148,7 @@ class Durable:
             feeds.append(noted)
         return dataclasses.replace(config, feeds=tuple(feeds))
 
-    def note_functions(self, feed: str, heard: Heard) -> None:
+    def note_functions(self, feed: str, heard: ReportedDigests) -> None:
         """Store the digests of a feed's functions beside its state."""
         heard.note(self._of(feed))
 

@@ -22,7 +22,7 @@ from ..files.durable_file import write_durably
 from ..pipeline.fingerprint import PYTHON, changes
 from .statedir import ConfigChanged
 
-__all__ = ["FUNCTIONS", "Heard", "check_functions", "noted_functions"]
+__all__ = ["FUNCTIONS", "ReportedDigests", "check_functions", "noted_functions"]
 
 logger = logging.getLogger("headrace.server")
 
@@ -79,7 +79,7 @@ def _listed(texts: list[str]) -> str:
 
 
 @dataclass(slots=True)
-class Heard:
+class ReportedDigests:
     """The digests that the first worker of a feed sent, and how those of later ones differ."""
 
     first: dict[str, Any]

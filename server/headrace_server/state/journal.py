@@ -43,15 +43,15 @@ from .journal_file import (
     SUM,
     TABLE,
     VERSION,
+    FoundRecord,
     JournalDamaged,
-    Record,
     look_through,
     padded,
     record_bytes,
     sound,
 )
 
-__all__ = ["Journal", "JournalDamaged", "NoRoom", "Record", "Table", "create", "record_bytes"]
+__all__ = ["FoundRecord", "Journal", "JournalDamaged", "NoRoom", "Table", "create", "record_bytes"]
 
 #: First size of a half, and the size that it grows to; only a larger table needs more.
 _LEAST_HALF, _USUAL_HALF = 1 << 20, 32 << 20

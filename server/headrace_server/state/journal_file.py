@@ -39,7 +39,7 @@ class JournalDamaged(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class FoundRecord:
     """A record that was found: its payload, and where that lies in the file."""
 
     kind: int
@@ -53,7 +53,7 @@ class _Walk:
 
     start: int
     lap: int = 0
-    records: list[Record] = field(default_factory=list)
+    records: list[FoundRecord] = field(default_factory=list)
     end: int = 0  # where the next record would begin
     whole: bool = False  # whether the table came to its END
     opening: int = 0
@@ -167,7 +167,7 @@ def _walk(data: mmap.mmap, start: int, half: int) -> _Walk:
             break
         walk.opening, walk.last = found.opening, found.crc
         walk.whole |= found.kind == END
-        walk.records.append(Record(found.kind, walk.end + HEAD, found.nbytes))
+        walk.records.append(FoundRecord(found.kind, walk.end + HEAD, found.nbytes))
         walk.end += record_bytes(found.nbytes)
     return walk
 

@@ -24,7 +24,7 @@ from ..core.rewinding import TOUCHED, USED
 from ..process.counts import added
 from ..process.diary import Entry
 from ..state.durable import Durable
-from ..state.functions import Heard
+from ..state.functions import ReportedDigests
 from .asks import FRONT
 from .posts import FORGIVEN, WINDOW_S, Post
 from .quarantine import Quarantine
@@ -71,7 +71,7 @@ class Feeds:
         self._starts = starts
         self._order = order
         self._durable = durable
-        self._functions: dict[str, Heard] = {}  # by feed
+        self._functions: dict[str, ReportedDigests] = {}  # by feed
         self._events: deque[dict[str, Any]] = deque(maxlen=_MOST_EVENTS)
         self.quarantine = Quarantine(starts.config)
         self.failure: HeadraceError | None = None  # of the server
@@ -173,7 +173,7 @@ class Feeds:
 
     def functions(self, worker: str, feed: str, functions: dict[str, Any]) -> None:
         """Note the user's functions that a worker runs, which may differ from those before."""
-        heard = self._functions.setdefault(feed, Heard(functions))
+        heard = self._functions.setdefault(feed, ReportedDigests(functions))
         changed = heard.again(functions)
         if changed:
             text = f"{worker} runs other functions of feed {feed!r} than those before it: {changed}"

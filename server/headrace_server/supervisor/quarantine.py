@@ -24,7 +24,7 @@ from ..process.config import FeedConfig, RunConfig
 from ..process.diary import Entry
 from ..state.omissions import Omissions, quarantine_file
 
-__all__ = ["MOST_ROWS", "Quarantine", "Verdict"]
+__all__ = ["MOST_ROWS", "DeathVerdict", "Quarantine"]
 
 #: Deaths that make a row suspect, and that convict it.
 _SUSPECT = 2
@@ -35,7 +35,7 @@ _LONGEST_WORDS = 3000
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DeathVerdict:
     """The meaning of a death."""
 
     expected: bool = False  # it adds to what is known of rows: no fault of the server's
@@ -60,20 +60,20 @@ class Quarantine:
     def __init__(self, config: RunConfig) -> None:
         self._cases = {feed.name: _case(config, feed) for feed in config.feeds}
 
-    def died(self, entry: Entry, words: str) -> Verdict:
+    def died(self, entry: Entry, words: str) -> DeathVerdict:
         """Judge the death of a worker by its diary; ``words`` are its last."""
         case = self._cases.get(entry.feed)
         if case is None or not entry.rows:
-            return Verdict()
+            return DeathVerdict()
         if not case.left_out.deadly.keys().isdisjoint(entry.rows):
-            return Verdict(expected=True)  # it had started before one of them was found out
+            return DeathVerdict(expected=True)  # it had started before one of them was found out
         for row in entry.rows:
             case.deaths[row] = case.deaths.get(row, 0) + 1
             if row < 0:
                 case.reached[row] = max(case.reached.get(row, 0), entry.upto)
         most = max(case.deaths[row] for row in entry.rows)
         if most < _GUILTY:
-            return Verdict(expected=most >= _SUSPECT)
+            return DeathVerdict(expected=most >= _SUSPECT)
         if len(words) > _LONGEST_WORDS:
             words = f"{words[:_LONGEST_WORDS]} …"
         text = f"{entry.where}: its worker died {most} times while reading it"
@@ -83,7 +83,7 @@ class Quarantine:
             " together, and not when it took the rows one by one; more time (worker_timeout_s) or "
             f"memory may be what it lacks: {words}"
         )
-        return Verdict(expected=True, failure=(entry.feed, text))
+        return DeathVerdict(expected=True, failure=(entry.feed, text))
 
     def passed(self, feed: str, rows: Iterable[int]) -> None:
         """Forget the deaths of rows that a worker has worked through, and lives."""
@@ -129,7 +129,7 @@ def _case(config: RunConfig, feed: FeedConfig) -> _Case:
     return _Case(feed.declaration.policy.on_bad_example == "skip", file, left_out)
 
 
-def _convict(case: _Case, entry: Entry, text: str) -> Verdict:
+def _convict(case: _Case, entry: Entry, text: str) -> DeathVerdict:
     """Leave a row out, or fail the feed where that can not be."""
     feed, row, deadly = entry.feed, entry.rows[0], case.left_out.deadly
     fault = ""
@@ -140,7 +140,7 @@ def _convict(case: _Case, entry: Entry, text: str) -> Verdict:
     elif len(deadly) == MOST_ROWS:
         fault = f"\nIt is not skipped: {MOST_ROWS} examples of this feed have done so before."
     if fault or not case.skips:
-        return Verdict(expected=True, failure=(feed, text + (fault if case.skips else "")))
+        return DeathVerdict(expected=True, failure=(feed, text + (fault if case.skips else "")))
     deadly[row] = text
     del case.deaths[row]
     if case.file is not None:
@@ -148,5 +148,5 @@ def _convict(case: _Case, entry: Entry, text: str) -> Verdict:
             case.left_out.write(case.file)
         except OSError as error:
             text += f"\nIt can not be skipped: {case.file}: {error}."
-            return Verdict(expected=True, failure=(feed, text))
-    return Verdict(expected=True, quarantined=text)
+            return DeathVerdict(expected=True, failure=(feed, text))
+    return DeathVerdict(expected=True, quarantined=text)

@@ -28,7 +28,7 @@ from .metrics import CONTENT_TYPE, exposition
 from .page import PAGE_POLICY, page
 from .watch import Watch
 
-__all__ = ["HEADER", "Answers", "Request", "Response"]
+__all__ = ["HEADER", "Answers", "HttpRequest", "Response"]
 
 #: No page can send it to another site without that site's consent, which is never given.
 HEADER = "x-headrace"
@@ -43,7 +43,7 @@ _Query = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """One request; names of headers are in lower case."""
 
     method: str
@@ -85,7 +85,7 @@ class Answers:
             "/restart": self._restart,
         }
 
-    def answer(self, request: Request) -> Response:
+    def answer(self, request: HttpRequest) -> Response:
         """Return the response, whatever the request is."""
         try:
             return self._answer(request)
@@ -94,7 +94,7 @@ class Answers:
         except HeadraceError as error:
             return _text(503, str(error))
 
-    def _answer(self, request: Request) -> Response:
+    def _answer(self, request: HttpRequest) -> Response:
         if self._local and request.headers.get("host") and not _names_here(request):
             return _text(421, "this port is for this machine: ask it as 127.0.0.1 or localhost")
         try:
@@ -170,7 +170,7 @@ class Answers:
 
     # Changing
 
-    def _refusal(self, request: Request) -> Response | None:
+    def _refusal(self, request: HttpRequest) -> Response | None:
         """Return why this peer may not change anything; None where it may."""
         headers = request.headers
         if self._token is not None:
@@ -237,7 +237,7 @@ def _is_here(address: str) -> bool:
     return (mapped or parsed).is_loopback
 
 
-def _names_here(request: Request) -> bool:
+def _names_here(request: HttpRequest) -> bool:
     """Whether the host that a request is meant for is this machine, by a name that is always it."""
     host = request.headers.get("host", "").lower()
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]

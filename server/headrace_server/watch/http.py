@@ -24,7 +24,7 @@ from headrace_proto import __version__
 from headrace_proto.clock import Deadline
 from headrace_proto.errors import ServerError
 
-from .answers import Answers, Request, Response
+from .answers import Answers, HttpRequest, Response
 from .watch import Watch
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _received(connection: socket.socket, at_most_s: float) -> bytes | None:
         return None
 
 
-def _parsed(head: bytes, peer: str) -> Request | None:
+def _parsed(head: bytes, peer: str) -> HttpRequest | None:
     line, _, rest = head.partition(b"\r\n")
     try:
         method, target, version = line.decode("ascii").split(" ")
@@ -196,7 +196,7 @@ def _parsed(head: bytes, peer: str) -> Request | None:
         return None
     if not version.startswith("HTTP/1.") or not target.startswith("/"):
         return None
-    return Request(method, target, {k.lower(): str(v) for k, v in parsed.items()}, peer)
+    return HttpRequest(method, target, {k.lower(): str(v) for k, v in parsed.items()}, peer)
 
 
 def _wire(response: Response, with_body: bool) -> bytes:

@@ -25,7 +25,7 @@ from headrace_proto.errors import (
 from headrace_proto.messages import Ended, Hello, Pulse, Refused, Welcome
 
 from ..core.handover import JoinRefused
-from ..core.rewinding import Member
+from ..core.rewinding import PresentTrainer
 from ..process.config import RunConfig
 from ..process.descriptors import is_shortage
 from .desk import Desk, Usage
@@ -133,7 +133,7 @@ class Admission:
             desk.claim(session.number, hello)
             return session, True
         members = (
-            Member(s.process, s.resumed, s.seen, s.uses and not desk.over)
+            PresentTrainer(s.process, s.resumed, s.seen, s.uses and not desk.over)
             for s in self.sessions.of_feed(desk.name)
             if s.present
         )

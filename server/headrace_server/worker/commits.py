@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..making.run import Run
-from .events import Flush, Flushed, Kept
+from .events import CommitsStored, Flushed, StateFlush
 from .stores import Stores
 
 __all__ = ["Commits"]
@@ -39,7 +39,7 @@ class Commits:
         if not self._stores.knows(name, token):
             code, text = run.saved(number, states, columns)
             self._stores.submit(name, run, () if code else (token,))
-        self._stores.answer(name, Kept(*name, [[number, code, text]]))
+        self._stores.answer(name, CommitsStored(*name, [[number, code, text]]))
 
     def add(self, name: _Name, number: int, rows: int, token: int) -> None:
         """Note the commit of a batch without states, for ``take_done``."""
@@ -62,13 +62,13 @@ class Commits:
                 of_all += rows
             kept.append([number, "", ""])
         self._stores.submit(name, run, tokens, of_all)
-        self._stores.answer(name, Kept(*name, kept))
+        self._stores.answer(name, CommitsStored(*name, kept))
 
     def flush(
         self,
         name: _Name,
         run: Run | None,
-        flush: Flush,
+        flush: StateFlush,
         states: bytes,
     ) -> None:
         """Take states of lanes whose trainer lets go of them; answer the last such message."""

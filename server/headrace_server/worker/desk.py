@@ -26,7 +26,7 @@ from ..flight.recorder import LeaseRecorder
 from ..process.config import FeedConfig, RunConfig
 from ..process.relay import BlockPlace
 from .counters import Counters
-from .events import Finished, Flush, Kept, Made, Opened, Waiting
+from .events import CommitsStored, Finished, Made, Opened, StateFlush, Waiting
 from .rejoining import Later, Rejoining, Reports
 from .state_blocks import StateBlocks
 
@@ -211,7 +211,7 @@ class Desk:
         here = self.partitions[message.partition]
         here.waits, here.waits_on = message.text, message.batch
 
-    def on_kept(self, message: Kept) -> None:
+    def on_kept(self, message: CommitsStored) -> None:
         self.partitions[message.partition].waits = ""
         for number, code, text in message.batches:
             self.dispatcher.kept(message.partition, number, code, text)
@@ -276,7 +276,7 @@ class Desk:
         if fault:
             return "state", fault
         order = batch.number, session, message.request
-        flush = Flush(*order, rows, message.columns, message.more)
+        flush = StateFlush(*order, rows, message.columns, message.more)
         dispatcher.flush(batch, (flush, block))
         return "", ""
 

@@ -21,19 +21,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = [
-    "Claimed",
+    "ClaimJudged",
+    "CommitsStored",
     "Dry",
     "Failed",
     "Finished",
-    "Flush",
     "Flushed",
-    "Kept",
     "Made",
     "Opened",
     "Placed",
     "Removed",
     "Replied",
     "Starved",
+    "StateFlush",
     "Waiting",
 ]
 
@@ -130,7 +130,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CommitsStored:
     """The partition has stored commits of batches, or refuses them by an error's code and text."""
 
     feed: str
@@ -139,7 +139,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimJudged:
     """The partition judges a claim: "done" before, "yes" as batch ``number``, or "no"."""
 
     feed: str
@@ -166,7 +166,7 @@ class Dry:
 
 
 @dataclass(frozen=True, slots=True)
-class Flush:
+class StateFlush:
     """To a partition: states of some rows of a batch; the last of several is answered."""
 
     number: int

@@ -17,7 +17,7 @@ import numpy as np
 from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 
-from ..making.sequencing import Sequencing
+from ..making.sequencing import Cutting
 from ..making.shaping import Shaping
 from ..pipeline.declaration import Declaration
 from ..pipeline.forks import OwnProcess
@@ -65,7 +65,7 @@ class Rehearsal:
 
     def _shaped(self, chunk: Chunk, fields: Mapping[str, Field]) -> None:
         if self._shape.kind == "sequences":
-            Sequencing(self._shape, fields, 0).offer(chunk, self._quiet, 0)
+            Cutting(self._shape, fields, 0).offer(chunk, self._quiet, 0)
         else:
             Shaping(self._shape, 0).facts(chunk, self._quiet)
 

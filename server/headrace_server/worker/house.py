@@ -45,12 +45,12 @@ from ..process.relay import Ready
 from .dealing import Dealing
 from .desk import Desk
 from .events import (
-    Claimed,
+    ClaimJudged,
+    CommitsStored,
     Dry,
     Failed,
     Finished,
     Flushed,
-    Kept,
     Made,
     Opened,
     Removed,
@@ -62,7 +62,7 @@ from .outbox import Outbox
 from .partitions import Partitions
 from .reception import Reception
 from .relay_door import RelayDoor
-from .requests import Requests
+from .requests import FeedRequests
 from .sessions import SessionTable
 from .telling import feeds_status, users_of
 
@@ -96,7 +96,7 @@ class House:
         self.dealing = Dealing(partitions.stores, outbox)
         self.desks = {feed.name: Desk(feed, config, worker) for feed in config.feeds}
         self._sessions = sessions
-        self._requests = Requests(partitions, do, outbox, pipe, clock)
+        self._requests = FeedRequests(partitions, do, outbox, pipe, clock)
         self.reception = Reception(
             config=config,
             door=door,
@@ -122,10 +122,10 @@ class House:
             Finished: Desk.on_finished,
             Failed: lambda desk, event: desk.fail(event.code, event.text),
             Waiting: Desk.on_waiting,
-            Kept: Desk.on_kept,
+            CommitsStored: Desk.on_kept,
             Starved: lambda desk, event: desk.dispatcher.starved(event.partition),
             Dry: lambda desk, event: desk.dispatcher.dry(event.stripe),
-            Claimed: lambda desk, e: desk.dispatcher.claimed(e.token, e.verdict, e.number),
+            ClaimJudged: lambda desk, e: desk.dispatcher.claimed(e.token, e.verdict, e.number),
             Replied: self._on_replied,
             Flushed: lambda desk, e: outbox.tell(Answered(e.session, e.request)),
         }

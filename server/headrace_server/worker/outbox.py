@@ -38,7 +38,7 @@ from headrace_proto.messages import (
 
 from ..core.handover import Answer, Send
 from ..process.exchange import TrainersExchange, is_near
-from ..process.relay import BlockPlace, Retired
+from ..process.relay import BlockPlace, SegmentRetired
 from .desk import Desk, delivery_of
 from .relay_door import RelayDoor
 from .sessions import Session, SessionTable
@@ -254,7 +254,7 @@ class Outbox:
     def retire(self, segment: str) -> None:
         """Remove an empty segment, and have trainers unmap it."""
         (self._directory / segment).unlink(missing_ok=True)
-        self._door.tell(Retired(segment))
+        self._door.tell(SegmentRetired(segment))
         for session in self._sessions.present():
             if session.local:
                 self.send(session.identity, messages.Retired(session.number, (segment,)))

@@ -37,7 +37,7 @@ from headrace_proto.spin import Spin
 from ..process.child import Pipe
 from ..process.config import RunConfig
 from ..process.exchange import TrainersExchange
-from ..process.in_thread import Ended
+from ..process.in_thread import ThreadEnded
 from ..process.relay import Began
 from .house import House
 from .opening import Life
@@ -234,7 +234,7 @@ class Owner:
                         if self._in_process:
                             return
                         os._exit(0)
-        except Ended:
+        except ThreadEnded:
             return  # as the thread of the partitions will, once its step has ended
         except BaseException:
             traceback.print_exc()

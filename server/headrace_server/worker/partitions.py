@@ -26,7 +26,7 @@ from ..making.run import Blocked, Busy, Done, MadeBatch, Resting, Run
 from ..making.slab import Slab
 from .announcing import Announcer
 from .commits import Commits
-from .events import Claimed, Dry, Failed, Finished, Flush, Opened, Replied
+from .events import ClaimJudged, Dry, Failed, Finished, Opened, Replied, StateFlush
 from .lacks import Lacks
 from .opening import Life, Opener
 from .reporter import Reporter
@@ -249,7 +249,7 @@ class Partitions:
             self._commits.save(name, run, number, token, columns, states)
             self._resting.discard(name)
 
-    def flush(self, feed: str, partition: int, flush: Flush, states: bytes) -> None:
+    def flush(self, feed: str, partition: int, flush: StateFlush, states: bytes) -> None:
         """Take states of lanes from a trainer that lets go of them."""
         name = feed, partition
         self._commits.flush(name, self._running.get(name), flush, states)
@@ -293,7 +293,7 @@ class Partitions:
             with self._guards[feed].step(partition):
                 known = run.claim(place.number, place.segments)
             verdict = "no" if known is None else "yes"
-        self._send(Claimed(*name, token, verdict, known or 0))
+        self._send(ClaimJudged(*name, token, verdict, known or 0))
 
     def end(self) -> None:
         """Leave the stores and records to the next life, and close the sources."""

@@ -47,7 +47,7 @@ from .desk import Desk
 from .outbox import Outbox
 from .rejoining import PUT_BACK
 from .relay_door import RelayDoor
-from .requests import Requests
+from .requests import FeedRequests
 from .sessions import Session, SessionTable
 
 __all__ = ["Reception"]
@@ -71,7 +71,7 @@ class Reception:
     outbox: Outbox
     near: TrainersExchange
     clock: AwakeClock
-    requests: Requests
+    requests: FeedRequests
     owner: int = 0
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ from headrace_proto.errors import (
 )
 from headrace_proto.messages import Hello
 
-from ..core.rewinding import BEGINNING, TOUCHED, USED, Judgement, Member, Rewinding, in_use
+from ..core.rewinding import BEGINNING, TOUCHED, USED, Judgement, PresentTrainer, Rewinding, in_use
 from ..process.config import FeedConfig
 
 __all__ = ["PUT_BACK", "Later", "Rejoining", "Reports", "wanted_by"]
@@ -111,7 +111,7 @@ class Rejoining(Rewinding):
             if not self._alone:
                 self.reports.append((news, {"generation": self.generation}))
 
-    def admit(self, hello: Hello, members: Iterable[Member], now: float) -> None:
+    def admit(self, hello: Hello, members: Iterable[PresentTrainer], now: float) -> None:
         """Let a trainer without a session in, or raise the reason against it."""
         if self.of_another_generation(hello.generation):
             raise self.rewound()

@@ -19,13 +19,13 @@ from ..process.relay import (
     FROM_FRONT,
     FROM_OWNER,
     AllBack,
-    Block,
     BlockPlace,
-    Heard,
     Known,
     Left,
     Say,
+    SendBlock,
     Sent,
+    TrainerMessage,
     Unreachable,
 )
 
@@ -65,7 +65,7 @@ class RelayDoor:
         self._blocks = 0
         self.unreachable: set[bytes] = set()
         self._handlers: dict[type, Callable[[Any, list[bytes]], None]] = {
-            Heard: self._on_heard,
+            TrainerMessage: self._on_heard,
             Unreachable: lambda gone, frames: self.unreachable.add(gone.connection),
             Sent: self._on_sent,
             Known: self._on_known,
@@ -89,7 +89,7 @@ class RelayDoor:
         if self._channel.ended:
             raise FrontGone("the front has closed its channel")
 
-    def _on_heard(self, heard: Heard, frames: list[bytes]) -> None:
+    def _on_heard(self, heard: TrainerMessage, frames: list[bytes]) -> None:
         queue = self._heard.setdefault(heard.connection, deque())
         queue.append((heard.key, frames))
         self._waiting_bytes += _size(frames)
@@ -118,7 +118,7 @@ class RelayDoor:
         """Have the front send the bytes of a batch; the tracker is ``done`` when they are sent."""
         self._blocks += 1
         tracker = self._trackers[self._blocks] = SimpleNamespace(done=False)
-        block = Block(connection, self._blocks, place.segment, place.offset, place.nbytes)
+        block = SendBlock(connection, self._blocks, place.segment, place.offset, place.nbytes)
         self.tell(block, [header])
         return tracker
 

@@ -30,7 +30,7 @@ from .outbox import Outbox
 from .partitions import Partitions
 from .sessions import Session
 
-__all__ = ["Requests"]
+__all__ = ["FeedRequests"]
 
 #: Time for partitions that run user code to answer; then they are listed as unheard.
 _PATIENCE_S = 3.0
@@ -40,7 +40,7 @@ _Then = Callable[[dict[int, Any], list[int]], object]  # answers, and who has no
 
 
 @dataclass(eq=False)
-class Requests:
+class FeedRequests:
     """The requests of all feeds of one owner."""
 
     partitions: Partitions

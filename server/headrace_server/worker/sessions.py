@@ -27,7 +27,7 @@ from headrace_proto.errors import LimitExceeded
 from headrace_proto.messages import Answered
 
 from ..core.handover import Batch
-from ..core.transitions import Life, Transitions
+from ..core.transitions import Lifecycle, Transitions
 from ..files.durable_file import writing
 from ..process.descriptors import aside, own
 from ..process.rundir import MORE_SHARED_MEMORY, is_held
@@ -78,7 +78,7 @@ _PRESENT, _MAPS = frozenset((REMOTE, LOCAL, DIED)), frozenset((LOCAL, LINGERING,
 
 
 @dataclass(slots=True)
-class Session(Life):
+class Session(Lifecycle):
     """A trainer's session; one that has left may still have memory mapped."""
 
     table: ClassVar = SESSION
@@ -108,7 +108,7 @@ class Session(Life):
     heard_end: bool = False  # whether the trainer has acknowledged the end of its feed
 
     def on(self, event: str) -> None:
-        Life.on(self, event)
+        Lifecycle.on(self, event)
         self.present, self.local = self.state in _PRESENT, self.state in _MAPS
 
     def __str__(self) -> str:

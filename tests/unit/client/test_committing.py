@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.batch import Batch
-from headrace.committing import Commits, DatasetRun, tokens_of
+from headrace.committing import DatasetRun, TakenBatches, tokens_of
 from headrace.framework import NumpyFramework
 from headrace.holding import BufferPool
 from headrace_proto.messages import Delivery
@@ -22,9 +22,9 @@ def batch(token: int) -> Batch:
     return Batch(item, {}, np.zeros(0, np.uint8), NumpyFramework())
 
 
-def after(taken: int, explicit: bool = True) -> Commits:
+def after(taken: int, explicit: bool = True) -> TakenBatches:
     """Batches 1, 2 … were taken, as a loop takes them."""
-    commits = Commits(explicit)
+    commits = TakenBatches(explicit)
     for token in range(1, taken + 1):
         commits.on_next()
         commits.take(batch(token))
@@ -72,7 +72,7 @@ def test_up_to_a_batch_are_those_taken_before_it_that_are_open():
 
 def test_the_order_is_that_of_taking_whatever_the_tokens_are():
     """A batch that another trainer gave back has an early number, and comes late."""
-    commits = Commits(True)
+    commits = TakenBatches(True)
     for token in (8, 3, 5):
         commits.take(batch(token))
     assert commits.for_snapshot(3) == [8, 3]
@@ -99,7 +99,7 @@ def test_a_snapshot_up_to_several_batches_is_refused():
 def test_every_batch_that_was_taken_is_committed_or_given_back_once(
     taken: int, named: list[int], explicit: bool
 ):
-    commits = Commits(explicit)
+    commits = TakenBatches(explicit)
     ended: list[int] = []
     for token in range(1, taken + 1):
         ended += commits.on_next()
@@ -114,7 +114,7 @@ def test_every_batch_that_was_taken_is_committed_or_given_back_once(
 # TensorFlow's iterations
 
 
-def run_of(commits: Commits, tokens: range) -> DatasetRun:
+def run_of(commits: TakenBatches, tokens: range) -> DatasetRun:
     run = DatasetRun()
     commits.begin_run(run)
     for token in tokens:
@@ -124,7 +124,7 @@ def run_of(commits: Commits, tokens: range) -> DatasetRun:
 
 
 def test_the_oldest_batch_of_an_iteration_is_the_one_that_was_trained():
-    commits = Commits(True)
+    commits = TakenBatches(True)
     run_of(commits, range(1, 6))
     assert commits.oldest(1) == [1]
     commits.commit([2])
@@ -134,7 +134,7 @@ def test_the_oldest_batch_of_an_iteration_is_the_one_that_was_trained():
 
 
 def test_what_an_iteration_left_goes_back_when_the_next_begins_and_not_while_it_may_be_trained():
-    commits = Commits(True)
+    commits = TakenBatches(True)
     commits.take(batch(9))  # by the loop itself
     first = run_of(commits, range(1, 4))
     assert commits.oldest(1) == [1]
@@ -147,7 +147,7 @@ def test_what_an_iteration_left_goes_back_when_the_next_begins_and_not_while_it_
 
 
 def test_an_iteration_remembers_no_batch_that_was_committed_by_its_token():
-    commits = Commits(True)
+    commits = TakenBatches(True)
     run = run_of(commits, range(1, 3))
     commits.commit([1, 2])
     commits.take(batch(3))
@@ -159,20 +159,20 @@ def test_an_iteration_remembers_no_batch_that_was_committed_by_its_token():
 
 
 def test_a_snapshot_while_tensorflow_iterates_is_doubted_once_and_names_the_remedy():
-    commits = Commits(False)
+    commits = TakenBatches(False)
     run = run_of(commits, range(1, 3))
     doubt = commits.doubt()
     assert doubt.startswith("snapshot(): TensorFlow fetches batches ahead of the loop")
     assert 'connect with commit="explicit"' in doubt and "CommitTrained(feed)" in doubt
     assert commits.doubt() == ""
     run.closed = True
-    assert Commits(False).doubt() == "" == after(3, explicit=False).doubt()
+    assert TakenBatches(False).doubt() == "" == after(3, explicit=False).doubt()
 
 
 @pytest.mark.parametrize("pooled", [True, False])
 def test_a_snapshot_is_doubted_while_the_batch_before_the_one_in_hand_is_read(pooled: bool):
     """One fetched ahead: the loop trains on a batch that asking for another has committed."""
-    commits = Commits(False)
+    commits = TakenBatches(False)
     memory: list[Any] = []
     for token in (1, 2, 3):
         block = BufferPool().buffer(64) if pooled else np.zeros(64, np.uint8)
@@ -181,7 +181,7 @@ def test_a_snapshot_is_doubted_while_the_batch_before_the_one_in_hand_is_read(po
         del block
         doubted = bool(commits.doubt())
         assert doubted == (token == 2)  # and not again
-    plain = Commits(False)
+    plain = TakenBatches(False)
     for token in (1, 2, 3):
         block = BufferPool().buffer(64) if pooled else np.zeros(64, np.uint8)
         column = block[:8].view("int64")
@@ -190,7 +190,7 @@ def test_a_snapshot_is_doubted_while_the_batch_before_the_one_in_hand_is_read(po
 
 
 def test_explicit_commits_are_never_doubted():
-    commits = Commits(True)
+    commits = TakenBatches(True)
     run_of(commits, range(1, 3))
     assert commits.doubt() == ""
 

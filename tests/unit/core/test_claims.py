@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_proto.messages import Handed
-from headrace_server.core.claims import STANDS, Claimed
+from headrace_server.core.claims import STANDS, ClaimedBatch
 from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.handover import (
     Answer,
@@ -389,7 +389,7 @@ def test_whoever_dies_every_batch_is_kept_once_and_every_commit_is_answered(seed
 
 
 def test_a_verdict_that_was_not_asked_for_is_an_error_with_the_history_of_the_claim():
-    claim = Claimed(2, place(5, 7))
+    claim = ClaimedBatch(2, place(5, 7))
     for event in ("ask", "made", "yes, to be made"):
         assert not claim.ends(event)
     what = f"the claim of trainer 2 on token {OLD + 5} was not asked about: ask, made, yes, to be"

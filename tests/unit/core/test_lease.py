@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace_server.core.lease import LeaseTable, Verdict
+from headrace_server.core.lease import CommitVerdict, LeaseTable
 from headrace_server.core.transitions import IllegalEvent
 from tests.examples import some
 
@@ -28,16 +28,16 @@ def commit(t, token, session, code=""):
 def test_a_commit_counts_once_and_is_answered_the_same_when_it_comes_again():
     t = table()
     token = t.grant("a", 1, 1, 0.0).token
-    assert commit(t, token, 1) == (Verdict.COMMITTED, "a")
-    assert commit(t, token, 1) == (Verdict.DUPLICATE, None) and t.fault(token) is None
-    assert commit(t, token, 2) == (Verdict.DUPLICATE, None)
+    assert commit(t, token, 1) == (CommitVerdict.COMMITTED, "a")
+    assert commit(t, token, 1) == (CommitVerdict.DUPLICATE, None) and t.fault(token) is None
+    assert commit(t, token, 2) == (CommitVerdict.DUPLICATE, None)
 
 
 def test_a_commit_that_could_not_be_stored_is_answered_by_that_when_it_comes_again():
     t = table()
     token = t.grant("a", 1, 1, 0.0).token
-    assert commit(t, token, 1, "state") == (Verdict.COMMITTED, "a")
-    assert commit(t, token, 1) == (Verdict.DUPLICATE, None)
+    assert commit(t, token, 1, "state") == (CommitVerdict.COMMITTED, "a")
+    assert commit(t, token, 1) == (CommitVerdict.DUPLICATE, None)
     assert t.fault(token) == (token, "state", "why")
 
 
@@ -45,12 +45,12 @@ def test_whoever_commits_while_a_commit_is_being_stored_is_answered_with_the_fir
     t = table()
     token = t.grant("a", 1, 1, 0.0).token
     _, lease = t.commit(token, 1)
-    assert t.commit(token, 1) == (Verdict.WAITING, None) and lease.asked == ()
-    assert t.commit(token, 2) == (Verdict.WAITING, None) and lease.asked == (2,)
+    assert t.commit(token, 1) == (CommitVerdict.WAITING, None) and lease.asked == ()
+    assert t.commit(token, 2) == (CommitVerdict.WAITING, None) and lease.asked == (2,)
     assert t.unstored == {1: 1} and not t.count(1)
     t.stored(lease)
     assert t.unstored == {}
-    assert t.commit(token, 2) == (Verdict.DUPLICATE, None)
+    assert t.commit(token, 2) == (CommitVerdict.DUPLICATE, None)
 
 
 def test_an_illegal_event_changes_nothing_and_tells_what_has_happened_to_the_batch():
@@ -85,8 +85,8 @@ def test_a_commit_after_the_lease_has_ended_counts_while_nobody_got_the_batch():
     t = table()
     lease = t.grant("a", 1, 1, 0.0)
     assert t.expired(TTL) == [lease] and t.take_back(lease) == "a"
-    assert commit(t, lease.token, 1) == (Verdict.COMMITTED, "a")
-    assert commit(t, lease.token, 1) == (Verdict.DUPLICATE, None)
+    assert commit(t, lease.token, 1) == (CommitVerdict.COMMITTED, "a")
+    assert commit(t, lease.token, 1) == (CommitVerdict.DUPLICATE, None)
 
 
 def test_a_commit_is_stale_once_the_batch_went_to_another():
@@ -95,20 +95,20 @@ def test_a_commit_is_stale_once_the_batch_went_to_another():
     t.take_back(first)
     second = t.grant("a", 2, 1, 0.0)
     assert second.token > first.token
-    assert commit(t, first.token, 1) == (Verdict.STALE, None)
-    assert commit(t, second.token, 2) == (Verdict.COMMITTED, "a")
-    assert commit(t, first.token, 1) == (Verdict.STALE, None)
+    assert commit(t, first.token, 1) == (CommitVerdict.STALE, None)
+    assert commit(t, second.token, 2) == (CommitVerdict.COMMITTED, "a")
+    assert commit(t, first.token, 1) == (CommitVerdict.STALE, None)
 
 
 def test_nobody_commits_for_another_while_the_lease_stands():
     t = table()
     token = t.grant("a", 1, 1, 0.0).token
-    assert commit(t, token, 2) == (Verdict.STALE, None)
-    assert commit(t, token, 1) == (Verdict.COMMITTED, "a")
+    assert commit(t, token, 2) == (CommitVerdict.STALE, None)
+    assert commit(t, token, 1) == (CommitVerdict.COMMITTED, "a")
 
 
 def test_a_token_that_never_was_is_stale():
-    assert commit(table(), 7, 1) == (Verdict.STALE, None)
+    assert commit(table(), 7, 1) == (CommitVerdict.STALE, None)
 
 
 def test_a_batch_is_never_leased_twice_at_once_and_the_attempt_changes_nothing():
@@ -131,8 +131,8 @@ def test_a_trainer_that_is_back_takes_up_what_nobody_got_meanwhile():
     assert t.count(3) == 1 and [x.deadline for x in t.of_session(3)] == [50.0 + TTL]
     with pytest.raises(ValueError, match="is leased already"):
         t.grant("a", 2, 2, 50.0)
-    assert commit(t, kept.token, 1) == (Verdict.STALE, None)
-    assert commit(t, kept.token, 3) == (Verdict.COMMITTED, "a")
+    assert commit(t, kept.token, 1) == (CommitVerdict.STALE, None)
+    assert commit(t, kept.token, 3) == (CommitVerdict.COMMITTED, "a")
 
 
 def test_a_batch_that_was_made_nobodys_can_not_be_committed_by_its_last_holder():
@@ -143,7 +143,10 @@ def test_a_batch_that_was_made_nobodys_can_not_be_committed_by_its_last_holder()
     assert t.holds(1, lease.token)
     t.take_back(lease)
     t.void("a")
-    assert commit(t, lease.token, 1) == (Verdict.STALE, None) and t.adopt(lease.token, 1, 0) is None
+    assert (
+        commit(t, lease.token, 1) == (CommitVerdict.STALE, None)
+        and t.adopt(lease.token, 1, 0) is None
+    )
     assert t.grant("a", 2, 1, 0.0).token == lease.token + 1
     t.void("never leased")
 
@@ -189,7 +192,7 @@ def test_the_oldest_lease_is_the_one_granted_first():
 
 def test_tokens_of_a_later_term_are_larger_than_all_of_an_earlier_one():
     assert table(3).grant("a", 1, 1, 0.0).token == (3 << 32) + 1
-    assert commit(table(4), (3 << 32) + 1, 1) == (Verdict.STALE, None)
+    assert commit(table(4), (3 << 32) + 1, 1) == (CommitVerdict.STALE, None)
 
 
 def test_answers_are_remembered_for_the_last_many_commits_only():
@@ -197,8 +200,8 @@ def test_answers_are_remembered_for_the_last_many_commits_only():
     tokens = [t.grant(i, 1, i, 0.0).token for i in range(65_537)]
     for token in tokens:
         commit(t, token, 1)
-    assert commit(t, tokens[0], 1) == (Verdict.STALE, None)
-    assert commit(t, tokens[1], 1) == (Verdict.DUPLICATE, None)
+    assert commit(t, tokens[0], 1) == (CommitVerdict.STALE, None)
+    assert commit(t, tokens[1], 1) == (CommitVerdict.DUPLICATE, None)
 
 
 class LeaseHistories(RuleBasedStateMachine):
@@ -237,20 +240,20 @@ class LeaseHistories(RuleBasedStateMachine):
         batch = self.batch_of[token]
         verdict, settled = commit(self.table, token, session)
         if self.settled.get(batch) == token:
-            expected = Verdict.DUPLICATE
+            expected = CommitVerdict.DUPLICATE
         elif (
             self.last[batch] != token
             or batch in self.settled
             or token in self.void
             or self.holder.get(token, session) != session
         ):
-            expected = Verdict.STALE
+            expected = CommitVerdict.STALE
         else:
-            expected = Verdict.COMMITTED
+            expected = CommitVerdict.COMMITTED
             self.settled[batch] = token
             self.holder.pop(token, None)
         assert verdict is expected
-        assert settled == (batch if expected is Verdict.COMMITTED else None)
+        assert settled == (batch if expected is CommitVerdict.COMMITTED else None)
 
     @precondition(lambda self: self.batch_of)
     @rule(data=st.data(), session=st.integers(1, 3))

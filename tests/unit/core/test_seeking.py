@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace_server.core.lanes import Lanes
-from headrace_server.core.seeking import Found
+from headrace_server.core.seeking import FoundExample
 from headrace_server.core.segments import SegmentQueue
 
 
@@ -28,7 +28,9 @@ def test_a_sequence_is_not_begun_then_out_then_ready_and_out_again():
     queue.want(1)
     batch = queue.next_draft()
     assert batch is not None
-    assert queue.seek(b"a") == [Found(0, 3, 0, batch)] and places(queue, b"b") == [(0, 0, 1, "out")]
+    assert queue.seek(b"a") == [FoundExample(0, 3, 0, batch)] and places(queue, b"b") == [
+        (0, 0, 1, "out")
+    ]
     queue.saved(batch)
     assert places(queue, b"a") == [(0, 1, 3, "ready")] and places(queue, b"b") == []
 
@@ -61,7 +63,7 @@ def test_in_lanes_the_segment_is_that_of_the_oldest_batch_that_is_out(ahead: boo
     lanes.want(2, 7)
     first = lanes.next_draft()
     assert (lanes.next_draft() is not None) is ahead
-    assert lanes.seek(b"a") == [Found(0, 3, 0, first)]
+    assert lanes.seek(b"a") == [FoundExample(0, 3, 0, first)]
 
 
 def test_what_segments_wait_for_is_counted():

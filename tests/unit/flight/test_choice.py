@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from headrace_server.flight.choice import ByTrainer, batch_named, steps_named
-from headrace_server.flight.leases import Lease, Trainer
+from headrace_server.flight.leases import HandOut, RecordedTrainer
 from headrace_server.flight.rows import BatchId
 
-ONE = Trainer(1, 1, "node:10", 0, 2)
-TWO = Trainer(1, 2, "node:11", 1, 2)
-LATER = Trainer(2, 1, "node:12", 0, 2)
+ONE = RecordedTrainer(1, 1, "node:10", 0, 2)
+TWO = RecordedTrainer(1, 2, "node:11", 1, 2)
+LATER = RecordedTrainer(2, 1, "node:12", 0, 2)
 
 
-def leases() -> list[Lease]:
+def leases() -> list[HandOut]:
     given = [(ONE, 0, 1), (TWO, 1, 1), (ONE, 2, 2), (LATER, 0, 1), (LATER, 1, 2)]
     return [
-        Lease(token, BatchId(trainer.life, 0, number), 8, trainer, step, 0.0)
+        HandOut(token, BatchId(trainer.life, 0, number), 8, trainer, step, 0.0)
         for token, (trainer, number, step) in enumerate(given)
     ]
 

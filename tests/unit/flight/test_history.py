@@ -13,13 +13,13 @@ from headrace_server.core.handover import Answer, Batch, Effect, Reclaimed, Retu
 from headrace_server.core.plan import Part, Read
 from headrace_server.core.slots import Segments
 from headrace_server.flight.choice import ByTrainer
-from headrace_server.flight.history import History, feed_of
-from headrace_server.flight.leases import Leases
+from headrace_server.flight.history import FeedRecord, feed_of
+from headrace_server.flight.leases import HandOuts
 from headrace_server.flight.recorder import LeaseRecorder, RowsRecorder, flight_directory
 from headrace_server.flight.rows import BatchId, Recorded
 from headrace_server.process.config import RunConfig
 from headrace_server.reading.chunk import Origin
-from headrace_server.reading.trace import Source, Trace
+from headrace_server.reading.trace import ChunkTrace, Trace
 
 
 def config(state: Path, start: int = 1, nbytes: int = 1 << 20) -> RunConfig:
@@ -27,10 +27,10 @@ def config(state: Path, start: int = 1, nbytes: int = 1 << 20) -> RunConfig:
     return RunConfig((), "", (), record_bytes=nbytes, **about)  # type: ignore[arg-type]
 
 
-def source(chunk: int, *examples: int, keys: tuple[bytes, ...] = ()) -> Source:
+def source(chunk: int, *examples: int, keys: tuple[bytes, ...] = ()) -> ChunkTrace:
     numbers = np.array(examples, np.int64)
     origin = Origin(("a\udcff", "b"), (numbers % 2).astype(np.int32), numbers // 2, 10 * numbers)
-    return Source(Read(chunk, 3, [0, b"\0", 1], 64), {"mean": 0.5}, numbers, origin, keys)
+    return ChunkTrace(Read(chunk, 3, [0, b"\0", 1], 64), {"mean": 0.5}, numbers, origin, keys)
 
 
 def hello(rank: int = -1, world: int = 0, nonce: bytes = b"n") -> Hello:
@@ -118,7 +118,7 @@ def fates(tmp_path: Path, *rounds: list[Effect]) -> list[tuple[int, str]]:
     for effects in rounds:
         recorder.note(effects)
     recorder.close()
-    return [(le.token, le.fate) for le in Leases(flight_directory(tmp_path, "f"))]
+    return [(le.token, le.fate) for le in HandOuts(flight_directory(tmp_path, "f"))]
 
 
 def test_each_lease_has_its_end(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_each_lease_has_its_end(tmp_path: Path) -> None:
         *((1, "committed"), (2, "stale"), (3, "out"), (4, "left")),
         *((5, "voided"), (6, "committed"), (7, "refused")),
     ]
-    leases = list(Leases(flight_directory(tmp_path, "f")))
+    leases = list(HandOuts(flight_directory(tmp_path, "f")))
     assert [event.fate for event in leases[5].events] == ["expired", "committed"]
     assert leases[6].events[0].text == "state: wrong"
     assert str(leases[0].trainer) == "1/1 (node:5, rank 2 of 4)" and leases[4].step == 5
@@ -148,7 +148,7 @@ def test_who_a_trainer_is_stands_in_every_file(tmp_path: Path) -> None:
         recorder.note(batch)
     recorder.close()
     sorted(flight_directory(tmp_path, "f").glob("leases-*"))[0].unlink()
-    leases = list(Leases(flight_directory(tmp_path, "f")))
+    leases = list(HandOuts(flight_directory(tmp_path, "f")))
     assert leases and {lease.trainer.host for lease in leases} == {"node:5"}
 
 
@@ -176,7 +176,7 @@ class Life:
 
 def told(state: Path) -> list[tuple[int, int, str]]:
     """Token, step and fate of all that is recorded."""
-    found = Leases(flight_directory(state, "f"))
+    found = HandOuts(flight_directory(state, "f"))
     return [(lease.token, lease.step, lease.fate) for lease in found]
 
 
@@ -190,7 +190,7 @@ def test_batches_of_several_owners_are_one_trainers_in_the_order_of_the_feed(
     lives[0].gives(1)
     steps = [(101, 1), (201, 2), (301, 3), (102, 4), (202, 5), (302, 6)]
     assert told(tmp_path) == [(token, step, "out") for token, step in steps]
-    leases = list(Leases(flight_directory(tmp_path, "f")))
+    leases = list(HandOuts(flight_directory(tmp_path, "f")))
     assert {str(lease.trainer) for lease in leases} == {"1/1 (node:5)"}
     for text in ("1", "3", "2/2"):
         assert ByTrainer(text, range(2, 4)).of(leases) == leases[1:3]
@@ -248,7 +248,7 @@ def test_hand_outs_and_rows_are_joined(tmp_path: Path) -> None:
         )
     assert fates(tmp_path, [sent(1, 0), sent(2, 1)], [Returned(1, "left"), sent(3, 0, 2)])
     rows.close()
-    history = History(tmp_path, feed_of(tmp_path, None))
+    history = FeedRecord(tmp_path, feed_of(tmp_path, None))
     assert [one.id.number for one in history.last(2)] == [1, 0]
     again = history.of_batch(BatchId(1, 0, 0))
     assert [one.lease.token for one in again if one.lease] == [1, 3]

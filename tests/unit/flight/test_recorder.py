@@ -11,12 +11,12 @@ import pytest
 from headrace_server.core.handover import Batch, Send
 from headrace_server.core.plan import Part, Read
 from headrace_server.flight import recorder as flight
-from headrace_server.flight.leases import Leases
+from headrace_server.flight.leases import HandOuts
 from headrace_server.flight.recorder import LeaseRecorder, RowsRecorder, flight_directory
 from headrace_server.flight.rows import Recorded
 from headrace_server.process.config import RunConfig
 from headrace_server.reading.chunk import Origin
-from headrace_server.reading.trace import Source, Trace
+from headrace_server.reading.trace import ChunkTrace, Trace
 
 
 def config(state: Path) -> RunConfig:
@@ -25,7 +25,7 @@ def config(state: Path) -> RunConfig:
 
 def trace() -> Trace:
     numbers = np.arange(2)
-    one = Source(Read(0, 0, 0, 2), None, numbers, Origin.single("file", numbers))
+    one = ChunkTrace(Read(0, 0, 0, 2), None, numbers, Origin.single("file", numbers))
     return Trace({0: one}, (Part(0, slice(0, 2)),))
 
 
@@ -48,7 +48,7 @@ def test_a_directory_that_can_not_be_made_is_told_once_and_tried_again(
     leases.close()
     directory = flight_directory(tmp_path, "f")
     assert [batch.number for batch in Recorded(directory)] == [3]
-    assert [lease.token for lease in Leases(directory)] == [4]
+    assert [lease.token for lease in HandOuts(directory)] == [4]
 
 
 def test_after_a_fault_nothing_is_tried_for_a_while(tmp_path: Path) -> None:
@@ -73,5 +73,5 @@ def test_a_batch_that_is_sent_once_more_was_handed_out_once(tmp_path: Path) -> N
     for _ in range(2):
         leases.note([Send(1, 1, 7, Batch(0, 0, 2))])
     leases.close()
-    (lease,) = Leases(flight_directory(tmp_path, "f"))
+    (lease,) = HandOuts(flight_directory(tmp_path, "f"))
     assert lease.token == 7 and lease.events == []

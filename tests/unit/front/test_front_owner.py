@@ -9,7 +9,7 @@ from headrace_proto.messages import FROM_SERVER, Unknown
 from headrace_server.core.farewell import RETURN_S
 from headrace_server.front.front_owner import FrontOwner, life_of, number_of
 from headrace_server.process.exchange import Exchange
-from headrace_server.process.relay import FROM_FRONT, AllBack, Heard, Known, Sent
+from headrace_server.process.relay import FROM_FRONT, AllBack, Known, Sent, TrainerMessage
 
 KNOWN = Known(None, {})
 
@@ -54,7 +54,7 @@ def test_greetings_are_held_until_the_owner_is_ready():
     w.owner.begin_life(b"1-0", KNOWN)
     assert w.take_told() == [KNOWN, AllBack()]
     w.owner.open(0.0)
-    assert w.take_told() == [Heard(b"a", "key")]
+    assert w.take_told() == [TrainerMessage(b"a", "key")]
     assert w.owner.greets(b"a") and w.owner.forget(b"a") == 5
 
 

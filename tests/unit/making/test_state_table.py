@@ -19,7 +19,7 @@ from headrace_proto.dtypes import BYTES, numpy_dtype
 from headrace_server.core.changes import Examples
 from headrace_server.core.slots import Slots
 from headrace_server.making.run import Done, Resting
-from headrace_server.making.sequencing import State
+from headrace_server.making.sequencing import StateSource
 from headrace_server.making.state_table import (
     HandedStates,
     StateTable,
@@ -418,8 +418,10 @@ def test_trainers_that_come_flush_and_leave_see_right_states_and_every_segment(
 # The tables by themselves
 
 
-def plain(name: str, kind: str, dtype: str, shape: list[int], value: Any) -> State:
-    return State.of({"name": name, "kind": kind, "dtype": dtype, "shape": shape, "value": value})
+def plain(name: str, kind: str, dtype: str, shape: list[int], value: Any) -> StateSource:
+    return StateSource.of(
+        {"name": name, "kind": kind, "dtype": dtype, "shape": shape, "value": value}
+    )
 
 
 def test_constants_are_read_from_plain_data_and_blanks_are_zero():

@@ -6,7 +6,7 @@ import pytest
 
 import headrace_server as hs
 from headrace_proto.schema import Field
-from headrace_server.pipeline.declaration import Declaration, Order, Policy
+from headrace_server.pipeline.declaration import Declaration, Policy, ReadingOrder
 
 FEATURES = {"x": hs.scalar("int64"), "audio": hs.sequence("float32", (64,))}
 
@@ -26,13 +26,13 @@ def source():
 def test_every_call_gives_a_new_pipeline_and_changes_none():
     one = source()
     two = one.shuffle(seed=7)
-    assert one.batch(2).declaration().order == Order()
-    assert two.batch(2).declaration().order == Order(seed=7)
+    assert one.batch(2).declaration().order == ReadingOrder()
+    assert two.batch(2).declaration().order == ReadingOrder(seed=7)
 
 
 def test_the_defaults_of_the_stages_are_those_of_the_contract():
     declared = source().shuffle().repeat().batch(32).declaration()
-    assert declared.order == Order(seed=0, window=None, epochs=None, reshuffle=True)
+    assert declared.order == ReadingOrder(seed=0, window=None, epochs=None, reshuffle=True)
     assert declared.shape.options == {
         "batch_size": 32,
         "allow_smaller_final_batch": False,
@@ -191,4 +191,4 @@ def test_a_pipeline_without_a_shape_names_the_shapes():
 
 def test_a_pipeline_can_not_be_changed():
     with pytest.raises(AttributeError):
-        source()._order = Order()
+        source()._order = ReadingOrder()

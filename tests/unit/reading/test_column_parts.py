@@ -12,7 +12,7 @@ from headrace_proto.errors import DataError
 from headrace_proto.schema import Field
 from headrace_server.reading.columns import column_from_rows, row_of, take
 from headrace_server.reading.reader import BadRecords
-from headrace_server.reading.sources.column_parts import ColumnPart, Held, Whole, origin_in
+from headrace_server.reading.sources.column_parts import ColumnPart, StoredRows, Whole, origin_in
 from headrace_server.reading.sources.example_rows import Schema
 from headrace_server.reading.sources.parts_reader import Rows
 from tests.unit.readers import plain
@@ -26,9 +26,9 @@ class Holed:
         self._column = column_from_rows([[v] * (v % 3) for v in values], self.field)
         self._missing, self._unsound = np.array(missing, bool), np.array(unsound, bool)
 
-    def read(self, rows: Rows) -> Held:
+    def read(self, rows: Rows) -> StoredRows:
         column = take(self._column, rows)
-        return Held(column, self._missing[rows], ((self._unsound[rows], "it is unsound"),))
+        return StoredRows(column, self._missing[rows], ((self._unsound[rows], "it is unsound"),))
 
 
 @given(

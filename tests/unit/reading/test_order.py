@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace_proto.schema import Field
 from headrace_server.core.permutation import Permutation
-from headrace_server.pipeline.declaration import Order
+from headrace_server.pipeline.declaration import ReadingOrder
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.order import ORDINAL_BITS, PartitionReader
 from tests.examples import some
@@ -108,7 +108,7 @@ def partitions(reader, order, count):
 
 
 ORDERS = st.builds(
-    Order,
+    ReadingOrder,
     seed=st.none() | st.integers(-5, 5),
     window=st.none() | st.integers(1, 40),
     reshuffle=st.booleans(),
@@ -129,7 +129,7 @@ def sources(draw):
     """A reader and an order that it can be read in."""
     reader, order = draw(NUMBERED | STREAMED), draw(ORDERS)
     if isinstance(reader, Streamed) and order.seed is not None and order.window is None:
-        order = Order(order.seed, draw(st.integers(1, 40)), 1, order.reshuffle)
+        order = ReadingOrder(order.seed, draw(st.integers(1, 40)), 1, order.reshuffle)
     return reader, order
 
 
@@ -179,7 +179,7 @@ def test_epochs_and_partitions_read_in_turn_do_not_disturb_one_another(source, l
 
 def test_without_a_seed_partitions_are_contiguous_slices():
     reader = Numbered(11)
-    assert [rows(part) for part in partitions(reader, Order(), 3)] == [
+    assert [rows(part) for part in partitions(reader, ReadingOrder(), 3)] == [
         [0, 1, 2],
         [3, 4, 5, 6],
         [7, 8, 9, 10],
@@ -188,8 +188,8 @@ def test_without_a_seed_partitions_are_contiguous_slices():
 
 
 def test_a_window_without_a_seed_is_no_shuffle():
-    assert rows(PartitionReader(Numbered(9), Order(window=4), 0, 1)) == list(range(9))
-    assert rows(PartitionReader(Streamed([4, 2]), Order(window=4), 0, 1), limits=(1,)) == [
+    assert rows(PartitionReader(Numbered(9), ReadingOrder(window=4), 0, 1)) == list(range(9))
+    assert rows(PartitionReader(Streamed([4, 2]), ReadingOrder(window=4), 0, 1), limits=(1,)) == [
         0,
         1,
         2,
@@ -201,7 +201,7 @@ def test_a_window_without_a_seed_is_no_shuffle():
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_the_exact_shuffle_is_the_permutation_of_all_cut_into_slices(count):
-    parts = partitions(Numbered(2000), Order(seed=7), count)
+    parts = partitions(Numbered(2000), ReadingOrder(seed=7), count)
     for epoch in (0, 5):
         got = [row for part in parts for row in rows(part, epoch, (300,))]
         assert got == Permutation(2000, 7, epoch).at(np.arange(2000)).tolist()
@@ -209,16 +209,16 @@ def test_the_exact_shuffle_is_the_permutation_of_all_cut_into_slices(count):
 
 @pytest.mark.parametrize("reader", [Numbered(50), Streamed([20, 20, 10])])
 def test_epochs_differ_unless_reshuffling_is_off(reader):
-    for order, same in ((Order(3, 10), False), (Order(3, 10, reshuffle=False), True)):
+    for order, same in ((ReadingOrder(3, 10), False), (ReadingOrder(3, 10, reshuffle=False), True)):
         part = PartitionReader(reader, order, 0, 1)
         assert (rows(part, 0) == rows(part, 1)) is same
-    assert rows(PartitionReader(reader, Order(3, 10), 0, 1)) != rows(
-        PartitionReader(reader, Order(4, 10), 0, 1)
+    assert rows(PartitionReader(reader, ReadingOrder(3, 10), 0, 1)) != rows(
+        PartitionReader(reader, ReadingOrder(4, 10), 0, 1)
     )
 
 
 def test_windows_by_number_stay_in_their_blocks_and_are_each_permuted_in_their_own_way():
-    part = PartitionReader(Numbered(205), Order(seed=1, window=20), 1, 2)
+    part = PartitionReader(Numbered(205), ReadingOrder(seed=1, window=20), 1, 2)
     got = rows(part, 0, (7,))
     assert part.share() == 103
     shapes = set()
@@ -232,7 +232,7 @@ def test_windows_by_number_stay_in_their_blocks_and_are_each_permuted_in_their_o
 
 def test_windows_by_stream_stay_in_their_stream_and_streams_change_places_between_epochs():
     reader = Streamed([25] * 6, most=4)
-    part = PartitionReader(reader, Order(seed=1, window=10), 0, 1)
+    part = PartitionReader(reader, ReadingOrder(seed=1, window=10), 0, 1)
     orders = set()
     for epoch in range(4):
         got = rows(part, epoch, (3,))
@@ -246,7 +246,7 @@ def test_windows_by_stream_stay_in_their_stream_and_streams_change_places_betwee
 
 
 def test_partitions_take_whole_streams_where_there_are_enough():
-    parts = partitions(Streamed([2] * 5), Order(), 2)
+    parts = partitions(Streamed([2] * 5), ReadingOrder(), 2)
     assert [[row >> ORDINAL_BITS for row in rows(part)] for part in parts] == [
         [0, 0, 2, 2, 4, 4],
         [1, 1, 3, 3],
@@ -255,7 +255,7 @@ def test_partitions_take_whole_streams_where_there_are_enough():
 
 def test_partitions_share_the_rows_of_every_stream_where_there_are_too_few():
     reader = Streamed([5, 3])
-    parts = partitions(reader, Order(), 3)
+    parts = partitions(reader, ReadingOrder(), 3)
     assert [rows(part) for part in parts] == [
         [0, 3, 2**40],
         [1, 4, 2**40 + 1],
@@ -266,7 +266,7 @@ def test_partitions_share_the_rows_of_every_stream_where_there_are_too_few():
 
 def test_a_window_is_read_once_while_it_is_handed_out_and_once_more_after_a_restart():
     reader = Streamed([30], most=100)
-    part, order = PartitionReader(reader, Order(2, 10), 0, 1), Order(2, 10)
+    part, order = PartitionReader(reader, ReadingOrder(2, 10), 0, 1), ReadingOrder(2, 10)
     rows(part, 0, (2,))
     assert reader.records_read == 30
     PartitionReader(reader, order, 0, 1).read(0, [0, b"10", 4], 2)
@@ -274,13 +274,13 @@ def test_a_window_is_read_once_while_it_is_handed_out_and_once_more_after_a_rest
 
 
 def test_a_window_at_hand_is_not_taken_for_the_same_window_of_another_epoch():
-    part = PartitionReader(Streamed([20], most=100), Order(2, 20), 0, 1)
+    part = PartitionReader(Streamed([20], most=100), ReadingOrder(2, 20), 0, 1)
     first, second = (part.read(epoch, part.start(), 20)[0].ordinals.tolist() for epoch in (0, 1))
     assert first != second and sorted(first) == sorted(second)
 
 
 def test_positions_pass_over_rows_that_are_skipped():
-    steps = walk(PartitionReader(Numbered(10, bad=[2, 3, 4, 9]), Order(), 0, 1), limits=(3,))
+    steps = walk(PartitionReader(Numbered(10, bad=[2, 3, 4, 9]), ReadingOrder(), 0, 1), limits=(3,))
     assert steps == [(0, [0, 1]), (3, [5]), (6, [6, 7, 8]), (9, [])]
 
 
@@ -288,13 +288,13 @@ def test_the_exact_shuffle_of_a_stream_is_refused_with_the_remedy():
     with pytest.raises(
         ValueError, match=r"not be read by number: use shuffle\(window=n\), or conv"
     ):
-        PartitionReader(Streamed([5]), Order(seed=1), 0, 1)
+        PartitionReader(Streamed([5]), ReadingOrder(seed=1), 0, 1)
 
 
 @pytest.mark.parametrize(("k", "count"), [(-1, 2), (2, 2), (0, 0)])
 def test_a_partition_that_does_not_exist_is_refused(k, count):
     with pytest.raises(ValueError, match=f"partition {k} of {count}"):
-        PartitionReader(Numbered(5), Order(), k, count)
+        PartitionReader(Numbered(5), ReadingOrder(), k, count)
 
 
 @pytest.mark.parametrize(
@@ -310,20 +310,20 @@ def test_a_partition_that_does_not_exist_is_refused(k, count):
 )
 def test_a_position_of_another_source_is_refused(reader, position):
     with pytest.raises(ValueError, match="position"):
-        PartitionReader(reader, Order(1, 9), 0, 1).read(0, position, 3)
+        PartitionReader(reader, ReadingOrder(1, 9), 0, 1).read(0, position, 3)
 
 
 def test_a_limit_below_one_is_refused():
     with pytest.raises(ValueError, match="limit=0"):
-        PartitionReader(Numbered(5), Order(), 0, 1).read(0, 0, 0)
+        PartitionReader(Numbered(5), ReadingOrder(), 0, 1).read(0, 0, 0)
 
 
 def test_the_share_is_known_where_examples_have_numbers():
-    assert [part.share() for part in partitions(Numbered(11), Order(1), 3)] == [3, 4, 4]
-    assert PartitionReader(Streamed([5]), Order(), 0, 1).share() is None
+    assert [part.share() for part in partitions(Numbered(11), ReadingOrder(1), 3)] == [3, 4, 4]
+    assert PartitionReader(Streamed([5]), ReadingOrder(), 0, 1).share() is None
 
 
-@pytest.mark.parametrize("order", [Order(), Order(1, 3)])
+@pytest.mark.parametrize("order", [ReadingOrder(), ReadingOrder(1, 3)])
 @pytest.mark.parametrize(
     ("reader", "count", "what"),
     [

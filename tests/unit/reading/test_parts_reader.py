@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace_proto.schema import Field
 from headrace_server.reading.chunk import Origin
-from headrace_server.reading.sources.parts_reader import Kept, PartsReader, Rows
+from headrace_server.reading.sources.parts_reader import KeptRows, PartsReader, Rows
 
 
 class Numbers:
@@ -20,7 +20,7 @@ class Numbers:
         self._first, self._without = first, without
         self.closed = False
 
-    def read(self, rows: Rows) -> Kept:
+    def read(self, rows: Rows) -> KeptRows:
         index = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
         assert len(index)
         assert 0 <= index.min() <= index.max() < self.rows
@@ -28,7 +28,7 @@ class Numbers:
             [i for i, n in enumerate(index) if n + self._first not in self._without], np.int64
         )
         kept = index[which]
-        return Kept({"n": kept + self._first}, Origin.single("f", kept), which)
+        return KeptRows({"n": kept + self._first}, Origin.single("f", kept), which)
 
     def close(self) -> None:
         self.closed = True

@@ -11,7 +11,7 @@ from headrace_proto.errors import ServerError
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.process.diary import IDLE, STEP, Entry
 from headrace_server.state.omissions import Omissions, quarantine_file
-from headrace_server.supervisor.quarantine import MOST_ROWS, Quarantine, Verdict
+from headrace_server.supervisor.quarantine import MOST_ROWS, DeathVerdict, Quarantine
 
 
 def config(*feeds: str, state: Path | None = None, on_bad_example: str = "skip") -> RunConfig:
@@ -43,21 +43,21 @@ def skipping() -> Quarantine:
 
 
 def test_a_death_between_two_steps_is_nobodys_fault(skipping: Quarantine):
-    assert skipping.died(Entry(IDLE), "words") == Verdict()
-    assert skipping.died(Entry(STEP, "f", 0), "words") == Verdict()
+    assert skipping.died(Entry(IDLE), "words") == DeathVerdict()
+    assert skipping.died(Entry(STEP, "f", 0), "words") == DeathVerdict()
     assert skipping.marks() == {}
 
 
 def test_a_row_is_watched_after_one_death_suspect_after_two_and_out_after_the_third_alone(
     skipping: Quarantine,
 ):
-    assert skipping.died(together(1, 2, 3), "words") == Verdict(expected=False)
+    assert skipping.died(together(1, 2, 3), "words") == DeathVerdict(expected=False)
     assert skipping.marks() == {"f": {"out": [], "suspect": [], "watched": [1, 2, 3]}}
-    assert skipping.died(together(2, 3, 4), "words") == Verdict(expected=True)
+    assert skipping.died(together(2, 3, 4), "words") == DeathVerdict(expected=True)
     assert skipping.marks()["f"]["suspect"] == [2, 3]
     verdict = skipping.died(alone(3), "last words")
     text = "FILE, record 3: its worker died 3 times while reading it: last words"
-    assert verdict == Verdict(expected=True, quarantined=text)
+    assert verdict == DeathVerdict(expected=True, quarantined=text)
     assert skipping.left_out("f") == {3: text}
     assert skipping.marks()["f"] == {"out": [[3, text]], "suspect": [2], "watched": [1, 2, 4]}
 
@@ -111,7 +111,7 @@ def test_what_can_not_be_left_out_fails_the_feed(skipping: Quarantine, entry: En
 def test_a_worker_that_did_not_know_of_a_row_that_is_out_convicts_no_other(tmp_path: Path):
     quarantine = Quarantine(knowing(tmp_path, 5))
     for _ in range(4):
-        assert quarantine.died(together(4, 5, 6), "words") == Verdict(expected=True)
+        assert quarantine.died(together(4, 5, 6), "words") == DeathVerdict(expected=True)
     assert quarantine.marks()["f"]["watched"] == []
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace_server.watch.answers import Answers, Request, Response
+from headrace_server.watch.answers import Answers, HttpRequest, Response
 from headrace_server.watch.watch import Watch
 
 from .statuses import feed
@@ -32,7 +32,7 @@ def watch(server: Watched) -> Iterator[Watch]:
 
 
 def get(watch: Watch, target: str, local: bool = True, **headers: str) -> Response:
-    request = Request("GET", target, {**HERE, **headers}, "127.0.0.1")
+    request = HttpRequest("GET", target, {**HERE, **headers}, "127.0.0.1")
     return Answers(watch, local).answer(request)
 
 
@@ -43,7 +43,7 @@ def drain(
     local: bool = True,
     token: str | None = None,
 ) -> int:
-    return Answers(watch, local, token).answer(Request("POST", "/drain", headers, peer)).status
+    return Answers(watch, local, token).answer(HttpRequest("POST", "/drain", headers, peer)).status
 
 
 # Reading
@@ -136,9 +136,9 @@ def test_what_is_not_there_is_not_found_and_other_methods_are_not_allowed(watch:
     for target in ("/nonesuch", "/metrics/", "/../etc/passwd", "//status.json", "/%00"):
         assert get(watch, target).status == 404, target
     for method in ("PUT", "DELETE", "OPTIONS", "TRACE", "get", ""):
-        assert Answers(watch, True).answer(Request(method, "/", HERE, "::1")).status == 405
-    assert Answers(watch, True).answer(Request("POST", "/metrics", HERE, "::1")).status == 405
-    assert Answers(watch, True).answer(Request("POST", "/x", HERE, "::1")).status == 404
+        assert Answers(watch, True).answer(HttpRequest(method, "/", HERE, "::1")).status == 405
+    assert Answers(watch, True).answer(HttpRequest("POST", "/metrics", HERE, "::1")).status == 405
+    assert Answers(watch, True).answer(HttpRequest("POST", "/x", HERE, "::1")).status == 404
 
 
 def test_nonsense_in_a_query_is_refused_and_harms_nobody(watch: Watch):

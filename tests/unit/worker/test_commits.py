@@ -10,7 +10,7 @@ import pytest
 
 import headrace_server as hs
 from headrace_server.worker.commits import Commits
-from headrace_server.worker.events import Flush, Flushed, Kept
+from headrace_server.worker.events import CommitsStored, Flushed, StateFlush
 from tests.unit.lives import House, step
 
 NAME = ("f", 0)
@@ -67,19 +67,19 @@ def test_with_a_store_a_save_is_answered_when_it_is_committed(at_work: Open):
     two, commits, run = at_work(durable=True, wanted=0)
     assert two.stores.knows(NAME, 70) and not two.stores.knows(NAME, 71), "what is refused is not"
     save(commits, run, 0, 70)
-    assert two.until_sent(1) == [Kept(*NAME, [[0, "", ""]])], "as it was answered before"
+    assert two.until_sent(1) == [CommitsStored(*NAME, [[0, "", ""]])], "as it was answered before"
 
 
 def test_what_is_written_without_a_thread_is_answered_when_it_is_written(at_work: Open):
     one, commits, run = at_work(durable=True, wanted=2, durability="process")
     save(commits, run, 0, 70)
     assert one.sent == []
-    assert one.stores.write() == [] and one.sent == [Kept(*NAME, [[0, "", ""]])]
+    assert one.stores.write() == [] and one.sent == [CommitsStored(*NAME, [[0, "", ""]])]
 
 
 @pytest.mark.parametrize("durable", [False, True])
 def test_a_flush_is_answered_after_the_last_message_of_it(at_work: Open, durable: bool):
     one, commits, run = at_work(durable, wanted=1)
-    commits.flush(NAME, run, Flush(0, 5, 6, (), [], True), b"")
-    commits.flush(NAME, run, Flush(0, 5, 6, (), []), b"")
+    commits.flush(NAME, run, StateFlush(0, 5, 6, (), [], True), b"")
+    commits.flush(NAME, run, StateFlush(0, 5, 6, (), []), b"")
     assert one.until_sent(1) == [Flushed("f", 5, 6)]

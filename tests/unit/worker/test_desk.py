@@ -10,18 +10,18 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import HeadraceError
 from headrace_proto.messages import FROM_SERVER, Ended, Handed, Hello
-from headrace_proto.messages import Flush as TrainersFlush
+from headrace_proto.messages import StateFlush as TrainersFlush
 from headrace_server.core.handover import Answer, Claim, Leave, Rewound, Send, StoreCommit, Want
 from headrace_server.core.recalls import Acknowledged
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.worker.desk import Desk, delivery_of
 from headrace_server.worker.events import (
+    CommitsStored,
     Finished,
-    Flush,
-    Kept,
     Made,
     Opened,
     Placed,
+    StateFlush,
     Waiting,
 )
 
@@ -226,7 +226,7 @@ def test_words_of_segments_become_events():
     at.make(1, 0)
     at.save()
     at.act()
-    at.desk.on_kept(Kept("default", 1, [[0, "cancelled", "it was drained"], [9, "", ""]]))
+    at.desk.on_kept(CommitsStored("default", 1, [[0, "cancelled", "it was drained"], [9, "", ""]]))
     at.act()
     assert at.answers == [Answer(TRAINER, (), (), ((at.tokens[0], "cancelled", "it was drained"),))]
     lanes = Segments("lanes")
@@ -242,7 +242,7 @@ def test_who_holds_the_batch_that_is_waited_for_is_said():
     assert at.desk.describe(61.0).startswith(
         "partition 0: it waits for save_state of 00000_of_00002:a, leased to trainer 1 for 61 s; "
     )
-    at.desk.on_kept(Kept("default", 0, []))
+    at.desk.on_kept(CommitsStored("default", 0, []))
     assert "save_state" not in at.desk.describe(61.0)
 
 
@@ -263,7 +263,7 @@ def test_a_flush_goes_to_its_partition_after_the_save_of_its_batch_and_before_th
     at.desk.dispatcher.leave(TRAINER)
     saved, flushed, left = [told for told in at.take_told() if not isinstance(told, Want)]
     assert (saved.batch.number, saved.token) == (0, at.tokens[0])
-    assert flushed.payload == (Flush(0, TRAINER, 5, (0, 2), GOOD), states([0, 3, 16]))
+    assert flushed.payload == (StateFlush(0, TRAINER, 5, (0, 2), GOOD), states([0, 3, 16]))
     assert left == Leave(0, 0)
 
 

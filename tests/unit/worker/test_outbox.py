@@ -201,7 +201,7 @@ def test_words_on_a_feed_go_to_its_trainers_and_nobody_elses(post: Post):
 def test_a_segment_that_goes_is_told_to_those_that_map_it_and_its_file_goes(post: Post):
     here, away = post.trainer(b"here", local=True), post.trainer(b"away", local=False)
     post.outbox.retire(SEGMENT)
-    assert not post.path.exists() and post.front.told == [relay.Retired(SEGMENT)]
+    assert not post.path.exists() and post.front.told == [relay.SegmentRetired(SEGMENT)]
     assert post.received(here) == [Retired(here.number, (SEGMENT,))]
     assert post.received(away) == []
     post.outbox.retire(SEGMENT)

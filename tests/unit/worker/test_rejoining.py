@@ -9,7 +9,7 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import FeedInUse, FeedRewound, ServerError
 from headrace_proto.messages import Handed, Hello
-from headrace_server.core.rewinding import BEGINNING, TOUCHED, USED, Member
+from headrace_server.core.rewinding import BEGINNING, TOUCHED, USED, PresentTrainer
 from headrace_server.process.config import FeedConfig
 from headrace_server.worker.rejoining import Later, Rejoining
 
@@ -73,7 +73,7 @@ def test_what_was_committed_counts_against_joining():
     desk.admit(hello(S), [], 1.0)
     desk.touched()
     with pytest.raises(Later, match="another trainer"):
-        desk.admit(hello(S), [Member(b"q", S, 0.0)], 1.0)
+        desk.admit(hello(S), [PresentTrainer(b"q", S, 0.0)], 1.0)
     with pytest.raises(Later, match="is being taken back"):
         desk.admit(hello(S), [], 1.0)
 
@@ -91,17 +91,17 @@ def restarting(generation: int = -1) -> Hello:
 def test_a_feed_is_started_from_its_beginning_unless_others_use_it(durable: bool):
     desk = Rejoining(feed(), durable)
     desk.opened(used=False)
-    desk.admit(restarting(), [Member(b"q", "", 0.9)], 1.0)
+    desk.admit(restarting(), [PresentTrainer(b"q", "", 0.9)], 1.0)
     desk.touched()
     with pytest.raises(Later, match="other trainers may use the feed"):
-        desk.admit(restarting(), [Member(b"q", "", 0.9)], 1.0)
+        desk.admit(restarting(), [PresentTrainer(b"q", "", 0.9)], 1.0)
     with pytest.raises(FeedInUse, match="headrace restart f --force"):
-        desk.admit(restarting(), [Member(b"q", "", 2.9)], 3.0)
+        desk.admit(restarting(), [PresentTrainer(b"q", "", 2.9)], 3.0)
     with pytest.raises(Later, match="is being started from its beginning"):
         desk.admit(restarting(), [], 4.0)
     asked = ("take_back", {"snapshot": BEGINNING, "generation": 0})
     assert desk.reports == [asked]
-    desk.admit(restarting(generation=0), [Member(b"q", "", 2.9)], 5.0)  # it reconnects
+    desk.admit(restarting(generation=0), [PresentTrainer(b"q", "", 2.9)], 5.0)  # it reconnects
 
 
 def test_a_trainer_of_before_the_restart_is_told_so():

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace_server.process.relay import FROM_FRONT, Heard
+from headrace_server.process.relay import FROM_FRONT, TrainerMessage
 from headrace_server.worker import relay_door
 from headrace_server.worker.relay_door import RelayDoor
 
@@ -32,7 +32,7 @@ class Relay:
         self.door = RelayDoor(self.front)
 
     def say(self, connection: bytes, *frames: bytes) -> None:
-        self.front.said.append([FROM_FRONT.encode(Heard(connection, "key")), *frames])
+        self.front.said.append([FROM_FRONT.encode(TrainerMessage(connection, "key")), *frames])
         self.door.hear()
 
     def hear(self) -> list[tuple[bytes, bytes]]:

@@ -13,7 +13,7 @@ from headrace_proto.messages import Answered, Drain, Retarget, Snapshot
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.events import Replied
-from headrace_server.worker.requests import Requests
+from headrace_server.worker.requests import FeedRequests
 from headrace_server.worker.sessions import Session
 
 HALVES = (0.5, 0.5)
@@ -43,7 +43,7 @@ class Owner:
         self.partitions, self.outbox, self.pipe = Calls(), Calls(), Calls()
         self.now = 0.0
         given: Any = self.partitions, lambda call: call(), self.outbox, self.pipe, lambda: self.now
-        self.requests = Requests(*given)
+        self.requests = FeedRequests(*given)
         self.session = Session(7, b"n", "f", b"i", b"p", Path("trainer"))
 
     def say(self, message: Any) -> None:

@@ -29,7 +29,7 @@ from headrace_server.reading.chunk import Origin
 from headrace_server.reading.reader import BadRecords, IndexedReader
 
 from .arrow_columns import ArrowColumn, DecodedColumn, NotMapped, stored_field
-from .column_parts import ColumnPart, Held, StoredColumn, files_that_serve, origin_in
+from .column_parts import ColumnPart, StoredColumn, StoredRows, files_that_serve, origin_in
 from .example_rows import Schema
 from .parts_reader import PartsReader, Rows, numbers_of
 
@@ -174,7 +174,7 @@ class _Mapped:
         self._column, self._batches = column, batches
         self.field = column.field
 
-    def read(self, rows: Rows) -> Held:
+    def read(self, rows: Rows) -> StoredRows:
         return self._column.read(*self._batches.locate(rows))
 
 

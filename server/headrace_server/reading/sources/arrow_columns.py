@@ -25,7 +25,7 @@ from headrace_proto.schema import Field
 from headrace_server.reading.columns import Column, Ragged, RaggedStrings, Strings
 from headrace_server.reading.stretches import ranges
 
-from .column_parts import Held
+from .column_parts import StoredRows
 from .declared_columns import rows_of_items
 from .parts_reader import Rows
 
@@ -200,13 +200,13 @@ class ArrowColumn:
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────
 
-    def read(self, batch: Batch, rows: Rows) -> Held:
+    def read(self, batch: Batch, rows: Rows) -> StoredRows:
         """Rows of a batch, or one row of each of several (then both are arrays)."""
         shape = self.field.shape
         if isinstance(rows, slice) and isinstance(batch, int) and self._valid is None:
             if not self.field.ragged_dims and not self._text and not self._bits:
                 if self._leaf_nulls is None:
-                    return Held(self._view(batch, rows.start, rows.stop))
+                    return StoredRows(self._view(batch, rows.start, rows.stop))
             elif shape == () and self._entries is not None:
                 return self._plain_texts(batch, rows)
         index = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
@@ -228,7 +228,7 @@ class ArrowColumn:
             column = self._texts(batch, index, count, extents, unsound)
         else:
             column = self._numbers(batch, index, extents)
-        return Held(column, missing, tuple(unsound))
+        return StoredRows(column, missing, tuple(unsound))
 
     def _view(self, batch: int, start: int, stop: int) -> np.ndarray:
         n = stop - start
@@ -240,7 +240,7 @@ class ArrowColumn:
         values: np.ndarray = raw.view(self._dtype)
         return values.reshape(n, *(d or 0 for d in self.field.shape))
 
-    def _plain_texts(self, batch: int, rows: slice) -> Held:
+    def _plain_texts(self, batch: int, rows: slice) -> StoredRows:
         assert self._entries is not None
         shift = int(self._shift[batch])
         bounds = self._entries[shift + rows.start : shift + rows.stop + 1].astype(np.int64)
@@ -248,8 +248,8 @@ class ArrowColumn:
         limit = int(self._limit[batch])
         if len(lengths) and (lengths.min() < 0 or bounds[0] < 0 or bounds[-1] > limit):
             wrong, begin, lengths = _confined(bounds[:-1], lengths, limit)
-            return Held(Strings(self._raw, begin, lengths), None, ((wrong, _OUTSIDE),))
-        return Held(Strings(self._raw, bounds[:-1] + int(self._first[batch]), lengths))
+            return StoredRows(Strings(self._raw, begin, lengths), None, ((wrong, _OUTSIDE),))
+        return StoredRows(Strings(self._raw, bounds[:-1] + int(self._first[batch]), lengths))
 
     def _missing(self, batch: Batch, index: np.ndarray) -> np.ndarray | None:
         if self._valid is None:
@@ -380,5 +380,5 @@ class DecodedColumn:
         self._column = ArrowColumn([array], _own, decoded=True)
         self.field = self._column.field
 
-    def read(self, rows: Rows) -> Held:
+    def read(self, rows: Rows) -> StoredRows:
         return self._column.read(0, rows)

@@ -23,12 +23,12 @@ from headrace_server.reading.reader import BadRecords
 
 from .declared_columns import clash, fitted
 from .example_rows import Schema, schema_of
-from .parts_reader import Kept, Rows, empty_columns, numbers_of
+from .parts_reader import KeptRows, Rows, empty_columns, numbers_of
 
 __all__ = [
     "ColumnPart",
-    "Held",
     "StoredColumn",
+    "StoredRows",
     "Whole",
     "count_of",
     "files_that_serve",
@@ -42,7 +42,7 @@ T = TypeVar("T")
 Wrong = dict[int, tuple[str, str]]
 
 
-class Held(NamedTuple):
+class StoredRows(NamedTuple):
     """Rows of a column as stored.  Values of missing and unsound rows are void, yet readable."""
 
     column: Column
@@ -54,7 +54,7 @@ class StoredColumn(Protocol):
     @property
     def field(self) -> Field: ...
 
-    def read(self, rows: Rows) -> Held: ...
+    def read(self, rows: Rows) -> StoredRows: ...
 
 
 class Whole(NamedTuple):
@@ -63,8 +63,8 @@ class Whole(NamedTuple):
     column: Column
     field: Field
 
-    def read(self, rows: Rows) -> Held:
-        return Held(take(self.column, rows))
+    def read(self, rows: Rows) -> StoredRows:
+        return StoredRows(take(self.column, rows))
 
 
 def origin_in(file: str, first: int) -> Callable[[Rows], Origin]:
@@ -143,13 +143,13 @@ class ColumnPart:
         self.rows = rows
         self._columns, self._schema, self._origin, self._bad = columns, schema, origin, bad
 
-    def read(self, rows: Rows) -> Kept:
+    def read(self, rows: Rows) -> KeptRows:
         try:
             held = self._columns()
         except DataError as error:
             self._bad.report(error, "corrupt_file", count_of(rows))
             nothing = np.empty(0, np.int64)
-            return Kept(empty_columns(self._schema.fields), self._origin(nothing), nothing)
+            return KeptRows(empty_columns(self._schema.fields), self._origin(nothing), nothing)
         wrong: Wrong = {}
         columns = {}
         for name, want in self._schema.fields.items():
@@ -158,14 +158,16 @@ class ColumnPart:
                 columns[name] = column
         origin = self._origin(rows)
         if not wrong:
-            return Kept(columns, origin)
+            return KeptRows(columns, origin)
         for i in sorted(wrong):
             reason, text = wrong[i]
             self._bad.report(DataError(f"{origin.describe(i)}, {text}"), reason)
         index = numbers_of(rows)
         which = np.setdiff1d(np.arange(len(index)), np.fromiter(wrong, np.int64, len(wrong)))
         kept = self.read(index[which])
-        return Kept(kept.columns, kept.origin, which if kept.which is None else which[kept.which])
+        return KeptRows(
+            kept.columns, kept.origin, which if kept.which is None else which[kept.which]
+        )
 
     def close(self) -> None:
         """Nothing is held that outlives the reader."""

@@ -28,7 +28,7 @@ from headrace_server.files.manifest import DataFile
 from headrace_server.pipeline.declaration import Feature, Source
 from headrace_server.reading.reader import BadRecords, StreamReader
 
-from .record_streams import DAMAGE, Damaged, Place, Record, file_streams, open_plain
+from .record_streams import DAMAGE, Damaged, Place, StreamRecord, file_streams, open_plain
 
 __all__ = ["open_reader"]
 
@@ -217,7 +217,7 @@ class _Rows:
             (name, self._names.index(name), parse) for name, parse in read if name in self._names
         ]
 
-    def next(self) -> Record | None:
+    def next(self) -> StreamRecord | None:
         if self._text is None:
             try:
                 self._open()
@@ -264,7 +264,7 @@ class _Rows:
         assert self._text is not None
         return Place(self._text.byte, record, self._row)
 
-    def _example(self) -> Record | None:
+    def _example(self) -> StreamRecord | None:
         """One row, or neighbouring rows that agree in ``group_by``."""
         number = self.place.record
         taken = self._take()
@@ -284,7 +284,7 @@ class _Rows:
             if not wrong:
                 row, wrong, reason = self._joined(group)
         self.place = self._after(number + 1)
-        return Record(here, None, wrong, reason) if wrong else Record(here, row)
+        return StreamRecord(here, None, wrong, reason) if wrong else StreamRecord(here, row)
 
     def _rest_of(self, group: list[tuple[int, Cells]], key_at: int) -> str:
         """Take the rows that agree with the first; what is wrong with a row among them, or ""."""

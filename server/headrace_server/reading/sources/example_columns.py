@@ -25,7 +25,7 @@ from headrace_server.reading.columns import (
 )
 from headrace_server.reading.stretches import gather, window
 
-from .example_wants import Fault, Recipe, Want
+from .example_wants import Fault, Recipe, WantedFeature
 from .example_wire import INTS, Malformed, varints
 
 __all__ = ["Filler", "OnFault", "filler_of"]
@@ -52,7 +52,7 @@ class Filler(Protocol):
     def finish(self, fault: OnFault) -> Column: ...
 
 
-def filler_of(want: Want, data: np.ndarray, n: int) -> Filler:
+def filler_of(want: WantedFeature, data: np.ndarray, n: int) -> Filler:
     """An empty column of n rows for one want, over the buffer of the records."""
     if want.dtype is None:
         return _Texts(want, data, n)
@@ -88,7 +88,7 @@ def _short_varint(data: np.ndarray, starts: np.ndarray, size: int) -> np.ndarray
 class _Numbers:
     """Numbers, of fixed shape or sequences."""
 
-    def __init__(self, want: Want, data: np.ndarray, n: int) -> None:
+    def __init__(self, want: WantedFeature, data: np.ndarray, n: int) -> None:
         self.want, self.data, self.n = want, data, n
         # Packed floats that still lie in the buffer: rows, starts, sizes in bytes.
         self._spans: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
@@ -276,7 +276,7 @@ def _cast(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
 class _Texts:
     """Byte strings, of fixed shape or sequences."""
 
-    def __init__(self, want: Want, data: np.ndarray, n: int) -> None:
+    def __init__(self, want: WantedFeature, data: np.ndarray, n: int) -> None:
         self.want, self.data, self.n = want, data, n
         # rows, starts and lengths of all their strings, how many each has
         self._blocks: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .example_wants import Recipe
-from .example_wire import FLOATS, INTS, Found
+from .example_wire import FLOATS, INTS, FoundValues
 
 __all__ = ["RecordLayout", "learn_layout"]
 
@@ -37,7 +37,7 @@ class RecordLayout:
         return same
 
 
-def _open(record: np.ndarray, mask: np.ndarray, plan: Recipe, found: Found) -> bool:
+def _open(record: np.ndarray, mask: np.ndarray, plan: Recipe, found: FoundValues) -> bool:
     """Frees the bytes of the values in the mask.  False where no layout can be made."""
     for part in found.parts:
         start, size = part[0], part[1]
@@ -59,7 +59,7 @@ def _open(record: np.ndarray, mask: np.ndarray, plan: Recipe, found: Found) -> b
 
 def learn_layout(
     record: np.ndarray,
-    found: Sequence[Found | None],
+    found: Sequence[FoundValues | None],
     plans: tuple[Recipe, ...],
     opaque: Sequence[tuple[int, int]],
 ) -> RecordLayout | None:

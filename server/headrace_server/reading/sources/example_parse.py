@@ -19,7 +19,7 @@ from headrace_server.reading.columns import Column
 from .example_columns import filler_of
 from .example_layouts import RecordLayout, learn_layout
 from .example_templates import Template, learn_template
-from .example_wants import DEFAULT, Fault, Want, wants_of
+from .example_wants import DEFAULT, Fault, WantedFeature, wants_of
 from .example_wire import Malformed, walk
 
 __all__ = ["ExampleParser"]
@@ -41,7 +41,7 @@ class ExampleParser:
 
     def __init__(self, features: Mapping[str, Feature], feature_lists: bool) -> None:
         """``feature_lists`` False: a second field of the message is not looked at (Example)."""
-        self.wants: tuple[Want, ...] = wants_of(features)
+        self.wants: tuple[WantedFeature, ...] = wants_of(features)
         self.wanted = {want.name.encode(): i for i, want in enumerate(self.wants)}
         self.listed = {
             want.name.encode(): i

@@ -25,7 +25,7 @@ from headrace_server.reading.reader import BadRecords
 from headrace_server.reading.user_columns import collect
 
 from .declared_columns import default_column
-from .parts_reader import Kept, PartsReader, Rows, numbers_of
+from .parts_reader import KeptRows, PartsReader, Rows, numbers_of
 
 __all__ = ["PROBED", "Row", "RowPart", "Schema", "infer_fields", "reader_of_rows", "schema_of"]
 
@@ -160,7 +160,7 @@ class RowPart:
             except DataError as error:
                 yield error
 
-    def read(self, rows: Rows) -> Kept:
+    def read(self, rows: Rows) -> KeptRows:
         numbers = numbers_of(rows)
         found: list[Row] = []
         sound: list[int] = []
@@ -175,7 +175,7 @@ class RowPart:
         offsets = None if self._offsets is None else self._offsets[numbers]
         origin = Origin.single(self._name, numbers, offsets)
         chunk, fitting = self.schema.chunk(found, numbers, origin, self._bad)
-        return Kept(chunk.columns, chunk.origin, which if fitting is None else which[fitting])
+        return KeptRows(chunk.columns, chunk.origin, which if fitting is None else which[fitting])
 
     def close(self) -> None:
         self._get = _closed  # so that the file that it reads from can be unmapped

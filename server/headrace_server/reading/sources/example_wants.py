@@ -20,9 +20,9 @@ from headrace_server.pipeline.declaration import Feature
 from headrace_server.reading.columns import Column, row_of
 
 from .declared_columns import default_column
-from .example_wire import BYTES, FLOATS, INTS, KIND_NAMES, Found
+from .example_wire import BYTES, FLOATS, INTS, KIND_NAMES, FoundValues
 
-__all__ = ["DEFAULT", "Fault", "Recipe", "Want", "wants_of"]
+__all__ = ["DEFAULT", "Fault", "Recipe", "WantedFeature", "wants_of"]
 
 _DTYPES: Final = {FLOATS: "a floating dtype", INTS: "an integer dtype"}
 
@@ -37,7 +37,7 @@ class Fault(Exception):
 
 
 class Recipe(NamedTuple):
-    """The way to take the values of one feature from a record, by parts as in ``Found``.
+    """The way to take the values of one feature from a record, by parts as in ``FoundValues``.
 
     ``loose`` parts hold for no other record and are read one by one.  ``values`` is the number
     of values, -1 where only reading them shows it.  One packed varint is what the declaration asks
@@ -54,7 +54,7 @@ _NO_FLOATS: Final = ((0, 0, 0, 1),)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Want:
+class WantedFeature:
     """One feature wanted.  ``count`` values make a row, or one step of a sequence."""
 
     name: str
@@ -71,7 +71,7 @@ class Want:
         assert self.default_column is not None
         return np.asarray(row_of(self.default_column, 0), self.dtype).reshape(-1)
 
-    def plan(self, found: Found | None) -> Recipe:
+    def plan(self, found: FoundValues | None) -> Recipe:
         if found is None or (found.kind == 0 and found.steps is None):
             if self.default_column is not None:
                 return DEFAULT
@@ -91,7 +91,7 @@ class Want:
             raise self.miscount(seen, "in a step")
         return self._plan(found)
 
-    def _plan(self, found: Found) -> Recipe:
+    def _plan(self, found: FoundValues) -> Recipe:
         parts = found.parts
         if self.kind == FLOATS:
             count = sum(size // 4 * times for _, size, _, times in parts)
@@ -121,18 +121,18 @@ class Want:
             + (f"steps of shape {shape}" if self.sequence else f"shape {shape}"),
         )
 
-    def _remedy(self, found: Found) -> str:
+    def _remedy(self, found: FoundValues) -> str:
         if found.kind == BYTES:
             return ". Declare it as bytes and decode it in a map"
         return f". Declare it with {_DTYPES[found.kind]}" if found.kind else ""
 
 
-def wants_of(features: Mapping[str, Feature]) -> tuple[Want, ...]:
+def wants_of(features: Mapping[str, Feature]) -> tuple[WantedFeature, ...]:
     """The wants of a declared set of features; ValueError names one that TFRecord can not give."""
     return tuple(_want(name, feature) for name, feature in features.items())
 
 
-def _want(name: str, feature: Feature) -> Want:
+def _want(name: str, feature: Feature) -> WantedFeature:
     dtype = None if feature.dtype == dtypes.BYTES else dtypes.numpy_dtype(feature.dtype)
     if dtype is None:
         kind = BYTES
@@ -150,4 +150,4 @@ def _want(name: str, feature: Feature) -> Want:
     if sequence and not count:
         raise ValueError(f"feature {name!r}: a step of shape {list(feature.shape)} holds nothing")
     default = default_column(name, feature) if feature.has_default else None
-    return Want(name, kind, sequence, feature.shape, count, dtype, default)
+    return WantedFeature(name, kind, sequence, feature.shape, count, dtype, default)

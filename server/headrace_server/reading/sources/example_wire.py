@@ -24,7 +24,7 @@ __all__ = [
     "FLOATS",
     "INTS",
     "KIND_NAMES",
-    "Found",
+    "FoundValues",
     "Malformed",
     "map_entries",
     "span",
@@ -45,7 +45,7 @@ class Malformed(Exception):
     """The bytes are no message of the expected type."""
 
 
-class Found:
+class FoundValues:
     """The values of one feature of one record: their kind, and where they lie.
 
     ``parts`` are, by kind: BYTES (start, length); FLOATS (start, bytes, stride, count), count runs
@@ -68,12 +68,12 @@ def walk(
     wanted: Mapping[bytes, int],
     listed: Mapping[bytes, int],
     opaque: list[tuple[int, int]] | None = None,
-) -> list[Found | None]:
+) -> list[FoundValues | None]:
     """The features found, by slot.  ``wanted`` gives the slot of each name looked for among the
     features, ``listed`` among the feature_lists (whose values go before).  ``opaque`` collects
     (start, stop) of the values of other features, which are passed over unread."""
-    found: list[Found | None] = [None] * len(wanted)
-    lists: dict[int, Found] = {}
+    found: list[FoundValues | None] = [None] * len(wanted)
+    lists: dict[int, FoundValues] = {}
     try:
         position, size = 0, len(record)
         while position < size:
@@ -87,11 +87,11 @@ def walk(
                         if opaque is not None:
                             opaque += pieces
                     elif tag == 0x0A:
-                        found[slot] = value = Found()
+                        found[slot] = value = FoundValues()
                         for a, b in pieces:
                             _feature(record, a, b, value)
                     else:
-                        lists[slot] = value = Found()
+                        lists[slot] = value = FoundValues()
                         value.steps = 0
                         for a, b in pieces:
                             _feature_list(record, a, b, value)
@@ -175,7 +175,7 @@ def map_entries(
     return entries
 
 
-def _feature(record: memoryview, position: int, stop: int, found: Found) -> None:
+def _feature(record: memoryview, position: int, stop: int, found: FoundValues) -> None:
     while position < stop:
         tag = record[position]
         if tag == 0x0A or tag == 0x12 or tag == 0x1A:
@@ -243,13 +243,13 @@ def _int64_list(record: memoryview, position: int, stop: int, parts: list) -> No
 _LISTS: Final = {BYTES: _bytes_list, FLOATS: _float_list, INTS: _int64_list}
 
 
-def _feature_list(record: memoryview, position: int, stop: int, found: Found) -> None:
+def _feature_list(record: memoryview, position: int, stop: int, found: FoundValues) -> None:
     while position < stop:
         if record[position] != 0x0A:
             position = _skip(record, position, stop)
             continue
         start, end = span(record, position + 1, stop)
-        step = Found()
+        step = FoundValues()
         _feature(record, start, end, step)
         if step.kind != found.kind:
             if found.steps:
@@ -269,7 +269,7 @@ def _feature_list(record: memoryview, position: int, stop: int, found: Found) ->
         position += count * (end - position)
 
 
-def _width(record: memoryview, step: Found) -> int:
+def _width(record: memoryview, step: FoundValues) -> int:
     """Number of values of one step."""
     if step.kind == FLOATS:
         return sum(size // 4 * count for _, size, _, count in step.parts)
@@ -281,7 +281,7 @@ def _width(record: memoryview, step: Found) -> int:
     return len(step.parts)
 
 
-def _alike(record: memoryview, position: int, stride: int, stop: int, step: Found) -> int:
+def _alike(record: memoryview, position: int, stride: int, stop: int, step: FoundValues) -> int:
     """The number of steps from here on that are written like this one, but for the floats."""
     count = (stop - position) // stride
     if count < _MANY or step.kind != FLOATS or len(step.parts) != 1 or step.parts[0][3] != 1:

@@ -27,7 +27,7 @@ from headrace_server.pipeline.naming import resolve
 from headrace_server.reading.reader import BadRecords, Reader
 
 from .example_rows import PROBED, Row, RowPart, reader_of_rows
-from .record_streams import Place, Record, Streams
+from .record_streams import Place, StreamRecord, Streams
 
 __all__ = ["open_reader"]
 
@@ -160,7 +160,7 @@ class _Examples:
         self.place, self._bad = place, bad
         self._iterator = factory.iterator(stream, place.record)
 
-    def next(self) -> Record | None:
+    def next(self) -> StreamRecord | None:
         here = self.place
         self._bad.progress()
         try:
@@ -168,11 +168,11 @@ class _Examples:
         except StopIteration:
             return None
         except Exception as error:  # what a generator raised is the last it does
-            return Record(here, None, _raised(error), ends=True)
+            return StreamRecord(here, None, _raised(error), ends=True)
         self.place = Place(0, here.record + 1)
         if not isinstance(row, Mapping):
-            return Record(here, None, _not_columns(row))
-        return Record(here, row)
+            return StreamRecord(here, None, _not_columns(row))
+        return StreamRecord(here, row)
 
     def close(self) -> None:
         """Nothing is open."""

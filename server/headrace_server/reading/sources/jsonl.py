@@ -22,7 +22,7 @@ from headrace_server.pipeline.declaration import Source
 from headrace_server.reading.reader import BadRecords, Reader
 
 from .example_rows import Row, RowPart, reader_of_rows
-from .record_streams import Place, Record, file_streams, open_plain
+from .record_streams import Place, StreamRecord, file_streams, open_plain
 
 __all__ = ["line_index", "open_reader"]
 
@@ -118,7 +118,7 @@ class _Lines:
         self._stream: BinaryIO | None = None
         self._file = file
 
-    def next(self) -> Record | None:
+    def next(self) -> StreamRecord | None:
         place = self.place
         if self._stream is None:
             self._stream = open_plain(self._file, place.byte)
@@ -134,9 +134,9 @@ class _Lines:
             place = Place(place.byte, here.record)
         self.place = place
         try:
-            return Record(here, parsed(line))
+            return StreamRecord(here, parsed(line))
         except ValueError as error:
-            return Record(here, None, str(error))
+            return StreamRecord(here, None, str(error))
 
     def close(self) -> None:
         if self._stream is not None:

@@ -18,12 +18,12 @@ from headrace_proto.schema import Field
 from headrace_server.reading.chunk import Chunk, Origin
 from headrace_server.reading.columns import Column, column_from_rows
 
-__all__ = ["Kept", "PartsReader", "Rows", "SourcePart", "empty_columns", "numbers_of"]
+__all__ = ["KeptRows", "PartsReader", "Rows", "SourcePart", "empty_columns", "numbers_of"]
 
 Rows = slice | np.ndarray
 
 
-class Kept(NamedTuple):
+class KeptRows(NamedTuple):
     """The rows that a part kept: columns, origin, and their places among the rows asked for."""
 
     columns: Mapping[str, Column]
@@ -38,7 +38,7 @@ class SourcePart(Protocol):
     def rows(self) -> int:
         """Number of examples."""
 
-    def read(self, rows: Rows) -> Kept:
+    def read(self, rows: Rows) -> KeptRows:
         """Rows by slice (with start and stop) or by int64 index, in that order."""
 
     def close(self) -> None: ...
@@ -118,7 +118,7 @@ class PartsReader:
         return Chunk(empty_columns(self._fields), nothing, Origin.single("", nothing))
 
 
-def _chunk(kept: Kept, ordinals: np.ndarray) -> Chunk:
+def _chunk(kept: KeptRows, ordinals: np.ndarray) -> Chunk:
     return Chunk(
         kept.columns, ordinals if kept.which is None else ordinals[kept.which], kept.origin
     )

@@ -31,7 +31,7 @@ __all__ = [
     "DAMAGE",
     "Damaged",
     "Place",
-    "Record",
+    "StreamRecord",
     "Streams",
     "Walk",
     "file_streams",
@@ -67,7 +67,7 @@ _PLACE = struct.Struct("<QQQ")
 
 
 @dataclass(slots=True)
-class Record:
+class StreamRecord:
     """One record as read: a row, or the text of its fault."""
 
     place: Place
@@ -84,7 +84,7 @@ class Walk(Protocol):
     def place(self) -> Place:
         """The place of the next record."""
 
-    def next(self) -> Record | None:
+    def next(self) -> StreamRecord | None:
         """None at the end of the stream.  DAMAGE or Damaged where no more can be read."""
 
     def close(self) -> None: ...
@@ -123,7 +123,7 @@ class Damaged(Exception):
         self.reason = reason
 
 
-def _next(walk: Walk) -> Record | None:
+def _next(walk: Walk) -> StreamRecord | None:
     """The next record of a walk; damage is reported as its last one."""
     try:
         return walk.next()
@@ -133,7 +133,7 @@ def _next(walk: Walk) -> Record | None:
         text, reason = f"the compressed file is damaged ({error})", "corrupt_file"
     except Damaged as error:
         text, reason = str(error), error.reason
-    return Record(walk.place, None, text, reason, ends=True)
+    return StreamRecord(walk.place, None, text, reason, ends=True)
 
 
 def file_streams(
@@ -213,7 +213,7 @@ class Streams:
         self._walks[stream] = walk
         return walk
 
-    def _error(self, stream: int, record: Record) -> DataError:
+    def _error(self, stream: int, record: StreamRecord) -> DataError:
         at = f", byte {record.place.byte}" if self._offsets else ""
         return DataError(f"{self._names[stream]}, record {record.place.record}{at}: {record.wrong}")
 

@@ -23,7 +23,7 @@ from headrace_server.reading.columns import Strings
 from headrace_server.reading.reader import BadRecords, StreamReader
 
 from .npy import array_column, npy_array
-from .record_streams import Place, Record, file_streams, open_plain
+from .record_streams import Place, StreamRecord, file_streams, open_plain
 from .tar_members import Member, Members
 
 __all__ = ["KEY", "open_reader"]
@@ -48,7 +48,7 @@ class _Groups:
         self._members: Members | None = None
         self._waiting: tuple[Member, str, str] | None = None
 
-    def next(self) -> Record | None:
+    def next(self) -> StreamRecord | None:
         if self._members is None:
             if not self._file.size:
                 return None
@@ -60,7 +60,7 @@ class _Groups:
         if self._members is not None:
             self._members.close()
 
-    def _group(self, members: Members) -> Record | None:
+    def _group(self, members: Members) -> StreamRecord | None:
         first = self._waiting or self._take(members)
         if first is None:
             return None
@@ -80,7 +80,7 @@ class _Groups:
         self._waiting = following
         byte = members.byte if following is None else following[0].byte
         self.place = Place(byte, here.record + 1)
-        return Record(here, None, wrong) if wrong else Record(here, row)
+        return StreamRecord(here, None, wrong) if wrong else StreamRecord(here, row)
 
     def _take(self, members: Members) -> tuple[Member, str, str] | None:
         """The next member that belongs to an example, its key and its column."""

@@ -29,7 +29,7 @@ from headrace_server.reading.columns import Column, take
 from headrace_server.reading.reader import BadRecords, IndexedReader, StreamReader
 
 from .example_parse import ExampleParser, Faults
-from .parts_reader import Kept, PartsReader, Rows, numbers_of
+from .parts_reader import KeptRows, PartsReader, Rows, numbers_of
 from .tfrecord_frames import FOOT, HEAD, FrameIndex, bad_payloads, damage_reason, damage_text, scan
 from .tfrecord_streams import Compression, Frames, FrameStream, detect
 
@@ -124,7 +124,7 @@ class _Records:
         where = f"{file.path}, record {index.count}, byte {at}"
         return DataError(damage_text(where, index.damage, at, file.size))
 
-    def read(self, rows: Rows) -> Kept:
+    def read(self, rows: Rows) -> KeptRows:
         ordinals = numbers_of(rows)
         n = ordinals.size
         if len(self._names) == 1:
@@ -144,11 +144,11 @@ class _Records:
                 raise self._damage_error(int(file[beyond[0]]))
         columns, faults = self._parse(ordinals, frames + HEAD, self._bounds[bound + 1] - FOOT)
         if not faults:
-            return Kept(columns, origin)
+            return KeptRows(columns, origin)
         _report(self._bad, origin, faults)
         which = np.delete(np.arange(n), list(faults))
         columns = {name: take(column, which) for name, column in columns.items()}
-        return Kept(columns, origin.take(which), which)
+        return KeptRows(columns, origin.take(which), which)
 
     def _parse(
         self, ordinals: np.ndarray, starts: np.ndarray, stops: np.ndarray
