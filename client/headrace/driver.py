@@ -40,7 +40,7 @@ from .way import Sleep, Waker, check_files
 from .wire import Wire
 
 if TYPE_CHECKING:
-    from .keys import Keys
+    from .credentials import Keys
 
 __all__ = ["Driver"]
 

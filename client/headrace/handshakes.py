@@ -22,7 +22,7 @@ from headrace_proto.errors import NotAllowed
 from headrace_proto.keys import ENVIRONMENT
 
 if TYPE_CHECKING:
-    from .keys import Keys
+    from .credentials import Keys
 
 __all__ = ["Handshakes"]
 

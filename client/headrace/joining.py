@@ -19,7 +19,7 @@ from .ahead import AUTO, Ahead
 from .feed import Feed
 from .link import Link, opened
 from .session import Session
-from .values import load
+from .state_values import load
 
 __all__ = ["connect"]
 
@@ -101,7 +101,7 @@ def connect(
         raise ValueError("resume= and restart=True: give one of them, they begin at other places")
     locked = None
     if keys is not None or os.environ.get(ENVIRONMENT):
-        from .keys import load_keys
+        from .credentials import load_keys
 
         locked = load_keys(keys)
     loaded = load(framework)

@@ -27,7 +27,7 @@ from .leases import Received
 from .requests import StatesPart
 from .session import Session
 from .state_block import BlockMaker
-from .values import NUMPY, State, host, strings_in
+from .state_values import NUMPY, State, host, strings_in
 
 if TYPE_CHECKING:
     from .segments import SegmentBatch

@@ -38,7 +38,7 @@ from .requests import Request
 from .session import Session
 
 if TYPE_CHECKING:
-    from .keys import Keys
+    from .credentials import Keys
 
 __all__ = ["Link", "opened"]
 

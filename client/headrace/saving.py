@@ -38,7 +38,7 @@ from .segment_layout import SegmentLayout
 from .segments import SegmentBatch
 from .session import Session
 from .state_block import BlockMaker, Upload
-from .values import State, host, presented, strings_in
+from .state_values import State, host, presented, strings_in
 
 __all__ = ["Saving"]
 

@@ -20,7 +20,7 @@ from headrace_proto.messages import Delivery
 from headrace_proto.schema import Field
 
 from .batch import slot_of
-from .values import State
+from .state_values import State
 
 __all__ = ["GROUPS", "Place", "SegmentLayout"]
 

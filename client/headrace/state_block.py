@@ -19,7 +19,7 @@ from headrace_proto.errors import LimitExceeded
 from headrace_proto.layout import Slot, arrange, array_at
 
 from .holding import BufferPool
-from .values import State
+from .state_values import State
 
 __all__ = ["BlockMaker", "Upload"]
 

@@ -30,7 +30,7 @@ from .session import Session
 from .way import LINGER_MS, Sleep, Way
 
 if TYPE_CHECKING:
-    from .keys import Keys
+    from .credentials import Keys
 
 __all__ = ["Wire"]
 

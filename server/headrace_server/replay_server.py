@@ -16,8 +16,8 @@ from headrace_proto.errors import ServerError
 from .arguments import refuse_in_worker, start_config
 from .files.manifest import resolve
 from .flight.choice import ByTrainer, batch_named, steps_named
-from .flight.history import FeedRecord, feed_of, served_as
-from .flight.leases import HandOut
+from .flight.feed_record import FeedRecord, feed_of, served_as
+from .flight.hand_outs import HandOut
 from .flight.replaying import Replay
 from .flight.rows import BatchId
 from .pipeline.builder import Pipeline

@@ -16,7 +16,7 @@ from .process.settings import RECORD_BYTES, RunSettings, Settings, taking
 from .state.durable import Durable
 from .supervisor.living import Living, refuse_taken
 from .supervisor.supervisor import Supervisor
-from .watch.options import HttpOptions
+from .watch.http_options import HttpOptions
 
 if TYPE_CHECKING:
     from .watch.http import HttpService
@@ -117,7 +117,7 @@ class Server:
 
     @property
     def dropped(self) -> dict[str, dict[str, int]]:
-        """Of each feed that is over: rows dropped, by reason."""
+        """Return the dropped rows of each feed that is over, by reason."""
         return {feed: end[2] for feed, end in self._supervisor.outcome().items()}
 
     def stats(self) -> dict[str, dict[str, Any]]:
@@ -145,7 +145,7 @@ class Server:
         return self._supervisor.snapshot(feed, timeout_s)
 
     def access(self) -> dict[str, Any]:
-        """Who is let in, who is there, and who was refused.
+        """Return the trainers that are let in and those that are there, and the counts of refusals.
 
         ``keys``: whether there are any.  ``known``: the trainers that have one.  ``present``: the
         number of trainers that are there, by name ("" without keys).  ``refused``: connections and
@@ -287,7 +287,9 @@ def _served(config: RunConfig) -> RunConfig:
             "workers=%d and partitions=%d: a worker runs whole partitions, so %d would idle and "
             "are not started; a new feed has as many partitions as workers, unless partitions= "
             "says how many, and keeps them in its state directory",
-            *(config.workers, most, config.workers - most),
+            config.workers,
+            most,
+            config.workers - most,
         )
         config = dataclasses.replace(config, workers=most)
     return config

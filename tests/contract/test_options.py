@@ -25,7 +25,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace_server.cli import asking
+from headrace_server.cli import remote
 from headrace_server.cli.places import CONFIG
 from headrace_server.cli.table import COMMANDS, command
 from headrace_server.process.config import FeedConfig, RunConfig
@@ -86,7 +86,7 @@ def test_every_option_of_a_command_is_read(name: str) -> None:
     asker = r"|Asker\(options\)"
     for option in set(asked.options) - set(passed):
         reads = rf"options\.{option.name}\b|getattr\(options, \"{option.name}\"{everyone}"
-        if option in (asking.HTTP, asking.TOKEN):
+        if option in (remote.HTTP, remote.TOKEN):
             reads += asker
         if option is not CONFIG:  # which says where options are read from
             assert re.search(reads, text), f"headrace {name} ignores {option.flag}"

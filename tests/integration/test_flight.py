@@ -19,7 +19,7 @@ import headrace
 import headrace_server as hs
 from headrace_proto.errors import ServerError
 from headrace_server.cli import main
-from headrace_server.flight.history import FeedRecord
+from headrace_server.flight.feed_record import FeedRecord
 from tests.children import children_of
 from tests.nursery import WarmPopen
 from tests.patience import PATIENCE_S

@@ -28,7 +28,7 @@ from zmq.utils import z85
 
 import headrace
 import headrace_server as hs
-from headrace.keys import load_keys
+from headrace.credentials import load_keys
 from headrace_proto import limits
 from headrace_proto.keys import parse_secret
 from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Bye, Hello, Refused, Step, Welcome

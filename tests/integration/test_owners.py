@@ -13,7 +13,7 @@ import pytest
 
 import headrace
 import headrace_server as hs
-from headrace_server.flight.history import FeedRecord
+from headrace_server.flight.feed_record import FeedRecord
 from tests.patience import PATIENCE_S
 
 from .recorded import PATH, digests_of_segments, segment_feeds

@@ -39,8 +39,8 @@ from headrace_server.worker.events import (
     Opened,
     Placed,
     Replied,
+    StateFlush,
 )
-from headrace_server.worker.events import Flush as Flushing
 from headrace_server.worker.house import House
 from headrace_server.worker.outbox import Outbox
 from headrace_server.worker.relay_door import RelayDoor
@@ -191,7 +191,7 @@ class _Partitions:
     ) -> None:
         self.events.append(CommitsStored(feed, partition, [[number, "", ""]]))
 
-    def flush(self, feed: str, partition: int, flush: Flushing, states: bytes) -> None:
+    def flush(self, feed: str, partition: int, flush: StateFlush, states: bytes) -> None:
         if not flush.more:
             self.events.append(Flushed(feed, flush.session, flush.request))
 

@@ -72,9 +72,9 @@ def _facts(found: Survey) -> list[tuple[str, str]]:
 def _examples(found: Survey) -> str:
     if found.examples is None:
         return "not known before all are read (--full counts them)"
-    about = "about " if found.estimated else ""
+    estimate = "about " if found.estimated else ""
     weight = "" if found.example_bytes is None else f", some {size(found.example_bytes)} each"
-    return f"{about}{count(found.examples)}{weight}"
+    return f"{estimate}{count(found.examples)}{weight}"
 
 
 def _reading(found: Survey) -> str:

@@ -27,7 +27,7 @@ FAILED = 1
 MISTAKE = 2
 INTERRUPTED = 130
 
-#: What every command means by its exit code.
+#: The exit codes of all commands.
 MEANINGS = {
     WELL: "ended well, also by a signal that it waits for",
     FAILED: "what was asked for failed: the server, a feed, its data, a connection, the machine",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..flight.choice import ByTrainer, batch_named, steps_named
-from ..flight.history import FeedRecord, Flown, feed_of
+from ..flight.feed_record import FeedRecord, Flown, feed_of
 from ..flight.rows import Row
 from ..process.settings import ReplaySettings, options_of
 from . import exits

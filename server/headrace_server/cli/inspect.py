@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 from . import exits
-from .asking import HTTP, Asker, shown
 from .options import JSON, Option
+from .remote import HTTP, Asker, shown
 from .table import Command
 
 __all__ = ["COMMAND"]

@@ -12,8 +12,8 @@ from headrace_proto.clock import Deadline
 from headrace_proto.errors import ConnectionLost
 
 from . import exits
-from .asking import HTTP, TIMEOUT_S, TOKEN, Asker
 from .options import Option
+from .remote import HTTP, TIMEOUT_S, TOKEN, Asker
 from .table import Command
 
 __all__ = ["COMMANDS"]

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .asking import shown
 from .progress import count, size, table
+from .remote import shown
 
 __all__ = ["lines"]
 

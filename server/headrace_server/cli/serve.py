@@ -86,7 +86,8 @@ def _tokens(given: tuple[str, ...] | None, state_dir: str | None) -> list[Token]
             logger.warning(
                 "feed %r was taken back to snapshot %s before, and goes on from where it is; its "
                 "trainers go back by connect(resume=…)",
-                *(token.feed, token.snapshot),
+                token.feed,
+                token.snapshot,
             )
         else:
             tokens.append(token)

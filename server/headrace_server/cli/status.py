@@ -6,9 +6,9 @@ import json
 from argparse import Namespace
 
 from . import exits
-from .asking import HTTP, Asker
 from .options import JSON
 from .painting import lines
+from .remote import HTTP, Asker
 from .table import Command
 
 __all__ = ["COMMAND"]

@@ -23,9 +23,9 @@ from types import FrameType
 from headrace_proto.errors import HeadraceError
 
 from . import exits
-from .asking import HTTP, Asker
 from .options import Option
 from .painting import lines
+from .remote import HTTP, Asker
 from .table import Command
 
 __all__ = ["COMMAND", "fitted", "screen"]

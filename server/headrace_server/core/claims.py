@@ -126,7 +126,7 @@ class PlainClaims(Claims):
         self._last: dict[tuple[int, int], int] = {}  # of each batch the last holder's token
 
     def add(self, session: int, place: Any, saved: bool) -> Iterable[ClaimedBatch]:
-        """Of several holders that a batch had the last one, of the highest token, has it."""
+        """Claim a batch for its last holder: of several the one with the highest token."""
         token, order = place.token, (place.number, place.partition)
         claim = self.by_token[token] = ClaimedBatch(session, place, saved)
         self._ask(claim)

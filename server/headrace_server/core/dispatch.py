@@ -1,4 +1,4 @@
-"""Who gets which batch: the hand-over of one feed, as a pure machine.
+"""The dispatcher decides which trainer gets which batch of one feed: a pure machine.
 
     partition ─► made() ─► supply ─► Send ─► trainer ─► save() ─► StoreCommit ─► partition
                               ▲                 │                                   │

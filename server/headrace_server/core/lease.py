@@ -37,7 +37,7 @@ Fault = tuple[int, str, str]
 
 
 class CommitVerdict(Enum):
-    """What a commit leads to."""
+    """The outcome of a commit."""
 
     COMMITTED = "StoreCommit"  # it counts, and is to be stored
     WAITING = "Answer, when it is stored"  # it came before
@@ -297,7 +297,7 @@ class LeaseTable(Generic[B]):
         """Whether this token was given out here."""
         return self.first < token <= self._counter
 
-    # What is there
+    # Queries
 
     def batch_of(self, token: int, session: int) -> B | None:
         """Return the batch for which a commit of this token by this session would count."""

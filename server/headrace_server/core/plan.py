@@ -24,7 +24,7 @@ __all__ = [
 Position = Any
 
 
-#: What a setting can be, as plain data.
+#: Types of a setting, as plain data.
 _SETTING = (int, float, list, type(None))
 
 

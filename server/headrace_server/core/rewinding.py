@@ -31,7 +31,7 @@ __all__ = ["BEGINNING", "TOUCHED", "USED", "Judgement", "PresentTrainer", "Rewin
 #: In place of the name of a snapshot: the state before the first batch.
 BEGINNING = "beginning"
 
-#: What owners tell each other of a feed: an earlier server has seen a batch done …
+#: Report of an owner to the others of a feed: an earlier server has seen a batch done …
 USED = "used"
 #: … and a trainer has committed since the feed was taken back.
 TOUCHED = "touched"

@@ -319,7 +319,7 @@ class Sequences(ABC):
     def expected(self) -> Segments | None:
         """The next full batch, if the oldest one out is saved before it; None if unknown."""
 
-    # What is known
+    # Queries
 
     def chunks(self) -> set[int]:
         """Chunks whose payload is still needed."""

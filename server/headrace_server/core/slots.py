@@ -175,7 +175,7 @@ class Slots:
         self._free.extend(numbers)
         self.live -= len(numbers)
 
-    # What is known
+    # Queries
 
     def key_of(self, slot: int) -> Hashable:
         """Key of an example that has not ended."""

@@ -22,7 +22,7 @@ Moves = Mapping[str, tuple[str, Any]]
 
 
 class Thing(Protocol):
-    """What a table is the life of."""
+    """An object whose life is a table."""
 
     def history(self) -> str:
         """Return what has happened to it, for the text of an error."""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .leases import HandOut, RecordedTrainer
+from .hand_outs import HandOut, RecordedTrainer
 from .rows import BatchId
 
 __all__ = ["ByTrainer", "batch_named", "steps_named"]

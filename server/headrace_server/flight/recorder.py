@@ -176,9 +176,9 @@ class LeaseRecorder(_Recorder):
 
     def joined(self, session: int, hello: Hello) -> None:
         """Record with the next round that a trainer has a session."""
-        about = [session, hello.host, hello.rank, hello.world_size, hello.process, hello.nonce]
-        self._trainers[session] = about
-        self._joined.append([LeasesEntry.JOINED, *about])
+        trainer = [session, hello.host, hello.rank, hello.world_size, hello.process, hello.nonce]
+        self._trainers[session] = trainer
+        self._joined.append([LeasesEntry.JOINED, *trainer])
 
     def left(self, session: int) -> None:
         """Forget a session: files that begin from now on do not list it."""

@@ -25,7 +25,7 @@ from ..state.omissions import Omissions, Skipped, quarantine_file
 from ..state.restoring import finish
 from ..state.statedir import StateDirectory, partition_path
 from ..state.store import Store
-from .history import FeedRecord, Flown, feed_of, served_as
+from .feed_record import FeedRecord, Flown, feed_of, served_as
 from .rows import BatchId
 
 __all__ = ["SkipReport", "skip"]

@@ -33,8 +33,8 @@ from ..core.changes import (
     Key,
     Saved,
 )
+from ..core.done import Lines
 from ..core.plan import Read
-from ..core.progress import Lines
 from ..core.sequences import BEGUN, REFUSED
 from ..core.slots import Segments
 

@@ -19,10 +19,10 @@ import msgpack
 from headrace_proto.codec import pack
 
 from ..core.changes import Change, Saved
-from ..core.orders import Order, Orders
+from ..core.done import Numbers
 from ..core.partition import Partition, Rest
+from ..core.partition_orders import Order, Orders
 from ..core.plan import Plan, Read
-from ..core.progress import Numbers
 from ..reading.intake import Intake
 from .plain_maker import PlainMaker
 from .run import Memory, Target

@@ -314,7 +314,7 @@ class Run:
             self._read(read)
         return known
 
-    # What is known
+    # Queries
 
     @property
     def next_number(self) -> int:

@@ -147,7 +147,7 @@ class SegmentMaker:
         states = written.states(memory) if self._tracing.states else None
         return meta, self._tracing.made(meta, segments=batch, states=states)
 
-    # What is known
+    # Queries
 
     def targets(self) -> Sequence[Stratified]:
         """Stages that draw classes in proportions that can be changed."""

@@ -225,7 +225,7 @@ class SegmentMemory(Memory):
         self._maker.states.grow(self._machine.slots)
         self._maker.states.put(slots, states)
 
-    # What is known
+    # Queries
 
     @property
     def starved(self) -> bool:

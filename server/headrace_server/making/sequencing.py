@@ -22,8 +22,8 @@ from ..core import chance
 from ..core.lanes import Lanes
 from ..core.segments import SegmentQueue
 from ..pipeline.declaration import Shape
+from ..pipeline.segmenting import fitted
 from ..pipeline.selectors import selector_text
-from ..pipeline.sequences import fitted
 from ..reading.chunk import Chunk
 from ..reading.columns import Column, Ragged, RaggedStrings, Strings
 from ..reading.reader import BadRecords

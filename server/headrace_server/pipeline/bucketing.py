@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from headrace_proto.schema import Field
 
-from .checks import MAX_BATCH_SIZE, MAX_COUNT, checked, checked_int
+from .argument_checks import MAX_BATCH_SIZE, MAX_COUNT, checked, checked_int
 from .declaration import Shape, Stage
 from .former import former
 from .selectors import Value, checked_value

@@ -19,10 +19,10 @@ from typing import Any, Literal
 
 from headrace_proto.schema import Field, schema_from_wire, schema_to_wire
 
-from .checks import checked, checked_names, checked_schema
+from .argument_checks import checked, checked_names, checked_schema
 from .declaration import Declaration, Feature, Policy, Shape, Source, Stage, jsonable
 from .naming import name_of
-from .sequences import Sequencing, declared_by
+from .segmenting import Sequencing, declared_by
 from .steps import SEQUENCES, fields_of
 
 __all__ = ["Pipeline"]
@@ -135,7 +135,7 @@ class Pipeline(Sequencing):
         on_bad_example: Literal["fail", "skip"] = "fail",
         max_bad_examples: int | None = None,
     ) -> Pipeline:
-        """What happens to examples that break a rule; replaces what was said before.
+        """Declare the policy for examples that break a rule, in place of an earlier one.
 
         "fail": the feed stops, every trainer gets the error.  "skip": they are counted, logged with
         their origin, and never more than ``max_bad_examples`` (None: any number).

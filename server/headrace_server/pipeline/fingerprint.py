@@ -108,15 +108,15 @@ def changes(before: Mapping[str, Parts], now: Mapping[str, Parts]) -> tuple[list
     return sorted(code), sorted(values)
 
 
-def _note(name: str, thing: Any, parts: Parts) -> None:
+def _note(name: str, target: Any, parts: Parts) -> None:
     """Add a function or a class under a name, and what it uses of its module."""
-    functions = list(_functions(thing))
+    functions = list(_functions(target))
     if name in parts or not functions:
         return
     parts[name] = "code "
     digest = _digest([_function(one) for one in functions])
-    if isinstance(thing, type):
-        plain = {n: _value(v) for n, v in vars(thing).items() if n[:2] != "__" and _is_plain(v)}
+    if isinstance(target, type):
+        plain = {n: _value(v) for n, v in vars(target).items() if n[:2] != "__" and _is_plain(v)}
         digest = _digest([digest, plain])
     parts[name] += digest
     for one in functions:
@@ -133,17 +133,17 @@ def _note(name: str, thing: Any, parts: Parts) -> None:
                 _note(used, value, parts)
 
 
-def _functions(thing: Any) -> Iterator[FunctionType]:
+def _functions(target: Any) -> Iterator[FunctionType]:
     """Yield a function and those that it wraps, or the methods of a class."""
-    if isinstance(thing, type):
-        for _, member in sorted(vars(thing).items()):
+    if isinstance(target, type):
+        for _, member in sorted(vars(target).items()):
             for one in (member, *(getattr(member, n, None) for n in ("fget", "fset", "__func__"))):
                 if isinstance(one, FunctionType):
                     yield one
     for _ in range(100):  # a chain of decorators
-        if isinstance(thing, FunctionType):
-            yield thing
-        thing = getattr(thing, "__wrapped__", None) or getattr(thing, "__func__", None)
+        if isinstance(target, FunctionType):
+            yield target
+        target = getattr(target, "__wrapped__", None) or getattr(target, "__func__", None)
 
 
 def _function(function: FunctionType) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 
 from headrace_proto import dtypes, limits
 
-from .checks import checked_int, checked_name
+from .argument_checks import checked_int, checked_name
 from .examples import as_array
 
 __all__ = ["Constant", "Zeros", "block_name", "checked_states", "declared_state", "zeros"]

@@ -16,7 +16,7 @@ from typing import Any
 from headrace_proto.dtypes import BYTES
 from headrace_proto.schema import RESERVED, Field
 
-from .checks import checked_name
+from .argument_checks import checked_name
 from .naming import name_of
 
 __all__ = ["RESERVED", "Value", "checked_value", "selector_text"]

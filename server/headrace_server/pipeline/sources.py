@@ -19,8 +19,7 @@ import numpy as np
 
 from headrace_proto import dtypes, limits
 
-from .builder import Pipeline
-from .checks import (
+from .argument_checks import (
     checked,
     checked_features,
     checked_int,
@@ -30,6 +29,7 @@ from .checks import (
     one_of,
     plain_data,
 )
+from .builder import Pipeline
 from .declaration import Feature, Plain, Source
 from .examples import as_array, fitted_array, pack_examples
 from .naming import name_of
@@ -249,7 +249,7 @@ def from_function(
     shards: int | None = None,
     **kwargs: Any,
 ) -> Pipeline:
-    """What ``fn(*args, **kwargs)`` gives, called in a worker: anything iterable of dicts.
+    """Read the examples that ``fn(*args, **kwargs)`` gives in a worker: anything iterable of dicts.
 
     With ``shards`` it is called once for each, with the shard's number as ``shard`` and, where it
     takes that, their number as ``num_shards``; several partitions then share the source.  ``fn`` is

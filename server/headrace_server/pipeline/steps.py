@@ -12,7 +12,7 @@ from typing import Self
 
 from headrace_proto.schema import Field, schema_from_wire
 
-from .checks import checked
+from .argument_checks import checked
 from .declaration import Policy, ReadingOrder, Shape, Source, Stage
 from .examples import packed_fields
 from .former import former

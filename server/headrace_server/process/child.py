@@ -45,7 +45,7 @@ _END_S = 5.0
 _THREADS_S = 5.0
 #: A line that is longer is handed on in pieces: a progress bar may never end its line.
 _LONGEST_LINE = 1 << 16
-#: What is read at most after a child's death; a pipe holds 64 KiB, unless others still write.
+#: Most bytes that are read after a child's death; a pipe holds 64 KiB, unless others still write.
 _MOST_LEFT_BYTES = 1 << 20
 
 

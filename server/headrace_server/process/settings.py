@@ -35,7 +35,7 @@ P = ParamSpec("P")
 S = TypeVar("S")
 R = TypeVar("R")
 
-#: Of the record of one feed.
+#: Default size of the record of one feed.
 RECORD_BYTES = 256 * 1024**2
 _OPTION = "option"
 #: A thread cannot be ended, so none is judged to hang: the longest timeout that there is.

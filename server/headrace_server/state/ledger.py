@@ -59,7 +59,12 @@ def encoded(change: Change) -> list[Any]:
     nbytes = _HEAD.size + len(numbers) + put.numbers.nbytes + len(names) + sum(map(len, columns))
     head = _HEAD.pack(
         *map(len, lists),
-        *(len(put), len(widths), change.base is not None, change.base or 0, len(names), nbytes),
+        len(put),
+        len(widths),
+        change.base is not None,
+        change.base or 0,
+        len(names),
+        nbytes,
     )
     return [b"".join((head, numbers, put.numbers.tobytes(), names)), *columns]
 

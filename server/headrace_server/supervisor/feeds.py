@@ -232,7 +232,7 @@ class Feeds:
         for one in self._feeds.values():
             one.failed = None
 
-    # What is known
+    # Queries
 
     @property
     def open(self) -> bool:

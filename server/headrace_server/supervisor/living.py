@@ -76,7 +76,8 @@ class Living:
         logger.warning(
             "the server at %s, started at %s, is stopped: nothing refers to it any more.  Keep "
             "what hs.run returns, or close() it",
-            *(self.takes[0], self.where),
+            self.takes[0],
+            self.where,
         )
         self.ending = threading.Thread(target=stop, name="headrace-end")
         self.ending.start()

@@ -108,8 +108,9 @@ class HttpService:
                 connection.close()
                 continue
             name = "headrace-http-one"
-            about = connection, peer[0]
-            thread = threading.Thread(target=self._serve, args=about, name=name, daemon=True)
+            thread = threading.Thread(
+                target=self._serve, args=(connection, peer[0]), name=name, daemon=True
+            )
             with self._lock:
                 self._open[connection] = thread
                 self._slow[connection] = time.monotonic()

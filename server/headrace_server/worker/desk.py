@@ -74,7 +74,7 @@ class Usage(NamedTuple):
 
 @dataclass(slots=True)
 class _Partition:
-    """What a partition has reported."""
+    """The reports of one partition."""
 
     open: bool = False
     done: bool = False  # whether it has made all its batches

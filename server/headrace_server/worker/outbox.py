@@ -118,8 +118,8 @@ class Outbox:
             self._out.setdefault(session.number, []).append(delivery_of(effect, None))
             return
         self._send_references(session, self._out.pop(session.number, []))
-        told = self._answers.pop(session.number, _NOTHING)
-        header = FROM_SERVER.encode(Deliver(session.number, (delivery_of(effect, 1),), *told))
+        answers = self._answers.pop(session.number, _NOTHING)
+        header = FROM_SERVER.encode(Deliver(session.number, (delivery_of(effect, 1),), *answers))
         if is_near(session.identity):
             most_bytes = self._max_credits * place.nbytes
             self._near.send_payload(session.identity, [header, self._bytes_of(place)], most_bytes)
@@ -151,13 +151,15 @@ class Outbox:
             self._gather(effect.session, ((), (), ((token, code, text[:_LONGEST_FAULT]),)))
 
     def _gather(self, number: int, more: _Answers) -> None:
-        told = self._answers.get(number, _NOTHING)
-        tokens = sum(map(len, told + more))
-        faults = len(told[2]) + len(more[2])
-        if told is not _NOTHING and (tokens > _ANSWERS_PER_MESSAGE or faults > _FAULTS_PER_MESSAGE):
-            self.tell(Outcome(number, *told))
-            told = _NOTHING
-        self._answers[number] = (told[0] + more[0], told[1] + more[1], told[2] + more[2])
+        answers = self._answers.get(number, _NOTHING)
+        tokens = sum(map(len, answers + more))
+        faults = len(answers[2]) + len(more[2])
+        if answers is not _NOTHING and (
+            tokens > _ANSWERS_PER_MESSAGE or faults > _FAULTS_PER_MESSAGE
+        ):
+            self.tell(Outcome(number, *answers))
+            answers = _NOTHING
+        self._answers[number] = (answers[0] + more[0], answers[1] + more[1], answers[2] + more[2])
         hasty = more[1] or more[2]
         self._due = min(self._due, 0.0 if hasty else time.monotonic() + _MOMENT_S)
 
@@ -185,11 +187,11 @@ class Outbox:
         number = session.number
         for i in range(0, len(items), _PER_MESSAGE):
             part = tuple(items[i : i + _PER_MESSAGE])
-            told = self._answers.pop(number, _NOTHING)
+            answers = self._answers.pop(number, _NOTHING)
             try:
-                self.send(session.identity, Deliver(number, part, *told))
+                self.send(session.identity, Deliver(number, part, *answers))
             except ProtocolError:  # many columns: the header would be too long
-                self._answers[number] = told
+                self._answers[number] = answers
                 for item in part:
                     self.send(session.identity, Deliver(number, (item,)))
 

@@ -72,6 +72,6 @@ class Reporter:
                 if store is not None:
                     entry |= {"committed_at": store[1], "fault": store[2]}
                 partitions.append(entry | progress)
-        told = {"slab": self._slab.used_bytes, "totals": totals, "partitions": partitions}
-        if not self._diary.report(told):
-            self._diary.report({**told, "partitions": []})
+        report = {"slab": self._slab.used_bytes, "totals": totals, "partitions": partitions}
+        if not self._diary.report(report):
+            self._diary.report({**report, "partitions": []})

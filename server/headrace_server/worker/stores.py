@@ -207,8 +207,10 @@ class Stores:
     def copy(self, name: _Name, question: int, directory: str) -> None:
         """Copy a partition's store in a thread, with all that has gathered; a reply follows."""
         self.write()
-        about = name, question, Path(directory, f"{name[1]}{SUFFIX}")
-        threading.Thread(target=self._copy, args=about, name="headrace-copy", daemon=True).start()
+        target = Path(directory, f"{name[1]}{SUFFIX}")
+        threading.Thread(
+            target=self._copy, args=(name, question, target), name="headrace-copy", daemon=True
+        ).start()
 
     def _copy(self, name: _Name, question: int, target: Path) -> None:
         fault = ""

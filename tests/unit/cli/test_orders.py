@@ -8,7 +8,7 @@ import pytest
 
 from headrace_proto.errors import ConnectionLost, ServerError
 from headrace_server.cli import main
-from headrace_server.cli.asking import Asker
+from headrace_server.cli.remote import Asker
 
 from ..watch.statuses import feed
 from .served import Served, served

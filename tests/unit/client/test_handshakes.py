@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import zmq
 
+from headrace.credentials import load_keys
 from headrace.handshakes import Handshakes
-from headrace.keys import load_keys
 from headrace_proto.errors import NotAllowed
 from headrace_server.cli.keygen import make_pair
 from tests.patience import PATIENCE_S

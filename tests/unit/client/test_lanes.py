@@ -7,7 +7,7 @@ import pytest
 
 from headrace import lanes as lanes_module
 from headrace.lanes import parts_of
-from headrace.values import NUMPY, load
+from headrace.state_values import NUMPY, load
 from headrace_proto.errors import LimitExceeded, ProtocolError
 
 from .serving import LSTM, TAG, columns_of, in_hand, properties, states_in

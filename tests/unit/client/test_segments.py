@@ -5,7 +5,7 @@ import weakref
 import numpy as np
 import pytest
 
-from headrace.values import load
+from headrace.state_values import load
 from headrace_proto.errors import ProtocolError
 
 from .serving import TAG, columns_of, in_hand, properties

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.state_block import BlockMaker, Upload
-from headrace.values import State
+from headrace.state_values import State
 from headrace_proto import limits
 from headrace_proto.errors import LimitExceeded
 from headrace_proto.layout import arrange

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace_server.flight.choice import ByTrainer, batch_named, steps_named
-from headrace_server.flight.leases import HandOut, RecordedTrainer
+from headrace_server.flight.hand_outs import HandOut, RecordedTrainer
 from headrace_server.flight.rows import BatchId
 
 ONE = RecordedTrainer(1, 1, "node:10", 0, 2)

@@ -11,7 +11,7 @@ import pytest
 from headrace_server.core.handover import Batch, Send
 from headrace_server.core.plan import Part, Read
 from headrace_server.flight import recorder as flight
-from headrace_server.flight.leases import HandOuts
+from headrace_server.flight.hand_outs import HandOuts
 from headrace_server.flight.recorder import LeaseRecorder, RowsRecorder, flight_directory
 from headrace_server.flight.rows import Recorded
 from headrace_server.process.config import RunConfig

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import zmq
 
-from headrace.keys import load_keys
+from headrace.credentials import load_keys
 from headrace_server.cli.keygen import make_pair
 from headrace_server.front.connections import Connections
 from headrace_server.front.gate import Gate

@@ -10,7 +10,7 @@ import pytest
 import headrace_server as hs
 from headrace_proto.errors import HeadraceError
 from headrace_proto.messages import FROM_SERVER, Ended, Handed, Hello
-from headrace_proto.messages import StateFlush as TrainersFlush
+from headrace_proto.messages import Flush as TrainersFlush
 from headrace_server.core.handover import Answer, Claim, Leave, Rewound, Send, StoreCommit, Want
 from headrace_server.core.recalls import Acknowledged
 from headrace_server.process.config import FeedConfig, RunConfig

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from headrace_proto.errors import ConnectionLost, ServerError
 
 from ..watch.answers import HEADER
-from ..watch.options import read_token
+from ..watch.http_options import read_token
 from .exits import paragraph
 from .options import Option
 from .places import variable

@@ -19,7 +19,7 @@ from headrace_proto import limits
 from headrace_proto.dtypes import BYTES
 from headrace_proto.schema import Field
 
-from .checks import (
+from .argument_checks import (
     MAX_COUNT,
     checked,
     checked_int,
@@ -31,7 +31,7 @@ from .checks import (
 from .declaration import Shape
 from .former import former
 from .initial import block_name, checked_states, declared_state
-from .sampling import Sampling
+from .sampler_steps import Sampling
 from .selectors import Value, checked_value
 from .steps import SEQUENCES
 

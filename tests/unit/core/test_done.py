@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from headrace_server.core.progress import Lines, Numbers
+from headrace_server.core.done import Lines, Numbers
 
 
 class LineWorld:

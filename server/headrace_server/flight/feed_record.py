@@ -20,7 +20,7 @@ from headrace_proto.errors import ServerError
 
 from .choice import ByTrainer
 from .files import SUFFIX
-from .leases import HandOut, HandOuts
+from .hand_outs import HandOut, HandOuts
 from .recorder import flight_directory
 from .rows import BatchId, Recorded, RecordedBatch
 

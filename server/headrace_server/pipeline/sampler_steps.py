@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from ..core.accept import acceptance, probabilities
 from ..core.copies import MAX_RATE
+from .argument_checks import MAX_COUNT, checked, checked_int
 from .bucketing import Bucketing
-from .checks import MAX_COUNT, checked, checked_int
 from .declaration import Shape, Stage
 from .former import former
 from .selectors import Value, checked_value

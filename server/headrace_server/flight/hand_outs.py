@@ -109,8 +109,8 @@ class HandOuts:
             found = content(path)
             for _, (_, _, _, life, trainers, *whose) in islice(found, 1):
                 self._owners[life], self._by_number = whose or (0, True)
-                for about in trainers:
-                    self._join(life, *about)
+                for trainer in trainers:
+                    self._join(life, *trainer)
             for _, (when, entries) in found:
                 for entry in entries:
                     self._add(life, when, *entry)

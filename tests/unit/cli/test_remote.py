@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace_proto.errors import ConnectionLost, ServerError
-from headrace_server.cli.asking import Asker, shown
+from headrace_server.cli.remote import Asker, shown
 from headrace_server.watch.http import HttpService
 from tests.patience import PATIENCE_S
 

@@ -8,7 +8,7 @@ import pytest
 
 import headrace_server as hs
 from headrace_proto.schema import Field
-from headrace_server.pipeline.sequences import fitted
+from headrace_server.pipeline.segmenting import fitted
 
 FEATURES = {
     "utt": hs.scalar("string"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace_proto.errors import ServerError
-from headrace_server.watch.options import HttpOptions
+from headrace_server.watch.http_options import HttpOptions
 
 
 def test_without_http_there_is_nothing():
