@@ -2,22 +2,24 @@
 
     200 connections, each: Hello, a window of 64, then a heartbeat after the other, and no recv
 
-What waits for one of them is 1,024 small messages of ours, 64 of theirs, and batches that lie in
-the slab all the same; whatever is more goes nowhere.  When they are gone an honest trainer gets
-every row.
+The server queues up to 1,024 small messages for each of them, 64 from each, and batches, which lie
+in the slab anyway; the owner queues messages of all of them up to 64 MiB, and drops the rest.  The
+rows lie in a mapped file: a reader's chunks would grow with its speed, by more than the flood does.
+When the flood has ended, an honest trainer gets every row.
 """
 
 from __future__ import annotations
 
 import time
 
+import numpy as np
 import psutil
 import zmq
 
 import headrace
 import headrace_server as hs
 from headrace_proto import limits
-from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, Renew, Step, Welcome
+from headrace_proto.messages import FROM_SERVER, FROM_TRAINER, Hello, Pulse, Renew, Step, Welcome
 
 from .frame import Report, Setup
 
@@ -36,11 +38,14 @@ _MB = 2**20
 def run(setup: Setup, report: Report) -> None:
     clients = setup.sized(_CLIENTS, 4)
     seconds = max(1.0, _SECONDS * min(1.0, setup.scale * 2))
-    source = hs.from_function("tests.trials.flood:rows", _ROWS)
+    rows = setup.scratch / "rows.npz"
+    np.savez(rows, x=np.repeat(np.arange(_ROWS, dtype=np.float32)[:, None], _FLOATS, axis=1))
+    source = hs.read_npz(str(rows))
     with hs.run(source.batch(4), slab_bytes=64 * _MB, lease_ttl_s=8.0) as server:
         processes = [psutil.Process(pid) for pid in server.pids.values()]  # front and owners
         with zmq.Context() as context:
             context.set(zmq.MAX_SOCKETS, 4 * clients + 64)
+            headrace.connect(server.address, timeout=60).close()  # the feed is open
             before = _private(processes)
             peers = [_deaf(context, server.address, n) for n in range(clients)]
             sent, peak = 0, before
@@ -72,14 +77,6 @@ def run(setup: Setup, report: Report) -> None:
             report.wrong(f"the honest trainer got {got} of {_ROWS} rows")
 
 
-def rows(n: int) -> object:
-    """Examples of 16 kB."""
-    import numpy as np
-
-    for i in range(n):
-        yield {"x": np.full(_FLOATS, i, np.float32)}
-
-
 def _deaf(context: zmq.Context[zmq.Socket[bytes]], address: str, number: int):  # type: ignore[no-untyped-def]
     """A connection that was let in, asked for batches, and reads no more."""
     peer = context.socket(zmq.DEALER)
@@ -87,10 +84,12 @@ def _deaf(context: zmq.Context[zmq.Socket[bytes]], address: str, number: int):  
     peer.setsockopt(zmq.RCVBUF, 4096)
     peer.connect(address)
     peer.send(FROM_TRAINER.encode(Hello(*limits.PROTOCOL, "deaf", "", b"deaf %d" % number)))
-    if not peer.poll(20_000):
-        raise RuntimeError(f"trainer {number} was not answered")
-    welcome = FROM_SERVER.decode(peer.recv_multipart()[0])
-    assert isinstance(welcome, Welcome)
+    welcome: object = Pulse(0)
+    while isinstance(welcome, Pulse):  # until the feed is open
+        if not peer.poll(20_000):
+            raise RuntimeError(f"trainer {number} was not answered")
+        welcome = FROM_SERVER.decode(peer.recv_multipart()[0])
+    assert isinstance(welcome, Welcome), welcome
     peer.send(FROM_TRAINER.encode(Step(welcome.session, 64)))
     return peer, welcome.session
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -75,16 +76,34 @@ def test_of_a_connection_that_sends_without_end_nothing_waits(
 
 
 def test_no_more_is_to_be_taken_while_many_bytes_wait(at: Relay, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(relay_door, "_MOST_WAITING_BYTES", 100)
-    at.say(b"a", b"x", bytes(99))
+    monkeypatch.setattr(relay_door, "_MOST_WAITING_BYTES", 100_000)
+    at.say(b"a", b"x", bytes(99_000))
     assert not at.door.is_full
-    at.say(b"b", b"y")
+    at.say(b"b", bytes(1000))
     assert at.door.is_full
     at.door.receive()
     assert not at.door.is_full
     for _ in range(3):
-        at.say(b"b", bytes(50))
+        at.say(b"b", bytes(50_000))
     assert at.door.is_full
     monkeypatch.setattr(relay_door, "_MOST_WAITING", 4)
     at.say(b"b", b"z")
     assert at.door.flooding == [b"b"] and not at.door.is_full
+
+
+def test_small_messages_fill_the_door_with_the_memory_that_they_take(
+    at: Relay, monkeypatch: pytest.MonkeyPatch
+):
+    most = 1 << 20
+    monkeypatch.setattr(relay_door, "_MOST_WAITING", most)
+    monkeypatch.setattr(relay_door, "_MOST_WAITING_BYTES", most)
+    header = FROM_FRONT.encode(TrainerMessage(b"a", "key"))
+    tracemalloc.start()
+    try:
+        while not at.door.is_full:
+            at.front.said += [[header, bytes(bytearray(10))] for _ in range(100)]
+            at.door.hear()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most / 2 < held < 2 * most
