@@ -3,8 +3,9 @@
     200 connections, each: Hello, a window of 64, then a heartbeat after the other, and no recv
 
 The server queues up to 1,024 small messages for each of them, 64 from each, and batches, which lie
-in the slab anyway; the owner queues messages of all of them up to 64 MiB, and drops the rest.  The
-rows lie in a mapped file: a reader's chunks would grow with its speed, by more than the flood does.
+in the slab anyway.  The owner queues messages of all of them up to 64 MiB of memory; more of them
+wait at the front.  The rows lie in a mapped file: in private memory, a reader's chunks would grow
+with its speed, by more than the flood does.
 When the flood has ended, an honest trainer gets every row.
 """
 
