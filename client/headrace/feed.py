@@ -19,10 +19,10 @@ from .batch import Batch, KnownSlots
 from .blocks import Blocks, MemoryGone
 from .committing import DatasetRun, TakenBatches, tokens_of
 from .framework import Framework
-from .link import Link, opened
 from .requests import DrainInput, SetTargetProbs, TakeSnapshot
 from .saving import Saving
 from .segment_layout import SegmentLayout
+from .waits import Link, opened
 
 __all__ = ["Feed"]
 

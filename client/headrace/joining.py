@@ -17,9 +17,9 @@ from headrace_proto.token import Token
 
 from .ahead import AUTO, Ahead
 from .feed import Feed
-from .link import Link, opened
 from .session import Session
 from .state_values import load
+from .waits import Link, opened
 
 __all__ = ["connect"]
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from headrace_proto import limits
 from headrace_proto.errors import HeadraceError, ProtocolError, StaleLease, from_code
 from headrace_proto.messages import Deliver, Delivery, Handed, Outcome, Step
+from headrace_proto.placement import owner_of
 from headrace_proto.record import record
 
 from .mapped import MappedBatches
@@ -142,7 +143,7 @@ class Leases:
         for received in self.ready:
             self._held.discard(received.delivery.token)
         for token, (delivery, keys) in self._named.items():
-            to = sessions[delivery.partition % len(sessions)]
+            to = sessions[owner_of(delivery.partition, len(sessions))]
             if token in self._held:
                 to._held.add(token)
             elif token in self._unanswered:
@@ -153,7 +154,7 @@ class Leases:
             if token in self._places:
                 to._places[token] = self._places[token]
         for partition, token in self._committed.items():
-            sessions[partition % len(sessions)]._committed[partition] = token
+            sessions[owner_of(partition, len(sessions))]._committed[partition] = token
 
     # The server
 

@@ -25,6 +25,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from math import inf
 
+from headrace_proto.placement import owner_of
+
 from .leases import Received
 from .session import Session
 
@@ -175,7 +177,7 @@ class InTurn(Merge):
         owners: dict[int, None] = {}
         for ahead in range(self._partitions):
             partition = (self._turn + ahead) % self._partitions
-            owner = partition % len(self._sessions)
+            owner = owner_of(partition, len(self._sessions))
             if partition not in self._sessions[owner].passed:
                 owners[owner] = None
         return [self._sessions[owner] for owner in owners]
@@ -208,7 +210,7 @@ class ByLanes(Merge):
         """The owner of the first partition from here on that may have work."""
         for ahead in range(self._partitions):
             partition = (self._here + ahead) % self._partitions
-            session = self._sessions[partition % len(self._sessions)]
+            session = self._sessions[owner_of(partition, len(self._sessions))]
             if partition not in session.passed and _is_able(session):
                 return session
         return None

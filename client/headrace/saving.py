@@ -32,13 +32,13 @@ from headrace_proto.errors import (
 from .framework import Framework
 from .lanes import Lanes, parts_of
 from .leases import NAMED_KEYS, Received, named
-from .link import Link
 from .requests import FlushStates
 from .segment_layout import SegmentLayout
 from .segments import SegmentBatch
 from .session import Session
 from .state_block import BlockMaker, Upload
 from .state_values import State, host, presented, strings_in
+from .waits import Link
 
 __all__ = ["Saving"]
 

@@ -18,7 +18,7 @@ TESTED_IN = {
     "headrace_proto.limits": "test_codec.py",
     # Parts of the client's machine and of its waits.
     "headrace.leases": "test_session.py",
-    "headrace.deadlines": "test_link.py",
+    "headrace.wait_errors": "test_waits.py",
     # What the driver uses, and both ends of a channel together.
     "headrace.way": "test_driver.py",
     "headrace.wire": "test_driver.py",

@@ -22,9 +22,14 @@ import numpy as np
 
 from .plan import Draft, Part, packed_integers, stored, unpacked_integers
 
-__all__ = ["Buckets", "QueuedRows", "RowQueue", "decoded"]
+__all__ = ["Buckets", "QueuedRows", "RowQueue", "bucket_of", "decoded"]
 
 _MAX = 2**63 - 1  # counters saturate here: what is sent and stored are 64-bit integers
+
+
+def bucket_of(lengths: np.ndarray, boundaries: np.ndarray) -> np.ndarray:
+    """Return the bucket of each length: the number of boundaries that it reaches."""
+    return np.searchsorted(boundaries, lengths, side="right")
 
 
 class RowQueue:

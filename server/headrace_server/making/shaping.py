@@ -19,7 +19,7 @@ from headrace_proto.schema import Field
 
 from ..core import chance
 from ..core.batch import PlainBatches
-from ..core.bucket import Buckets
+from ..core.bucket import Buckets, bucket_of
 from ..core.classes import ClassQueues
 from ..core.plan import Shaper
 from ..pipeline.declaration import Shape
@@ -145,7 +145,7 @@ class Shaping:
             bounded = np.clip(facts["length"], -(2**31), 2**31 - 1).astype(np.int32)
             chunk = chunk.with_fact("length", bounded)
         if self._boundaries is not None:
-            facts["bucket"] = np.searchsorted(self._boundaries, facts["length"], side="right")
+            facts["bucket"] = bucket_of(facts["length"], self._boundaries)
         elif self._bucket is not None:
             count = len(self._options["batch_sizes"])
             chunk, facts = self._place(chunk, facts, self._bucket, "bucket", count, bad)

@@ -6,6 +6,8 @@ import logging
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from headrace_proto.placement import owner_of, partitions_of
+
 from ..files.manifest import DataFile
 from ..pipeline.declaration import Declaration
 from .settings import RECORD_BYTES, Limits, Settings
@@ -115,11 +117,11 @@ class RunConfig(Limits):
 
     def worker_of(self, partition: int) -> int:
         """Return the worker that runs a partition: all that the number of workers changes."""
-        return partition % self.workers
+        return owner_of(partition, self.workers)
 
     def partitions_of(self, feed: FeedConfig, worker: int) -> range:
         """Return the partitions of a feed that a worker runs."""
-        return range(worker, feed.partitions, self.workers)
+        return partitions_of(worker, self.workers, feed.partitions)
 
     def owners_of(self, feed: FeedConfig) -> int:
         """Return how many workers own partitions of a feed: those with the lowest numbers."""

@@ -26,7 +26,7 @@ from ..process.child import Child, ChildProcess, end, environment
 from ..process.diary import Entry
 from ..process.in_thread import InThread
 from .asks import FRONT
-from .deaths import DeathWatch
+from .death_watch import DeathWatch
 from .posts import Patience, Post, end_of, gets_further, obituary
 from .starts import Starts
 

@@ -26,8 +26,9 @@ from ..process.diary import Entry
 from ..state.durable import Durable
 from ..state.functions import ReportedDigests
 from .asks import FRONT
-from .posts import FORGIVEN, WINDOW_S, Post
+from .posts import Post
 from .quarantine import Quarantine
+from .restart_budget import FORGIVEN, WINDOW_S
 from .starts import Starts
 
 __all__ = ["Feeds"]
@@ -205,8 +206,8 @@ class Feeds:
             logger.warning("skipped from now on: %s", verdict.quarantined)
             self.note("row left out", verdict.quarantined)
         if verdict.quarantined or verdict.failure is not None:
-            post.explain()
-        if verdict.expected or post.forgiven(now):
+            post.budget.explain()
+        if verdict.expected or post.budget.forgives(now):
             return True
         times = f"It died {FORGIVEN + 1} times within {WINDOW_S:.0f} s and is given up."
         self.give_up(f"{words}\n{times}")

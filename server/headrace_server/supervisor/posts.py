@@ -2,7 +2,7 @@
 
     begin() ─► child at work ─► look(), look() … ─► dead, or hangs and is ended ─► end(code)
        ▲                                                                              │
-       └────────────────────────────── the next life ◄──── forgiven() ◄──── vacate() ◄┘
+       └────────────────────────────── the next life ◄─── budget ◄──── vacate() ◄───────┘
 
 A worker hangs when no beat has come into its diary for a time, by a clock that counts only while
 its observer looks; it has longer while it opens its sources.  Deaths that nothing explains are
@@ -11,7 +11,6 @@ forgiven a few times within a window.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import logging
 import signal
@@ -20,10 +19,9 @@ from pathlib import Path
 
 from ..process.child import Child
 from ..process.diary import OPENING, STARTING, Entry, Notebook, Stillness
+from .restart_budget import RestartBudget
 
 __all__ = [
-    "FORGIVEN",
-    "WINDOW_S",
     "Patience",
     "Post",
     "end_of",
@@ -34,9 +32,6 @@ __all__ = [
 
 logger = logging.getLogger("headrace.server")
 
-#: Deaths of one worker that are forgiven within the window; the next one fails the feeds.
-FORGIVEN = 3
-WINDOW_S = 60.0
 #: The longest time between two looks at the workers' diaries.
 _LOOK_S = 1.0
 #: Time for a hung worker to print where it is, before it is killed.
@@ -74,7 +69,7 @@ class Post:
         self.child: Child | None = None
         self._patience = patience
         self._stillness = Stillness()
-        self._deaths: collections.deque[float] = collections.deque()
+        self.budget = RestartBudget()
         self._hung = ""  # description of a worker that was ended because it hung
         self._killed_for_memory = 0  # processes of this machine, when the life began
 
@@ -138,17 +133,6 @@ class Post:
         self.child = None
         life, self.life = self.life, self.life + 1
         return life, self.notebook.read()
-
-    def explain(self) -> None:
-        """Forget the deaths up to now: their cause is known."""
-        self._deaths.clear()
-
-    def forgiven(self, now: float) -> bool:
-        """Whether a death at this moment is forgiven."""
-        self._deaths.append(now)
-        while self._deaths[0] < now - WINDOW_S:
-            self._deaths.popleft()
-        return len(self._deaths) <= FORGIVEN
 
 
 def end_of(code: int | None) -> str:

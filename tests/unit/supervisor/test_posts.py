@@ -1,4 +1,4 @@
-"""A worker's place: when it is ended, what is said of its death, and how often that is forgiven."""
+"""A worker's post: when its process is ended, and how its death is described."""
 
 from __future__ import annotations
 
@@ -164,21 +164,6 @@ def test_a_kill_may_be_the_kernels_for_want_of_memory(
     assert post.end(-signal.SIGTERM) == "was killed by SIGTERM"
     post.begin()
     assert post.end(-signal.SIGKILL) == "was killed by SIGKILL"
-
-
-def test_deaths_are_forgiven_thrice_within_a_window(tmp_path: Path):
-    post = Post(0, tmp_path / "diary", PATIENCE)
-    assert [post.forgiven(t) for t in (0.0, 30.0, 60.0, 60.0)] == [True, True, True, False]
-    later = Post(1, tmp_path / "other", PATIENCE)
-    assert [later.forgiven(t) for t in (0.0, 30.0, 60.0, 60.5, 90.5)] == [True] * 5
-
-
-def test_deaths_that_are_explained_count_no_more(tmp_path: Path):
-    post = Post(0, tmp_path / "diary", PATIENCE)
-    for _ in range(3):
-        assert post.forgiven(1.0)
-    post.explain()
-    assert post.forgiven(1.0)
 
 
 def test_an_end_is_a_signal_by_name_or_number_or_an_exit_code():

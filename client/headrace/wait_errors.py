@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded, HeadraceError
 
 if TYPE_CHECKING:
-    from .link import Link
     from .session import Session
+    from .waits import Link
 
 __all__ = ["too_late"]
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from headrace import driver
-from headrace.link import Link
 from headrace.requests import DrainInput, FlushStates, SetTargetProbs, StatesPart
 from headrace.session import Session
+from headrace.waits import Link
 from headrace_proto.clock import AwakeClock, Deadline
 from headrace_proto.errors import ConnectionLost, DeadlineExceeded, FeedClosed, UnknownFeed
 from headrace_proto.messages import (
@@ -264,7 +264,7 @@ def test_the_deadline_says_that_the_server_was_stopped_and_announced_its_return(
 def test_a_trainer_that_leaves_waits_less_and_says_how_many_commits_are_not_answered(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("headrace.link._LEAVE_S", 0.3)
+    monkeypatch.setattr("headrace.waits._LEAVE_S", 0.3)
     with linked(peer.address, 600) as link:
         peer.welcome()
         link.open()

@@ -28,14 +28,15 @@ from headrace_proto.errors import (
     HeadraceError,
 )
 from headrace_proto.messages import Answered, Delivery, Welcome
+from headrace_proto.placement import owner_of
 
 from .ahead import Ahead
-from .deadlines import too_late
 from .driver import Driver
 from .leases import Received
 from .merge import Merge, merge_of
 from .requests import Request
 from .session import Session
+from .wait_errors import too_late
 
 if TYPE_CHECKING:
     from .credentials import Keys
@@ -156,7 +157,7 @@ class Link:
 
     def session_of(self, partition: int) -> Session:
         """The session with the owner of a partition."""
-        return self.sessions[partition % len(self.sessions)]
+        return self.sessions[owner_of(partition, len(self.sessions))]
 
     def check_usable(self) -> None:
         """ForkedProcess or FeedClosed where this can not be used any more."""
