@@ -21,7 +21,7 @@ import numpy as np
 
 from headrace_proto.schema import Field
 from headrace_server.core.changes import Change, Examples
-from headrace_server.core.slots import Slots
+from headrace_server.core.slots import Segments, Slots
 from headrace_server.making.line_record import LineRecord
 from headrace_server.making.sequencing import StateSource
 from headrace_server.making.state_table import StateTable, stored_states
@@ -87,7 +87,9 @@ def _measured(path: Path, examples: int) -> dict[str, Any]:
     table.put(slots, stored_states([state], saved.examples))
     took = perf_counter() - began
     store.close()
-    (values, rows), *_ = table.columns(slots).values()
+    none = np.zeros_like(slots)
+    batch = Segments(slots, none, none, none, none, none, none, 0, none, none)
+    ((values, rows),) = table.columns(batch, None)[0].values()
     right = np.array_equal(values[rows[[0, -1]], 0], np.array([0, examples - 1], np.float32))
     if len(slots) != examples or not right:
         raise AssertionError("what was loaded is not what was written")
