@@ -22,6 +22,8 @@ from typing import Any
 
 import psutil
 
+from headrace_server.process.rundir import sweep
+
 from . import states
 from .pairs import Judged
 
@@ -100,6 +102,7 @@ def _daemon(directory: Path) -> Iterator[_Daemon]:
             yield daemon
         finally:
             daemon.kill()
+            sweep(Path("/dev/shm"))  # a killed server leaves its run directory to the next start
 
 
 def _fill(daemon: _Daemon) -> None:
