@@ -10,6 +10,7 @@ partition has judged the claim.  Every method returns the claims that ended by i
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -82,7 +83,7 @@ class ClaimedBatch(Lifecycle):
         return f"the claim of trainer {self.session} on token {self.place.token}"
 
 
-class Claims:
+class Claims(ABC):
     """The claims of one feed."""
 
     def __init__(self, hands: Hands) -> None:
@@ -94,13 +95,13 @@ class Claims:
         claim.on("ask")
         self._hands.effects.append(Claim(claim.place.partition, claim.place))
 
+    @abstractmethod
     def add(self, session: int, place: Any, saved: bool) -> Iterable[ClaimedBatch]:
         """Note that a new session has a batch, or (``saved``) commits it and got no answer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def judged(self, token: int, verdict: str, number: int) -> Iterable[ClaimedBatch]:
         """Take a partition's verdict: "done" before, "yes" it can be, by this number, or "no"."""
-        raise NotImplementedError
 
     def made(self, batch: Batch) -> Iterable[ClaimedBatch]:
         """Note that a batch was made."""
@@ -112,9 +113,11 @@ class Claims:
 
     def arrived(self, partition: int, token: int, stored: bool = False) -> None:
         """Note that a commit is stored, or will not come: other claims may have waited for it."""
+        return
 
     def wait_for_others(self, others_come: bool) -> None:
         """Set whether trainers of an earlier server are still to greet this one."""
+        return
 
 
 class PlainClaims(Claims):

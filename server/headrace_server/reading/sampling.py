@@ -13,6 +13,7 @@ stage does the same again in any process.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,7 +49,7 @@ def changes_sent(num_classes: int) -> int:
     return max(1, _TOLD // num_classes)
 
 
-class Sampler:
+class Sampler(ABC):
     """A stage that keeps the columns: it judges each row by one value."""
 
     #: The argument that the value comes from, and its rule.
@@ -69,9 +70,9 @@ class Sampler:
         label = ("bucket", "keep_input") if kept else (stage.kind, self.argument)
         self._values = Values(*label, stage.options[self.argument])
 
+    @abstractmethod
     def fits(self, values: np.ndarray) -> np.ndarray:
         """A mask of the values that keep to the rule."""
-        raise NotImplementedError
 
     def fact_fields(self, before: Fields | None) -> dict[str, Field]:
         """The facts of each row that it adds, given the columns that it sees."""
@@ -85,8 +86,9 @@ class Sampler:
         chunk, values = self._values.sound(chunk, bad, self.rule, self.fits, self.reason)
         return self._sampled(chunk, values, bad)
 
+    @abstractmethod
     def _sampled(self, chunk: Chunk, values: np.ndarray, bad: BadRecords) -> Chunk:
-        raise NotImplementedError
+        """The rows that are left of those with sound values, or their copies."""
 
     def state(self) -> Any:
         """Plain data; None for a stage that remembers nothing."""
@@ -94,6 +96,7 @@ class Sampler:
 
     def restore(self, state: Any) -> None:
         """Become what ``state`` gave."""
+        return
 
     def _keep(self, chunk: Chunk, kept: np.ndarray, reason: str) -> Chunk:
         rows = np.flatnonzero(kept)

@@ -1,4 +1,4 @@
-"""What the front asks of the requests of state is seen to on a thread of its own, and answered."""
+"""A thread of its own takes snapshots and takes feeds back, and answers the owners that asked."""
 
 from __future__ import annotations
 

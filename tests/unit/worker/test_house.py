@@ -1,4 +1,4 @@
-"""What dispatchers decide and what partitions tell finds somebody who does it."""
+"""Every effect of a dispatcher and every event of a partition has a handler."""
 
 from __future__ import annotations
 
