@@ -43,6 +43,10 @@ _MOST_BYTES = 1 << 40
 _MOST_PIECES = 512
 #: Longest path of a socket that the kernel takes (sun_path, less its final 0).
 _MOST_PATH = 107
+#: Memory of a queued piece besides its bytes (measured): small messages are mostly that.
+_PIECE_BYTES = 350
+#: Pieces of a message that has to wait are joined up to so many bytes.
+_MOST_JOINED = 16 << 10
 #: The time between two looks for somebody who is not there yet.
 _LOOK_S = 0.005
 #: Reasons for which a write may go well a moment later.
@@ -62,7 +66,7 @@ class Channel:
         self._room = memoryview(bytearray(_READ_BYTES))
         self._got = bytearray()
         self._unsent: deque[memoryview] = deque()
-        self.unsent_bytes = 0
+        self.unsent_memory = 0  # of what waits
         self.ended = False  # nothing more will come
         self.waits = False  # for the other end to read
         self.fault = ""  # why what comes is no message
@@ -138,8 +142,10 @@ class Channel:
             written = self._write(pieces)
             if written == total:
                 return False
+        if total <= _MOST_JOINED:
+            pieces = [b"".join(pieces)]
         self._unsent.extend(map(memoryview, pieces))
-        self.unsent_bytes += total
+        self.unsent_memory += total + len(pieces) * _PIECE_BYTES
         self._drop(written)
         if not self.waits and len(pieces) > _MOST_PIECES:
             return self.flush()
@@ -167,7 +173,7 @@ class Channel:
 
     def _drop(self, written: int) -> None:
         unsent = self._unsent
-        self.unsent_bytes -= written
+        self.unsent_memory -= written
         while written:
             first = unsent[0]
             if len(first) > written:
@@ -175,6 +181,7 @@ class Channel:
                 break
             written -= len(first)
             unsent.popleft()
+            self.unsent_memory -= _PIECE_BYTES
 
     def receive(self) -> list[list[bytes]]:
         """The whole messages that have come.  ``ended`` tells when no more can.

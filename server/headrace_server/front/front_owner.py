@@ -22,7 +22,7 @@ from ..process.relay import FROM_FRONT, AllBack, Known, Sent, TrainerMessage
 
 __all__ = ["FrontOwner", "life_of", "number_of"]
 
-#: Maximum bytes queued for a busy owner; beyond that, messages wait in trainers' sockets.
+#: Maximum memory of messages queued for a busy owner; beyond that, they wait in trainers' sockets.
 _MOST_KEPT = 64 << 20
 #: Maximum number of connections that have greeted and have no session; the oldest is forgotten.
 _MOST_GREETING = 10_000
@@ -72,7 +72,7 @@ class FrontOwner:
     @property
     def is_full(self) -> bool:
         """Whether it is busy and has a long queue."""
-        return self.name is not None and self._exchange.unsent_bytes(self.name) > _MOST_KEPT
+        return self.name is not None and self._exchange.unsent_memory(self.name) > _MOST_KEPT
 
     def tell(self, message: object, frames: Iterable[bytes] = ()) -> None:
         """Send it a message, if it is alive: its next life learns all from trainers."""

@@ -111,10 +111,10 @@ class Exchange:
             return False
         return self._tell(number, self._channels[number], frames)
 
-    def unsent_bytes(self, identity: bytes) -> int:
-        """Return how much is buffered for one that does not read."""
+    def unsent_memory(self, identity: bytes) -> int:
+        """Return how much memory messages take that wait for one that does not read."""
         number = self._numbers.get(identity)
-        return 0 if number is None else self._channels[number].unsent_bytes
+        return 0 if number is None else self._channels[number].unsent_memory
 
     def close(self) -> None:
         for number in list(self._channels):
@@ -305,7 +305,7 @@ class TrainersExchange(Exchange):
         self._numbers[name] = end.fileno()
 
     def _tell(self, number: int, channel: Channel, frames: Sequence[Frame]) -> bool:
-        if channel.unsent_bytes > self._allowed.get(number, _MOST_KEPT):
+        if channel.unsent_memory > self._allowed.get(number, _MOST_KEPT):
             self._drop(number)  # when the trainer greets again, all that counts is sent again
             return False
         return super()._tell(number, channel, frames)

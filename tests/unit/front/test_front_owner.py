@@ -27,7 +27,7 @@ class World:
         self.told.append((name, FROM_FRONT.decode(frames[0])))
         return True
 
-    def unsent_bytes(self, name: bytes) -> int:
+    def unsent_memory(self, name: bytes) -> int:
         return 0
 
     def _say(self, connection: bytes, header: bytes) -> bool:

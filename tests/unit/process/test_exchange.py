@@ -16,6 +16,7 @@ import sys
 import textwrap
 import threading
 import time
+import tracemalloc
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -293,6 +294,25 @@ def test_small_messages_to_a_worker_that_does_not_read_keep_their_order(place: P
     for frames in told:
         assert place.exchange.tell(b"0-0", frames)
     assert read_on(place, worker, len(told)) == told
+
+
+@pytest.mark.parametrize("size", [1, 300, 100_000])
+def test_queued_messages_are_counted_with_the_memory_that_they_take(place: Place, size: int):
+    worker = place.worker()
+    while place.exchange.unsent_memory(b"0-0") < 1 << 20:  # beyond what the socket holds
+        place.exchange.tell(b"0-0", [b"first", bytes(1 << 16)])
+    tracemalloc.start()
+    before = place.exchange.unsent_memory(b"0-0")
+    told = 6_000_000 // (size + 1000)
+    for i in range(told):
+        place.exchange.tell(b"0-0", [b"%d" % i, bytes(size)])
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    counted = place.exchange.unsent_memory(b"0-0") - before
+    assert 0.7 * taken < counted < 1.5 * taken
+    while not any(frames[0] == b"%d" % (told - 1) for frames in worker.receive()):
+        place.hear_out()
+    assert place.exchange.unsent_memory(b"0-0") == 0
 
 
 def test_a_worker_waits_until_the_front_has_read(place: Place):
