@@ -19,9 +19,10 @@ from .batch import Batch, KnownSlots
 from .blocks import Blocks, MemoryGone
 from .committing import DatasetRun, TakenBatches, tokens_of
 from .framework import Framework
-from .requests import DrainInput, SetTargetProbs, TakeSnapshot
+from .requests import TakeSnapshot
 from .saving import Saving
 from .segment_layout import SegmentLayout
+from .steering import Steering
 from .waits import Link, opened
 
 __all__ = ["Feed"]
@@ -32,7 +33,7 @@ _BY_STATES = "a batch of segments is committed by the save of its last state"
 _HASTE_S = 5.0
 
 
-class Feed:
+class Feed(Steering):
     """A feed in a trainer's hands: an iterator of batches.
 
     Asking for the next batch commits the one in hand.  Leaving the ``with`` block commits it too,
@@ -295,27 +296,6 @@ class Feed:
         from .tf import FeedState
 
         return FeedState(self)
-
-    def drain(self, cancel: bool = False) -> None:
-        """Close the feed's input for all trainers: what was read is still handed out.
-
-        With ``cancel`` what is not yet a batch is dropped.
-        """
-        self._link.check_usable()
-        self._link.ask(DrainInput(cancel))
-
-    def set_target_probs(self, probs: Sequence[float]) -> dict[int, int]:
-        """Change the proportions of classes that a stratified feed draws, for all trainers.
-
-        Returns for each partition the number of the first batch that the new ones reach; batches
-        before it are made or being made.  ValueError when the feed can not draw them.
-        """
-        self._link.check_usable()
-        wanted = tuple(float(p) for p in probs)
-        answer = self._link.ask(SetTargetProbs(wanted))
-        if answer.code:
-            raise ValueError(f"set_target_probs({list(wanted)}): {answer.text}")
-        return dict(answer.value)
 
     def close(self) -> None:
         """Leave the feed.  The batch in hand is committed unless an exception is being handled."""

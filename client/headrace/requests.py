@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from headrace_proto.messages import Answered, Drain, Flush, Retarget, Snapshot
+from headrace_proto.messages import Answered, Drain, Flush, Retarget, Snapshot, Stats
 from headrace_proto.record import record
 
 __all__ = [
+    "CountReady",
     "DrainInput",
     "FlushStates",
     "Request",
@@ -102,6 +103,27 @@ class SetTargetProbs(Request):
         first = next((answer for answer in counting if answer.code), counting[0])
         since = [pair for answer in running for pair in answer.value]
         return Answered(first.session, first.request, since, first.code, first.text)
+
+
+@record
+class CountReady(Request):
+    """Count what is ready, incomplete and in flight."""
+
+    call = "stats"
+    tells_refusals = False
+
+    def said(self, session: int, number: int) -> list[tuple[Any, ...]]:
+        return [(Stats(session, number),)]
+
+    def at_end(self, session: int) -> Answered:
+        return Answered(session, 0, {})
+
+    def joined(self, answers: Sequence[Answered]) -> Answered:
+        total = dict.fromkeys(("ready", "incomplete", "in_flight"), 0)
+        for answer in answers:
+            for name in total:
+                total[name] += answer.value.get(name, 0)
+        return Answered(answers[0].session, answers[0].request, total)
 
 
 @record

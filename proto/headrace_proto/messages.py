@@ -15,7 +15,8 @@
       Flush               + states ────────►        lanes: where they stand, for their next trainer
       Snapshot ────────────────────────────►        keep all of the feed's state, as of now
       Retarget, Drain ─────────────────────►        other proportions of classes; no more input
-      ◄─────────────────────────── Answered         to each of these four, when it is done
+      Stats ───────────────────────────────►        how much is ready, and how much in flight
+      ◄─────────────────────────── Answered         to each of these five, when it is done
       Renew ───────────────────────────────►        every heartbeat: what is held
       ◄─────────────────────────── Pulse            alive, and what the feed waits for
       ◄─────────────────────────── Ended            all is committed, or why it stopped;
@@ -87,6 +88,7 @@ __all__ = [
     "Retired",
     "Save",
     "Snapshot",
+    "Stats",
     "Step",
     "Unknown",
     "Welcome",
@@ -216,6 +218,15 @@ class Snapshot:
     request: Count  # the answer carries it
 
 
+@FROM_TRAINER.message(10)
+@record
+class Stats:
+    """Count what is ready, incomplete and in flight in this owner's partitions."""
+
+    session: Count
+    request: Count  # the answer carries it
+
+
 @FROM_SERVER.message(1)
 @record
 class Welcome:
@@ -299,7 +310,8 @@ class Retired:
 class Answered:
     """The answer to a request: what it brings, or an error's code and text.
 
-    Of a Snapshot its token; of a Retarget ``[partition, first batch]`` for each partition.
+    Of a Snapshot its token; of a Retarget ``[partition, first batch]`` for each partition; of Stats
+    the counts by name.
     """
 
     session: Count

@@ -14,6 +14,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -118,10 +119,12 @@ def _entry(where: str, name: str, short: str, members: tuple[str, ...]) -> Itera
 
 
 def _names(kind: type) -> dict[str, list[str]]:
-    """What a class itself defines, in the order of its text, with the other names of the same."""
+    """The members that a class and its bases here define, with the other names of the same."""
     first: dict[int, str] = {}
     names: dict[str, list[str]] = {}
-    for name, member in vars(kind).items():
+    package = kind.__module__.partition(".")[0]
+    bases = [base for base in kind.__mro__ if base.__module__.partition(".")[0] == package]
+    for name, member in chain.from_iterable(vars(base).items() for base in bases):
         if name[0] == "_" or not (isinstance(member, property) or inspect.isroutine(member)):
             continue
         if id(member) in first:

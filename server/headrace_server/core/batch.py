@@ -79,6 +79,9 @@ class PlainBatches:
         """Whole batches that were not taken."""
         return self._rows // self.batch_size
 
+    def waiting(self) -> int:
+        return self._rows
+
     def chunks(self) -> set[int]:
         return {chunk for chunk, _, _ in self._waiting}
 

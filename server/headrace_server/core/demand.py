@@ -149,6 +149,9 @@ class Arrivals(_Segments):
     def waiting(self) -> int:
         return len(self._ready)
 
+    def waiting_rows(self) -> int:
+        return self._ready.rows() + self._again.rows()
+
     def next(self, session: int) -> Batch | None:
         """Return the first batch that came back, else the first new one."""
         return self._again.pop() if self._again.count else self._ready.pop()
@@ -263,6 +266,9 @@ class LaneQueues(_Segments):
 
     def waiting(self) -> int:
         return sum(len(stripe.ready) for stripe in self._stripes.values())
+
+    def waiting_rows(self) -> int:
+        return sum(stripe.ready.rows() for stripe in self._stripes.values())
 
     def next(self, session: int) -> Batch | None:
         """Return the next batch of a trainer's own lanes."""

@@ -123,6 +123,10 @@ class Line:
                 return batch
         return None
 
+    def rows(self) -> int:
+        """Return the rows of all batches that wait."""
+        return sum(batch.rows for batch in {b for _, b in self._heap if b.waits_in is self})
+
     def partitions(self) -> set[int]:
         """Return the partitions whose batches wait."""
         return {batch.partition for _, batch in self._heap if batch.waits_in is self}

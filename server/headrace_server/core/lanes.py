@@ -94,6 +94,11 @@ class Lanes(Sequences):
     def ready(self) -> int:
         return len(self._fresh) + len(self._orphans)
 
+    @property
+    def takeable(self) -> int:
+        going = (s.lanes for s in self._stripes.values() if self._ahead or not s.out)
+        return self.ready + sum(int(np.count_nonzero(lanes >= 0)) for lanes in going)
+
     # Stripes
 
     def want(self, upto: int, stripe: int = 0) -> None:

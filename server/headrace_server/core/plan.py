@@ -157,6 +157,9 @@ class Shaper(Protocol):
     def chunks(self) -> set[int]:
         """Chunks with waiting rows."""
 
+    def waiting(self) -> int:
+        """Rows that wait, those of batches that were not drafted yet included."""
+
     def dropped(self) -> Mapping[str, int]:
         """Rows dropped so far, by reason."""
 

@@ -109,6 +109,10 @@ class SegmentQueue(Sequences):
         """Number of segments that could be taken now."""
         return len(self._back) + len(self._fresh)
 
+    @property
+    def _next_out(self) -> int:
+        return sum(len(batch) for batch in self._out.values())
+
     def next_draft(self) -> Segments | None:
         """The next batch, if one is wanted and possible."""
         if self._made >= self._wanted:

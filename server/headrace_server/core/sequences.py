@@ -341,10 +341,30 @@ class Sequences(ABC):
             "full": sum(stop - start for _, start, stop in self._waiting),
         }
 
+    def sizes(self) -> dict[str, int]:
+        """Number of ready and of incomplete segments, and of examples in flight.
+
+        A segment of an admitted example is ready when nothing but its batch is missing, and
+        incomplete until the state before it is saved.
+        """
+        ready = self.takeable
+        incomplete = self._slots.left() - self._next_out - ready
+        return {"ready": ready, "incomplete": incomplete, "in_flight": self.in_flight}
+
     @property
     @abstractmethod
     def ready(self) -> int:
+        """Number of segments that could be taken now, those of begun lanes excepted."""
+
+    @property
+    def takeable(self) -> int:
         """Number of segments that could be taken now."""
+        return self.ready
+
+    @property
+    def _next_out(self) -> int:
+        """Number of examples whose next segment is in a trainer's hands."""
+        return 0
 
     def seek(self, key: Hashable) -> list[FoundExample]:
         """The examples of a key, each in its epoch."""

@@ -177,6 +177,11 @@ class Slots:
 
     # Queries
 
+    def left(self) -> int:
+        """Number of segments from the next one of each example on."""
+        slots = np.fromiter(self._key_of, np.int64, len(self._key_of))
+        return int((self.count[slots] - self.segment[slots]).sum())
+
     def key_of(self, slot: int) -> Hashable:
         """Key of an example that has not ended."""
         return self._key_of[slot]

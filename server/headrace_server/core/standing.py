@@ -136,6 +136,16 @@ class Standing:
         returned = max(0, self._hands.open - ready - leased - saving)
         return {"ready": ready, "returned": returned, "leased": leased, "saving": saving}
 
+    def sizes(self) -> dict[str, int]:
+        """Return what waits here: batches ready and in flight; of segments how many are ready."""
+        if self.stateful:
+            return {"ready": self._supply.waiting_rows()}
+        standing = self.standing()
+        return {
+            "ready": standing["ready"] + standing["returned"],
+            "in_flight": standing["leased"] + standing["saving"],
+        }
+
     # Trainers
 
     @property

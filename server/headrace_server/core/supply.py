@@ -94,3 +94,7 @@ class Supply:
     @abstractmethod
     def waiting(self) -> int:
         """Return how many new batches nobody has taken."""
+
+    def waiting_rows(self) -> int:
+        """Return how many segments are in batches that nobody has."""
+        return 0

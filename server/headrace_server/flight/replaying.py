@@ -164,6 +164,9 @@ class Script:
     def chunks(self) -> set[int]:
         return set()
 
+    def waiting(self) -> int:
+        return 0
+
     def dropped(self) -> dict[str, int]:
         return {}
 

@@ -171,6 +171,10 @@ class PlainMaker:
             stats = {**stats, "padding": padding}
         return stats or None
 
+    def sizes(self) -> dict[str, int]:
+        """Rows that were read and are in no batch yet."""
+        return {"incomplete": self.shaping.machine.waiting()}
+
     def progress(self) -> dict[str, Any]:
         """Nothing beyond the progress of the intake."""
         return {}

@@ -349,6 +349,14 @@ class Run:
         """How far it is, in numbers for people."""
         return {**self._intake.progress(self._machine.reading()), **self.maker.progress()}
 
+    def sizes(self) -> dict[str, int]:
+        """Counts of what waits to be made, or taken, here; see ``Feed.stats``."""
+        sizes = self.maker.sizes()
+        if self._unplaced is not None:
+            waiting = 1 if self.made_ahead else self._unplaced[1].rows
+            sizes["ready"] = sizes.get("ready", 0) + waiting
+        return sizes
+
     def dropped(self) -> dict[str, int]:
         """Rows dropped so far, by reason; those that broke a rule start with ``bad:``."""
         return self._intake.dropped_with(self._machine.dropped())

@@ -159,6 +159,10 @@ class SegmentMaker:
         segments = {"in_flight": machine.in_flight, "rewound": machine.rewound}
         return {**(of_stages[-1] if of_stages else {}), "segments": segments}
 
+    def sizes(self) -> dict[str, int]:
+        """Ready and incomplete segments, and examples in flight."""
+        return self.cutting.machine.sizes()
+
     def progress(self) -> dict[str, Any]:
         """Segments by what they wait for."""
         return {"segments": self.cutting.machine.standing()}

@@ -108,13 +108,14 @@ class Removed:
 class Replied:
     """The answer of a partition to a question to all of them, or the reason for none.
 
-    ``value``: the first batch that other proportions reach; None if all batches were made before.
+    ``value``: the first batch that other proportions reach, None if all batches were made before;
+    or counts of what waits.
     """
 
     feed: str
     partition: int
     question: int
-    value: int | None = None
+    value: Any = None
     fault: str = ""
     stats: dict[str, Any] | None = None  # as in Made, the change included
 

@@ -335,6 +335,12 @@ class Partitions:
                 since, fault = 0, str(error)
             self._send(Replied(feed, partition, question, since, fault, run.stats()))
 
+    def sizes(self, feed: str, question: int) -> None:
+        """Reply what waits in each partition of a feed."""
+        for (of, partition), run in {**self._running, **self._made}.items():
+            if of == feed:
+                self._send(Replied(feed, partition, question, run.sizes()))
+
     def seek(self, feed: str, key: bytes) -> list[list[Any]]:
         """Examples of a key: [partition, epoch, segment, number of segments, where, batch]."""
         return [

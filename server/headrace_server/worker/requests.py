@@ -1,6 +1,6 @@
 """Requests of trainers and of the supervisor that concern a whole feed.
 
-    trainer     ─ Retarget, Drain ───────┐
+    trainer     ─ Retarget, Drain, Stats ┐
     supervisor  ─ copy, inspect, close ──┴─► all partitions ─► answered() by each ─► one answer
     trainer     ─ Snapshot ─► supervisor, which asks all owners for copies
     trainer     ─ Flush    ─► the partition of its lanes
@@ -19,11 +19,12 @@ from math import inf
 from typing import Any
 
 from headrace_proto.clock import AwakeClock
-from headrace_proto.messages import Answered, Drain, Flush, Retarget, Snapshot
+from headrace_proto.messages import Answered, Drain, Flush, Retarget, Snapshot, Stats
 
 from ..core.asking import Asking
 from ..process.child import Pipe
 from ..process.config import MOST_FOUND
+from ..process.counts import added
 from .desk import Desk
 from .events import Replied
 from .outbox import Outbox
@@ -57,6 +58,7 @@ class FeedRequests:
             Snapshot: self._snapshot,
             Retarget: self._retarget,
             Drain: self._drain,
+            Stats: self._stats,
         }
 
     # Trainers
@@ -113,6 +115,18 @@ class FeedRequests:
         question = self._asking[desk.name].ask(desk.partitions, answer)
         retarget = partial(self.partitions.retarget, desk.name, question, message.probs)
         self._calls[desk.name].append(retarget)
+
+    def _stats(self, session: Session, desk: Desk, message: Stats, frames: list[bytes]) -> None:
+        """Count for a trainer what is ready and in flight."""
+
+        def answer(answers: dict[int, Replied], unheard: list[int]) -> None:
+            if desk.failure is None:
+                here = desk.dispatcher.sizes()
+                counts = added([here, *(one.value for one in answers.values())])
+                self.outbox.tell(Answered(session.number, message.request, counts))
+
+        question = self._asking[desk.name].ask(desk.partitions, answer)
+        self._calls[desk.name].append(partial(self.partitions.sizes, desk.name, question))
 
     def close(self, desk: Desk, cancel: bool, answer: Callable[[], object]) -> None:
         """Close a feed's input; answer when its partitions have closed theirs."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from headrace.requests import (
+    CountReady,
     DrainInput,
     FlushStates,
     Request,
@@ -12,7 +13,7 @@ from headrace.requests import (
     SetTargetProbs,
     StatesPart,
 )
-from headrace_proto.messages import Answered, Drain, Flush, Retarget
+from headrace_proto.messages import Answered, Drain, Flush, Retarget, Stats
 
 
 def part(*rows):
@@ -25,8 +26,9 @@ def part(*rows):
     [
         (DrainInput(True), lambda session: Drain(session, 1, True)),
         (SetTargetProbs((0.25, 0.75)), lambda session: Retarget(session, 1, (0.25, 0.75))),
+        (CountReady(), lambda session: Stats(session, 1)),
     ],
-    ids=["drain", "retarget"],
+    ids=["drain", "retarget", "stats"],
 )
 def test_a_request_is_said_again_in_any_session_until_it_is_answered(request_, message, anew):
     requests = Requests()
@@ -143,3 +145,10 @@ TAKEN = Answered(7, 1, [[0, 5], [3, 7]])
 def test_owners_that_make_no_more_do_not_count_while_others_do(answers, since, fault):
     joined = SetTargetProbs((0.5, 0.5)).joined(answers)
     assert (joined.value, joined.text, bool(joined.code)) == (since, fault, bool(fault))
+
+
+def test_counts_of_all_owners_are_added_and_an_owner_that_has_ended_counts_nothing():
+    one = Answered(7, 1, {"ready": 3, "in_flight": 2})
+    other = Answered(8, 1, {"ready": 4, "incomplete": 5, "in_flight": 1})
+    total = CountReady().joined([one, other, CountReady().at_end(9)])
+    assert total.value == {"ready": 7, "incomplete": 5, "in_flight": 3}

@@ -561,6 +561,7 @@ class World:
             assert self.ahead or len(slots) == len(set(slots)), (
                 "each segment is in one trainer's hands"
             )
+            assert min(worker.machine.sizes().values()) >= 0
         held = [lease.batch.order for lease in self.d._leases.held()]
         assert len(held) == len(set(held))
         for batch in self.blocks.values():

@@ -96,6 +96,11 @@ class Trainers:
             offered = enumerate(self.feed.chunk_of)
             needed = {chunk for e, chunk in offered if self.next[e] < self.counts[e]}
             assert machine.chunks() == needed
+            admitted = range(machine.next_index - FIRST)
+            sizes = machine.sizes()
+            assert (sizes["ready"], sizes["in_flight"]) == (machine.ready, machine.in_flight)
+            left = sum(self.counts[e] - self.next[e] for e in admitted)
+            assert sizes["ready"] + sizes["incomplete"] == left, "in nobody's hands"
 
     def some_steps(self, steps):
         for _ in range(steps):

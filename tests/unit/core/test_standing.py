@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headrace_server.core.dispatch import Dispatcher
 from headrace_server.core.handover import Batch
+
+from .at_segments import At
 
 
 def standing(dispatcher: Dispatcher) -> tuple[int, int, int, int]:
@@ -62,3 +66,30 @@ def test_batches_of_segments_are_counted_in_both_orders():
         assert standing(dispatcher) == (1, 0, 0, 0)
         dispatcher.take_effects()
         assert standing(dispatcher) == (0, 0, 1, 0)
+
+
+def test_counts_for_trainers_are_those_of_batches_that_nobody_has_and_that_trainers_have():
+    dispatcher = Dispatcher(range(2), 10.0)
+    assert dispatcher.sizes() == {"ready": 0, "in_flight": 0}
+    for number in range(3):
+        dispatcher.made(Batch(number % 2, number // 2, 4))
+    dispatcher.join(1, 0.0)
+    dispatcher.window(1, 2)
+    dispatcher.take_effects()
+    dispatcher.commit(1, (1,))
+    assert dispatcher.sizes() == {"ready": 1, "in_flight": 2}, "a commit is not stored yet"
+    dispatcher.leave(1)
+    assert dispatcher.sizes() == {"ready": 2, "in_flight": 1}
+
+
+@pytest.mark.parametrize("order", ["arrival", "lanes"])
+def test_segments_in_batches_that_nobody_has_are_ready(order):
+    at = At(order=order)
+    at.join(1, window=1)
+    at.make(0, 0, rows=5)
+    at.make(0, 1, rows=3)
+    at.act()
+    assert at.d.sizes() == {"ready": 3}
+    at.d.window(1, 2)
+    at.act()
+    assert at.d.sizes() == {"ready": 0}

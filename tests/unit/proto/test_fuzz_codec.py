@@ -35,6 +35,7 @@ from headrace_proto.messages import (
     Retired,
     Save,
     Snapshot,
+    Stats,
     Step,
     Unknown,
     Welcome,
@@ -58,6 +59,7 @@ MESSAGES = {
         Retarget(7, 1, (0.25, 0.75)),
         Flush(7, 1, 2**40, (0, 5), COLUMNS, True),
         Snapshot(7, 3),
+        Stats(7, 4),
     ],
     FROM_SERVER: [
         Welcome(1, "0.1.0", 7, "speech", SCHEMA, 1.0, 30.0, 64, "/d", "/d/f", True, {"a": 1}),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import headrace_server as hs
-from headrace_proto.messages import Answered, Drain, Retarget, Snapshot
+from headrace_proto.messages import Answered, Drain, Retarget, Snapshot, Stats
 from headrace_server.process.config import FeedConfig, RunConfig
 from headrace_server.worker.desk import Desk
 from headrace_server.worker.events import Replied
@@ -91,6 +91,15 @@ def test_proportions_that_can_not_be_drawn_are_told_why(owner: Owner):
     told = owner.answer(Replied("f", 0, 1, 0, "three classes"), Replied("f", 1, 1, 0, "no"))
     answer = Answered(7, 40, [[0, 0], [1, 0]], "server", "three classes")
     assert told == [("tell", answer)]
+
+
+def test_counts_of_all_partitions_are_added_to_those_of_the_hand_over(owner: Owner):
+    owner.say(Stats(7, 40))
+    assert owner.partitions.made == [("sizes", "f", 1)]
+    assert owner.answer(Replied("f", 1, 1, {"incomplete": 5})) == []
+    told = owner.answer(Replied("f", 0, 1, {"ready": 1, "incomplete": 7}))
+    counts = {"ready": 1, "in_flight": 0, "incomplete": 12}
+    assert told == [("tell", Answered(7, 40, counts))]
 
 
 def test_a_feed_that_fails_answers_the_supervisor_and_no_trainer(owner: Owner):
