@@ -35,6 +35,9 @@ from .feed import Feed
 from .joining import connect
 from .segments import SegmentBatch
 
+#: The name of TensorFlow's class.
+NextQueuedSequenceBatch = SegmentBatch
+
 __all__ = [
     "Batch",
     "Cancelled",
@@ -50,6 +53,7 @@ __all__ = [
     "ForkedProcess",
     "HeadraceError",
     "LimitExceeded",
+    "NextQueuedSequenceBatch",
     "NotAllowed",
     "ProtocolError",
     "SegmentBatch",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         scalar,
         sequence,
     )
+    from .pipeline.state_saver import SequenceQueueingStateSaver
     from .replay_server import replay
     from .server import Server, run
 
@@ -39,6 +40,7 @@ __all__ = [
     "Declaration",
     "Feature",
     "Pipeline",
+    "SequenceQueueingStateSaver",
     "Server",
     "__version__",
     "by_source",
@@ -65,6 +67,7 @@ _ELSEWHERE = {
     "Declaration": "pipeline.declaration",
     "Feature": "pipeline.declaration",
     "Pipeline": "pipeline.builder",
+    "SequenceQueueingStateSaver": "pipeline.state_saver",
     "Server": "server",
     "by_source": "pipeline.by_source",
     "replay": "replay_server",

@@ -15,6 +15,7 @@ import headrace_server
 
 CLIENT = {
     *("__version__", "connect", "Feed", "Batch", "SegmentBatch", "Field"),
+    "NextQueuedSequenceBatch",
     *("HeadraceError", "DataError", "FilesMissing", "ProtocolError", "VersionMismatch"),
     *("ConnectionLost", "DeadlineExceeded", "UnknownFeed", "LimitExceeded", "ServerError"),
     "NotAllowed",
@@ -33,6 +34,7 @@ SERVER = {
     *("Pipeline", "Declaration", "Feature", "scalar", "sequence", "fixed"),
     *("read_tfrecord", "read_arrow", "read_parquet", "read_jsonl", "read_csv", "read_npz"),
     *("read_tar", "from_function", "from_examples", "zeros", "by_source"),
+    "SequenceQueueingStateSaver",
 }
 
 

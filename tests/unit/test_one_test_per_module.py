@@ -29,6 +29,7 @@ TESTED_IN = {
     "headrace_server.reading.reader": "test_sources.py",
     "headrace_server.pipeline.argument_checks": "test_builder.py",
     "headrace_server.pipeline.steps": "test_builder.py",
+    "headrace_server.pipeline.segment_options": "test_segmenting.py",
     "headrace_server.pipeline.sources": "test_source_declarations.py",
     "headrace_server.process.in_thread": "test_in_process.py",
     "headrace_server.process.relay": "test_relay_door.py",

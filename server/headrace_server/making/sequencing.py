@@ -22,7 +22,7 @@ from ..core import chance
 from ..core.lanes import Lanes
 from ..core.segments import SegmentQueue
 from ..pipeline.declaration import Shape
-from ..pipeline.segmenting import fitted
+from ..pipeline.segment_options import columns_by_name, fitted
 from ..pipeline.selectors import selector_text
 from ..reading.chunk import Chunk
 from ..reading.columns import Column, Ragged, RaggedStrings, Strings
@@ -113,9 +113,11 @@ class Cutting:
         self._length = options["length"]
         self._lengths: Values | None = None
         if self._length is not None:
-            self._lengths = Values(shape.kind, "input_length", self._length)
-        self.sequences = {name: known[name] for name in options["sequences"]}
-        self.context = {name: known[name] for name in options["context"]}
+            self._lengths = Values(shape.kind, "input_length", self._length, sequence=True)
+        self._sequences = columns_by_name(options["sequences"])
+        self._context = columns_by_name(options["context"])
+        self.sequences = {name: known[column] for name, column in self._sequences.items()}
+        self.context = {name: known[column] for name, column in self._context.items()}
         self.states = [StateSource.of(plain) for plain in options["states"]]
         self.capacity: int = options["capacity"]
         size = self.batch_size, self.capacity, self.small, partition
@@ -187,7 +189,8 @@ class Cutting:
                 chunk, bad, "a length is an integer", is_integer, "wrong_type"
             )
             chunk = chunk.with_fact("total", as_int64(lengths))
-        sequences = {name: _ragged(chunk.columns[name]) for name in self.sequences}
+        cut = {name: _ragged(chunk.columns[name]) for name in {*self._sequences.values()}}
+        sequences = {name: cut[column] for name, column in self._sequences.items()}
         steps = next(iter(sequences.values())).extents[:, 0]
         if "total" in chunk.facts:
             totals = chunk.facts["total"]
@@ -209,7 +212,7 @@ class Cutting:
             np.minimum(steps if totals is None else totals, _MOST_STEPS).astype(np.int32),
             -(-steps // self.num_unroll),
             sequences,
-            {name: chunk.columns[name] for name in self.context},
+            {name: chunk.columns[column] for name, column in self._context.items()},
             {s.name: chunk.columns[s.column] for s in self.states if s.column is not None},
             facts,
         )
@@ -232,11 +235,12 @@ class Cutting:
         totals: np.ndarray | None,
     ) -> Iterator[tuple[int, str, str]]:
         """Row, text and reason of each broken rule."""
-        first, unroll = next(iter(sequences)), self.num_unroll
+        first, unroll = self._sequences[next(iter(sequences))], self.num_unroll
         for name, column in sequences.items():
             others = column.extents[:, 0]
             for row in np.flatnonzero(others != steps).tolist():
-                text = f"{first!r} has {steps[row]} steps, {name!r} has {others[row]}"
+                other = self._sequences[name]
+                text = f"{first!r} has {steps[row]} steps, {other!r} has {others[row]}"
                 yield row, f"sequences have unequal lengths: {text}", "unequal_lengths"
         for row in np.flatnonzero(steps == 0).tolist():
             yield row, f"column {first!r} has no steps (T = 0): nothing can be cut", "no_steps"

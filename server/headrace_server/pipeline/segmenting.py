@@ -15,30 +15,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
-from headrace_proto import limits
-from headrace_proto.dtypes import BYTES
-from headrace_proto.schema import Field
-
-from .argument_checks import (
-    MAX_COUNT,
-    checked,
-    checked_int,
-    checked_name,
-    checked_names,
-    field_of,
-    fixed_field,
-)
+from .argument_checks import checked, checked_name
 from .declaration import Shape
 from .former import former
-from .initial import block_name, checked_states, declared_state
+from .initial import checked_states, declared_state
 from .sampler_steps import Sampling
+from .segment_options import (
+    check_number_of_columns,
+    checked_capacity,
+    checked_columns,
+    consistent,
+    fitted,
+)
 from .selectors import Value, checked_value
 from .steps import SEQUENCES
 
-__all__ = ["Sequencing", "declared_by", "fitted"]
+__all__ = ["Columns", "Sequencing", "declared_by"]
 
-#: Columns of a batch beside sequences, context and states, in its largest form.
-_OWN_COLUMNS = 9
+#: Columns of a batch: their names, or by the names that they have in it.
+Columns = Sequence[str] | Mapping[str, str]
 #: Arguments that must be given, though one with a default stands before them.
 _NEEDED: Any = ...
 
@@ -50,8 +45,8 @@ class Sequencing(Sampling):
     def batch_sequences_with_states(
         self,
         input_key: str,
-        input_sequences: Sequence[str],
-        input_context: Sequence[str],
+        input_sequences: Columns,
+        input_context: Columns,
         input_length: Value | None = None,
         initial_states: Mapping[str, Any] = _NEEDED,
         num_unroll: int = _NEEDED,
@@ -71,7 +66,9 @@ class Sequencing(Sampling):
         ``input_key`` is a column of one string, unlike in all examples in flight;
         ``make_keys_unique`` appends a number to it, drawn from ``make_keys_unique_seed`` (None: 0).
         ``input_sequences`` are columns ``[T, …]`` of equal T, ``input_context`` columns that every
-        segment repeats.  ``input_length`` gives an example's steps before padding; None: T.
+        segment repeats: lists of columns, or dicts of the name in the batch to the column.
+        ``input_length`` gives an example's steps before padding: a column of integers, a sequence
+        whose steps count, or a function; None: T.
 
         ``initial_states`` is a dict of name to ``zeros(shape, dtype)``, a constant, or the name of
         a column in which each example brings its own.  A constant has the dtype that numpy gives
@@ -95,7 +92,7 @@ class Sequencing(Sampling):
         missing = [argument for argument, value in needed.items() if value is _NEEDED]
         if missing:
             raise TypeError(f"batch_sequences_with_states() lacks {', '.join(missing)}")
-        options = _consistent(
+        options = consistent(
             checked(
                 num_unroll=num_unroll,
                 batch_size=batch_size,
@@ -107,28 +104,24 @@ class Sequencing(Sampling):
                 state_placement=state_placement,
             )
         )
-        options["capacity"] = _capacity(capacity, options["batch_size"])
+        options["capacity"] = checked_capacity(capacity, options["batch_size"])
         options["key"] = checked_name("input_key", input_key)
-        options["sequences"] = _listed("input_sequences", "sequences", input_sequences)
-        options["context"] = _listed("input_context", "context", input_context, or_none=True)
+        options["sequences"] = checked_columns("input_sequences", "sequences", input_sequences)
+        options["context"] = checked_columns(
+            "input_context", "context", input_context, or_none=True
+        )
         options["states"] = checked_states("initial_states", initial_states)
         options["length"] = None
         if input_length is not None:
             options["length"] = checked_value(
-                "input_length", input_length, self.fields, integer=True
+                "input_length", input_length, self.fields, sequence=True, integer=True
             )
         elif not options["pad"]:
             raise ValueError(
                 "input_length=None needs pad=True: without padding it must be said how many steps "
                 "count"
             )
-        columns = sum(len(options[kind]) for kind in ("sequences", "context", "states"))
-        most = limits.MAX_COLUMNS - _OWN_COLUMNS
-        if columns > most:
-            raise ValueError(
-                f"input_sequences, input_context and initial_states name {columns} columns; the "
-                f"most is {most}"
-            )
+        check_number_of_columns(options)
         known = self.fields
         if known is not None:
             options = fitted(options, known)
@@ -149,8 +142,8 @@ class Sequencing(Sampling):
         num_unroll: int,
         input_length: Value,
         input_key: str,
-        input_sequences: Sequence[str],
-        input_context: Sequence[str],
+        input_sequences: Columns,
+        input_context: Columns,
         initial_states: Mapping[str, Any],
         capacity: int | None = None,
         allow_small_batch: bool = False,
@@ -178,86 +171,6 @@ class Sequencing(Sampling):
         )
 
 
-def _consistent(options: dict[str, Any]) -> dict[str, Any]:
-    """Options that go together, each checked before."""
-    placement, order = options["state_placement"], options["order"]
-    if placement == "trainer" and order != "lanes":
-        raise ValueError(
-            f"state_placement='trainer' needs order='lanes', not {order!r}: a trainer finds a "
-            "state that stays with it by its row, and only in lanes a row stays with its example"
-        )
-    seed = options["make_keys_unique_seed"]
-    if seed is not None and not options["make_keys_unique"]:
-        raise ValueError(
-            f"make_keys_unique_seed={seed} needs make_keys_unique=True: keys stay as they are"
-        )
-    return {**options, "make_keys_unique_seed": seed or 0}
-
-
-def _capacity(value: Any, rows: int) -> int | None:
-    held: int | None = checked_int("capacity", value, 1, MAX_COUNT, or_none=True)
-    if held is not None and held < rows:
-        raise ValueError(
-            f"capacity={held} is too small: a batch is of batch_size={rows} examples in flight, so "
-            f"the least is {rows}"
-        )
-    return held
-
-
-def fitted(options: Mapping[str, Any], known: Mapping[str, Field]) -> dict[str, Any]:
-    """The options of the shape, completed by the schema of an example.
-
-    TypeError or ValueError, which names argument and column, where they do not go together.
-    """
-    key = f"input_key={options['key']!r}"
-    field = field_of(key, options["key"], known)
-    if field.dtype != BYTES:
-        raise TypeError(f"{key} is {field}; it must be of dtype bytes")
-    if field.shape:
-        raise ValueError(f"{key} is {field}; it must be one string per example")
-    _fit_sequences(options, known)
-    for name in options["context"]:
-        fixed_field(f"input_context: {name!r}", name, known)
-    states = []
-    for state in options["states"]:
-        if state["kind"] == "column":
-            what = f"initial_states[{state['name']!r}]={state['value']!r}"
-            brought = fixed_field(what, state["value"], known)
-            state = {**state, "dtype": brought.dtype, "shape": list(brought.shape)}
-        states.append(state)
-    return {**options, "states": states}
-
-
-def _fit_sequences(options: Mapping[str, Any], known: Mapping[str, Field]) -> None:
-    first: tuple[str, int] | None = None  # of those whose number of steps is fixed
-    for name in options["sequences"]:
-        what = f"input_sequences: {name!r}"
-        field = field_of(what, name, known)
-        if not field.shape:
-            raise ValueError(f"{what} is {field}; it must be a sequence of steps")
-        steps, *inner = field.shape
-        if None in inner:
-            raise ValueError(f"{what} is {field}; only the number of its steps may vary")
-        if 0 in field.shape:
-            raise ValueError(
-                f"{what} is {field}, which is empty; every dimension must be 1 or more"
-            )
-        if steps is None:
-            continue
-        if first is not None and steps != first[1]:
-            raise ValueError(
-                f"{what} has {steps} steps, {first[0]!r} has {first[1]}: all sequences of an "
-                "example must be equally long"
-            )
-        first = first or (name, steps)
-    unroll = options["num_unroll"]
-    if first is not None and first[1] % unroll and not options["pad"]:
-        raise ValueError(
-            f"input_sequences: {first[0]!r} has {first[1]} steps, which is no multiple of "
-            f"num_unroll={unroll}: that needs batch_sequences_with_states(pad=True)"
-        )
-
-
 def declared_by(options: Mapping[str, Any]) -> str:
     """A call that declares the shape, as it is printed."""
     arguments: dict[str, Any] = {
@@ -279,23 +192,3 @@ def declared_by(options: Mapping[str, Any]) -> str:
     arguments["order"] = options["order"]
     arguments["state_placement"] = options["state_placement"]
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
-
-
-def _listed(argument: str, prefix: str, value: Any, *, or_none: bool = False) -> list[str]:
-    """Names of columns, sorted."""
-    if not isinstance(value, (list, tuple)):
-        hint = ""
-        if isinstance(value, str):
-            hint = f": [{value!r}]"
-        elif isinstance(value, Mapping):
-            hint = f": {list(value)!r:.80}"
-        elif value is None and or_none:
-            hint = ", [] where there are none"
-        raise TypeError(
-            f"{argument}={value!r:.80} is a {type(value).__name__}; it is a list of columns' "
-            f"names{hint}"
-        )
-    if not value and or_none:
-        return []
-    names = checked_names(argument, value, None)
-    return sorted(block_name(f"{argument}[{i}]", prefix, name) for i, name in enumerate(names))

@@ -225,6 +225,42 @@ def test_the_length_may_come_from_a_function_of_the_columns(tmp_path: Path):
     assert [t["@total_length"].tolist() for t in batches] == [[2] * 8] * 2
 
 
+def test_a_sequence_gives_the_length_by_its_steps(tmp_path: Path):
+    lengths = [np.zeros(n, np.float32) for n in (4, 1, 0, 3)]
+    rows = [{**example(i), "y": y} for i, y in enumerate(lengths)]
+    features = {**FEATURES, "y": hs.sequence("float32")}
+    arguments = {**LEAST, "input_length": "y", "batch_size": 4}
+    player = Player(
+        hs.from_examples(rows, features).batch_sequences_with_states(**arguments), tmp_path
+    )
+    batches, _ = player.play(same_states)
+    assert [t["@length"].tolist() for t in batches] == [[2, 1, 0, 2], [2, 0, 0, 1]]
+    assert [t["@total_length"].tolist() for t in batches] == [[4, 1, 0, 3]] * 2
+
+
+def test_two_names_may_show_one_column(tmp_path: Path):
+    names = {
+        "input_sequences": {"now": "x", "again": "x", "z": "z"},
+        "input_context": {"m": "n", "n": "n"},
+    }
+    player = Player(source({}).batch_sequences_with_states(**{**LEAST, **names}), tmp_path)
+    batches, end = player.play(same_states)
+    assert end is Done and keys_of(batches) == [b"k%d" % i for i in range(8)]
+    for taken in batches:
+        numbers = [float(key[1:]) for key, _, _ in taken.rows]
+        assert (taken["sequences:now"] == np.array(numbers)[:, None, None]).all()
+        assert (taken["sequences:again"] == taken["sequences:now"]).all()
+        assert (taken["context:m"] == taken["context:n"]).all()
+        assert "sequences:x" not in taken.columns
+
+
+def test_an_error_names_the_column_and_not_its_name_in_the_batch(tmp_path: Path):
+    named = {**LEAST, "input_sequences": {"a": "x", "b": "z"}}
+    player = Player(source({"others": 3}).batch_sequences_with_states(**named), tmp_path)
+    with pytest.raises(DataError, match=r"record 3.*'x' has 4 steps, 'z' has 3"):
+        player.take()
+
+
 def test_more_bad_examples_than_the_feed_allows_stop_it(tmp_path: Path):
     pipeline = source({"others": 3}, (1, 4, 6)).options(on_bad_example="skip", max_bad_examples=2)
     with pytest.raises(DataError, match="more than max_bad_examples=2 bad examples: 3 unequal_len"):

@@ -8,7 +8,7 @@ import pytest
 
 import headrace_server as hs
 from headrace_proto.schema import Field
-from headrace_server.pipeline.segmenting import fitted
+from headrace_server.pipeline.segment_options import columns_by_name, fitted
 
 FEATURES = {
     "utt": hs.scalar("string"),
@@ -197,6 +197,27 @@ def test_the_lists_of_the_caller_stay_as_they_are():
 
 def test_there_need_be_no_context():
     assert options(batch(input_context=[]))["context"] == []
+    assert batch(input_context={}) == batch(input_context=[])
+
+
+def test_a_dict_names_columns_anew_and_two_names_may_share_one():
+    named = {"later": "audio", "x": "audio", "b": "flags"}
+    declared = options(batch(input_sequences=named, input_context={"y": "label"}))
+    assert declared["sequences"] == {"b": "flags", "later": "audio", "x": "audio"}
+    assert list(columns_by_name(declared["sequences"])) == ["b", "later", "x"]
+    assert declared["context"] == {"y": "label"}
+
+
+def test_a_dict_that_keeps_all_names_declares_what_the_list_does():
+    same = batch(input_sequences={"flags": "flags", "audio": "audio"})
+    assert same == batch(input_sequences=["audio", "flags"])
+    assert columns_by_name(options(same)["sequences"]) == {"audio": "audio", "flags": "flags"}
+    assert batch(input_context={"label": "label"}) == batch()
+
+
+def test_the_length_may_be_that_of_a_sequence():
+    for name in ("audio", "flags", "twelve"):
+        assert options(batch(input_length=name))["length"] == ["column", name]
 
 
 def test_a_column_may_serve_in_several_parts():
@@ -232,13 +253,16 @@ ALWAYS = [
     (
         {"input_sequences": "audio"},
         TypeError,
-        r"input_sequences='audio' is a str; it is a list of columns' names: \['audio'\]",
+        r"input_sequences='audio' is a str; it is a list of .* names, or a dict.*: \['audio'\]",
     ),
-    (
-        {"input_sequences": {"audio": 1}},
-        TypeError,
-        r"input_sequences=.* is a dict; it is a list of columns' names: \['audio'\]",
-    ),
+    ({"input_sequences": {"audio": 1}}, TypeError, r"input_sequences\['audio'\]=1 is a int, not"),
+    ({"input_sequences": {1: "audio"}}, TypeError, "a name in input_sequences=1 is a int"),
+    ({"input_sequences": {"": "audio"}}, ValueError, "a name in input_sequences='' has 0 char"),
+    ({"input_sequences": {"a:b": "audio"}}, ValueError, "a name in input_sequences='a:b' holds a"),
+    ({"input_sequences": {"n" * 247: "audio"}}, ValueError, "a name in input_sequences=.*most 246"),
+    ({"input_sequences": {"x": ""}}, ValueError, r"input_sequences\['x'\]='' has 0 characters"),
+    ({"input_sequences": {}}, ValueError, "input_sequences is empty: at least one column"),
+    ({"input_context": {"x": ["label"]}}, TypeError, r"input_context\['x'\]=\['label'\] is a list"),
     ({"input_sequences": None}, TypeError, "input_sequences=None is a NoneType"),
     ({"input_sequences": {"audio"}}, TypeError, "input_sequences=.* is a set; it is a list"),
     ({"input_sequences": []}, ValueError, "input_sequences is empty: at least one column"),
@@ -247,7 +271,7 @@ ALWAYS = [
     ({"input_sequences": ["a:b"]}, ValueError, r"input_sequences\[0\]='a:b' holds a colon"),
     ({"input_sequences": ["n" * 247]}, ValueError, r"input_sequences\[0\]=.*247.*at most 246"),
     ({"input_context": "label"}, TypeError, r"input_context='label' is a str.*\['label'\]"),
-    ({"input_context": None}, TypeError, r"input_context=None.*names, \[\] where there are none"),
+    ({"input_context": None}, TypeError, r"input_context=None.*column, \[\] where there are none"),
     ({"input_context": ["label", 1]}, TypeError, r"input_context\[1\]=1 is a int"),
     ({"input_context": ["label"] * 2}, ValueError, "input_context names 'label' twice"),
     ({"input_context": ["label", "a:b"]}, ValueError, r"input_context\[1\]='a:b' holds a colon"),
@@ -299,7 +323,22 @@ KNOWN = [
     ({"input_context": ["hollow"]}, ValueError, r"'hollow' is float32\[4, 0\], which is empty"),
     ({"input_length": "x"}, ValueError, "input_length='x' is not one of the columns"),
     ({"input_length": "p"}, TypeError, r"input_length='p' is float32\[\]; it must be of integers"),
-    ({"input_length": "audio"}, ValueError, "input_length='audio' is .*one number per example"),
+    ({"input_length": "utt"}, ValueError, "input_length='utt' is .*one number per example, or a s"),
+    (
+        {"input_sequences": {"x": "audio", "y": "none"}},
+        ValueError,
+        r"input_sequences\['y'\]='none' is not one of the columns utt, audio",
+    ),
+    (
+        {"input_sequences": {"x": "label"}},
+        ValueError,
+        r"input_sequences\['x'\]='label' is int64\[\]; it must be a sequence of steps",
+    ),
+    (
+        {"input_context": {"x": "audio"}},
+        ValueError,
+        r"input_context\['x'\]='audio' is float32\[\?, 64\], which varies",
+    ),
     (
         {"initial_states": {"h": "x"}},
         ValueError,

@@ -1,0 +1,175 @@
+"""The options of a shape of segments: which columns a batch has, and which arguments go together.
+
+    input_sequences=["x"]                  the batch has sequences["x"], of column "x"
+    input_sequences={"x": "c", "y": "c"}   it has sequences["x"] and sequences["y"], both of "c"
+
+As plain data these are a list where every name is its column's, else a map: so equal shapes are
+equal data, however they were declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headrace_proto import limits
+from headrace_proto.dtypes import BYTES
+from headrace_proto.schema import Field
+
+from .argument_checks import (
+    MAX_COUNT,
+    checked_int,
+    checked_name,
+    checked_names,
+    field_of,
+    fixed_field,
+)
+from .initial import block_name
+
+__all__ = [
+    "check_number_of_columns",
+    "checked_capacity",
+    "checked_columns",
+    "columns_by_name",
+    "consistent",
+    "fitted",
+]
+
+#: Columns of a batch beside sequences, context and states, in its largest form.
+_OWN_COLUMNS = 9
+
+
+def consistent(options: dict[str, Any]) -> dict[str, Any]:
+    """Options that go together, each checked before."""
+    placement, order = options["state_placement"], options["order"]
+    if placement == "trainer" and order != "lanes":
+        raise ValueError(
+            f"state_placement='trainer' needs order='lanes', not {order!r}: a trainer finds a "
+            "state that stays with it by its row, and only in lanes a row stays with its example"
+        )
+    seed = options["make_keys_unique_seed"]
+    if seed is not None and not options["make_keys_unique"]:
+        raise ValueError(
+            f"make_keys_unique_seed={seed} needs make_keys_unique=True: keys stay as they are"
+        )
+    return {**options, "make_keys_unique_seed": seed or 0}
+
+
+def checked_capacity(value: Any, rows: int) -> int | None:
+    held: int | None = checked_int("capacity", value, 1, MAX_COUNT, or_none=True)
+    if held is not None and held < rows:
+        raise ValueError(
+            f"capacity={held} is too small: a batch is of batch_size={rows} examples in flight, so "
+            f"the least is {rows}"
+        )
+    return held
+
+
+def check_number_of_columns(options: Mapping[str, Any]) -> None:
+    columns = sum(len(options[kind]) for kind in ("sequences", "context", "states"))
+    most = limits.MAX_COLUMNS - _OWN_COLUMNS
+    if columns > most:
+        raise ValueError(
+            f"input_sequences, input_context and initial_states name {columns} columns; the "
+            f"most is {most}"
+        )
+
+
+# Columns
+
+
+def checked_columns(
+    argument: str, prefix: str, value: Any, *, or_none: bool = False
+) -> list[str] | dict[str, str]:
+    """Columns by their names in a batch, sorted: a list where every name is its column's."""
+    if isinstance(value, Mapping):
+        columns = {
+            block_name(f"a name in {argument}", prefix, name): checked_name(
+                f"{argument}[{name!r}]", value[name]
+            )
+            for name in sorted(checked_name(f"a name in {argument}", name) for name in value)
+        }
+        if not columns and not or_none:
+            raise ValueError(f"{argument} is empty: at least one column is wanted")
+        plain = all(name == column for name, column in columns.items())
+        return list(columns) if plain else columns
+    if not isinstance(value, (list, tuple)):
+        hint = ""
+        if isinstance(value, str):
+            hint = f": [{value!r}]"
+        elif value is None and or_none:
+            hint = ", [] where there are none"
+        raise TypeError(
+            f"{argument}={value!r:.80} is a {type(value).__name__}; it is a list of columns' "
+            f"names, or a dict of name to column{hint}"
+        )
+    if not value and or_none:
+        return []
+    names = checked_names(argument, value, None)
+    return sorted(block_name(f"{argument}[{i}]", prefix, name) for i, name in enumerate(names))
+
+
+def columns_by_name(option: list[str] | Mapping[str, str]) -> dict[str, str]:
+    """The column of each name, of an option made by ``checked_columns``."""
+    return dict(option) if isinstance(option, Mapping) else {name: name for name in option}
+
+
+# The schema
+
+
+def fitted(options: Mapping[str, Any], known: Mapping[str, Field]) -> dict[str, Any]:
+    """The options of the shape, completed by the schema of an example.
+
+    TypeError or ValueError, which names argument and column, where they do not go together.
+    """
+    key = f"input_key={options['key']!r}"
+    field = field_of(key, options["key"], known)
+    if field.dtype != BYTES:
+        raise TypeError(f"{key} is {field}; it must be of dtype bytes")
+    if field.shape:
+        raise ValueError(f"{key} is {field}; it must be one string per example")
+    _fit_sequences(options, known)
+    for name, column in columns_by_name(options["context"]).items():
+        fixed_field(_named("input_context", name, column), column, known)
+    states = []
+    for state in options["states"]:
+        if state["kind"] == "column":
+            what = f"initial_states[{state['name']!r}]={state['value']!r}"
+            brought = fixed_field(what, state["value"], known)
+            state = {**state, "dtype": brought.dtype, "shape": list(brought.shape)}
+        states.append(state)
+    return {**options, "states": states}
+
+
+def _named(argument: str, name: str, column: str) -> str:
+    return f"{argument}: {name!r}" if name == column else f"{argument}[{name!r}]={column!r}"
+
+
+def _fit_sequences(options: Mapping[str, Any], known: Mapping[str, Field]) -> None:
+    first: tuple[str, int] | None = None  # of those whose number of steps is fixed
+    for name, column in columns_by_name(options["sequences"]).items():
+        what = _named("input_sequences", name, column)
+        field = field_of(what, column, known)
+        if not field.shape:
+            raise ValueError(f"{what} is {field}; it must be a sequence of steps")
+        steps, *inner = field.shape
+        if None in inner:
+            raise ValueError(f"{what} is {field}; only the number of its steps may vary")
+        if 0 in field.shape:
+            raise ValueError(
+                f"{what} is {field}, which is empty; every dimension must be 1 or more"
+            )
+        if steps is None:
+            continue
+        if first is not None and steps != first[1]:
+            raise ValueError(
+                f"{what} has {steps} steps, {first[0]!r} has {first[1]}: all sequences of an "
+                "example must be equally long"
+            )
+        first = first or (column, steps)
+    unroll = options["num_unroll"]
+    if first is not None and first[1] % unroll and not options["pad"]:
+        raise ValueError(
+            f"input_sequences: {first[0]!r} has {first[1]} steps, which is no multiple of "
+            f"num_unroll={unroll}: that needs batch_sequences_with_states(pad=True)"
+        )

@@ -1,0 +1,49 @@
+"""``SequenceQueueingStateSaver``: a shape of segments under the name of TensorFlow's class.
+
+saver = SequenceQueueingStateSaver(batch_size, num_unroll, …)     arguments are checked here
+saver(pipeline)                                                   … and here against its columns
+    = pipeline.sequence_queueing_state_saver(batch_size, num_unroll, …)
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from .builder import Pipeline
+from .declaration import Source
+from .segmenting import Sequencing
+
+__all__ = ["SequenceQueueingStateSaver"]
+
+_DECLARE = Sequencing.sequence_queueing_state_saver
+
+
+class SequenceQueueingStateSaver:
+    """Ends pipelines with ``sequence_queueing_state_saver(…)``, whose arguments it takes.
+
+    ``saver(pipeline)`` is the pipeline with that shape.  The batches of its feed are
+    ``headrace.NextQueuedSequenceBatch``.
+    """
+
+    __signature__ = inspect.signature(_DECLARE).replace(
+        parameters=[*inspect.signature(_DECLARE).parameters.values()][1:], return_annotation=None
+    )
+
+    def __init__(self, *args: Any, **arguments: Any) -> None:
+        # A source whose columns only reading shows: mistakes that need no column are found here.
+        self._shown = _DECLARE(Pipeline(Source("arrow")), *args, **arguments)
+        self._args, self._arguments = args, arguments
+
+    def __call__(self, pipeline: Pipeline) -> Pipeline:
+        """The pipeline with this shape at its end."""
+        if not isinstance(pipeline, Pipeline):
+            raise TypeError(
+                f"pipeline={pipeline!r:.80} is a {type(pipeline).__name__}; it is a Pipeline, such "
+                "as read_tfrecord(…) gives"
+            )
+        return pipeline.sequence_queueing_state_saver(*self._args, **self._arguments)
+
+    def __repr__(self) -> str:
+        call = repr(self._shown).partition("sequence_queueing_state_saver")[2]
+        return f"SequenceQueueingStateSaver{call}"
