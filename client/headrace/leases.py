@@ -265,7 +265,7 @@ class Leases:
 def named(batch: Delivery | SegmentBatch, keys: Sequence[bytes] = ()) -> str:
     """A batch as errors name it, with the first keys of its segments where it has any."""
     rows = f"{batch.rows} row{'' if batch.rows == 1 else 's'}"
-    listed = [key.decode("utf-8", "backslashreplace")[:_KEY_LENGTH] for key in keys]
+    listed = [key.decode("utf-8", "backslashreplace")[:_KEY_LENGTH] for key in keys if key]
     if listed and batch.rows > len(listed):
         listed.append("…")
     which = f": {', '.join(listed)}" if listed else ""

@@ -1,6 +1,6 @@
 """The keys of segments: which segment, of how many, of which example.
 
-00001_of_00003:patient-12   after the last one   STOP:patient-12
+00001_of_00003:patient-12   after the last one   STOP:patient-12   of an empty row   b""
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ def segment_keys(
     originals: Sequence[bytes], numbers: Sequence[int], counts: Sequence[int], ahead: int = 0
 ) -> list[bytes]:
     return [
-        b"%05d_of_%05d:%s" % (n + ahead, count, key) if n + ahead < count else b"STOP:" + key
+        b"%05d_of_%05d:%s" % (n + ahead, count, key)
+        if n + ahead < count
+        else b"STOP:" + key
+        if count
+        else b""
         for n, count, key in zip(numbers, counts, originals, strict=True)
     ]
 

@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from .leases import Received
     from .saving import Saving
 
-__all__ = ["SEGMENT_FACTS", "Columns", "SegmentBatch"]
+__all__ = ["FLAGS", "SEGMENT_FACTS", "Columns", "SegmentBatch"]
 
-#: Facts of the rows in an element of ``as_dataset``, beside ``first`` and ``last``.
+#: Flags of the rows.
+FLAGS = ("first", "last", "valid")
+#: Facts of the rows in an element of ``as_dataset``, beside the flags.
 SEGMENT_FACTS = ("key", "sequence", "sequence_count", "length", "total_length", "insertion_index")
 
 
@@ -209,6 +211,15 @@ class SegmentBatch:
         """Whether each row is the last segment of its example."""
         return self._flags("last")
 
+    @property
+    def valid(self) -> Any:
+        """Whether each row holds a segment.
+
+        All do but the empty rows of ranks in step: these have length 0, key ``b""`` and zeros, and
+        a state that is saved for one is ignored.  A masked loss counts the others alone.
+        """
+        return self._flags("valid")
+
     # Columns
 
     @property
@@ -259,7 +270,7 @@ class SegmentBatch:
         index = self._layout.index
         numbers = [name for name, (_, dtype) in index.items() if dtype is not None]
         values = {name: self._column(name) for name in numbers}
-        values.update(first=self.first, last=self.last)
+        values.update({name: self._flags(name) for name in FLAGS})
         for name, state in self._layout.states.items():
             if self._going is not None and state.dtype != BYTES:
                 values["going:" + name] = self.state(name)
@@ -327,7 +338,7 @@ class SegmentBatch:
         facts = {name: self.array(RESERVED + name) for name in SEGMENT_FACTS[1:]}
         keys = np.empty(self.rows, object)
         keys[:] = self.keys()
-        flags = {"first": self._flag_array("first"), "last": self._flag_array("last")}
+        flags = {name: self._flag_array(name) for name in FLAGS}
         element: dict[str, Any] = {"token": np.int64(self.token), "key": keys, **facts, **flags}
         for group in GROUPS:
             names = self._layout.names(group)
@@ -370,10 +381,14 @@ class SegmentBatch:
         return value
 
     def _flag_array(self, name: str) -> np.ndarray:
-        sequence = self.array("@sequence")
-        flags: np.ndarray = (
-            sequence == 0 if name == "first" else sequence + 1 == self.array("@sequence_count")
-        )
+        sequence, count = self.array("@sequence"), self.array("@sequence_count")
+        flags: np.ndarray
+        if name == "last":
+            flags = sequence + 1 == count
+        elif name == "first":
+            flags = (sequence == 0) & (count > 0)
+        else:
+            flags = count > 0
         return flags
 
     def _state_names(self) -> list[str]:

@@ -15,7 +15,7 @@ from headrace_proto.schema import RESERVED, Field
 
 from .framework import no_pinned_memory
 from .segment_layout import GROUPS
-from .segments import SEGMENT_FACTS
+from .segments import FLAGS, SEGMENT_FACTS
 
 try:
     import tensorflow as tf
@@ -144,7 +144,7 @@ def segments_spec(feed: Feed) -> dict[str, Any]:
     rows = layout["sequence"].shape[0]
     facts = {name: layout[name] for name in SEGMENT_FACTS}
     spec = element_spec({"token": Field("int64"), **facts})
-    spec["first"] = spec["last"] = tf.TensorSpec((rows,), tf.bool)
+    spec.update(dict.fromkeys(FLAGS, tf.TensorSpec((rows,), tf.bool)))
     groups: dict[str, dict[str, Field]] = {group: {} for group in GROUPS}
     for name, field in feed.schema.items():
         group, _, inner = name.partition(":")

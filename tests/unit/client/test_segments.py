@@ -61,6 +61,21 @@ def test_rows_tell_where_they_stand():
     assert (batch.token, batch.partition, batch.number) == (1, 0, 1)
 
 
+def test_an_empty_row_is_not_valid_and_has_no_key():
+    batch = batch_of(
+        key=[b"a", b""],
+        sequence=np.array([1, 0]),
+        sequence_count=np.array([2, 0]),
+        length=np.array([2, 0]),
+    )
+    assert batch.valid.tolist() == [True, False]
+    assert batch.first.tolist() == [False, False] and batch.last.tolist() == [True, False]
+    assert batch.key.tolist() == [b"00001_of_00002:a", b""]
+    assert batch.next_key.tolist() == [b"STOP:a", b""]
+    assert batch.arrays()["valid"].tolist() == [True, False]
+    assert batch_of().valid.tolist() == [True, True]
+
+
 def test_first_keys_are_made_after_the_batch_is_gone_too():
     batch = batch_of(sequence=np.array([0, 1]))
     two, all_of_them = batch._named_keys(2), batch._named_keys(9)
