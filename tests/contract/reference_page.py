@@ -29,8 +29,8 @@ _SHAPES = [
     *("batch_sequences_with_states", "sequence_queueing_state_saver"),
 ]
 _STAGES = [
-    *("shuffle", "repeat", "map", "filter", "select", "rejection_sample", "stratified_sample"),
-    *("resample_at_rate", "weighted_resample", "options"),
+    *("shuffle", "repeat", "map", "flat_map", "unbatch", "filter", "select"),
+    *("rejection_sample", "stratified_sample", "resample_at_rate", "weighted_resample", "options"),
 ]
 _SOURCES = [
     *("read_tfrecord", "read_arrow", "read_parquet", "read_jsonl", "read_csv", "read_npz"),

@@ -123,9 +123,9 @@ def _text(result: dict[str, Any]) -> str:
 
 COMMAND = Command(
     "Write the examples of a source as Arrow IPC files, in the order of the source, after the "
-    "stages that make of one example one other: map, filter and select, up to the first that draws "
-    "by chance.  Order, samplers and shape stay with the pipeline.  Run again after it was "
-    "stopped, it goes on where it was.",
+    "stages that make the same of an example in every epoch: map, flat_map, unbatch, filter and "
+    "select, up to the first that draws by chance.  Order, samplers and shape stay with the "
+    "pipeline.  Run again after it was stopped, it goes on where it was.",
     _OPTIONS,
     _convert,
 )

@@ -27,11 +27,13 @@ __all__ = [
     "CLASSES",
     "COPIES",
     "KEYS",
+    "MAPS",
     "SHUFFLE",
     "STREAM_ORDER",
     "WINDOW",
     "bits",
     "derive",
+    "key",
     "uniform",
 ]
 
@@ -42,6 +44,7 @@ ACCEPT: Final = 4  # whether an example is kept
 COPIES: Final = 5  # how many copies of an example are made
 CLASSES: Final = 6  # how many rows of a batch each class supplies
 KEYS: Final = 7  # what is appended to keys to make them unique
+MAPS: Final = 8  # the generators that functions of the user's are given
 
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: neighbours land far apart
 _PASS: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
@@ -74,6 +77,11 @@ def derive(seed: int, *numbers: int) -> int:
     """Another seed, for one of many things under one seed (the window that begins at …)."""
     text = ".".join(f"{index(number):x}" for number in (seed, *numbers))
     return int.from_bytes(_digest("derive", text)[:8], "little")
+
+
+def key(seed: int, stream: int, epoch: int) -> np.ndarray:
+    """128 bits (two uint64) that are the key of a counter-based generator."""
+    return np.array(_key(index(seed), index(stream), index(epoch)), np.uint64)
 
 
 @lru_cache(maxsize=256)

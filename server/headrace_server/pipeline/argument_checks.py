@@ -252,6 +252,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "allow_small_batch": _flag,
     "allow_smaller_final_batch": _flag,
     "dynamic_pad": _flag,
+    "enqueue_many": _flag,
     "header": _flag,
     "make_keys_unique": _flag,
     "pad": _flag,

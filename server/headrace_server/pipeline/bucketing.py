@@ -14,13 +14,13 @@ from headrace_proto.schema import Field
 from .argument_checks import MAX_BATCH_SIZE, MAX_COUNT, checked, checked_int
 from .declaration import Shape, Stage
 from .former import former
+from .row_steps import RowSteps
 from .selectors import Value, checked_value
-from .steps import Steps
 
 __all__ = ["Bucketing"]
 
 
-class Bucketing(Steps):
+class Bucketing(RowSteps):
     """Shapes that group examples by bucket."""
 
     @former("num_buckets", tensors=0)

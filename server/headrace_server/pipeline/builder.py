@@ -1,7 +1,7 @@
 """The builder: a pipeline is declared by calls, each of which gives a new pipeline.
 
     read_…() ─► .shuffle .repeat      the order, and how often      (each at most once)
-             ─► .map .filter .select  stages, in the order of the calls
+             ─► .map .flat_map .unbatch .filter .select      stages, in the order of the calls
              ─► .rejection_sample .stratified_sample .resample_at_rate .weighted_resample
              ─► .batch .bucket .batch_sequences_with_states …     the shape: exactly one, last
     .options() goes anywhere.  .declaration() is what a server is given.
@@ -13,15 +13,14 @@ limit.  Nothing is read, and no user code runs, until the pipeline is served.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, Literal
 
-from headrace_proto.schema import Field, schema_from_wire, schema_to_wire
+from headrace_proto.schema import Field, schema_from_wire
 
-from .argument_checks import checked, checked_names, checked_schema
-from .declaration import Declaration, Feature, Policy, Shape, Source, Stage, jsonable
-from .naming import name_of
+from .argument_checks import checked
+from .declaration import Declaration, Policy, Shape, Source, jsonable
 from .segmenting import Sequencing, declared_by
 from .steps import SEQUENCES, fields_of
 
@@ -37,9 +36,6 @@ _SHAPES = (
     ".batch_sequences_with_states(input_key, input_sequences, input_context, …)",
     ".sequence_queueing_state_saver(batch_size, num_unroll, input_length, …)",
 )
-
-#: A user's function, or its name: "module:function" or "path.py:function".
-Function = Callable[..., Any] | str
 
 
 class Pipeline(Sequencing):
@@ -79,53 +75,6 @@ class Pipeline(Sequencing):
             raise ValueError("repeat() is called twice: give the product of both counts once")
         epochs = checked(n=n)["n"]
         return replace(self, _order=replace(self._order, epochs=epochs), _repeated=True)
-
-    # Stages
-
-    def map(
-        self,
-        fn: Function,
-        *,
-        vectorized: bool = False,
-        schema: Mapping[str, Feature | Field] | None = None,
-    ) -> Pipeline:
-        """Replace every example by what a function makes of it.
-
-        ``fn`` gets an example as a dict of column to numpy scalar, array or bytes, and gives such
-        a dict.  The arrays it gets are read-only views: copy what is to be changed in place.
-
-        With ``vectorized=True`` it gets the columns of some hundred examples at once, and gives as
-        many rows: arrays ``[n, …]``, object arrays of bytes, and where shapes vary ``Ragged`` of
-        ``headrace_server.reading.columns``.
-
-        ``schema`` says what the function gives.  Without one it is learnt from the first
-        examples: a dimension in which those differ varies, and so does one that varied in a column
-        of the same name, dtype and rank before.  A later example that does not fit is a DataError.
-        """
-        self._open("map")
-        options = {
-            "function": name_of(fn),
-            **checked(vectorized=vectorized),
-            "schema": None if schema is None else schema_to_wire(checked_schema("schema", schema)),
-        }
-        return self._with_stage(Stage("map", options))
-
-    def filter(self, fn: Function, *, vectorized: bool = False) -> Pipeline:
-        """Keep the examples for which a function gives True.  Those dropped are counted.
-
-        ``fn`` gets what that of ``map`` gets, and gives a bool; with ``vectorized=True`` an array
-        of one bool per example.
-        """
-        self._open("filter")
-        options = {"function": name_of(fn), **checked(vectorized=vectorized)}
-        return self._with_stage(Stage("filter", options))
-
-    def select(self, names: Iterable[str]) -> Pipeline:
-        """Keep these columns, in this order."""
-        self._open("select")
-        return self._with_stage(
-            Stage("select", {"names": checked_names("names", names, self.fields)})
-        )
 
     # The feed
 

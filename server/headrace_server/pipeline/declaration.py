@@ -31,8 +31,8 @@ __all__ = [
 
 Plain = Any  # nested lists, maps with str keys, numbers, strings, bytes, None
 
-#: Stages that make of one example one other, or none.
-_OF_ONE = ("map", "filter", "select")
+#: Stages that make of an example the same in every epoch.
+_REPEATABLE = ("map", "flat_map", "unbatch", "filter", "select")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,11 @@ class Stage:
 
     kind: str
     options: Mapping[str, Plain] = field(default_factory=dict)
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether it makes the same of an example in every epoch."""
+        return self.kind in _REPEATABLE and "seed" not in self.options
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +190,7 @@ def convertible(stages: tuple[Stage, ...]) -> tuple[tuple[Stage, ...], tuple[Sta
 
     Stages that draw by chance stay, for they draw anew in each epoch, and so do those after them.
     """
-    count = next((i for i, stage in enumerate(stages) if stage.kind not in _OF_ONE), len(stages))
+    count = next((i for i, stage in enumerate(stages) if not stage.repeatable), len(stages))
     return stages[:count], stages[count:]
 
 

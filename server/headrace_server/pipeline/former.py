@@ -35,7 +35,7 @@ _GONE = {
     "shared_name": "trainers that connect to one feed share it; hs.run({name: pipeline}) names it",
     "shapes": "the schema says them: the features of the source, or map(…, schema=…)",
     "tensor_shapes": "the schema says them: the features of the source, or map(…, schema=…)",
-    "enqueue_many": "sources give single examples, and each is judged by itself",
+    "enqueue_many": ".unbatch() before it makes an example of each row",
     "back_prop": "there is no graph to go back through",
     "runtime_checks": "values are always checked; a wrong one is a DataError",
     "accept_prob_fn": "it is accept_prob",

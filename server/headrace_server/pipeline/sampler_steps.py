@@ -46,13 +46,14 @@ class Sampling(Bucketing):
         stage = Stage("rejection_sample", {"accept_prob": selector, **checked(seed=seed)})
         return self._sampled(stage, batch_size, allow_smaller_final_batch, dynamic_pad)
 
-    @former("init_probs", tensors=0)
+    @former("enqueue_many", tensors=0)
     def stratified_sample(
         self,
         labels: Value,
         target_probs: Sequence[float],
         batch_size: int | None = None,
         init_probs: Sequence[float] | None = None,
+        enqueue_many: bool = False,
         *,
         seed: int = 0,
         allow_smaller_final_batch: bool = False,
@@ -63,8 +64,19 @@ class Sampling(Bucketing):
         ``labels`` gives each example's class, 0 … K-1.  ``init_probs`` are the proportions that the
         source has; without them they are estimated from the examples as they come, each of which is
         counted before it is judged.  As few examples as possible are dropped.  ``batch.label``
-        holds the classes.
+        holds the classes.  With ``enqueue_many`` each example has a batch dimension, ``labels``
+        too, and its rows are judged one by one, as after ``.unbatch()``.
         """
+        if checked(enqueue_many=enqueue_many)["enqueue_many"]:
+            return self.unbatch().stratified_sample(
+                labels,
+                target_probs,
+                batch_size,
+                init_probs,
+                seed=seed,
+                allow_smaller_final_batch=allow_smaller_final_batch,
+                dynamic_pad=dynamic_pad,
+            )
         selector = checked_value("labels", labels, self.fields, integer=True)
         target = _mix("target_probs", target_probs)
         init = None
@@ -81,7 +93,7 @@ class Sampling(Bucketing):
         return self._sampled(stage, batch_size, allow_smaller_final_batch, dynamic_pad)
 
     @former(
-        "batch_size",
+        "queue_capacity",
         tensors=0,
         allow_smaller_final_batch="every batch is whole: it ends where a wanted class has ended",
     )
@@ -90,6 +102,7 @@ class Sampling(Bucketing):
         labels: Value,
         probs: Sequence[float],
         batch_size: int,
+        enqueue_many: bool = False,
         queue_capacity: int = 16,
         *,
         seed: int = 0,
@@ -100,8 +113,20 @@ class Sampling(Bucketing):
 
         Rows of a batch are grouped by ascending class; each class is first in, first out.  An
         example that is not wanted yet waits in its class's queue, of ``queue_capacity``, and longer
-        while all classes together hold no more than ``max_examples_in_flight``.
+        while all classes together hold no more than ``max_examples_in_flight``.  With
+        ``enqueue_many`` each example has a batch dimension, ``labels`` too, and its rows are judged
+        one by one, as after ``.unbatch()``.
         """
+        if checked(enqueue_many=enqueue_many)["enqueue_many"]:
+            return self.unbatch().stratified_sample_unknown_dist(
+                labels,
+                probs,
+                batch_size,
+                queue_capacity=queue_capacity,
+                seed=seed,
+                dynamic_pad=dynamic_pad,
+                max_examples_in_flight=max_examples_in_flight,
+            )
         options = {
             "labels": checked_value("labels", labels, self.fields, integer=True),
             "probs": _mix("probs", probs),

@@ -1,6 +1,6 @@
 """The base of all parts of the builder: a pipeline as far as it has been declared.
 
-    Steps ◄── Bucketing ◄── Sampling ◄── Sequencing ◄── Pipeline
+    Steps ◄── RowSteps ◄── Bucketing ◄── Sampling ◄── Sequencing ◄── Pipeline
 
 A call gives a new pipeline with one stage more, or with its shape, which ends it.
 """
@@ -16,6 +16,7 @@ from .argument_checks import checked
 from .declaration import Policy, ReadingOrder, Shape, Source, Stage
 from .examples import packed_fields
 from .former import former
+from .groups import grouped
 
 __all__ = ["SEQUENCES", "Steps", "fields_of"]
 
@@ -41,11 +42,13 @@ class Steps:
         """The schema of an example where it is known; None where only reading will tell."""
         known = fields_of(self._source)
         for stage in self._stages:
-            if stage.kind == "map":
+            if stage.kind in ("map", "flat_map"):
                 wire = stage.options["schema"]
                 known = None if wire is None else schema_from_wire(wire)
             elif stage.kind == "select" and known is not None:
                 known = {name: known[name] for name in stage.options["names"]}
+            elif stage.kind == "unbatch" and known is not None:
+                known = {name: Field(f.dtype, f.shape[1:]) for name, f in known.items()}
         return known
 
     @former("dynamic_pad")
@@ -81,39 +84,7 @@ class Steps:
         return replace(self, _stages=(*self._stages, stage))
 
     def _with_shape(self, shape: Shape) -> Self:
-        stages = tuple(_grouped(stage, shape) for stage in self._stages)
-        _fits(stages, shape)
-        return replace(self, _stages=stages, _shape=shape)
-
-
-def _grouped(stage: Stage, shape: Shape) -> Stage:
-    """The stage; a weighted resampling without a group gets the batch size as its group."""
-    if stage.kind != "weighted_resample" or stage.options["group"] is not None:
-        return stage
-    sizes = shape.options.get("batch_sizes") or [shape.options["batch_size"]]
-    known = [size for size in sizes if size is not None]
-    if not known:
-        raise ValueError(
-            "weighted_resample() needs group=: the batches have no size to take for it"
-        )
-    return Stage(stage.kind, {**stage.options, "group": max(known)})
-
-
-def _fits(stages: tuple[Stage, ...], shape: Shape) -> None:
-    """A group of the source is read at once: what bounds a read must have room for it."""
-    groups = {stage.options["group"] for stage in stages if stage.kind == "weighted_resample"}
-    if len(groups) > 1:
-        raise ValueError(
-            f"weighted_resample() is called with groups of {sorted(groups)}: what is read at once "
-            "is one group, so they must be alike"
-        )
-    group = max(groups, default=0)
-    bound = shape.read_bound
-    if bound is not None and group > bound:
-        raise ValueError(
-            f"weighted_resample() reads group={group} examples at once, and bucket_capacities or "
-            f"max_examples_in_flight let at most {bound} in: give a smaller group, or raise them"
-        )
+        return replace(self, _stages=grouped(self._stages, shape), _shape=shape)
 
 
 def fields_of(source: Source) -> dict[str, Field] | None:

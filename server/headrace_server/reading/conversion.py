@@ -1,6 +1,6 @@
 """Examples of any source into Arrow files, which are mapped and not parsed.
 
-    source ─► stages of one example each ─► rows ─► part-00000.arrow, part-00001.arrow, …
+    source ─► stages without chance ─► rows ─► part-00000.arrow, part-00001.arrow, …
                                              └─► checksum of each column ─┐
     part-….arrow.part ─► read back as a feed reads it ─► checksums equal ─┴► renamed, noted
 

@@ -58,7 +58,7 @@ class Intake:
         if self._stages.fields is None:
             _probe(reader, self._stages)
             bad.counts.clear()  # the same rows are read again, and counted, in their turn
-        # Rates are computed over whole groups of the source, so each read is one group.
+        # Rates and draws are computed over whole groups of the source: each read is one group.
         self._group = max((s.options.get("group") or 0 for s in declaration.stages), default=0)
         self._policy = declaration.policy
         self.rows_read = 0  # by this life

@@ -34,11 +34,13 @@ def test_names_order_and_defaults_are_those_of_tensorflow():
         "target_probs",
         ("batch_size", None),
         ("init_probs", None),
+        ("enqueue_many", False),
     ]
     assert signature(hs.Pipeline.stratified_sample_unknown_dist) == [
         "labels",
         "probs",
         "batch_size",
+        ("enqueue_many", False),
         ("queue_capacity", 16),
     ]
     assert signature(hs.Pipeline.rejection_sample) == ["accept_prob", ("batch_size", None)]

@@ -1,0 +1,142 @@
+"""The part of the builder that works on examples one by one, by functions of the user's mostly.
+
+.map        one for one             .filter     one or none         .select   fewer columns
+.flat_map   any number for one      .unbatch    a row for one of a batch
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Self
+
+from headrace_proto.schema import Field, schema_to_wire
+
+from .argument_checks import checked, checked_names, checked_schema
+from .declaration import Feature, Plain, Stage
+from .naming import name_of
+from .steps import Steps
+
+__all__ = ["RowSteps", "unbatched_field"]
+
+#: A user's function, or its name: "module:function" or "path.py:function".
+Function = Callable[..., Any] | str
+
+
+class RowSteps(Steps):
+    """Stages that judge each example by itself."""
+
+    def map(
+        self,
+        fn: Function,
+        *,
+        vectorized: bool = False,
+        schema: Mapping[str, Feature | Field] | None = None,
+        seed: int | None = None,
+    ) -> Self:
+        """Replace every example by what a function makes of it.
+
+        ``fn`` gets an example as a dict of column to numpy scalar, array or bytes, and gives such
+        a dict.  The arrays it gets are read-only views: copy what is to be changed in place.
+
+        With ``vectorized=True`` it gets the columns of some hundred examples at once, and gives as
+        many rows: arrays ``[n, …]``, object arrays of bytes, and where shapes vary ``Ragged`` of
+        ``headrace_server.reading.columns``.
+
+        ``schema`` says what the function gives.  Without one it is learnt from the first
+        examples: a dimension in which those differ varies, and so does one that varied in a column
+        of the same name, dtype and rank before.  A later example that does not fit is a DataError.
+
+        With ``seed`` the call is ``fn(example, rng)``.  ``rng`` is a ``numpy.random.Generator`` of
+        this example, stage and epoch alone: each epoch draws anew, and a resume or a replay draws
+        the same again, for any number of workers and partitions.  With ``vectorized=True`` there is
+        one for each 256 examples that a partition reads, counted from its first (or for each
+        ``group`` of a weighted resampling), so the partitions must stay the same.
+        """
+        self._open("map")
+        options = {
+            "function": name_of(fn),
+            **checked(vectorized=vectorized),
+            **_schema(schema),
+            **_seed("map", fn, seed),
+        }
+        return self._with_stage(Stage("map", options))
+
+    def flat_map(
+        self,
+        fn: Function,
+        *,
+        schema: Mapping[str, Feature | Field] | None = None,
+        seed: int | None = None,
+    ) -> Self:
+        """Replace every example by the examples that a function makes of it: none, one or several.
+
+        ``fn`` gets what that of ``map`` gets, and gives a list of such dicts, or yields them, at
+        most 2**20.  They stay together, in their order, and errors name the example that they come
+        from.  Examples without any are counted as ``no_output``.  ``schema`` and ``seed`` are those
+        of ``map``; the outputs of one example share its ``rng``.
+        """
+        self._open("flat_map")
+        options = {"function": name_of(fn), **_schema(schema), **_seed("flat_map", fn, seed)}
+        return self._with_stage(Stage("flat_map", options))
+
+    def unbatch(self) -> Self:
+        """Make an example of each row of examples that have a batch dimension.
+
+        Every column has that dimension, of the same length in an example.  A row's outputs keep the
+        order; an example of no row is counted as ``no_output``.
+        """
+        self._open("unbatch")
+        for name, field in (self.fields or {}).items():
+            unbatched_field(name, field)
+        return self._with_stage(Stage("unbatch", {}))
+
+    def filter(self, fn: Function, *, vectorized: bool = False) -> Self:
+        """Keep the examples for which a function gives True.  Those dropped are counted.
+
+        ``fn`` gets what that of ``map`` gets, and gives a bool; with ``vectorized=True`` an array
+        of one bool per example.
+        """
+        self._open("filter")
+        options = {"function": name_of(fn), **checked(vectorized=vectorized)}
+        return self._with_stage(Stage("filter", options))
+
+    def select(self, names: Iterable[str]) -> Self:
+        """Keep these columns, in this order."""
+        self._open("select")
+        return self._with_stage(
+            Stage("select", {"names": checked_names("names", names, self.fields)})
+        )
+
+
+def unbatched_field(name: str, field: Field) -> Field:
+    """The field of a row of a column with a batch dimension; ValueError where it has none."""
+    if not field.shape:
+        raise ValueError(
+            f"unbatch: column {name!r} is {field}, one value per example, and has no rows; "
+            ".select(names) chooses columns, a map before it may repeat a value for every row"
+        )
+    return Field(field.dtype, field.shape[1:])
+
+
+def _schema(schema: Mapping[str, Feature | Field] | None) -> dict[str, Plain]:
+    return {"schema": None if schema is None else schema_to_wire(checked_schema("schema", schema))}
+
+
+def _seed(call: str, fn: Function, seed: int | None) -> dict[str, Plain]:
+    """The option of a seed, if one is given; ValueError for a function without room for ``rng``."""
+    if seed is None:
+        return {}
+    options = checked(seed=seed)
+    with suppress(ValueError):  # of a function without a signature: the call itself will show
+        signature = inspect.signature(fn) if callable(fn) else None
+        try:
+            if signature is not None:
+                signature.bind(None, None)
+        except TypeError as error:
+            raise TypeError(
+                f"{call}(seed={seed!r}) calls fn(example, rng), and {name_of(fn)}{signature} can "
+                f"not be called so: {error}"
+            ) from None
+    return options

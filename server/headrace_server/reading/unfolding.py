@@ -1,0 +1,187 @@
+"""Stages that make several rows of one example: ``flat_map`` and ``unbatch``.
+
+    example 7 ─► flat_map ─► outputs 0, 1, 2 ─► rows of ordinals  7, hash(7, 1), hash(7, 2)
+
+Outputs stand side by side, in the order of their examples, and bear the origin of their example.
+The first keeps its ordinal and the others have a hash of ordinal, stage and output: so chance that
+is keyed by ordinals differs between outputs, and depends on no other example.  A position is that
+of a read, and a plan names rows of it: a resume between two outputs unfolds the chunk again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+
+from headrace_proto.errors import DataError
+from headrace_proto.schema import Field
+
+from ..core.copies import copy_ordinals
+from ..pipeline.row_steps import unbatched_field
+from .chunk import Chunk
+from .columns import Column, Ragged, RaggedStrings, Strings
+from .reader import BadRecords
+from .row_functions import Map, RowFunction
+from .stretches import gather, ranges
+
+__all__ = ["MAX_OUTPUTS", "FlatMap", "Unbatch"]
+
+Fields = Mapping[str, Field]
+
+#: Rows of one example: more are a function without an end.
+MAX_OUTPUTS: Final = 2**20
+#: Rows of one chunk: as many weigh 128 MiB as row numbers alone.
+_MOST_ROWS: Final = 2**24
+#: Keys of outputs start here, so that they are no keys of copies (see ``core/copies.py``).
+_OUTPUTS: Final = 2
+
+
+def _unfolded(chunk: Chunk, counts: np.ndarray, stage: int) -> Chunk:
+    """Every row as often as it has outputs, with their ordinals."""
+    rows = np.repeat(np.arange(len(chunk)), counts)
+    taken = chunk.take(rows)
+    ordinals = copy_ordinals(chunk.ordinals, counts, _OUTPUTS + stage)
+    return Chunk(taken.columns, ordinals, taken.origin, taken.facts)
+
+
+class FlatMap(Map):
+    """A function of the user's that gives any number of examples for one."""
+
+    def __init__(
+        self, function: RowFunction, schema: Fields | None, stage: int, counts: dict[str, int]
+    ) -> None:
+        super().__init__(function, schema)
+        function.call = _listed(function.call)
+        self._stage, self._counts = stage, counts
+
+    def apply(self, chunk: Chunk, before: Fields, bad: BadRecords) -> Chunk:
+        names: list[str] = []  # of the first output, while none are known
+        rows, results = self._function.over_rows(chunk, bad, lambda r: self._fault_of(r, names))
+        counts = np.array([len(outputs) for outputs in results], np.int64)
+        if none := int((counts == 0).sum()):
+            self._counts["no_output"] = self._counts.get("no_output", 0) + none
+        listed = [output for outputs in results for output in outputs]
+        if not listed:
+            return chunk.take(slice(0, 0))
+        chunk = chunk.take(np.array(rows, np.int64))
+        _check_rows(chunk, counts, "flat_map")
+        given = {name: [output[name] for output in listed] for name in listed[0]}
+        return self.collected(_unfolded(chunk, counts, self._stage), given, before, bad)
+
+    def _fault_of(self, outputs: Any, names: list[str]) -> str:
+        """The fault of the outputs of one example, or ""."""
+        if not isinstance(outputs, list):
+            return (
+                f"gave {outputs!r:.60}, a {type(outputs).__name__}; a flat_map gives a list (or "
+                "another iterable) of dicts of column to value"
+            )
+        if len(outputs) > MAX_OUTPUTS:
+            return f"gave more than {MAX_OUTPUTS} outputs for one example"
+        seen = list(names)
+        for i, output in enumerate(outputs):
+            if fault := self.fault(output, None, seen):
+                return f"as output {i} {fault}"
+        names[:] = seen
+        return ""
+
+
+def _listed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with its outputs as a list, at most one more than are allowed."""
+
+    def call(*given: Any) -> Any:
+        outputs = function(*given)
+        if isinstance(outputs, (str, bytes, Mapping)) or not isinstance(outputs, Iterable):
+            return outputs
+        return list(islice(outputs, MAX_OUTPUTS + 1))
+
+    return call
+
+
+class Unbatch:
+    """The rows of examples that have a batch dimension."""
+
+    def __init__(self, stage: int, counts: dict[str, int]) -> None:
+        self._stage, self._counts = stage, counts
+
+    def fields_after(self, before: Fields | None) -> Fields | None:
+        if before is None:
+            return None
+        try:
+            return {name: unbatched_field(name, field) for name, field in before.items()}
+        except ValueError as error:
+            raise DataError(str(error)) from None
+
+    def apply(self, chunk: Chunk, before: Fields, bad: BadRecords) -> Chunk:
+        chunk, counts = self._alike(chunk, bad)
+        _check_rows(chunk, counts, "unbatch")
+        if none := int((counts == 0).sum()):
+            self._counts["no_output"] = self._counts.get("no_output", 0) + none
+        columns = {name: _rows_of(column) for name, column in chunk.columns.items()}
+        bare = chunk.with_columns({})
+        return _unfolded(bare, counts, self._stage).with_columns(columns)
+
+    def _alike(self, chunk: Chunk, bad: BadRecords) -> tuple[Chunk, np.ndarray]:
+        """The examples whose columns agree in their rows, and how many; others are reported."""
+        counts = {name: _lengths(column) for name, column in chunk.columns.items()}
+        first, *others = counts
+        unlike = np.zeros(len(chunk), bool)
+        for name in others:
+            for row in np.flatnonzero(~unlike & (counts[name] != counts[first])).tolist():
+                bad.report(
+                    DataError(
+                        f"{chunk.origin.describe(row)}: unbatch: column {name!r} has "
+                        f"{counts[name][row]} rows and {first!r} has {counts[first][row]}; all "
+                        "columns of an example have as many"
+                    ),
+                    "unequal_rows",
+                )
+                unlike[row] = True
+        if not unlike.any():
+            return chunk, counts[first]
+        keep = np.flatnonzero(~unlike)
+        return chunk.take(keep), counts[first][keep]
+
+
+def _check_rows(chunk: Chunk, counts: np.ndarray, kind: str) -> None:
+    if int(counts.sum()) > _MOST_ROWS:
+        row = int(counts.argmax())
+        raise DataError(
+            f"{chunk.origin.describe(row)}: {kind} makes {counts.sum()} rows of {len(chunk)} "
+            f"examples, and {counts[row]} of this one; at most {_MOST_ROWS} can be at once"
+        )
+
+
+def _lengths(column: Column) -> np.ndarray:
+    if isinstance(column, (Ragged, RaggedStrings)):
+        return column.extents[:, 0]
+    return np.full(len(column), column.shape[1], np.int64)
+
+
+def _rows_of(column: Column) -> Column:
+    """The rows of all examples, one after the other.
+
+    Payload is copied only where rows of a fixed shape lie apart.
+    """
+    if isinstance(column, (np.ndarray, Strings)):
+        n, rows, *inner_dims = column.shape
+        return column.reshape(n * rows, *inner_dims)
+    counts, inner = column.extents[:, 0], column.inner
+    total = int(counts.sum())
+    if column.extents.shape[1] > 1:
+        extents = np.repeat(column.extents[:, 1:], counts, axis=0)
+        sizes = np.prod(column.extents[:, 1:], axis=1, dtype=np.int64) * prod(inner)
+        unit = column.dtype.itemsize if isinstance(column, Ragged) else 1
+        number = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+        starts = np.repeat(column.starts, counts) + number * np.repeat(sizes * unit, counts)
+        if isinstance(column, Ragged):
+            return Ragged(column.raw, column.dtype, starts, extents, inner)
+        return RaggedStrings(column.flat, starts, extents, inner)
+    if isinstance(column, Ragged):
+        values = gather(column.raw, column.starts, counts * column.item_bytes)
+        return np.ascontiguousarray(values).view(column.dtype).reshape(total, *inner)
+    flat = column.flat.take(ranges(column.starts, counts * prod(inner)))
+    return flat.reshape(total, *inner)

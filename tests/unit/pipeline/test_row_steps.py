@@ -1,0 +1,91 @@
+"""Stages over single examples are declared; what is wrong is shown by the call that is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+import headrace_server as hs
+from headrace_proto.schema import Field
+from headrace_server.pipeline.declaration import convertible
+
+
+def one(example):
+    return example
+
+
+def two(example, rng):
+    return example
+
+
+def source():
+    features = {"x": hs.sequence("int64"), "m": hs.fixed("float32", (4, 2))}
+    return hs.read_tfrecord("/data/a", features)
+
+
+def test_a_map_without_a_seed_is_declared_as_ever():
+    options = source().map(one).batch(1).declaration().stages[0].options
+    assert options.keys() == {"function", "vectorized", "schema"}
+
+
+def test_a_seed_and_the_group_of_a_vectorized_map_are_part_of_the_declaration():
+    declared = source().map(two, seed=7).map(two, vectorized=True, seed=8).batch(4).declaration()
+    first, second = (stage.options for stage in declared.stages)
+    assert (first["seed"], "group" in first) == (7, False)
+    assert (second["seed"], second["group"]) == (8, 256)
+
+
+def test_a_group_is_that_of_a_weighted_resampling_and_fits_what_the_shape_lets_in():
+    drawing = source().map(two, vectorized=True, seed=8)
+    weighted = drawing.map(one).weighted_resample("x", 1.0, group=8).batch(4).declaration()
+    assert [stage.options.get("group") for stage in weighted.stages] == [8, None, 8]
+    bucketed = drawing.bucket("x", 4, 3, bucket_capacities=[9, 9, 9], dynamic_pad=True)
+    assert bucketed.declaration().stages[0].options["group"] == 9
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda p: p.map(one, seed=7), TypeError, r"map\(seed=7\) calls fn\(example, rng\), and"),
+        (
+            lambda p: p.flat_map(one, seed=0),
+            TypeError,
+            r"flat_map\(seed=0\) calls fn\(example, rng",
+        ),
+        (lambda p: p.map(two, seed="x"), TypeError, "seed='x' is a str; it is an int"),
+        (lambda p: p.map(two, seed=2**70), ValueError, "seed=.* is too large"),
+        (lambda p: p.flat_map(3), TypeError, "3 is a int: neither a function nor a name"),
+        (lambda p: p.batch(1).flat_map(one), ValueError, "the shape ends a pipeline"),
+        (lambda p: p.batch(1).unbatch(), ValueError, "the shape ends a pipeline"),
+        (lambda p: p.unbatch().unbatch(), ValueError, "unbatch: column 'x' is int64.., one value"),
+        (lambda p: p.unbatch().select(["y"]), ValueError, "'y' is not one of the columns x, m"),
+        (
+            lambda p: p.stratified_sample("x", [1], enqueue_many=1),
+            TypeError,
+            "enqueue_many=1 is a int; it is True or False",
+        ),
+    ],
+)
+def test_a_wrong_call_is_refused(call, error, text):
+    with pytest.raises(error, match=text):
+        call(source())
+
+
+def test_an_unbatched_column_loses_its_first_dimension():
+    assert source().unbatch().fields == {"x": Field("int64"), "m": Field("float32", (2,))}
+    assert source().flat_map(one).fields is None
+
+
+def test_enqueue_many_is_unbatch_before_the_sampler():
+    for name, arguments in {
+        "stratified_sample": ("x", [0.5, 0.5], 4),
+        "stratified_sample_unknown_dist": ("x", [0.5, 0.5], 4),
+    }.items():
+        many = getattr(source(), name)(*arguments, enqueue_many=True, seed=3)
+        assert many == getattr(source().unbatch(), name)(*arguments, seed=3)
+
+
+def test_stages_up_to_the_first_that_draws_by_chance_can_be_in_files():
+    declared = source().unbatch().flat_map(one).map(two, seed=7).map(one).batch(1).declaration()
+    before, after = convertible(declared.stages)
+    assert [stage.kind for stage in before] == ["unbatch", "flat_map"]
+    assert [stage.kind for stage in after] == ["map", "map"]
